@@ -1,0 +1,22 @@
+"""Tables, features, optimizers and vocabularies of embedding models; knows nothing of TFX, Beam or KFP.
+
+Importing this package loads neither TensorFlow nor TFX: what needs them is in the modules below it.
+"""
+
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
+from embedding_core.errors import EmbeddingError
+from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
+
+__all__ = [
+    "FTRL",
+    "SGD",
+    "Adagrad",
+    "AdagradMomentum",
+    "Adam",
+    "ColumnConfig",
+    "EmbeddingConfig",
+    "EmbeddingError",
+    "FeatureConfig",
+    "InitializerConfig",
+    "TableConfig",
+]

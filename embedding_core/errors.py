@@ -1,0 +1,53 @@
+"""The error tree. Every message says what was given, the rule, and the remedy.
+
+    EmbeddingError
+    ├── ConfigError      (ValueError)    a value that the user wrote breaks a rule
+    ├── DataError        (ValueError)    the data is not what the configuration says
+    ├── VocabularyError  (ValueError)    a vocabulary is damaged, or is not the one that its rows belong to
+    ├── CheckpointError  (RuntimeError)  a checkpoint is damaged, incomplete, or of other tables
+    ├── EngineError      (RuntimeError)  an engine was used at the wrong time or place
+    └── ParityError      (RuntimeError)  the exported model does not compute what was trained
+
+Each also derives from the class that TensorFlow raises in the same case, so that code
+written against ``tf.tpu.experimental.embedding`` catches the same classes here.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "EmbeddingError",
+    "EngineError",
+    "ParityError",
+    "VocabularyError",
+]
+
+
+class EmbeddingError(Exception):
+    """The root of every error that this project raises on purpose."""
+
+
+class ConfigError(EmbeddingError, ValueError):
+    """A value that the user wrote breaks a rule."""
+
+
+class DataError(EmbeddingError, ValueError):
+    """The data is not what the configuration says it is."""
+
+
+class VocabularyError(EmbeddingError, ValueError):
+    """A vocabulary is damaged, or is not the one that the rows belong to."""
+
+
+class CheckpointError(EmbeddingError, RuntimeError):
+    """A checkpoint is damaged, incomplete, or belongs to other tables."""
+
+
+class EngineError(EmbeddingError, RuntimeError):
+    """An embedding engine was used at the wrong time or in the wrong place."""
+
+
+class ParityError(EmbeddingError, RuntimeError):
+    """The exported model does not compute what was trained."""

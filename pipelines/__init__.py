@@ -1,0 +1,1 @@
+"""Pipelines built of the components: one YAML file in, a served embedding model out."""
