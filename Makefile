@@ -1,0 +1,60 @@
+# Every target runs from a fresh clone with python3, pip and make; `make venv` sets up the rest.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+LOCKED := requirements.lock
+
+# The machine's uv where there is one, else one of our own, in the version that the lock pins.
+UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
+
+.PHONY: help venv lock check format test test-fast contract demo bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+venv: .venv/.ready ## make .venv from requirements.lock
+
+# pip runs from / because a version manager may refuse python3 in a folder whose .python-version it lacks.
+$(CURDIR)/.uv/bin/uv: $(LOCKED)
+	@mkdir -p .uv && awk '/^uv==/ {found=1} found {print} found && !/\\$$/ {exit}' $(LOCKED) > .uv/uv.lock
+	cd / && python3 -m pip install --quiet --upgrade --no-deps --require-hashes --target $(CURDIR)/.uv \
+	    --requirement $(CURDIR)/.uv/uv.lock
+	@touch $@
+
+.venv/.ready: $(LOCKED) pyproject.toml .python-version | $(UV)
+	test -x $(BIN)/python || $(UV) venv --quiet --no-project --python "$$(cat .python-version)" .venv
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --build-constraints $(LOCKED) $(LOCKED)
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+lock: | $(UV) ## resolve every package anew into requirements.lock, with hashes
+	$(UV) pip compile --quiet --upgrade pyproject.toml --all-extras --python-version "$$(cat .python-version)" \
+	    --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o $(LOCKED)
+
+check: venv ## ruff, ruff format, mypy strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: venv ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: venv ## the tests (the long campaigns have targets of their own)
+	$(BIN)/pytest -m "not slow"
+
+test-fast: venv ## the tests that import no TFX
+	$(BIN)/pytest -m "not slow and not tfx"
+
+contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle
+	$(BIN)/pytest tests/embedding_core
+
+demo: venv ## the whole pipeline on the Chicago taxi trips, ending with a report
+	$(BIN)/tfx-embeddings run pipelines/examples/taxi.yaml --set work_dir=$(CURDIR)/runs/taxi
+
+bench: venv ## side-by-side measurements against peers
+	$(BIN)/python -m benchmarks.vocabulary
+
+clean: ## remove what the targets made, the virtual environment included
+	rm -rf .venv .uv runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

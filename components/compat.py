@@ -1,0 +1,23 @@
+"""Every private or version-sensitive name of TFX that the project uses, in one place (TFX 1.16).
+
+A port to another TFX version starts, and should end, here.
+"""
+
+from __future__ import annotations
+
+# The local runner's parts: `LocalDagRunner` itself neither says which node runs nor which was cached.
+from tfx.dsl.compiler.constants import PIPELINE_RUN_ID_PARAMETER_NAME
+from tfx.orchestration import metadata
+from tfx.orchestration.local import runner_utils
+from tfx.orchestration.portable.launcher import Launcher
+from tfx.orchestration.portable.runtime_parameter_utils import substitute_runtime_parameter
+from tfx.orchestration.portable.tfx_runner import IrBasedRunner
+
+__all__ = [
+    "PIPELINE_RUN_ID_PARAMETER_NAME",
+    "IrBasedRunner",
+    "Launcher",
+    "metadata",
+    "runner_utils",
+    "substitute_runtime_parameter",
+]
