@@ -27,7 +27,10 @@ class Report(NamedTuple):
 Sink: TypeAlias = Callable[[Report], None]
 
 
-def log_sink(seconds: float = 10.0, log: Callable[[str], None] = logging.getLogger(__name__).info) -> Sink:
+_log = logging.getLogger(__name__)
+
+
+def log_sink(seconds: float = 10.0, log: Callable[[str], None] = _log.info) -> Sink:
     """A sink that logs a line per task at most every `seconds`, and its last one."""
     started: dict[str, tuple[float, float]] = {}
 
@@ -52,7 +55,7 @@ _sink: Sink = log_sink()
 
 def set_sink(sink: Sink) -> Sink:
     """Show progress through `sink` from now on; returns the one before."""
-    global _sink  # noqa: PLW0603 - one display per process is the point
+    global _sink
     before, _sink = _sink, sink
     return before
 
