@@ -17,7 +17,7 @@ from tfx.types import system_artifacts
 __all__ = ["EmbeddingCheckpoint", "TableConfigs", "Vocabularies"]
 
 
-class _Described(types.Artifact):  # type: ignore[misc]
+class _Described(types.Artifact):
     """An artifact with typed facts about itself, kept as JSON in custom properties."""
 
     def put_facts(self, **facts: Any) -> None:
