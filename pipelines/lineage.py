@@ -1,0 +1,186 @@
+"""What a model was made of: from an artifact in ML Metadata back to the examples.
+
+Walks events breadth first (OUTPUT of which execution, INPUT of that one), which works with every build of
+ML Metadata; the query language that could do it in one call needs a part that some builds lack.
+Reads only: the store is opened read-only, and no file of an artifact is touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_metadata
+from ml_metadata.proto import metadata_store_pb2 as mlmd
+from rich.tree import Tree
+
+from embedding_core.errors import DataError
+
+__all__ = ["Execution", "Node", "lineage_tree", "newest_artifact", "open_store", "trace"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Execution:
+    """One run of one pipeline node.
+
+    Attributes:
+      id: its id in ML Metadata.
+      node: id of the pipeline node.
+      state: ML Metadata's word for its state, such as "COMPLETE" or "CACHED".
+      seconds: wall time between its creation and its last update.
+    """
+
+    id: int
+    node: str
+    state: str
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Node:
+    """One artifact of a lineage, its facts, and what made it.
+
+    Attributes:
+      id: its id in ML Metadata.
+      type: name of its type, such as "components.Vocabularies".
+      uri: where its files are.
+      facts: its custom properties, JSON texts decoded.
+      producer: the execution that made it; None for an imported artifact.
+      inputs: ids of the artifacts that went into it, in order.
+    """
+
+    id: int
+    type: str
+    uri: str
+    facts: Mapping[str, Any]
+    producer: Execution | None
+    inputs: tuple[int, ...]
+
+
+def open_store(metadata_path: str | Path) -> Any:
+    """Open the sqlite ML Metadata store at that path, read-only.
+
+    Raises:
+      DataError: there is no such file.
+    """
+    if not Path(metadata_path).is_file():
+        raise DataError(
+            f"metadata is {str(metadata_path)!r}: no such file; run the pipeline first, or name its work_dir."
+        )
+            f"metadata is {str(metadata_path)!r}: no such file; run the pipeline first, or name its work_dir."
+        )
+    connection = mlmd.ConnectionConfig()
+    connection.sqlite.filename_uri = str(metadata_path)
+    connection.sqlite.connection_mode = mlmd.SqliteMetadataSourceConfig.READONLY
+    return ml_metadata.MetadataStore(connection)
+
+
+def newest_artifact(store: Any, type_name: str, *, having: Mapping[str, Any] | None = None) -> int | None:
+    """The id of the newest live artifact of that type whose facts include `having`; None where there is none."""
+    wanted = having or {}
+    live = [
+        artifact
+        for artifact in store.get_artifacts_by_type(type_name)
+        if artifact.state == mlmd.Artifact.LIVE
+        and all(_facts(artifact).get(key) == value for key, value in wanted.items())
+    ]
+    return max((artifact.id for artifact in live), default=None)
+
+
+def trace(store: Any, artifact_id: int) -> dict[int, Node]:
+    """The artifact of that id and everything it was made of, by id, the artifact itself first."""
+    nodes: dict[int, Node] = {}
+    waiting = [artifact_id]
+    while waiting:
+        fresh = [found for found in dict.fromkeys(waiting) if found not in nodes]
+        nodes.update({node.id: node for node in _read_nodes(store, fresh)})
+        waiting = [parent for found in fresh for parent in nodes[found].inputs if parent not in nodes]
+    return nodes
+
+
+def lineage_tree(nodes: Mapping[int, Node]) -> Tree:
+    """The lineage as a tree for a terminal; an artifact that stands in it twice is written out once."""
+    root = next(iter(nodes.values()))
+    tree = Tree(_label(root))
+    _grow(tree, root, nodes, {root.id})
+    return tree
+
+
+def _grow(tree: Tree, node: Node, nodes: Mapping[int, Node], shown: set[int]) -> None:
+    for parent in (nodes[found] for found in node.inputs):
+        if parent.id in shown:
+            tree.add(f"[dim]{parent.type} #{parent.id} (above)[/dim]")
+            continue
+        shown.add(parent.id)
+        _grow(tree.add(_label(parent)), parent, nodes, shown)
+
+
+def _label(node: Node) -> str:
+    made = "imported" if node.producer is None else f"{node.producer.node}, {node.producer.seconds:.1f} s"
+    facts = "".join(f"\n  {key}: {_short(value)}" for key, value in sorted(node.facts.items()))
+    return f"[bold]{node.type}[/bold] #{node.id} [dim]({made})[/dim]\n  {node.uri}{facts}"
+
+
+def _short(value: Any, limit: int = 160) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    text = text.replace("[", "\\[")
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _read_nodes(store: Any, artifact_ids: Iterable[int]) -> Iterator[Node]:
+    ids = list(artifact_ids)
+    artifacts = {artifact.id: artifact for artifact in store.get_artifacts_by_id(ids)}
+    makers: dict[int, int] = {}
+    for event in store.get_events_by_artifact_ids(ids):
+        if event.type in (mlmd.Event.OUTPUT, mlmd.Event.DECLARED_OUTPUT):
+            # A cached execution names the artifact as its output too; the oldest one is the one that made it.
+            makers[event.artifact_id] = min(event.execution_id, makers.get(event.artifact_id, event.execution_id))
+    executions = {found.id: found for found in store.get_executions_by_id(sorted(set(makers.values())))}
+    inputs: dict[int, list[int]] = {}
+    for event in store.get_events_by_execution_ids(list(executions)):
+        if event.type in (mlmd.Event.INPUT, mlmd.Event.DECLARED_INPUT):
+            inputs.setdefault(event.execution_id, []).append(event.artifact_id)
+    for found in ids:
+        maker = makers.get(found)
+        artifact = artifacts[found]
+        yield Node(
+            id=found,
+            type=artifact.type,
+            uri=artifact.uri,
+            facts=_facts(artifact),
+            producer=None if maker is None else _execution(store, executions[maker]),
+            inputs=() if maker is None else tuple(dict.fromkeys(inputs.get(maker, []))),
+        )
+
+
+def _execution(store: Any, found: Any) -> Execution:
+    contexts = store.get_contexts_by_execution(found.id)
+    names = [context.name.rpartition(".")[2] for context in contexts if context.type == "node"]
+    return Execution(
+        id=found.id,
+        node=names[0] if names else found.type,
+        state=mlmd.Execution.State.Name(found.last_known_state),
+        seconds=(found.last_update_time_since_epoch - found.create_time_since_epoch) / 1000,
+    )
+
+
+def _facts(artifact: Any) -> dict[str, Any]:
+    hidden = {"name", "tfx_version", "state", "is_external"}
+    return {
+        key: _decoded(value)
+        for key, value in artifact.custom_properties.items()
+        if key not in hidden and not key.startswith("__")
+    }
+
+
+def _decoded(value: Any) -> Any:
+    plain = getattr(value, value.WhichOneof("value"))
+    if not isinstance(plain, str):
+        return plain
+    try:
+        return json.loads(plain)
+    except json.JSONDecodeError:
+        return plain
