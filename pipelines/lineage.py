@@ -70,8 +70,6 @@ def open_store(metadata_path: str | Path) -> Any:
         raise DataError(
             f"metadata is {str(metadata_path)!r}: no such file; run the pipeline first, or name its work_dir."
         )
-            f"metadata is {str(metadata_path)!r}: no such file; run the pipeline first, or name its work_dir."
-        )
     connection = mlmd.ConnectionConfig()
     connection.sqlite.filename_uri = str(metadata_path)
     connection.sqlite.connection_mode = mlmd.SqliteMetadataSourceConfig.READONLY
