@@ -1,0 +1,146 @@
+"""Named TPU slices, and the memory that tables and their slots take on each host and core of one.
+
+The row blocks are upstream's (`tpu_embedding_v2.py`): of n hosts each holds ``rows // n`` rows and the first
+``rows % n`` one more; the same rule divides a host's block among its cores. Rows are float32, padded to a
+multiple of 8 floats; every slot is as large as its table. Where a generation has no embedding hardware (v5e)
+upstream keeps a whole copy of every table on each core. HBM sizes are those of Cloud TPU's system
+architecture pages; what the dense part of the model needs is not in the plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from embedding_core.config import EmbeddingConfig, TableConfig
+from embedding_core.errors import ConfigError
+
+__all__ = ["Topology", "memory_plan", "named_topology", "row_blocks", "table_bytes"]
+
+FLOAT_BYTES = 4
+PADDING = 8
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Topology:
+    """A slice of hosts and cores.
+
+    Attributes:
+      name: as Cloud TPU names it, such as "v3-32".
+      hosts: number of hosts.
+      cores_per_host: devices with a memory of their own per host (a v4 chip's two TensorCores are one).
+      bytes_per_core: HBM of one of them, in bytes.
+      placement: "sharded" row blocks, or "replicated" whole tables.
+    """
+
+    name: str
+    hosts: int
+    cores_per_host: int
+    bytes_per_core: int
+    placement: Literal["sharded", "replicated"] = "sharded"
+
+
+class _Generation(NamedTuple):
+    counted_per_core: int  # what the number in a slice's name counts, per device with a memory of its own
+    cores_per_host: int
+    single_host: tuple[int, ...]  # the numbers of cores that come as one machine
+    gib_per_core: int
+    placement: Literal["sharded", "replicated"]
+
+
+_GENERATIONS: Mapping[str, _Generation] = {
+    "v2": _Generation(1, 8, (8,), 8, "sharded"),
+    "v3": _Generation(1, 8, (8,), 16, "sharded"),
+    "v4": _Generation(2, 4, (4,), 32, "sharded"),
+    "v5e": _Generation(1, 4, (1, 4, 8), 16, "replicated"),
+    "v5p": _Generation(2, 4, (4,), 95, "sharded"),
+    "v6e": _Generation(1, 4, (1, 4, 8), 32, "sharded"),
+}
+
+
+def named_topology(name: str) -> Topology:
+    """The slice of that name: "v2-8", "v3-32", "v4-8", "v5e-4", "v5p-8", "v6e-8", ...
+
+    Raises:
+      ConfigError: no such generation, or a size that is no whole number of hosts.
+    """
+    match = re.fullmatch(r"(v\d+[a-z]*)-(\d+)", name.replace("v5litepod", "v5e"))
+    generation = _GENERATIONS.get(match.group(1)) if match else None
+    if match is None or generation is None:
+        raise ConfigError(
+            f"`topology` is {name!r}: it must be a generation ({', '.join(_GENERATIONS)}), a dash and a size, "
+            "such as 'v3-8' or 'v5e-4'."
+        )
+    cores, rest = divmod(int(match.group(2)), generation.counted_per_core)
+    per_host = cores if cores in generation.single_host else generation.cores_per_host
+    if cores < per_host or rest or cores % per_host:
+        step = generation.cores_per_host * generation.counted_per_core
+        raise ConfigError(f"`topology` is {name!r}: {match.group(1)} comes in multiples of {step}; pass one of them.")
+    return Topology(
+        name=name,
+        hosts=cores // per_host,
+        cores_per_host=per_host,
+        bytes_per_core=generation.gib_per_core * GIB,
+        placement=generation.placement,
+    )
+
+
+def row_blocks(rows: int, parts: int) -> list[int]:
+    """How many rows each part holds: ``rows // parts``, and one more in the first ``rows % parts``."""
+    quotient, rest = divmod(rows, parts)
+    return [quotient + (part < rest) for part in range(parts)]
+
+
+def table_bytes(table: TableConfig, *, rows: int | None = None, padded: bool = False) -> tuple[int, int]:
+    """Bytes of the table's values and of all its slots, for all its rows or for the given number of them."""
+    dim = -(-table.dim // PADDING) * PADDING if padded else table.dim
+    values = (table.vocabulary_size if rows is None else rows) * dim * FLOAT_BYTES
+    return values, values * len(table.optimizer.slots if table.optimizer else ())
+
+
+def memory_plan(config: EmbeddingConfig, topology: Topology) -> dict[str, Any]:
+    """What the tables take on the topology, as a JSON object.
+
+    Returns:
+      "tables": per table the rows of each host, and the bytes on the fullest core; "host_bytes": the total
+      of each host; "fullest_core_bytes" and "bytes_per_core" (the budget); "fits"; "over_budget": the largest
+      tables, in order, without which the rest would fit.
+    """
+    sharded = topology.placement == "sharded"
+    copies = 1 if sharded else topology.cores_per_host
+    tables: dict[str, dict[str, Any]] = {}
+    host_bytes = [0] * topology.hosts
+    for table in config.tables:
+        all_rows = table.vocabulary_size
+        blocks = row_blocks(all_rows, topology.hosts) if sharded else [all_rows] * topology.hosts
+        core_rows = row_blocks(blocks[0], topology.cores_per_host)[0] if sharded else all_rows
+        tables[table.name] = {
+            "rows_per_host": blocks,
+            "fullest_core_rows": core_rows,
+            "fullest_core_bytes": sum(table_bytes(table, rows=core_rows, padded=True)),
+        }
+        for host, rows in enumerate(blocks):
+            host_bytes[host] += copies * sum(table_bytes(table, rows=rows, padded=True))
+    core_bytes = {name: table["fullest_core_bytes"] for name, table in tables.items()}
+    over = _over_budget(core_bytes, topology.bytes_per_core)
+    return {
+        **dataclasses.asdict(topology),
+        "tables": tables,
+        "host_bytes": host_bytes,
+        "fullest_core_bytes": sum(core_bytes.values()),
+        "fits": not over,
+        "over_budget": over,
+    }
+
+
+def _over_budget(core_bytes: Mapping[str, int], budget: int) -> list[str]:
+    left, named = sum(core_bytes.values()), []
+    for name in sorted(core_bytes, key=lambda name: (-core_bytes[name], name)):
+        if left <= budget:
+            break
+        named.append(name)
+        left -= core_bytes[name]
+    return named
