@@ -1,0 +1,109 @@
+"""The manifest of a published model: the sha256 and size of every file, kept inside the version folder.
+
+It sits in ``assets.extra/``, the one folder of a SavedModel that TensorFlow leaves to others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from embedding_core.errors import CheckpointError
+
+__all__ = ["MANIFEST", "content_digest", "copy_with_manifest", "file_digests", "sync", "sync_tree", "verify_manifest"]
+
+MANIFEST = "assets.extra/manifest.json"
+_BLOCK = 1 << 22
+
+
+def _digest(path: Path, copy_to: Path | None = None) -> dict[str, Any]:
+    """The sha256 and length of a file, copied on the way where asked: one read for both."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as source, (copy_to or Path(os.devnull)).open("wb") as target:
+        while block := source.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+            target.write(block)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _files(folder: Path) -> list[str]:
+    """Every file below the folder but the manifest, as relative names in a fixed order."""
+    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in found if name != MANIFEST)
+
+
+def file_digests(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """`{relative name: {"bytes", "sha256"}}` of every file below the folder but the manifest itself."""
+    return {name: _digest(Path(folder) / name) for name in _files(Path(folder))}
+
+
+def content_digest(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """One sha256 over the names and digests of all files: equal exactly where the folders' contents are."""
+    lines = "".join(f"{files[name]['sha256']}  {name}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def copy_with_manifest(source: Path, target: Path, facts: Mapping[str, Any]) -> str:
+    """Copy a model into a new folder, with a manifest of what was read; returns the content digest.
+
+    Args:
+      source: folder of a SavedModel.
+      target: folder to copy into; it must exist and be empty.
+      facts: JSON values that the manifest says besides the files (vocabularies, parity figures).
+    """
+    files = {}
+    for name in _files(source):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        files[name] = _digest(source / name, copy_to=target / name)
+    digest = content_digest(files)
+    manifest = target / MANIFEST
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write_text(json.dumps({"digest": digest, "facts": dict(facts), "files": files}, indent=2, sort_keys=True))
+    return digest
+
+
+def verify_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the manifest of a published version and check every file against it.
+
+    Returns:
+      The manifest: `digest`, `facts` and `files`.
+
+    Raises:
+      CheckpointError: there is no manifest, or a file is missing, damaged or not in it.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+        listed = dict(manifest["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{str(path)!r} is no readable manifest ({error}): publish the model again.") from error
+    found = file_digests(folder)
+    wrong = sorted(name for name in listed.keys() | found.keys() if listed.get(name) != found.get(name))
+    if wrong or content_digest(listed) != manifest.get("digest"):
+        what = wrong[0] if wrong else MANIFEST
+        raise CheckpointError(
+            f"{str(folder)!r} is damaged: {what!r} is not what its manifest says; publish the model again."
+        )
+    return manifest
+
+
+def sync(path: Path) -> None:
+    """Bring one file, or the list of names of one folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_tree(folder: Path) -> None:
+    """Bring every file and folder of a tree to the disk, the innermost first."""
+    for root, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync(Path(root) / name)
+        sync(Path(root))

@@ -1,0 +1,178 @@
+"""Publishing a version folder that is never seen half: hidden copy, manifest, check, one rename.
+
+TF Serving takes any folder with a numeric name for a version, complete or not, so the number is
+given last::
+
+    .push-<id>.lock   held (flock) as long as the pusher lives; who can take it may sweep
+    .push-<id>/       the copy: files, manifest, fsync, then the caller's check loads this very copy
+    <version>/        the same folder after one rename, under the folder's lock
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from components.pusher.manifest import copy_with_manifest, sync, sync_tree, verify_manifest
+from embedding_core.errors import ConfigError
+
+__all__ = ["Publication", "publish", "sweep", "versions"]
+
+_PREFIX = ".push-"
+_ORDER_LOCK = ".versions.lock"
+_LARGEST_VERSION = 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Publication:
+    """What was published: its version, where it lies, and the digest of its content."""
+
+    version: int
+    path: str
+    digest: str
+
+
+def versions(base: str | os.PathLike[str]) -> list[int]:
+    """The numbers that stand in the folder, whatever they are: files and incomplete folders count too."""
+    return sorted({int(name) for name in _numbers(base)})
+
+
+def _numbers(base: str | os.PathLike[str]) -> list[str]:
+    return [name for name in os.listdir(base) if name.isascii() and name.isdigit()]
+
+
+def publish(
+    source: str | os.PathLike[str],
+    base: str | os.PathLike[str],
+    *,
+    check: Callable[[str], None],
+    facts: Mapping[str, Any] | None = None,
+    keep_last: int | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Publication:
+    """Publish the SavedModel in `source` as the next version below `base`.
+
+    Versions strictly increase: unix seconds, or one more than the largest number there, whichever is
+    larger. Where anything fails, earlier versions stay as they were and nothing is left behind.
+
+    Args:
+      source: folder of a SavedModel.
+      base: folder that holds the versions; made where absent. It must be on a file system with rename.
+      check: called with the path of the hidden copy before it gets its number; raises to stop the push.
+      facts: JSON values for the manifest.
+      keep_last: how many of the newest versions to keep, or None for all.
+      clock: seconds since 1970.
+
+    Raises:
+      ConfigError: `base` is an address of an object store, or `keep_last` is below 1.
+      CheckpointError: the copy is not what was read.
+    """
+    _require_local(base)
+    if keep_last is not None and keep_last < 1:
+        raise ConfigError(f"`keep_last` is {keep_last!r}: it must be None for all, or at least 1.")
+    root = Path(base).absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    sweep(root)
+    with _hidden_folder(root) as copy:
+        digest = copy_with_manifest(Path(source), copy, facts or {})
+        verify_manifest(copy)
+        sync_tree(copy)
+        check(str(copy))
+        version = _give_number(copy, root, clock)
+    if keep_last is not None:
+        _remove_old(root, keep_last)
+    return Publication(version, str(root / str(version)), digest)
+
+
+def _require_local(base: str | os.PathLike[str]) -> None:
+    if "://" in os.fspath(base):
+        raise ConfigError(
+            f"push destination is {os.fspath(base)!r}: a version is published by one rename, which object stores "
+            "do not have; push to a local or mounted folder."
+        )
+
+
+def sweep(base: str | os.PathLike[str]) -> int:
+    """Remove what dead pushers left below the folder; those that live hold their lock. Returns how many."""
+    root, swept = Path(base), 0
+    for name in {name.removesuffix(".lock") for name in os.listdir(root) if name.startswith(_PREFIX)}:
+        with _locked(root / f"{name}.lock", wait=False) as is_dead:
+            if is_dead:
+                _discard(root, name)
+                swept += 1
+    return swept
+
+
+def _discard(root: Path, name: str) -> None:
+    """Remove a hidden folder, then its lock: in that order a folder never stands without one."""
+    shutil.rmtree(root / name, ignore_errors=True)
+    (root / f"{name}.lock").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock on a file; yields whether it was had. The kernel lets go of it when the process dies."""
+    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        # Another process may have swept the file away between our opening and our locking it.
+        yield _is_still(path, handle)
+    finally:
+        os.close(handle)
+
+
+def _is_still(path: Path, handle: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_ino == os.fstat(handle).st_ino
+    return False
+
+
+@contextlib.contextmanager
+def _hidden_folder(root: Path) -> Iterator[Path]:
+    """A new hidden folder that nobody sweeps while this process lives; gone afterwards unless renamed."""
+    while True:
+        name = f"{_PREFIX}{uuid.uuid4().hex}"
+        with _locked(root / f"{name}.lock", wait=True) as held:
+            if not held:
+                continue
+            try:
+                (root / name).mkdir()
+                yield root / name
+            finally:
+                _discard(root, name)
+            return
+
+
+def _give_number(copy: Path, root: Path, clock: Callable[[], float]) -> int:
+    """Rename the copy to the next version, one pusher at a time."""
+    with _locked(root / _ORDER_LOCK, wait=True):
+        version = max(int(clock()), *(number + 1 for number in versions(root)), 1)
+        if version > _LARGEST_VERSION:
+            raise ConfigError(
+                f"the largest version below {str(root)!r} is {version - 1}: a version must stay below 2**63; "
+                "move that folder away."
+            )
+        os.rename(copy, root / str(version))
+        sync(root)
+    return version
+
+
+def _remove_old(root: Path, keep_last: int) -> None:
+    """Remove all but the newest versions: out of sight in one rename first, so that no half version is ever seen."""
+    with _locked(root / _ORDER_LOCK, wait=True), _hidden_folder(root) as grave:
+        kept = set(versions(root)[-keep_last:])
+        for name in _numbers(root):
+            if int(name) not in kept:
+                os.rename(root / name, grave / name)

@@ -1,0 +1,170 @@
+"""Version folders appear whole or not at all, in strictly increasing order."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from components.pusher.manifest import MANIFEST, verify_manifest
+from components.pusher.publish import publish, sweep, versions
+from embedding_core.errors import CheckpointError, ConfigError
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "model"
+    for name, content in {
+        "saved_model.pb": b"graph",
+        "variables/data": b"\0" * 9000,
+        "assets/v.txt": b"a\nb\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture
+def base(tmp_path):
+    return tmp_path / "served"
+
+
+def passes(path):
+    verify_manifest(path)
+
+
+def hidden(base):
+    return [name for name in os.listdir(base) if name.startswith(".push-")]
+
+
+def test_publish_copies_every_file_and_says_so(model, base):
+    published = publish(model, base, check=passes, facts={"why": 1}, clock=lambda: 100.5)
+    assert published.version == 100
+    manifest = verify_manifest(published.path)
+    assert sorted(manifest["files"]) == ["assets/v.txt", "saved_model.pb", "variables/data"]
+    assert (manifest["digest"], manifest["facts"]) == (published.digest, {"why": 1})
+    assert hidden(base) == []
+
+
+def test_publish_same_content_has_same_digest(model, base):
+    first, second = (publish(model, base, check=passes) for _ in range(2))
+    assert first.digest == second.digest
+    assert second.version > first.version
+
+
+def test_publish_clock_set_back_still_increases(model, base):
+    assert [publish(model, base, check=passes, clock=lambda t=t: t).version for t in (100, 50, 101)] == [100, 101, 102]
+
+
+def test_publish_never_takes_an_existing_name(model, base):
+    (base / "100").mkdir(parents=True)
+    (base / "101").write_text("junk")
+    assert publish(model, base, check=passes, clock=lambda: 100).version == 102
+    assert os.listdir(base / "100") == []
+
+
+def test_publish_failed_check_leaves_everything_as_it_was(model, base):
+    def fails(path):
+        raise CheckpointError("no")
+
+    publish(model, base, check=passes, clock=lambda: 100)
+    with pytest.raises(CheckpointError):
+        publish(model, base, check=fails)
+    assert versions(base) == [100]
+    assert hidden(base) == []
+
+
+def test_publish_check_sees_the_copy_before_it_has_a_number(model, base):
+    seen = []
+    publish(model, base, check=lambda path: seen.append((os.path.basename(path)[:6], versions(base))))
+    assert seen == [(".push-", [])]
+
+
+def test_publish_keeps_the_newest(model, base):
+    for second in (1, 2, 3):
+        publish(model, base, check=passes, keep_last=2, clock=lambda t=second: t)
+    assert versions(base) == [2, 3]
+    assert hidden(base) == []
+
+
+@pytest.mark.parametrize(("where", "options"), [("gs://bucket/x", {}), ("x", {"keep_last": 0})])
+def test_publish_refuses_what_it_cannot_do(model, tmp_path, where, options):
+    with pytest.raises(ConfigError):
+        publish(model, where if "://" in where else tmp_path / where, check=passes, **options)
+
+
+def test_publish_refuses_to_pass_the_largest_version(model, base):
+    (base / str(2**63 - 1)).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="move that folder away"):
+        publish(model, base, check=passes)
+
+
+@pytest.mark.parametrize("damage", ["flip", "delete", "add", "manifest"])
+def test_verify_manifest_finds_damage(model, base, damage):
+    path = base.__class__(publish(model, base, check=passes).path)
+    if damage == "flip":
+        (path / "variables/data").write_bytes(b"\0" * 8999 + b"\1")
+    elif damage == "delete":
+        (path / "assets/v.txt").unlink()
+    elif damage == "add":
+        (path / "assets/other.txt").write_text("x")
+    else:
+        (path / MANIFEST).write_text(json.dumps({"files": {}}))
+    with pytest.raises(CheckpointError):
+        verify_manifest(path)
+
+
+CHILD = """
+import os, signal, sys
+from components.pusher.publish import publish
+model, base, times, die = sys.argv[1:]
+def check(path):
+    if die == "yes":
+        os.kill(os.getpid(), signal.SIGKILL)
+for _ in range(int(times)):
+    print(publish(model, base, check=check, clock=lambda: 100).version)
+"""
+
+
+def start(model, base, times, die):
+    command = [sys.executable, "-c", CHILD, str(model), str(base), str(times), die]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()}, text=True)
+
+
+def test_publish_killed_leaves_no_version_and_is_swept(model, base):
+    assert start(model, base, 1, "yes").wait() == -signal.SIGKILL
+    assert versions(base) == []
+    assert hidden(base) != []
+    assert sweep(base) == 1
+    assert hidden(base) == []
+
+
+def test_sweep_spares_the_living(model, base):
+    swept = []
+    publish(model, base, check=lambda path: swept.append((sweep(base), os.path.exists(path))))
+    assert swept == [(0, True)]
+
+
+def test_publish_from_several_processes_at_once(model, base):
+    children = [start(model, base, 8, "no") for _ in range(4)]
+    bad, stop = [], threading.Event()
+
+    def watch():
+        while not stop.is_set():
+            for version in versions(base) if base.exists() else []:
+                try:
+                    verify_manifest(base / str(version))
+                except CheckpointError as error:
+                    bad.append(error)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    numbers = [int(line) for child in children for line in child.communicate()[0].split()]
+    stop.set()
+    watcher.join()
+    assert sorted(numbers) == list(range(100, 132)) == versions(base)
+    assert bad == []
+    assert hidden(base) == []
