@@ -1,0 +1,252 @@
+"""Turns the Online Retail files into training purchases and evaluation pairs.
+
+The data is UCI Online Retail (Daqing Chen, 2015, doi:10.24432/C5BW33, CC BY 4.0): the purchases of a
+gift-ware shop, one gzipped CSV a day. The task is retrieval: does this customer buy this item?
+
+    python -m pipelines.examples.online_retail_prepare <folder with the *.csv.gz files> <output folder>
+
+writes ``train.parquet`` (purchases before the first evaluation day, label 1: the model draws its negatives
+while it trains) and ``eval.parquet`` (later purchases, label 1, and as many drawn pairs, label 0). Columns:
+
+    CustomerID, StockCode   who, and which item
+    Country                 of the customer
+    Period                  month of the invoice
+    History                 items of the customer's earlier invoices, latest first, separated by spaces
+    Weight                  of the row in training: halves with every `--half-life` days of age
+    label, split            1 or 0; "train" or "eval"
+
+An evaluation row says only what was known on the evening before the first evaluation day: its country, period
+and history are the customer's in the training purchases, whatever the row's own invoice says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import datetime
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from embedding_core.errors import DataError
+
+__all__ = ["Purchase", "baselines", "distinct", "draw_negatives", "main", "prepare", "read_purchases"]
+
+FIRST_EVALUATION_DAY = "2011-11-01"
+_COLUMNS = ("InvoiceNo", "StockCode", "InvoiceDate", "CustomerID", "Country")
+_SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("CustomerID", "StockCode", "Country", "Period", "History")]
+    + [("Weight", pa.float32()), ("label", pa.int64()), ("split", pa.string())]
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Purchase:
+    """One item on one invoice; `date` is "YYYY-MM-DD hh:mm:ss", so that text order is time order."""
+
+    invoice: str
+    item: str
+    date: str
+    customer: str
+    country: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a customer at some time."""
+
+    country: str
+    period: str
+    history: str
+
+
+def read_purchases(folder: Path) -> list[Purchase]:
+    """The purchases of products by known customers, in the order of the files' names and lines.
+
+    Left out are lines without a customer, cancellations (InvoiceNo starts with C) and codes that are no
+    products (StockCode does not start with five digits).
+
+    Raises:
+      DataError: the folder has no such file, or a file does not have the columns.
+    """
+    files = sorted(folder.glob("*.csv.gz"))
+    if not files:
+        raise DataError(f"{str(folder)!r} holds no *.csv.gz file: pass the folder with the daily files.")
+    return [Purchase(*row) for file in files for row in _rows(file)]
+
+
+def _rows(file: Path) -> Iterable[tuple[str, ...]]:
+    options = pa.csv.ConvertOptions(include_columns=_COLUMNS, column_types=dict.fromkeys(_COLUMNS, pa.string()))
+    # Descriptions may hold line breaks inside quotes.
+    parse = pa.csv.ParseOptions(newlines_in_values=True)
+    try:
+        table = pa.csv.read_csv(file, parse_options=parse, convert_options=options)
+    except (pa.ArrowInvalid, KeyError) as error:
+        raise DataError(f"{str(file)!r} is not a CSV file with the columns {', '.join(_COLUMNS)}: {error}") from error
+    known = pc.not_equal(table["CustomerID"], "")
+    cancelled = pc.starts_with(table["InvoiceNo"], "C")
+    product = pc.match_substring_regex(table["StockCode"], r"^\d{5}")
+    kept = table.filter(pc.and_(pc.and_(known, product), pc.invert(cancelled)))
+    return zip(*(kept[name].to_pylist() for name in _COLUMNS), strict=True)
+
+
+def distinct(purchases: Iterable[Purchase]) -> list[Purchase]:
+    """The first purchase of every (invoice, item), in order."""
+    first: dict[tuple[str, str], Purchase] = {}
+    for purchase in purchases:
+        first.setdefault((purchase.invoice, purchase.item), purchase)
+    return list(first.values())
+
+
+def draw_negatives(train: Iterable[Purchase], number: int, seed: int = 0) -> list[str]:
+    """Items drawn uniformly from those of `train`, taken in order of first appearance."""
+    items = np.array(list(dict.fromkeys(purchase.item for purchase in train)), dtype=object)
+    return list(np.random.RandomState(seed).choice(items, number))
+
+
+def _invoices(purchases: Iterable[Purchase]) -> list[list[Purchase]]:
+    """Purchases by invoice, invoices by the time of their first line."""
+    groups: dict[str, list[Purchase]] = collections.defaultdict(list)
+    for purchase in purchases:
+        groups[purchase.invoice].append(purchase)
+    return sorted(groups.values(), key=lambda group: group[0].date)
+
+
+def _known_over_time(train: Iterable[Purchase], length: int) -> tuple[dict[str, _Known], dict[str, _Known]]:
+    """What was known just before each training invoice (by invoice), and at the end (by customer)."""
+    bought: dict[str, dict[str, None]] = collections.defaultdict(dict)
+    before: dict[str, _Known] = {}
+    after: dict[str, _Known] = {}
+    month = ""
+    for invoice in _invoices(train):
+        first = invoice[0]
+        month = first.date[:7]
+        items = bought[first.customer]
+        before[first.invoice] = _Known(first.country, month, _latest(items, length))
+        for purchase in invoice:
+            items.pop(purchase.item, None)  # moves an item bought again to the end
+            items[purchase.item] = None
+        after[first.customer] = _Known(first.country, "", "")
+    final = {
+        customer: _Known(known.country, month, _latest(bought[customer], length)) for customer, known in after.items()
+    }
+    return before, final
+
+
+def _latest(items: dict[str, None], length: int) -> str:
+    return " ".join(list(reversed(items))[:length])
+
+
+def _row(purchase: Purchase, item: str, known: _Known, weight: float, label: int, split: str) -> tuple[object, ...]:
+    return purchase.customer, item, known.country, known.period, known.history, weight, label, split
+
+
+def _weights(train: Iterable[Purchase], first_evaluation_day: str, half_life: float) -> Callable[[Purchase], float]:
+    """A function from a purchase to the weight of its age; the mean over `train` is 1."""
+    end = datetime.date.fromisoformat(first_evaluation_day)
+
+    def weight(purchase: Purchase) -> float:
+        age = (end - datetime.date.fromisoformat(purchase.date[:10])).days
+        return float(0.5 ** (age / half_life))
+
+    mean = float(np.mean([weight(purchase) for purchase in train]))
+    return lambda purchase: weight(purchase) / mean
+
+
+def prepare(
+    purchases: Sequence[Purchase],
+    *,
+    first_evaluation_day: str = FIRST_EVALUATION_DAY,
+    history_length: int = 50,
+    half_life: float = math.inf,
+) -> tuple[pa.Table, pa.Table]:
+    """The training rows and the evaluation rows: positives, then negatives in the same order.
+
+    Args:
+      purchases: as read by `read_purchases`.
+      first_evaluation_day: "YYYY-MM-DD"; earlier purchases are for training. Of the later ones those count
+        whose customer and item occur in the earlier ones.
+      history_length: how many distinct items of earlier invoices a row's history holds at most.
+      half_life: days after which a training row weighs half; infinity weighs all alike.
+
+    Raises:
+      DataError: no purchase lies before, or no usable one after the first evaluation day.
+    """
+    train = distinct(purchase for purchase in purchases if purchase.date < first_evaluation_day)
+    customers, items = {purchase.customer for purchase in train}, {purchase.item for purchase in train}
+    test = [
+        purchase
+        for purchase in distinct(purchase for purchase in purchases if purchase.date >= first_evaluation_day)
+        if purchase.customer in customers and purchase.item in items
+    ]
+    if not train or not test:
+        raise DataError(
+            f"{len(train)} purchases lie before {first_evaluation_day} and {len(test)} usable ones after it: both "
+            "must be some; choose another first evaluation day."
+        )
+    before, final = _known_over_time(train, history_length)
+    weight = _weights(train, first_evaluation_day, half_life)
+    rows = [_row(bought, bought.item, before[bought.invoice], weight(bought), 1, "train") for bought in train]
+    pairs = [_row(bought, bought.item, final[bought.customer], 1.0, 1, "eval") for bought in test]
+    for bought, drawn in zip(test, draw_negatives(train, len(test)), strict=True):
+        pairs.append(_row(bought, drawn, final[bought.customer], 1.0, 0, "eval"))
+    return _table(rows), _table(pairs)
+
+
+def _table(rows: Sequence[tuple[object, ...]]) -> pa.Table:
+    columns = zip(*rows, strict=True)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)], _SCHEMA)
+
+
+def baselines(train: pa.Table, pairs: pa.Table) -> dict[str, float]:
+    """AUC over the evaluation pairs of scorers that learn nothing: popularity, and it plus "bought before"."""
+    from sklearn.metrics import roc_auc_score
+
+    items, customers = pairs["StockCode"].to_pylist(), pairs["CustomerID"].to_pylist()
+    counts = collections.Counter(train["StockCode"].to_pylist())
+    bought = set(zip(train["CustomerID"].to_pylist(), train["StockCode"].to_pylist(), strict=True))
+    popularity = np.array([counts[item] for item in items])
+    before = np.array([pair in bought for pair in zip(customers, items, strict=True)])
+    label = pairs["label"].to_numpy()
+    return {
+        "popularity": float(roc_auc_score(label, popularity)),
+        "log1p(popularity) + 3 * bought before": float(roc_auc_score(label, np.log1p(popularity) + 3 * before)),
+    }
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="online_retail_prepare", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("source", type=Path, help="folder with the daily *.csv.gz files")
+    parser.add_argument("destination", type=Path, help="folder for train.parquet and eval.parquet")
+    parser.add_argument("--first-evaluation-day", default=FIRST_EVALUATION_DAY, help="default: %(default)s")
+    parser.add_argument("--history-length", type=int, default=50, help="items at most; default: %(default)s")
+    parser.add_argument("--half-life", type=float, default=math.inf, help="in days; default: all rows weigh alike")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prepare the files named on the command line, and print what came out."""
+    given = _arguments(arguments)
+    train, pairs = prepare(
+        read_purchases(given.source),
+        first_evaluation_day=given.first_evaluation_day,
+        history_length=given.history_length,
+        half_life=given.half_life,
+    )
+    given.destination.mkdir(parents=True, exist_ok=True)
+    for name, table in (("train", train), ("eval", pairs)):
+        pa.parquet.write_table(table, given.destination / f"{name}.parquet")
+    print(f"{train.num_rows} training purchases, {pairs.num_rows} evaluation pairs in {given.destination}")  # noqa: T201
+    for name, auc in baselines(train, pairs).items():
+        print(f"AUC of {name}: {auc:.4f}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The preparation of the Online Retail files: what is kept, what is known when, and the published baselines."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from embedding_core.errors import DataError
+from pipelines.examples import online_retail_prepare as online_retail
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "online_retail"
+HEADER = "InvoiceNo,StockCode,Description,Quantity,InvoiceDate,UnitPrice,CustomerID,Country\n"
+
+
+def _line(invoice, item, date, customer, country="France"):
+    return f'{invoice},{item},"A ""LAMP"", RED",1,{date} 10:00:00,1.5,{customer},{country}\n'
+
+
+def _purchases(tmp_path, *lines):
+    (tmp_path / "day.csv.gz").write_bytes(gzip.compress((HEADER + "".join(lines)).encode()))
+    return online_retail.read_purchases(tmp_path)
+
+
+LINES = (
+    _line("1", "10001", "2011-09-01", "7.0"),
+    _line("1", "10002", "2011-09-01", "7.0"),
+    _line("1", "10001", "2011-09-01", "7.0"),
+    _line("2", "10003", "2011-10-01", "7.0"),
+    _line("3", "10001", "2011-10-02", "7.0"),
+    _line("4", "10001", "2011-10-03", "8.0"),
+    _line("5", "10002", "2011-11-01", "7.0", "Spain"),
+    _line("5", "10009", "2011-11-01", "7.0"),
+    _line("6", "10002", "2011-11-02", "9.0"),
+)
+
+
+def test_read_purchases_drops_cancellations_unknown_customers_and_codes_that_are_no_products(tmp_path):
+    lines = [_line("C1", "10001", "2011-01-01", "7.0"), _line("1", "POST", "2011-01-01", "7.0")]
+    lines += [_line("1", "10001", "2011-01-01", ""), _line("1", "10001A", "2011-01-01", "7.0")]
+    assert [purchase.item for purchase in _purchases(tmp_path, *lines)] == ["10001A"]
+
+
+def test_read_purchases_takes_files_in_order_of_their_names(tmp_path):
+    _purchases(tmp_path, _line("2", "10002", "2011-01-02", "7.0"))
+    (tmp_path / "day.csv.gz").rename(tmp_path / "later.csv.gz")
+    purchases = _purchases(tmp_path, _line("1", "10001", "2011-01-01", "7.0"))
+    assert [purchase.item for purchase in purchases] == ["10001", "10002"]
+
+
+def test_read_purchases_names_an_empty_folder(tmp_path):
+    with pytest.raises(DataError, match="holds no"):
+        online_retail.read_purchases(tmp_path)
+
+
+def test_read_purchases_names_a_file_without_the_columns(tmp_path):
+    (tmp_path / "bad.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n"))
+    with pytest.raises(DataError, match=r"bad\.csv\.gz"):
+        online_retail.read_purchases(tmp_path)
+
+
+def test_train_rows_are_distinct_and_know_only_earlier_invoices(tmp_path):
+    train, _ = online_retail.prepare(_purchases(tmp_path, *LINES))
+    assert train["StockCode"].to_pylist() == ["10001", "10002", "10003", "10001", "10001"]
+    assert train["History"].to_pylist() == ["", "", "10002 10001", "10003 10002 10001", ""]
+
+
+def test_history_holds_the_latest_items_only(tmp_path):
+    train, _ = online_retail.prepare(_purchases(tmp_path, *LINES), history_length=2)
+    assert train["History"].to_pylist()[3] == "10003 10002"
+
+
+def test_eval_rows_know_nothing_of_their_own_period(tmp_path):
+    _, pairs = online_retail.prepare(_purchases(tmp_path, *LINES))
+    assert pairs["CustomerID"].to_pylist() == ["7.0", "7.0"]
+    assert pairs["label"].to_pylist() == [1, 0]
+    assert pairs["StockCode"].to_pylist()[0] == "10002"
+    assert set(pairs["Country"].to_pylist()) == {"France"}
+    assert set(pairs["Period"].to_pylist()) == {"2011-10"}
+    assert set(pairs["History"].to_pylist()) == {"10001 10003 10002"}
+
+
+def test_eval_negatives_follow_the_protocol(tmp_path):
+    train = online_retail.distinct(_purchases(tmp_path, *LINES)[:6])
+    expected = np.random.RandomState(0).choice(["10001", "10002", "10003"], 20)
+    assert online_retail.draw_negatives(train, 20) == list(expected)
+
+
+def test_weight_halves_with_age_and_is_one_on_average(tmp_path):
+    train, _ = online_retail.prepare(_purchases(tmp_path, *LINES), half_life=1)
+    weights = train["Weight"].to_numpy()
+    assert weights.mean() == pytest.approx(1)
+    assert weights[4] == pytest.approx(2 * weights[3])
+
+
+def test_prepare_refuses_a_date_without_purchases_on_both_sides(tmp_path):
+    with pytest.raises(DataError, match="both must be some"):
+        online_retail.prepare(_purchases(tmp_path, *LINES), first_evaluation_day="2012-01-01")
+
+
+def test_main_writes_both_files_and_prints_the_baselines(tmp_path, capsys):
+    _purchases(tmp_path, *LINES)
+    online_retail.main([str(tmp_path), str(tmp_path / "out")])
+    assert pyarrow.parquet.read_table(tmp_path / "out" / "train.parquet").num_rows == 5
+    assert "AUC of popularity" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the Online Retail files are not here")
+def test_online_retail_gives_the_published_pairs_and_baselines():
+    train, pairs = online_retail.prepare(online_retail.read_purchases(SHARED))
+    assert pairs.num_rows == 130_158
+    assert sum(pairs["label"].to_pylist()) == 65_079
+    assert set(pairs["StockCode"].to_pylist()) <= set(train["StockCode"].to_pylist())
+    popularity, bought_before = online_retail.baselines(train, pairs).values()
+    assert (round(popularity, 3), round(bought_before, 3)) == (0.790, 0.826)
