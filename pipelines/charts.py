@@ -1,0 +1,39 @@
+"""Line charts as inline SVG, for a report that is one file."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+__all__ = ["line_chart"]
+
+
+def line_chart(
+    series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, width: float = 4.6, height: float = 2.6
+) -> str:
+    """An `<svg>` element with one line per series.
+
+    Args:
+      series: name of a line to its (x, y) points; empty ones are left out.
+      x_label: what x is.
+      width, height: size in inches at 72 dots.
+
+    Returns:
+      The element alone, without an XML header, so that HTML can hold it.
+    """
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    for name, points in series.items():
+        if points:
+            axes.plot(*zip(*points, strict=True), label=name, marker="." if len(points) < 3 else "", linewidth=1.4)
+    axes.set_xlabel(x_label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    text = io.StringIO()
+    FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]
