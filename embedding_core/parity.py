@@ -1,0 +1,214 @@
+"""The measured difference between the training lookup and an exported signature.
+
+One side is the lookup and the dense model as training ran them; the other is the SavedModel, loaded
+by a fresh Python process that knows TensorFlow and nothing else. The same rows go to both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_core.errors import ParityError
+
+__all__ = ["Difference", "ParityReport", "compare", "score_in_fresh_process"]
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+_PROGRAM = Path(__file__).with_name("scoring.py")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How far one output is from what it should be.
+
+    Attributes:
+      name: of the output, as ``<signature>/<output>``.
+      rows: how many rows were compared.
+      max_abs: the largest absolute difference; infinite where shapes, or NaN in one side only, differ.
+      non_finite: how many entries are NaN or infinite in either side.
+      within: whether every entry is finite and within ``tolerance * max(1, |expected|)``.
+    """
+
+    name: str
+    rows: int
+    max_abs: float
+    non_finite: int
+    within: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParityReport:
+    """The verdict over all outputs compared: `passed` only where each is within the tolerance."""
+
+    tolerance: float
+    differences: tuple[Difference, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was compared, and all of it is within the tolerance."""
+        return bool(self.differences) and all(item.within for item in self.differences)
+
+    @property
+    def max_abs(self) -> float:
+        """The largest absolute difference of all outputs."""
+        return max((item.max_abs for item in self.differences), default=float("inf"))
+
+    @property
+    def rows(self) -> int:
+        """The largest number of rows that any output was compared on."""
+        return max((item.rows for item in self.differences), default=0)
+
+    @property
+    def reason(self) -> str:
+        """Why it did not pass, in one line; empty where it did."""
+        if self.passed:
+            return ""
+        if not self.differences:
+            return "nothing was compared: there are no rows."
+        worst = max((item for item in self.differences if not item.within), key=lambda item: item.max_abs)
+        return (
+            f"{worst.name} differs by {worst.max_abs:.3g} from training on {worst.rows} rows "
+            f"({worst.non_finite} entries not finite); the tolerance is {self.tolerance:g}."
+        )
+
+    def merged(self, *others: ParityReport) -> ParityReport:
+        """One report over the outputs of this and the others."""
+        found = [item for report in (self, *others) for item in report.differences]
+        return dataclasses.replace(self, differences=tuple(found))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {
+            "passed": self.passed,
+            "reason": self.reason,
+            "rows": self.rows,
+            "max_abs": _json_number(self.max_abs),
+            "tolerance": self.tolerance,
+            "differences": {
+                item.name: {
+                    "rows": item.rows,
+                    "max_abs": _json_number(item.max_abs),
+                    "non_finite": item.non_finite,
+                    "within": item.within,
+                }
+                for item in self.differences
+            },
+        }
+
+
+def _json_number(value: float) -> float | str:
+    """JSON has no infinity: it is written as text."""
+    return value if np.isfinite(value) else str(value)
+
+
+def compare(expected: Arrays, actual: Arrays, *, tolerance: float, signature: str) -> ParityReport:
+    """Compare the outputs of two sides, name by name.
+
+    Args:
+      expected: arrays of training, by output name; [rows, ...].
+      actual: arrays of the exported signature, by the same names; others are left out.
+      tolerance: the largest difference allowed, absolute below 1 and relative above.
+      signature: prefix of the names in the report.
+    """
+    found = [_difference(f"{signature}/{name}", expected[name], actual.get(name), tolerance) for name in expected]
+    return ParityReport(tolerance=tolerance, differences=tuple(found))
+
+
+def _difference(name: str, expected: npt.ArrayLike, actual: npt.ArrayLike | None, tolerance: float) -> Difference:
+    left = np.asarray(expected, np.float64)
+    right = np.asarray(np.nan if actual is None else actual, np.float64)
+    rows = len(left)
+    if left.shape != right.shape:
+        return Difference(name=name, rows=rows, max_abs=float("inf"), non_finite=0, within=False)
+    gap = np.where((left == right) | (np.isnan(left) & np.isnan(right)), 0.0, np.abs(left - right))
+    gap = np.where(np.isnan(gap), np.inf, gap)
+    non_finite = int(np.sum(~np.isfinite(left) | ~np.isfinite(right)))
+    within = non_finite == 0 and bool(np.all(gap <= tolerance * np.maximum(1.0, np.abs(left))))
+    return Difference(
+        name=name, rows=rows, max_abs=float(gap.max(initial=0.0)), non_finite=non_finite, within=within and rows > 0
+    )
+
+
+def score_in_fresh_process(
+    saved_model_dir: str | os.PathLike[str],
+    inputs: Sequence[bytes] | Mapping[str, Any],
+    signature: str = "serving_default",
+    *,
+    batch_size: int = 512,
+    timeout: float = 900.0,
+) -> dict[str, npt.NDArray[Any]]:
+    """Score rows with a SavedModel in an isolated Python process that imports TensorFlow alone.
+
+    Args:
+      saved_model_dir: folder of the SavedModel.
+      inputs: serialized tf.Examples for a signature with one input, or its tensors by name, [rows, ...].
+      signature: which signature to call.
+      batch_size: rows per call.
+      timeout: seconds to wait for the process.
+
+    Returns:
+      The signature's outputs, [rows, ...].
+
+    Raises:
+      ParityError: it does not load, has no such signature, or fails on the rows; the message says which.
+    """
+    named = inputs if isinstance(inputs, Mapping) else {"": np.asarray(list(inputs), object)}
+    if not all(len(value) for value in named.values()):
+        raise ParityError("there are no rows to score: pass at least one.")
+    with tempfile.TemporaryDirectory(prefix="score-") as folder:
+        _write(named, Path(folder))
+        # -I: neither the working directory nor PYTHONPATH may lend the child this project.
+        command = [sys.executable, "-I", str(_PROGRAM), os.fspath(saved_model_dir), folder, signature, str(batch_size)]
+        _run(command, os.fspath(saved_model_dir), timeout)
+        return _read(Path(folder))
+
+
+def _run(command: list[str], model: str, timeout: float) -> None:
+    # On CPU, as the lookups of the exported model are: the accelerator may still be the parent's.
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ParityError(
+            f"scoring with {model!r} took over {timeout:g} s: raise `timeout`, or pass fewer rows."
+        ) from error
+    if done.returncode:
+        raise ParityError(
+            f"{model!r} failed in a fresh process (exit code {done.returncode}): {_last_line(done.stderr)}"
+        )
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing; it was killed, or crashed."
+
+
+def _write(inputs: Mapping[str, Any], folder: Path) -> None:
+    import tensorflow as tf
+
+    tensors = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
+    for number, tensor in enumerate(tensors.values()):
+        (folder / f"{number}.in").write_bytes(tf.io.serialize_tensor(tensor).numpy())
+    (folder / "inputs.json").write_text(json.dumps({name: tensor.dtype.name for name, tensor in tensors.items()}))
+
+
+def _read(folder: Path) -> dict[str, npt.NDArray[Any]]:
+    import tensorflow as tf
+
+    dtypes = json.loads((folder / "outputs.json").read_text())
+    return {
+        name: tf.io.parse_tensor((folder / f"{number}.out").read_bytes(), getattr(tf, dtype)).numpy()
+        for number, (name, dtype) in enumerate(dtypes.items())
+    }

@@ -1,0 +1,65 @@
+"""Run as a program: load a SavedModel with nothing but TensorFlow, score inputs, write the outputs.
+
+``parity.score_in_fresh_process`` starts it isolated (``python -I``), as a stranger's server would be:
+a SavedModel that needs this project, Keras or TFT to load fails here rather than in production.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main"]
+
+# A server has none of these: loading must not have pulled one in.
+FOREIGN = ("embedding_core", "components", "pipelines", "tensorflow_transform", "tfx", "tfx_bsl")
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """The input tensors that the parent wrote, by name."""
+    import tensorflow as tf
+
+    dtypes = json.loads((folder / "inputs.json").read_text())
+    return {
+        name: tf.io.parse_tensor((folder / f"{number}.in").read_bytes(), getattr(tf, dtype))
+        for number, (name, dtype) in enumerate(dtypes.items())
+    }
+
+
+def _score(signature: Any, inputs: dict[str, Any], batch_size: int) -> dict[str, Any]:
+    """The signature's outputs over all rows, batch by batch."""
+    import tensorflow as tf
+
+    rows = len(next(iter(inputs.values())))
+    batches = [
+        signature(**{name: value[start : start + batch_size] for name, value in inputs.items()})
+        for start in range(0, rows, batch_size)
+    ]
+    return {name: tf.concat([batch[name] for batch in batches], axis=0) for name in batches[0]}
+
+
+def main(model: str, folder: str, signature: str, batch_size: str) -> None:
+    """Score the inputs in `folder` with a signature of the SavedModel in `model`; outputs go to `folder`."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(model)
+    if signature not in loaded.signatures:
+        sys.exit(f"the SavedModel has no signature {signature!r}: it has {', '.join(sorted(loaded.signatures))}.")
+    run = loaded.signatures[signature]
+    inputs = _read(Path(folder))
+    if "" in inputs:  # the caller left the name of the only input to the signature
+        inputs = {next(iter(run.structured_input_signature[1])): inputs[""]}
+    outputs = _score(run, inputs, int(batch_size))
+    foreign = [name for name in FOREIGN if name in sys.modules]
+    if foreign:
+        sys.exit(f"loading the SavedModel imported {foreign[0]!r}: it must load with TensorFlow alone.")
+    for number, value in enumerate(outputs.values()):
+        (Path(folder) / f"{number}.out").write_bytes(tf.io.serialize_tensor(value).numpy())
+    dtypes = {name: value.dtype.name for name, value in outputs.items()}
+    (Path(folder) / "outputs.json").write_text(json.dumps(dtypes))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
