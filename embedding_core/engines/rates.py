@@ -1,0 +1,58 @@
+"""Learning rates of a step: constants, callables and Keras schedules, each evaluated once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.optimizers import Optimizer
+
+__all__ = ["distinct_rates", "is_schedule", "step_rates"]
+
+
+def is_schedule(rate: Any) -> bool:
+    """Whether a learning rate is a function of the step, as Keras' schedules are, rather than of nothing."""
+    if not callable(rate):
+        return False
+    try:
+        parameters = inspect.signature(rate).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(
+        parameter.default is inspect.Parameter.empty
+        and parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for parameter in parameters
+    )
+
+
+def distinct_rates(optimizers: Iterable[Optimizer]) -> list[Any]:
+    """The distinct callable learning rates in the order of their first use: the place of each is its tag."""
+    rates: list[Any] = []
+    for optimizer in optimizers:
+        if callable(optimizer.learning_rate) and not any(optimizer.learning_rate is rate for rate in rates):
+            rates.append(optimizer.learning_rate)
+    return rates
+
+
+def step_rates(optimizers: Iterable[Optimizer], iterations: tf.Variable | None) -> list[Any]:
+    """The learning rate of each optimizer at this step; every distinct callable is called once.
+
+    Args:
+      optimizers: one per table.
+      iterations: number of steps done, for schedules; None where there are none.
+
+    Returns:
+      A float or a float32 scalar tensor per optimizer.
+    """
+    optimizers = list(optimizers)
+    rates = distinct_rates(optimizers)
+    values = [tf.cast(rate(iterations) if is_schedule(rate) else rate(), tf.float32) for rate in rates]
+    return [
+        values[next(tag for tag, rate in enumerate(rates) if rate is optimizer.learning_rate)]
+        if callable(optimizer.learning_rate)
+        else optimizer.learning_rate
+        for optimizer in optimizers
+    ]

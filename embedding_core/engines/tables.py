@@ -1,0 +1,109 @@
+"""The tables and slots of an engine: how they are held, named and first filled."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import tensorflow as tf
+
+from embedding_core.config import InitializerConfig
+from embedding_core.optimizers import Optimizer
+
+__all__ = ["ROWS_PER_BLOCK", "Tables", "initial_rows", "new_slots", "new_table", "unmirrored"]
+
+ROWS_PER_BLOCK = 4096  # part of the definition of a table's first rows: changing it changes every new table
+
+Made = TypeVar("Made")
+
+
+class Tables(tf.__internal__.tracking.AutoTrackable):
+    """Holds variables under upstream's checkpoint keys, `<table>` and `<table>/<slot>`, and nothing else.
+
+    An AutoTrackable, which is what upstream's class is, and not a tf.Module: Keras collects the
+    variables of modules and would train, count and replicate these.
+    """
+
+    def _add(self, key: str, variable: tf.Variable) -> None:
+        setattr(self, key, variable)
+
+    def _get(self, table: str) -> tf.Variable:
+        return getattr(self, table)
+
+    def _slots(self, table: str, optimizer: Optimizer | None) -> list[tf.Variable]:
+        return [] if optimizer is None else [getattr(self, f"{table}/{slot.name}") for slot in optimizer.slots]
+
+
+def unmirrored(make: Callable[[], Made]) -> Made:
+    """What `make` returns, run where no distribution strategy is in force, so that variables are single ones.
+
+    A new thread has no strategy; `tf.init_scope` alone would keep it.
+    """
+    results: list[Made] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with tf.init_scope():
+                results.append(make())
+        except BaseException as error:  # raised again in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: int, block: int) -> tf.Tensor:
+    """The first values of one block of a table's rows.
+
+    A function of its arguments alone, so that every topology, and every table that has at least
+    those rows, starts from the same ones.
+
+    Args:
+      initializer: the distribution.
+      seed: of the run.
+      table: name of the table.
+      dim: length of a row.
+      block: number of the block of ROWS_PER_BLOCK rows.
+
+    Returns:
+      float32 [ROWS_PER_BLOCK, dim].
+    """
+    shape = [ROWS_PER_BLOCK, dim]
+    scale = 1.0 / math.sqrt(dim) if initializer.scale is None else initializer.scale
+    if initializer.name == "constant":
+        return tf.fill(shape, tf.constant(scale, tf.float32))
+    digest = hashlib.sha256(f"{seed}/{table}".encode()).digest()
+    seeds = tf.constant([int.from_bytes(digest[:8], "little", signed=True), block], tf.int64)
+    if initializer.name == "uniform":
+        return tf.random.stateless_uniform(shape, seeds, -scale, scale, alg="philox")
+    return tf.random.stateless_truncated_normal(shape, seeds, 0.0, scale, alg="philox")
+
+
+def new_table(initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int) -> tf.Variable:
+    """A float32 [rows, dim] variable holding its `initial_rows`, written block by block to save memory."""
+    variable = tf.Variable(tf.zeros([rows, dim]), trainable=False, name=table)
+    for block in range(math.ceil(rows / ROWS_PER_BLOCK)):
+        start = block * ROWS_PER_BLOCK
+        stop = min(start + ROWS_PER_BLOCK, rows)
+        values = initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
+        variable.scatter_update(tf.IndexedSlices(values[: stop - start], tf.range(start, stop)))
+    return variable
+
+
+def new_slots(optimizer: Optimizer, *, table: str, rows: int, dim: int) -> Sequence[tuple[str, tf.Variable]]:
+    """The keys and float32 [rows, dim] variables of a table's slots, at their initial values."""
+    return [
+        (
+            f"{table}/{slot.name}",
+            tf.Variable(tf.fill([rows, dim], float(slot.initial)), trainable=False, name=f"{table}/{slot.name}"),
+        )
+        for slot in optimizer.slots
+    ]

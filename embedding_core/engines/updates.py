@@ -1,0 +1,97 @@
+"""One optimizer step on the rows of a table that a batch touched, and on no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.optimizers import Adam, Optimizer
+from embedding_core.update_rules import updated
+
+__all__ = ["apply_to_table"]
+
+ROWS_PER_SWEEP = 16384  # how many untouched rows non-lazy Adam moves at a time
+
+
+def apply_to_table(
+    optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable], ids: Any, gradients: Any, rate: Any
+) -> None:
+    """Update a table and its slots in place; memory is of the batch's order, whatever the table's size.
+
+    Duplicate ids accumulate first and their row is updated once; with `use_gradient_accumulation`
+    off, each occurrence is an update of its own, in the order given.
+
+    Args:
+      optimizer: of the table.
+      table: float32 [rows, dim].
+      slots: in the order of `optimizer.slots`.
+      ids: int [N] rows, duplicates allowed.
+      gradients: [N, dim], one per id.
+      rate: the learning rate of this step.
+    """
+    gradients = tf.cast(gradients, table.dtype)
+    if not optimizer.use_gradient_accumulation:
+        _one_by_one(optimizer, table, slots, ids, gradients, rate)
+        return
+    unique, places = tf.unique(ids)
+    summed = tf.math.unsorted_segment_sum(gradients, places, tf.size(unique))
+    rows, new_slots = _computed(optimizer, table, slots, unique, summed, rate)
+    if isinstance(optimizer, Adam) and not optimizer.lazy_adam:
+        with tf.control_dependencies([rows, *new_slots]):
+            _sweep(optimizer, table, slots, rate)
+    _write(table, slots, unique, rows, new_slots)
+
+
+def _computed(
+    optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable], ids: Any, gradients: Any, rate: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    gathered = tuple(tf.gather(slot, ids) for slot in slots)
+    return updated(optimizer, tf.gather(table, ids), gathered, gradients, rate)
+
+
+def _write(table: tf.Variable, slots: Sequence[tf.Variable], ids: Any, rows: Any, new_slots: Sequence[Any]) -> None:
+    for variable, values in zip([table, *slots], [rows, *new_slots], strict=True):
+        variable.scatter_update(tf.IndexedSlices(values, ids))
+
+
+def _sweep(optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable], rate: Any) -> None:
+    """A zero-gradient update of every row, block by block."""
+    count, dim = table.shape
+
+    def body(start: Any) -> Any:
+        ids = tf.range(start, tf.minimum(start + ROWS_PER_SWEEP, count))
+        zeros = tf.zeros([tf.size(ids), dim], table.dtype)
+        rows, new_slots = _computed(optimizer, table, slots, ids, zeros, rate)
+        _write(table, slots, ids, rows, new_slots)
+        return (start + ROWS_PER_SWEEP,)
+
+    tf.while_loop(lambda start: start < count, body, (tf.constant(0),), parallel_iterations=1)
+
+
+def _one_by_one(
+    optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable], ids: Any, gradients: Any, rate: Any
+) -> None:
+    """Round k applies the k-th occurrence of every id: the order of each row's updates is that of the batch."""
+    turns = _turns(ids)
+    rounds = tf.reduce_max(tf.concat([turns + 1, [0]], 0))
+
+    def body(turn: Any) -> Any:
+        now = tf.equal(turns, turn)
+        chosen = tf.boolean_mask(ids, now)
+        rows, new_slots = _computed(optimizer, table, slots, chosen, tf.boolean_mask(gradients, now), rate)
+        _write(table, slots, chosen, rows, new_slots)
+        return (turn + 1,)
+
+    tf.while_loop(lambda turn: turn < rounds, body, (tf.constant(0),), parallel_iterations=1)
+
+
+def _turns(ids: Any) -> Any:
+    """How many times each id occurred before, int32 [N]."""
+    order = tf.argsort(ids, stable=True)
+    ordered = tf.gather(ids, order)
+    fresh = tf.concat([[True], tf.not_equal(ordered[1:], ordered[:-1])], 0)[: tf.size(ids)]
+    places = tf.range(tf.size(ids))
+    starts = tf.gather(tf.boolean_mask(places, fresh), tf.cumsum(tf.cast(fresh, tf.int32)) - 1)
+    return tf.scatter_nd(order[:, tf.newaxis], places - starts, tf.shape(ids))

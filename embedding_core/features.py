@@ -1,0 +1,394 @@
+"""Dense, sparse and ragged ids, with weights, sequences and output shapes, brought to one normal form.
+
+The normal form of a feature is a sparse matrix: N ids, the output row that each belongs to, and a
+weight for each. Its product with a table is the lookup, the product of its transpose with a
+gradient is the gradient of the table's rows; lookup, training and serving all start from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from embedding_core.config import Combiner, EmbeddingConfig, FeatureConfig, InvalidId, TableConfig
+from embedding_core.errors import DataError
+
+__all__ = ["FeatureSpec", "NormalForm", "Quantization", "kind_of", "normal_form", "paths_of", "policed", "specs_of"]
+
+
+class Quantization(NamedTuple):
+    """Simulated quantization of the rows of a table: `num_buckets` values from `lower` to `upper`."""
+
+    num_buckets: int
+    lower: float
+    upper: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSpec:
+    """What a lookup needs to know of one feature and its table, whichever class it was configured with.
+
+    Attributes:
+      path: the feature's place in the caller's structure, for messages.
+      table: key of its table among the tables.
+      vocabulary_size, dim: rows of that table, and length of a row.
+      combiner: "mean", "sum" or "sqrtn".
+      max_sequence_length: 0 combines, n > 0 gives [batch, n, dim].
+      output_shape: shape of the output without `dim`, or None; dimensions may be None.
+      invalid_id: what becomes of an id outside the table.
+      quantization: of the rows, in the lookup only, or None.
+    """
+
+    path: str
+    table: Any
+    vocabulary_size: int
+    dim: int
+    combiner: Combiner = "mean"
+    max_sequence_length: int = 0
+    output_shape: tuple[int | None, ...] | None = None
+    invalid_id: InvalidId = "error"
+    quantization: Quantization | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalForm:
+    """The ids of one feature in one batch.
+
+    Attributes:
+      ids: int32 or int64 [N].
+      segments: output row of each id, int [N]; None where id i is output row i.
+      weights: float32 [N], or None for ones.
+      rows: number of output rows, an int or an int scalar tensor.
+      leading: output shape without `dim`, where that is not `[rows]`; a shape tensor or list.
+      ascending: whether `segments` never falls.
+      single: whether every output row has at most one id and no weight, so that no combiner is needed.
+    """
+
+    ids: Any
+    segments: Any
+    weights: Any
+    rows: Any
+    leading: Any = None
+    ascending: bool = True
+    single: bool = False
+
+    def select(self, keep: tf.Tensor) -> NormalForm:
+        """The form without the ids where the bool [N] `keep` is false; output rows stay."""
+        segments = tf.range(tf.size(self.ids)) if self.segments is None else self.segments
+        return dataclasses.replace(
+            self,
+            ids=tf.boolean_mask(self.ids, keep),
+            segments=tf.boolean_mask(segments, keep),
+            weights=None if self.weights is None else tf.boolean_mask(self.weights, keep),
+        )
+
+
+def kind_of(value: object) -> str:
+    """The kind of a feature's value: "dense", "sparse" or "ragged"; "" for anything else."""
+    if isinstance(value, tf.SparseTensor):
+        return "sparse"
+    if isinstance(value, tf.RaggedTensor):
+        return "ragged"
+    return "dense" if tf.is_tensor(value) or isinstance(value, tf.Variable) else ""
+
+
+def normal_form(spec: FeatureSpec, value: Any, weight: Any = None) -> NormalForm:
+    """Bring one feature of one batch to the normal form.
+
+    Args:
+      spec: the feature.
+      value: dense ids [B], [B, 1] or [B, .., 1]; sparse ids of rank >= 2, in any order; ragged ids [B, None].
+      weight: None, or of the kind and with the indices of `value`.
+
+    Raises:
+      DataError (ValueError): a kind, type, rank or weight that the feature cannot have.
+    """
+    kind = kind_of(value)
+    if not kind:
+        raise DataError(
+            f"Input {spec.path} is type {type(value)}: Tensor, SparseTensor or RaggedTensor expected; "
+            "convert it with tf.constant."
+        )
+    _check_weight(spec, value, kind, weight)
+    value = _with_index_dtype(spec, value)
+    if kind == "dense":
+        return _dense(spec, value)
+    weight = None if weight is None else tf.cast(weight, tf.float32)
+    return _sparse(spec, value, weight) if kind == "sparse" else _ragged(spec, value, weight)
+
+
+def _check_weight(spec: FeatureSpec, value: Any, kind: str, weight: Any) -> None:
+    sequence = spec.max_sequence_length > 0
+    if kind == "dense" and sequence:
+        raise DataError(
+            f"Feature {spec.path} is a sequence feature but a dense tensor was passed: pass a SparseTensor or "
+            "RaggedTensor, or set max_sequence_length to 0."
+        )
+    if weight is None:
+        return
+    if kind == "dense":
+        raise DataError(f"Weight specified for {spec.path}, but input is dense: pass None as its weight.")
+    if kind_of(weight) != kind:
+        raise DataError(
+            f"Weight for {spec.path} is of type {type(weight)} but it does not match type of the input which is "
+            f"{type(value)}: build the weights as a {kind} tensor with the indices of the ids."
+        )
+    if sequence and not (kind == "sparse" and _rank(value) != 2):
+        raise DataError(f"Weight specified for {spec.path}, but this is a sequence feature: pass None as its weight.")
+
+
+def _rank(value: Any) -> int | None:
+    rank: int | None = value.shape.rank
+    return rank
+
+
+def _with_index_dtype(spec: FeatureSpec, value: Any) -> Any:
+    if value.dtype in (tf.int32, tf.int64):
+        return value
+    if not value.dtype.is_integer:
+        raise DataError(
+            f"Ids of {spec.path} are of type {value.dtype.name}: they must be integers; turn tokens into ids with a "
+            "vocabulary, and never cast floats to ids."
+        )
+    return tf.cast(value, tf.int64)
+
+
+def _dense(spec: FeatureSpec, ids: tf.Tensor) -> NormalForm:
+    rank = _rank(ids)
+    if rank is None or rank == 0:
+        raise DataError(f"Input {spec.path} has shape {ids.shape}: dense ids must have rank 1 or above.")
+    if rank == 1:
+        return NormalForm(ids, None, None, tf.size(ids), single=True)
+    if ids.shape[-1] not in (1, None):
+        raise DataError(
+            f"Input {spec.path} has shape {ids.shape}: Rank 2 or above dense tensor should have last dimension as 1. "
+            f"For several ids per example pass a SparseTensor or RaggedTensor; for a position of its own for each, "
+            "add a last dimension with tf.expand_dims(ids, -1)."
+        )
+    leading = ids.shape[:-1].as_list() if ids.shape[:-1].is_fully_defined() else tf.shape(ids)[:-1]
+    ids = tf.ensure_shape(ids, [*[None] * (rank - 1), 1])
+    if rank == 2:
+        ids = tf.squeeze(ids, -1)
+        return NormalForm(ids, None, None, tf.size(ids), single=True)
+    ids = tf.reshape(ids, [-1])
+    return NormalForm(ids, None, None, tf.size(ids), leading, single=True)
+
+
+def _sparse(spec: FeatureSpec, ids: tf.SparseTensor, weight: tf.SparseTensor | None) -> NormalForm:
+    rank = _rank(ids)
+    if rank is None or rank < 2:
+        raise DataError(f"Input {spec.path} has shape {ids.shape}: Rank 2 or above sparse tensor is supported.")
+    if weight is not None:
+        _same_indices(spec, ids.indices, weight.indices)
+    weights = None if weight is None else weight.values
+    if rank == 2:
+        form = NormalForm(ids.values, ids.indices[:, 0], weights, _rows_of(ids), ascending=False)
+        if spec.max_sequence_length > 0 and spec.output_shape is None:
+            return _as_sequence(form, ids.indices[:, 1], spec.max_sequence_length)
+        return form
+    outer = ids.dense_shape[:-1]
+    strides = tf.math.cumprod(outer, exclusive=True, reverse=True)
+    segments = tf.reduce_sum(ids.indices[:, :-1] * strides, axis=1)
+    static = ids.shape[:-1]
+    leading = static.as_list() if static.is_fully_defined() else outer
+    return NormalForm(ids.values, segments, weights, tf.reduce_prod(outer), leading, ascending=False)
+
+
+def _rows_of(ids: tf.SparseTensor) -> Any:
+    return ids.shape[0] if ids.shape[0] is not None else ids.dense_shape[0]
+
+
+def _ragged(spec: FeatureSpec, ids: tf.RaggedTensor, weight: tf.RaggedTensor | None) -> NormalForm:
+    if _rank(ids) != 2 or ids.ragged_rank != 1:
+        raise DataError(f"Input {spec.path} has shape {ids.shape}: Only 2D ragged tensor is supported.")
+    if weight is not None:
+        _same_indices(spec, ids.row_splits, weight.row_splits)
+    weights = None if weight is None else weight.values
+    rows = ids.shape[0] if ids.shape[0] is not None else ids.nrows()
+    form = NormalForm(ids.values, ids.value_rowids(), weights, rows)
+    if spec.output_shape is not None:
+        return _reshaped(spec, form, ids)
+    if spec.max_sequence_length > 0:
+        return _as_sequence(form, _positions(ids), spec.max_sequence_length)
+    return form
+
+
+def _positions(ids: tf.RaggedTensor) -> tf.Tensor:
+    """Place of each value within its row, [N]."""
+    starts = tf.gather(ids.row_starts(), ids.value_rowids())
+    return tf.range(tf.size(ids.values, out_type=starts.dtype), dtype=starts.dtype) - starts
+
+
+def _as_sequence(form: NormalForm, positions: tf.Tensor, length: int) -> NormalForm:
+    """Each id becomes an output row of its own; what lies behind `length` is cut off."""
+    rows = form.rows
+    keep = positions < tf.cast(length, positions.dtype)
+    segments = form.segments * tf.cast(length, form.segments.dtype) + tf.cast(positions, form.segments.dtype)
+    static = isinstance(rows, int)
+    leading = [rows, length] if static else tf.stack([rows, tf.cast(length, rows.dtype)])
+    form = dataclasses.replace(
+        form, segments=segments, rows=rows * length, leading=leading, single=form.weights is None
+    )
+    return form.select(keep)
+
+
+def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> NormalForm:
+    """A ragged feature with an output shape: one output row per ragged row, or a sequence per ragged row.
+
+    The rule is upstream's, with k = elements of the output shape / ragged rows: k = 1 combines and
+    reshapes, k > 1 gives each ragged row k places. An unknown batch decides when it runs.
+    """
+    shape = list(spec.output_shape or ())
+    rows = form.rows
+    unknown = [place for place, size in enumerate(shape) if size is None]
+    if unknown not in ([], [0]):
+        raise DataError(f"`output_shape` of {spec.path} is {shape}: only its first dimension may be None.")
+    tail = math.prod(size for size in shape if size is not None)
+    if unknown:
+        length = tail
+        leading: Any = [-1, *shape[1:]]
+    else:
+        length = _places(spec, tail, rows)
+        leading = shape
+    if isinstance(length, int):
+        if length == 1:
+            return dataclasses.replace(form, leading=leading)
+        _refuse_sequence_weight(spec, form)
+        return dataclasses.replace(_as_sequence(form, _positions(ids), length), leading=leading)
+    return _places_at_run_time(form, ids, length, leading)
+
+
+def _refuse_sequence_weight(spec: FeatureSpec, form: NormalForm) -> None:
+    if form.weights is not None:
+        raise DataError(
+            f"Weight specified for {spec.path}, but its output_shape makes it a sequence feature: pass None as its "
+            "weight."
+        )
+
+
+def _places(spec: FeatureSpec, total: int, rows: Any) -> Any:
+    """How many output places a ragged row has; an int where the batch is known."""
+    message = (
+        f"Output shape set in the FeatureConfig of {spec.path} has {total} elements, which is not a multiple of the "
+        "batch of its ragged input: make the one a multiple of the other."
+    )
+    if isinstance(rows, int):
+        if rows == 0 or total % rows:
+            raise DataError(f"{message} The batch is {rows}.")
+        return total // rows
+    check = tf.debugging.assert_equal(
+        tf.math.floormod(tf.cast(total, rows.dtype), rows), tf.zeros([], rows.dtype), message
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.cast(total, rows.dtype) // rows
+
+
+def _places_at_run_time(form: NormalForm, ids: tf.RaggedTensor, length: tf.Tensor, leading: Any) -> NormalForm:
+    positions = _positions(ids)
+    combine = tf.equal(length, 1)
+    places = tf.cast(length, form.segments.dtype)
+    segments = tf.where(combine, form.segments, form.segments * places + tf.cast(positions, form.segments.dtype))
+    moved = dataclasses.replace(form, segments=segments, rows=form.rows * length, leading=leading)
+    return moved.select(tf.logical_or(combine, positions < tf.cast(length, positions.dtype)))
+
+
+def _same_indices(spec: FeatureSpec, ids: tf.Tensor, weights: tf.Tensor) -> None:
+    if ids is weights:
+        return
+    message = (
+        f"Weights of {spec.path} have other indices than its ids: every id needs its own weight; build the weights "
+        "with the indices (or row splits) of the ids."
+    )
+    try:
+        tf.debugging.Assert(tf.reduce_all(tf.equal(tf.shape(ids), tf.shape(weights))), [message])
+        tf.debugging.assert_equal(tf.cast(ids, tf.int64), tf.cast(weights, tf.int64), message=message)
+    except (tf.errors.InvalidArgumentError, ValueError) as error:
+        raise DataError(message) from error
+
+
+def policed(spec: FeatureSpec, form: NormalForm) -> NormalForm:
+    """The form after the feature's `invalid_id` policy: no id lies outside the table.
+
+    "error" fails the step with tf.errors.InvalidArgumentError naming the feature, "row" sends invalid ids to
+    the table's last row, "drop" removes them as if they had not been there.
+    """
+    size = tf.cast(spec.vocabulary_size, form.ids.dtype)
+    if spec.invalid_id == "error":
+        bad = tf.reduce_any(tf.logical_or(form.ids < 0, form.ids >= size))
+        message = (
+            f"An id of feature {spec.path} lies outside its table of {spec.vocabulary_size} rows: correct the ids, or "
+            "set invalid_id to 'row' or 'drop'."
+        )
+        with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(bad), [message])]):
+            return dataclasses.replace(form, ids=tf.identity(form.ids))
+    valid = tf.logical_and(form.ids >= 0, form.ids < size)
+    if spec.invalid_id == "row":
+        return dataclasses.replace(form, ids=tf.where(valid, form.ids, size - 1))
+    return form.select(valid)
+
+
+def specs_of(feature_config: Any, tables: Mapping[Any, Any]) -> Any:
+    """The specs of a structure of feature configurations, in the same structure.
+
+    Args:
+      feature_config: an EmbeddingConfig (the structure is a dict by feature name), or any structure of
+        `embedding_core.FeatureConfig` or `tf.tpu.experimental.embedding.FeatureConfig`.
+      tables: what has one entry per table, keyed by its TableConfig (of either kind) or by its name.
+
+    Raises:
+      KeyError: a feature's table is not among `tables`.
+    """
+    if isinstance(feature_config, EmbeddingConfig):
+        named = {feature.name: feature for feature in feature_config.features}
+        return {
+            name: _spec_of(name, feature, feature_config.table(feature.table), tables)
+            for name, feature in named.items()
+        }
+    own = {key.name: key for key in tables if isinstance(key, TableConfig)}
+    flat = []
+    for path, feature in zip(paths_of(feature_config), tf.nest.flatten(feature_config), strict=True):
+        table = own.get(feature.table) if isinstance(feature, FeatureConfig) else feature.table
+        if table is None:
+            raise KeyError(
+                f"table {feature.table!r} of feature {path} is not among the tables {sorted(own)}: key them by their "
+                "TableConfig, or pass an EmbeddingConfig as feature_config."
+            )
+        flat.append(_spec_of(path, feature, table, tables))
+    return tf.nest.pack_sequence_as(feature_config, flat)
+
+
+def _spec_of(path: str, feature: Any, table: Any, tables: Mapping[Any, Any]) -> FeatureSpec:
+    key = table if table in tables else table.name
+    if key not in tables:
+        raise KeyError(f"table {table.name!r} of feature {path} is not among the tables: {list(tables)}.")
+    shape = getattr(feature, "output_shape", None)
+    quantization = getattr(table, "quantization_config", None)
+    return FeatureSpec(
+        path=path,
+        table=key,
+        vocabulary_size=table.vocabulary_size,
+        dim=table.dim,
+        combiner=table.combiner,
+        max_sequence_length=feature.max_sequence_length,
+        output_shape=None if shape is None or shape.rank is None else tuple(shape.as_list()),
+        invalid_id=getattr(feature, "invalid_id", "error"),
+        quantization=None
+        if quantization is None
+        else Quantization(quantization.num_buckets, quantization.lower, quantization.upper),
+    )
+
+
+def paths_of(structure: Any) -> list[str]:
+    """The place of every leaf of a structure, joined with "/", in the order of tf.nest.flatten; "" for a lone leaf."""
+    if isinstance(structure, Mapping):
+        items: list[tuple[str, Any]] = [(str(key), structure[key]) for key in sorted(structure)]
+    elif isinstance(structure, list | tuple):
+        names = getattr(structure, "_fields", range(len(structure)))
+        items = [(str(name), item) for name, item in zip(names, structure, strict=True)]
+    else:
+        return [""]
+    return ["/".join(filter(None, (name, path))) for name, item in items for path in paths_of(item)]

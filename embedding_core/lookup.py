@@ -1,0 +1,150 @@
+"""The CPU lookup: the rows of tables, combined, the same in training and in the exported model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.config import Combiner, EmbeddingConfig
+from embedding_core.features import FeatureSpec, NormalForm, Quantization, normal_form, policed, specs_of
+
+__all__ = ["combine", "cpu_embedding_lookup", "divisor", "quantized", "row_gradients"]
+
+
+def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> Any:
+    """Look up and combine the rows of every feature; exportable with an unknown batch.
+
+    A drop-in for `tf.tpu.experimental.embedding.serving_embedding_lookup`, with the differences that
+    the documentation lists: dense [B, 1] gives [B, dim], trailing empty rows keep the batch, an empty or
+    zero-weight row gives zeros, weights are kept as given (NaN counts as zero), and quantization is honoured.
+
+    Args:
+      inputs: dense, sparse or ragged ids in the structure of `feature_config`.
+      weights: None, or a structure like `inputs` whose leaves are weights or None.
+      tables: [rows, dim] variables or tensors, keyed by TableConfig (this project's or TensorFlow's) or by name.
+      feature_config: an EmbeddingConfig, or a structure of FeatureConfig (this project's or TensorFlow's).
+
+    Returns:
+      Activations in the structure of `feature_config`: [B, dim] combined, [B, max_sequence_length, dim] for
+      sequences, the output shape plus [dim] where one is configured or the ids have more dimensions.
+
+    Raises:
+      ValueError: the structures differ, or an input or weight is of a kind that its feature cannot have.
+      KeyError: a table is missing.
+      tf.errors.InvalidArgumentError: an id lies outside its table and `invalid_id` is "error".
+    """
+    specs = specs_of(feature_config, tables)
+    structure = specs if isinstance(feature_config, EmbeddingConfig) else feature_config
+    tf.nest.assert_same_structure(structure, inputs)
+    flat_weights = [None] * len(tf.nest.flatten(specs))
+    if weights is not None:
+        tf.nest.assert_same_structure(inputs, weights)
+        flat_weights = tf.nest.flatten(weights)
+    activations = [
+        _looked_up(spec, value, weight, tables[spec.table])
+        for spec, value, weight in zip(tf.nest.flatten(specs), tf.nest.flatten(inputs), flat_weights, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(structure, activations)
+
+
+def _looked_up(spec: FeatureSpec, value: Any, weight: Any, table: Any) -> tf.Tensor:
+    form = normal_form(spec, value, None if weight is None else _without_nan(weight))
+    if spec.invalid_id != "error":  # the gather itself fails on an invalid id, naming it
+        form = policed(spec, form)
+    return combine(table, form, spec.combiner, spec.quantization)
+
+
+def _without_nan(weight: Any) -> Any:
+    if not weight.dtype.is_floating:
+        return weight
+    values = weight.values if isinstance(weight, tf.SparseTensor | tf.RaggedTensor) else weight
+    cleaned = tf.where(tf.math.is_nan(values), tf.zeros_like(values), values)
+    if isinstance(weight, tf.SparseTensor):
+        return tf.SparseTensor(weight.indices, cleaned, weight.dense_shape)
+    return weight.with_values(cleaned) if isinstance(weight, tf.RaggedTensor) else cleaned
+
+
+def combine(table: Any, form: NormalForm, combiner: Combiner, quantization: Quantization | None = None) -> tf.Tensor:
+    """Gather the rows of a normal form and combine them.
+
+    With ids i of output row r: "sum" is the sum of w_i * row_i, "mean" divides it by the sum of w_i,
+    "sqrtn" by the root of the sum of w_i^2; x / 0 is 0.
+
+    Args:
+      table: [rows, dim] variable or tensor.
+      form: the ids.
+      combiner: how several ids of one output row become one vector.
+      quantization: applied to the rows before they are combined.
+
+    Returns:
+      float [*leading, dim] activations.
+    """
+    rows = tf.gather(table, form.ids)
+    if quantization is not None:
+        rows = quantized(rows, quantization)
+    if form.weights is not None:
+        rows = rows * tf.cast(form.weights, rows.dtype)[:, tf.newaxis]
+    if form.segments is not None:
+        rows = _segment_sum(rows, form)
+    scale = divisor(form, combiner)
+    if scale is not None:
+        rows = tf.math.divide_no_nan(rows, tf.cast(scale, rows.dtype)[:, tf.newaxis])
+    if form.leading is None:
+        return rows
+    return tf.reshape(rows, _with_dim(form.leading, rows))
+
+
+def _with_dim(leading: Any, rows: tf.Tensor) -> Any:
+    dim = rows.shape[-1] if rows.shape[-1] is not None else tf.shape(rows)[-1]
+    if isinstance(leading, list):
+        return [*leading, dim]
+    return tf.concat([leading, tf.cast([dim], leading.dtype)], 0)
+
+
+def _segment_sum(values: tf.Tensor, form: NormalForm) -> tf.Tensor:
+    return tf.math.unsorted_segment_sum(values, form.segments, form.rows)
+
+
+def divisor(form: NormalForm, combiner: Combiner) -> tf.Tensor | None:
+    """What the sum of each output row is divided by, float32 [rows]; None where that is one.
+
+    Zero for an empty row; x / 0 counts as 0.
+    """
+    if combiner == "sum" or form.single:
+        return None
+    weights = form.weights if form.weights is not None else tf.ones_like(form.ids, tf.float32)
+    if combiner == "mean":
+        return _segment_sum(weights, form)
+    return tf.sqrt(_segment_sum(tf.square(weights), form))
+
+
+def quantized(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor:
+    """Rows rounded to the nearest of `num_buckets` values between `lower` and `upper`, as the TPU simulates it."""
+    lower, upper = quantization.lower, quantization.upper
+    step = (upper - lower) / (quantization.num_buckets - 1)
+    clipped = tf.clip_by_value(rows, lower, upper)
+    return tf.floor((clipped - lower) / step + 0.5) * step + lower
+
+
+def row_gradients(form: NormalForm, combiner: Combiner, gradient: tf.Tensor) -> tf.Tensor:
+    """The gradient of each gathered row: the transpose of `combine`.
+
+    Args:
+      form: the ids that were looked up.
+      combiner: of their table.
+      gradient: of the activations, [*leading, dim].
+
+    Returns:
+      [N, dim] gradients, one per id; quantization passes them through unchanged.
+    """
+    gradient = tf.reshape(gradient, [-1, gradient.shape[-1]])
+    scale = divisor(form, combiner)
+    if scale is not None:
+        gradient = tf.math.divide_no_nan(gradient, scale[:, tf.newaxis])
+    if form.segments is not None:
+        gradient = tf.gather(gradient, form.segments)
+    if form.weights is not None:
+        gradient = gradient * form.weights[:, tf.newaxis]
+    return gradient

@@ -1,0 +1,136 @@
+"""The update rules of the five table optimizers, as pure functions of rows.
+
+Each takes rows [N, dim], their slots (each [N, dim], in the order of `Optimizer.slots`), the
+accumulated gradients [N, dim] and the learning rate, and returns the new rows and slots. The order is:
+clip the gradient, decay the weight, update, clip the weight. Clipping, decay and their order are this
+project's reading of the TPU's documentation, to be confirmed on a TPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
+
+__all__ = ["Rows", "Slots", "adagrad", "adagrad_momentum", "adam", "ftrl", "sgd", "updated"]
+
+Rows: TypeAlias = Any  # float tensor [N, dim]
+Slots: TypeAlias = tuple[Any, ...]
+Rule: TypeAlias = Callable[[Any, Rows, Slots, Any, Any], tuple[Rows, Slots]]
+
+
+def updated(optimizer: Optimizer, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
+    """Rows and slots after one step of the optimizer, clipping and decay included.
+
+    Args:
+      optimizer: its hyperparameters; its `learning_rate` is not read.
+      rows: [N, dim] rows.
+      slots: the rows' slots, each [N, dim].
+      gradient: [N, dim] gradients, already accumulated.
+      rate: the learning rate of this step, a float or a float32 scalar.
+
+    Raises:
+      ConfigError: there is no rule for the optimizer's class.
+    """
+    rule = _RULES.get(type(optimizer))
+    if rule is None:
+        raise ConfigError(f"{optimizer!r} has no update rule: it must be one of {[cls.__name__ for cls in _RULES]}.")
+    gradient = _clipped(gradient, *optimizer.gradient_bounds)
+    rows, slots = rule(optimizer, _decayed(optimizer, rows, rate), slots, gradient, rate)
+    return _clipped(rows, optimizer.clip_weight_min, optimizer.clip_weight_max), slots
+
+
+def _clipped(values: Any, low: float | None, high: float | None) -> Any:
+    if low is not None:
+        values = tf.maximum(values, tf.cast(low, values.dtype))
+    if high is not None:
+        values = tf.minimum(values, tf.cast(high, values.dtype))
+    return values
+
+
+def _decayed(optimizer: Optimizer, rows: Rows, rate: Any) -> Rows:
+    factor = optimizer.weight_decay_factor
+    if factor is None:
+        return rows
+    scaled = factor * rate if optimizer.multiply_weight_decay_factor_by_learning_rate else factor
+    return rows - scaled * rows
+
+
+def sgd(optimizer: SGD, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
+    """``w -= lr * g``."""
+    del optimizer
+    return rows - rate * gradient, slots
+
+
+def adagrad(optimizer: Adagrad, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
+    """``a += g^2; w -= lr * g / sqrt(a)`` (Duchi et al., 2011), without an epsilon."""
+    del optimizer
+    accumulator = slots[0] + tf.square(gradient)
+    return rows - rate * gradient / tf.sqrt(accumulator), (accumulator,)
+
+
+def adagrad_momentum(
+    optimizer: AdagradMomentum, rows: Rows, slots: Slots, gradient: Any, rate: Any
+) -> tuple[Rows, Slots]:
+    """``a = beta2 a + (1-beta2) g^2`` (``a + g^2`` where beta2 is 1); ``m = momentum m + g (a+eps)^(-1/k)``."""
+    square = tf.square(gradient)
+    accumulator, momentum = slots
+    if optimizer.beta2 == 1.0:
+        accumulator = accumulator + square
+    else:
+        accumulator = optimizer.beta2 * accumulator + (1.0 - optimizer.beta2) * square
+    scaled = gradient * tf.pow(accumulator + optimizer.epsilon, -1.0 / optimizer.exponent)
+    momentum = optimizer.momentum * momentum + scaled
+    step = optimizer.momentum * momentum + scaled if optimizer.use_nesterov else momentum
+    return rows - rate * step, (accumulator, momentum)
+
+
+def adam(optimizer: Adam, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
+    """``m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; w -= lr m / sqrt(v + eps^2)``, without bias correction."""
+    momentum = optimizer.beta_1 * slots[0] + (1.0 - optimizer.beta_1) * gradient
+    velocity = optimizer.beta_2 * slots[1] + (1.0 - optimizer.beta_2) * tf.square(gradient)
+    if optimizer.sum_inside_sqrt:
+        root = tf.sqrt(velocity + optimizer.epsilon**2)
+    else:
+        root = tf.sqrt(velocity) + optimizer.epsilon
+    return rows - rate * momentum / root, (momentum, velocity)
+
+
+def ftrl(optimizer: FTRL, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
+    """FTRL-proximal (McMahan et al., 2013): the row is computed anew from the accumulator and the linear term.
+
+    With ``p = a^(-power)`` before and ``p'`` after ``a += g^2``: ``l += g - (p' - p) / lr * w`` and
+    ``w = (clip(l, -l1, l1) - l) / ((p' + beta) / lr + 2 l2)``; `multiply_linear_by_learning_rate` keeps lr * l.
+    A row whose accumulator is still zero, with beta and l2 zero too, becomes zero.
+    """
+    accumulator, linear = slots
+    power, l1, l2 = (
+        -optimizer.learning_rate_power,
+        optimizer.l1_regularization_strength,
+        optimizer.l2_regularization_strength,
+    )
+    grown = accumulator + tf.square(gradient)
+    before, after = tf.pow(accumulator, power), tf.pow(grown, power)
+    if optimizer.multiply_linear_by_learning_rate:
+        linear = linear + rate * gradient - (after - before) * rows
+        bound = rate * l1
+        denominator = after + 2.0 * rate * l2 + optimizer.beta
+    else:
+        linear = linear + gradient - (after - before) / rate * rows
+        bound = l1
+        denominator = (after + optimizer.beta) / rate + 2.0 * l2
+    rows = tf.math.divide_no_nan(tf.clip_by_value(linear, -bound, bound) - linear, denominator)
+    return rows, (grown, linear)
+
+
+_RULES: Mapping[type[Optimizer], Rule] = {
+    SGD: sgd,
+    Adagrad: adagrad,
+    AdagradMomentum: adagrad_momentum,
+    Adam: adam,
+    FTRL: ftrl,
+}
