@@ -1,0 +1,1 @@
+"""Models to use or to copy: each module has `build(config, embeddings, dense, **arguments)`."""

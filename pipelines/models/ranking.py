@@ -1,0 +1,76 @@
+"""A ranking model: embeddings and dense features, explicit crosses (DCN-v2), an MLP, one logit.
+
+Copy this file to make it your own: any module with a function `build` of these first three
+arguments is a model; the keyword arguments are what `model.arguments` in the configuration may set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.config import EmbeddingConfig
+from pipelines.models.dropout import SeededDropout
+
+__all__ = ["build"]
+
+_layers = tf_keras.layers
+
+
+def _one_vector(activation: tf.Tensor) -> tf.Tensor:
+    """`[B, dim]` as it is; a sequence `[B, L, dim]` as the mean over its positions."""
+    return activation if len(activation.shape) == 2 else _layers.GlobalAveragePooling1D()(activation)
+
+
+def _cross(
+    start: tf.Tensor, current: tf.Tensor, rank: int, regularizer: tf_keras.regularizers.Regularizer
+) -> tf.Tensor:
+    """One cross of DCN-v2 (Wang et al., 2021): ``x0 * (U V x + b) + x``, with U V of low rank."""
+    narrow = _layers.Dense(rank, use_bias=False, kernel_regularizer=regularizer)(current)
+    wide = _layers.Dense(start.shape[-1], kernel_regularizer=regularizer)(narrow)
+    return _layers.Add()([_layers.Multiply()([start, wide]), current])
+
+
+def build(
+    config: EmbeddingConfig,
+    embeddings: Mapping[str, tf.Tensor],
+    dense: Mapping[str, tf.Tensor],
+    *,
+    hidden_units: Sequence[int] = (64, 32),
+    cross_layers: int = 2,
+    cross_rank: int = 16,
+    dropout: float = 0.1,
+    l2: float = 1e-5,
+    seed: int = 0,
+) -> tf_keras.Model:
+    """Build the model.
+
+    Args:
+      config: tables and features; unused here, for models that need more than the activations' shapes.
+      embeddings: activations by feature, `[B, dim]`, or `[B, L, dim]` for a sequence.
+      dense: dense features by name, `[B, 1]`.
+      hidden_units: widths of the MLP's layers.
+      cross_layers: number of crosses; 0 for none.
+      cross_rank: rank of a cross's matrix.
+      dropout: share of the MLP's values that are dropped while training.
+      l2: weight decay of the kernels, as a penalty in the loss.
+      seed: of the dropout masks.
+
+    Returns:
+      A model from all inputs to logits `[B, 1]`.
+    """
+    del config
+    regularizer = tf_keras.regularizers.L2(l2)
+    inputs = [_one_vector(activation) for activation in embeddings.values()] + list(dense.values())
+    start = _layers.Concatenate()(inputs) if len(inputs) > 1 else inputs[0]
+    crossed = start
+    for _ in range(cross_layers):
+        crossed = _cross(start, crossed, cross_rank, regularizer)
+    deep = start
+    for index, units in enumerate(hidden_units):
+        deep = _layers.Dense(units, activation="relu", kernel_regularizer=regularizer)(deep)
+        deep = SeededDropout(dropout, seed=seed + index)(deep)
+    logit = _layers.Dense(1, name="logit")(_layers.Concatenate()([crossed, deep]))
+    return tf_keras.Model([dict(embeddings), dict(dense)], logit)

@@ -1,0 +1,157 @@
+"""A retrieval model: a query and a candidate vector, whose dot product is the logit.
+
+Copy this file to make it your own. What makes it a two-tower model for serving, which then also
+answers the top k candidates of a query, is that the model has `query_features`,
+`candidate_features`, `query_vectors` and `candidate_vectors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
+from pipelines.models.dropout import SeededDropout
+
+__all__ = ["TwoTower", "build"]
+
+_layers = tf_keras.layers
+
+
+class TwoTower(tf_keras.Model):
+    """A model whose logit is the dot product of a query vector and a candidate vector.
+
+    Attributes:
+      query_features, candidate_features: names of the inputs of each tower.
+    """
+
+    query_features: tuple[str, ...]
+    candidate_features: tuple[str, ...]
+    query_tower: tf_keras.Model
+    candidate_tower: tf_keras.Model
+
+    def query_vectors(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Query vectors `[B, n]` from the activations and dense values of `query_features`."""
+        return self.query_tower({name: inputs[name] for name in self.query_features})
+
+    def candidate_vectors(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Candidate vectors `[B, n]` from the activations and dense values of `candidate_features`."""
+        return self.candidate_tower({name: inputs[name] for name in self.candidate_features})
+
+
+class _Constant(tf_keras.layers.Layer):
+    """A column of ones, or of one trained scalar, with a row for each row of the input."""
+
+    def __init__(self, *, trained: bool) -> None:
+        super().__init__()
+        self._value = self.add_weight(
+            name="value", shape=(1, 1), initializer="zeros" if trained else "ones", trainable=trained
+        )
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """`[B, 1]` for inputs `[B, ...]`."""
+        return tf.repeat(self._value, tf.shape(inputs)[0], axis=0)
+
+
+class _Split(tf_keras.layers.Layer):
+    """The first column, a bias, apart from the others."""
+
+    def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """`[B, 1]` and `[B, n - 1]` of inputs `[B, n]`."""
+        return inputs[:, :1], inputs[:, 1:]
+
+
+def _choose(
+    argument: str, names: Sequence[str], embeddings: Mapping[str, tf.Tensor], dense: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    known = {**dense, **embeddings}
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ConfigError(
+            f"`{argument}` of the model is {list(names)!r}: name at least one feature, of {', '.join(sorted(known))}."
+        )
+    return {name: known[name] for name in names}
+
+
+def _one_vector(activation: tf.Tensor) -> tf.Tensor:
+    return activation if len(activation.shape) == 2 else _layers.GlobalAveragePooling1D()(activation)
+
+
+def _sum(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else _layers.Add()(tensors)
+
+
+def _tower(
+    inputs: Mapping[str, tf.Tensor], width: int, hidden_units: Sequence[int], dropout: float, seed: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """A bias `[B, 1]` and a vector `[B, width - 1]`: the sum of the features, and an MLP of them where there is one."""
+    vectors = [_one_vector(value) for value in inputs.values()]
+    terms = [vector if vector.shape[-1] == width else _layers.Dense(width)(vector) for vector in vectors]
+    if hidden_units:
+        deep = _layers.Concatenate()(vectors) if len(vectors) > 1 else vectors[0]
+        for index, units in enumerate(hidden_units):
+            deep = SeededDropout(dropout, seed=seed + index)(_layers.Dense(units, activation="relu")(deep))
+        terms.append(_layers.Dense(width)(deep))
+    bias, vector = _Split()(_sum(terms))
+    return bias, vector
+
+
+def build(
+    config: EmbeddingConfig,
+    embeddings: Mapping[str, tf.Tensor],
+    dense: Mapping[str, tf.Tensor],
+    *,
+    query_features: Sequence[str],
+    candidate_features: Sequence[str],
+    width: int | None = None,
+    hidden_units: Sequence[int] = (),
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> TwoTower:
+    """Build the model.
+
+    Each tower sums its features' vectors; with `hidden_units`, an MLP of them is added. The first
+    column of the sum is the tower's bias. With one feature a tower and no MLP, this is matrix
+    factorisation with biases. The vectors have two more columns, ``[q, b_q + b, 1]`` and
+    ``[c, 1, b_c]``, so that their dot product is the whole logit ``q . c + b_q + b_c + b``.
+
+    Args:
+      config: tables and features; unused here.
+      embeddings: activations by feature, `[B, dim]`, or `[B, L, dim]` for a sequence.
+      dense: dense features by name, `[B, 1]`.
+      query_features: what describes the query, such as the customer; names of features, dense ones too.
+      candidate_features: what describes the candidate, such as the item.
+      width: columns of a tower's sum, its bias included; None is the widest candidate feature.
+        Features of another width are brought to it by a linear layer.
+      hidden_units: widths of each tower's MLP; empty for none.
+      dropout: share of the MLP's values that are dropped while training.
+      seed: of the dropout masks.
+
+    Returns:
+      A model from all inputs of both towers to logits `[B, 1]`.
+
+    Raises:
+      ConfigError: a feature that the model does not get, or a feature in both towers.
+    """
+    del config
+    query = _choose("query_features", query_features, embeddings, dense)
+    candidate = _choose("candidate_features", candidate_features, embeddings, dense)
+    both = sorted(set(query) & set(candidate))
+    if both:
+        raise ConfigError(f"{both[0]!r} is in `query_features` and in `candidate_features`: a feature is in one tower.")
+    width = width or max(tensor.shape[-1] for tensor in candidate.values())
+    query_bias, query_vector = _tower(query, width, hidden_units, dropout, seed)
+    candidate_bias, candidate_vector = _tower(candidate, width, hidden_units, dropout, seed + 1000)
+    bias = _sum([query_bias, _Constant(trained=True)(query_bias)])
+    ones = _Constant(trained=False)(query_bias), _Constant(trained=False)(candidate_bias)
+    query_vector = _layers.Concatenate()([query_vector, bias, ones[0]])
+    candidate_vector = _layers.Concatenate()([candidate_vector, ones[1], candidate_bias])
+    logit = _layers.Dot(axes=1, name="logit")([query_vector, candidate_vector])
+    model = TwoTower([query, candidate], logit)
+    model.query_features, model.candidate_features = tuple(query), tuple(candidate)
+    model.query_tower = tf_keras.Model(query, query_vector)
+    model.candidate_tower = tf_keras.Model(candidate, candidate_vector)
+    return model
