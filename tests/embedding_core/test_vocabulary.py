@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from embedding_core.config import ColumnConfig
+from embedding_core.errors import ConfigError, VocabularyError
+from embedding_core.vocabulary import (
+    FeatureSummary,
+    length_percentiles,
+    load_vocabularies,
+    load_vocabulary,
+    save_vocabulary,
+    vocabulary_from_counts,
+)
+
+
+def vocabulary(counts, name="user", **thresholds):
+    tokens = pa.array(list(counts), pa.large_binary())
+    return vocabulary_from_counts(name, tokens, np.array(list(counts.values()), np.int64), **thresholds)
+
+
+def test_order_is_count_descending_then_bytes():
+    found = vocabulary({b"b": 2, b"a": 2, b"z": 9, b"\xff": 2, "é".encode(): 2, b"B": 2})
+    assert found.tokens.to_pylist() == [b"z", b"B", b"a", b"b", "é".encode(), b"\xff"]
+    assert found.counts.tolist() == [9, 2, 2, 2, 2, 2]
+
+
+def test_thresholds_keep_the_most_frequent():
+    found = vocabulary({b"a": 5, b"b": 3, b"c": 3, b"d": 1}, min_count=2, max_size=2)
+    assert found.tokens.to_pylist() == [b"a", b"b"]
+    assert (found.total_count, found.distinct, found.coverage) == (12, 4, 8 / 12)
+
+
+def test_thresholds_that_leave_nothing_are_refused():
+    with pytest.raises(ConfigError, match=r"`min_count` 6.*occurs 5 times"):
+        vocabulary({b"a": 5}, min_count=6)
+
+
+def test_unrepresentable_tokens_are_counted_apart():
+    found = vocabulary({b"a": 5, b"b\nc": 3, b"d\r": 2, b"\0": 1, b" ": 1})
+    assert found.tokens.to_pylist() == [b"a", b" "]
+    assert (found.unrepresentable, found.total_count, found.distinct) == (6, 12, 2)
+
+
+def test_save_and_load_are_inverse(tmp_path):
+    summary = FeatureSummary(column=ColumnConfig(name="u"), rows=9, missing=1, token_count=8, lengths={"max": 1})
+    saved = vocabulary({b" a\t": 5, b"\xff\xfe": 3}, private=True, features={"user": summary})
+    save_vocabulary(saved, tmp_path)
+    assert (tmp_path / "user.txt").read_bytes() == b" a\t\n\xff\xfe\n"
+    loaded = load_vocabularies(tmp_path)["user"]
+    assert loaded.tokens.equals(saved.tokens)
+    assert loaded.counts.tolist() == [5, 3]
+    assert (loaded.features, loaded.digest, loaded.private) == (saved.features, saved.digest, True)
+
+
+def test_saving_twice_gives_equal_bytes(tmp_path):
+    for counts in ({b"a": 1, b"b": 1}, {b"b": 1, b"a": 1}):
+        folder = tmp_path / next(iter(counts)).decode()
+        folder.mkdir()
+        save_vocabulary(vocabulary(counts), folder)
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".counts.npy", ".json"])
+def test_a_damaged_file_is_refused(tmp_path, suffix):
+    save_vocabulary(vocabulary({b"a": 5, b"b": 3}), tmp_path)
+    path = tmp_path / f"user{suffix}"
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(VocabularyError, match="user"):
+        load_vocabulary(tmp_path, "user")
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".counts.npy", ".json"])
+def test_a_missing_file_is_named(tmp_path, suffix):
+    save_vocabulary(vocabulary({b"a": 5}), tmp_path)
+    (tmp_path / f"user{suffix}").unlink()
+    with pytest.raises(VocabularyError, match=f"no file 'user{suffix}'"):
+        load_vocabulary(tmp_path, "user")
+
+
+def test_files_of_another_vocabulary_are_refused(tmp_path):
+    save_vocabulary(vocabulary({b"a": 5}), tmp_path)
+    for suffix in (".txt", ".counts.npy", ".json"):
+        (tmp_path / f"user{suffix}").rename(tmp_path / f"item{suffix}")
+    with pytest.raises(VocabularyError, match="'item'"):
+        load_vocabulary(tmp_path, "item")
+
+
+def test_an_empty_folder_holds_no_vocabulary(tmp_path):
+    with pytest.raises(VocabularyError, match="holds no vocabulary"):
+        load_vocabularies(tmp_path)
+
+
+def test_mapping_goes_by_token():
+    old, new = vocabulary({b"a": 3, b"b": 2, b"c": 1}), vocabulary({b"c": 9, b"d": 5, b"a": 1})
+    assert old.mapping_to(new).tolist() == [2, -1, 0]
+
+
+def test_percentiles_are_the_smallest_length_that_covers():
+    assert length_percentiles([1, 98, 0, 1]) == {"p50": 1, "p90": 1, "p95": 1, "p99": 1, "max": 3}
+    assert length_percentiles([60, 40]) == {"p50": 0, "p90": 1, "p95": 1, "p99": 1, "max": 1}
+    assert length_percentiles([7]) == {"p50": 0, "p90": 0, "p95": 0, "p99": 0, "max": 0}
+
+
+def test_importing_vocabularies_loads_no_tensorflow():
+    code = "import sys, embedding_core.vocabulary; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
