@@ -1,0 +1,49 @@
+"""The configuration of a pipeline: one YAML file, checked before anything heavy is imported.
+
+`load_config` reads a file; `PipelineConfig` and the classes of its sections are frozen dataclasses with
+every default written out. Importing this loads neither TensorFlow nor TFX.
+"""
+
+from pipelines.config.data import Data, Label, RowFilter, Spans, SplitByColumn, SplitByHash, SplitByTime
+from pipelines.config.features import Categorical, Dense, Features, Initializer, TableOverrides, VocabularyLimits
+from pipelines.config.loading import config_from_mapping, load_config
+from pipelines.config.model import (
+    DenseOptimizer,
+    EarlyStopping,
+    Evaluation,
+    Model,
+    Negatives,
+    Push,
+    Threshold,
+    Training,
+)
+from pipelines.config.paths import data_files
+from pipelines.config.schema import PipelineConfig
+
+__all__ = [
+    "Categorical",
+    "Data",
+    "Dense",
+    "DenseOptimizer",
+    "EarlyStopping",
+    "Evaluation",
+    "Features",
+    "Initializer",
+    "Label",
+    "Model",
+    "Negatives",
+    "PipelineConfig",
+    "Push",
+    "RowFilter",
+    "Spans",
+    "SplitByColumn",
+    "SplitByHash",
+    "SplitByTime",
+    "TableOverrides",
+    "Threshold",
+    "Training",
+    "VocabularyLimits",
+    "config_from_mapping",
+    "data_files",
+    "load_config",
+]

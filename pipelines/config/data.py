@@ -1,0 +1,232 @@
+"""The sections that say what the rows are: data, split, label, row filters."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pipelines.config.reading import Parse, Rule
+
+__all__ = [
+    "Data",
+    "DataFormat",
+    "Label",
+    "RowFilter",
+    "Scalar",
+    "Spans",
+    "Split",
+    "SplitByColumn",
+    "SplitByHash",
+    "SplitByTime",
+]
+
+DataFormat: TypeAlias = Literal["csv", "tfrecord", "parquet"]
+
+
+def _scalar(value: Any) -> Any:
+    if not isinstance(value, str | int | float | bool):
+        raise ValueError("it must be one text, number or boolean.")
+    return value
+
+
+def _is_regex(value: str) -> bool:
+    try:
+        re.compile(value)
+    except re.error:
+        return False
+    return True
+
+
+def _is_date(value: object) -> bool:
+    try:
+        datetime.date.fromisoformat(str(value))
+    except ValueError:
+        return False
+    return True
+
+
+Scalar = Annotated[Any, Parse(_scalar)]
+OptionalScalar = Annotated[Any, Parse(lambda value: None if value is None else _scalar(value))]
+Text = Annotated[str, Rule(bool, "not empty")]
+Regex = Annotated[str, Rule(_is_regex, "a regular expression as Python's `re` reads it")]
+Fraction = Annotated[float, Rule(lambda value: 0 < value < 1, "a number between 0 and 1, both excluded")]
+Rate = Annotated[float, Rule(lambda value: 0 <= value < 1, "a number from 0 (none) to below 1")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spans:
+    """Which of the spans in the path's placeholders are read, both ends included; null is open.
+
+    Attributes:
+      first: the first span: a date as 2011-10-31 for {YYYY}-{MM}-{DD}, a number for {SPAN}.
+      last: the last span.
+    """
+
+    first: OptionalScalar = None
+    last: OptionalScalar = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """Where the rows are.
+
+    Attributes:
+      path: a file, a folder, or a glob; `package:<package>/<path>` for a file inside an installed package;
+        {YYYY}, {MM}, {DD} or {SPAN} in it stand for the parts of a span.
+      format: "csv", "tfrecord" (of tf.Example) or "parquet"; null goes by the extension.
+      spans: which spans are read where the path has placeholders; null is all of them.
+      allowed_bad_rate: share of rows that may be malformed; they are set aside and counted.
+    """
+
+    SHORT = "path"
+
+    path: Text
+    format: DataFormat | None = None
+    spans: Spans | None = None
+    allowed_bad_rate: Rate = 0.0
+
+    @property
+    def by_date(self) -> bool:
+        """Whether the path's spans are dates."""
+        return all(part in self.path for part in ("{YYYY}", "{MM}", "{DD}"))
+
+    @property
+    def has_spans(self) -> bool:
+        """Whether the path has placeholders for spans."""
+        return any(part in self.path for part in ("{YYYY}", "{MM}", "{DD}", "{SPAN}"))
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules over several fields."""
+        if self.has_spans and not self.by_date and "{SPAN}" not in self.path:
+            yield "path", f"is {self.path!r}: a date needs all of {{YYYY}}, {{MM}} and {{DD}}; or use {{SPAN}}."
+        if self.by_date and "{SPAN}" in self.path:
+            yield "path", f"is {self.path!r}: spans are dates or numbers; use {{YYYY}}-{{MM}}-{{DD}} or {{SPAN}} alone."
+        if self.spans is None:
+            return
+        if not self.has_spans:
+            yield (
+                "spans",
+                f"is given, but `path` {self.path!r} has no {{YYYY}}-{{MM}}-{{DD}} or {{SPAN}}; put it there.",
+            )
+            return
+        for key in ("first", "last"):
+            value = getattr(self.spans, key)
+            good = _is_date(value) if self.by_date else isinstance(value, int)
+            if value is not None and not good:
+                kind = "a date such as 2011-10-31" if self.by_date else "a whole number"
+                yield f"spans.{key}", f"is {value!r}: it must be {kind}, as the placeholders of `data.path` are."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitByHash:
+    """Rows go to "eval" by a hash, so that a row keeps its split in every run.
+
+    Attributes:
+      eval_fraction: share of the rows (or keys) for "eval".
+      key: column whose rows stay together, such as a customer; null hashes the whole row.
+    """
+
+    by: Literal["hash"] = "hash"
+    eval_fraction: Fraction = 1 / 3
+    key: Text | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitByColumn:
+    """A column says to which split a row belongs; rows with any other value are in none.
+
+    Attributes:
+      column: the column.
+      train: its values for "train".
+      eval: its values for "eval".
+    """
+
+    by: Literal["column"]
+    column: Text
+    train: tuple[Scalar, ...] = ("train",)
+    eval: tuple[Scalar, ...] = ("eval",)
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules over several fields."""
+        both = [value for value in self.train if value in self.eval]
+        if both:
+            yield "eval", f"is {list(self.eval)!r}: {both[0]!r} is also in `split.train`; a value belongs to one split."
+        for key in ("train", "eval"):
+            if not getattr(self, key):
+                yield key, "is []: it must name at least one value of the column."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitByTime:
+    """Rows before a moment are "train", the others "eval".
+
+    Attributes:
+      column: holds the time, as ISO text (compared as text) or as a number.
+      before: the first moment of "eval", written like the column's values.
+    """
+
+    by: Literal["time"]
+    column: Text
+    before: Scalar
+
+
+Split: TypeAlias = SplitByHash | SplitByColumn | SplitByTime
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Label:
+    """What is predicted: 0 or 1 (or a share between them).
+
+    Attributes:
+      column: the column of the data that holds it, or
+      key: the key under which the `preprocessing_fn` puts it.
+    """
+
+    SHORT = "column"
+
+    column: Text | None = None
+    key: Text | None = None
+
+    @property
+    def transformed(self) -> str:
+        """The key of the label in Transform's output."""
+        return self.key or "label"
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules over several fields."""
+        if (self.column is None) == (self.key is None):
+            yield "", "must have either `column` (of the data) or `key` (that your `preprocessing_fn` returns)."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowFilter:
+    """Rows that do not pass are left out, from "train" and "eval" both. All conditions given must hold.
+
+    Attributes:
+      column: the column looked at.
+      present: whether the column must have a value (true) or must have none (false).
+      equals, not_equals: a value.
+      matches, not_matches: a regular expression, searched from the value's start.
+      min, max: bounds, both included.
+      in_: the allowed values, written `in`.
+    """
+
+    column: Text
+    present: bool | None = None
+    equals: OptionalScalar = None
+    not_equals: OptionalScalar = None
+    matches: Regex | None = None
+    not_matches: Regex | None = None
+    min: OptionalScalar = None
+    max: OptionalScalar = None
+    in_: tuple[Scalar, ...] | None = None
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules over several fields."""
+        conditions = [field.name for field in dataclasses.fields(self) if field.name != "column"]
+        if all(getattr(self, name) is None for name in conditions):
+            names = ", ".join(name.rstrip("_") for name in conditions)
+            yield "", f"has no condition: give column {self.column!r} at least one of {names}."

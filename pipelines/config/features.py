@@ -1,0 +1,206 @@
+"""The sections that say what the model sees: features, their vocabularies and tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from embedding_core.config import Combiner, check_name
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import optimizer_from_json, optimizer_to_json
+from pipelines.config.data import Text
+from pipelines.config.reading import Parse, Rule
+
+__all__ = ["Categorical", "Dense", "Features", "Initializer", "Name", "TableOverrides", "VocabularyLimits"]
+
+
+_NAME_RULE = (
+    "it must be letters, digits, `_`, `.` or `-`, not start with a dot or dash, and have at most 200 characters"
+)
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f'it must be text: put it in quotes, "{value}".')
+    try:
+        check_name("it", value)
+    except ConfigError as error:
+        raise ValueError(f"{_NAME_RULE}.") from error
+    return value
+
+
+def _feature_name(value: Any) -> str:
+    try:
+        return _name(value)
+    except ValueError as error:
+        raise ValueError(f"{error} A column of another name is written {{name: ..., column: {value!r}}}.") from error
+
+
+def _optimizer(value: Any) -> Mapping[str, Any] | None:
+    """The optimizer with every hyperparameter written out."""
+    if value is None:
+        return None
+    if not isinstance(value, str | Mapping):
+        raise ValueError("it must be a name, or a mapping with `name` and hyperparameters.")
+    return optimizer_to_json(optimizer_from_json(value))
+
+
+Name = Annotated[str, Parse(_name)]
+FeatureName = Annotated[str, Parse(_feature_name)]
+OptimizerSpec = Annotated[Mapping[str, Any] | None, Parse(_optimizer)]
+Count = Annotated[int, Rule(lambda value: value >= 0, "a whole number of at least 0")]
+Positive = Annotated[int, Rule(lambda value: value >= 1, "a whole number of at least 1")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dense:
+    """A number per row.
+
+    Attributes:
+      name: of the feature, in the model's inputs and in Transform's output.
+      column: of the data; null is the name.
+      log1p: whether sign(x) log(1 + |x|) is taken before scaling, for amounts with a long tail.
+    """
+
+    SHORT = "name"
+
+    name: FeatureName
+    column: Text | None = None
+    log1p: bool = False
+
+    @property
+    def source(self) -> str:
+        """The column of the data."""
+        return self.column or self.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Categorical:
+    """Tokens per row, looked up in an embedding table.
+
+    Attributes:
+      name: of the feature, in the model's inputs.
+      column: of the data (of Transform's output with `after_transform`); null is the name.
+      separator: splits one text into several tokens.
+      multivalent: whether a row holds a list of values.
+      vocabulary: features of the same vocabulary share its tokens; null is the table's name, or the feature's.
+      table: features of the same table share its rows; null is the vocabulary's name.
+      private: whether tokens appear in reports and lineage only as digests.
+      after_transform: whether tokens are read from the output of your `preprocessing_fn`.
+      max_sequence_length: 0 combines the tokens of a row into one vector; n keeps the first n apart, "auto" takes
+        n from the data's lengths.
+    """
+
+    SHORT = "name"
+
+    name: FeatureName
+    column: Text | None = None
+    separator: Text | None = None
+    multivalent: bool = False
+    vocabulary: Name | None = None
+    table: Name | None = None
+    private: bool = False
+    after_transform: bool = False
+    max_sequence_length: Count | Literal["auto"] = 0
+
+    @property
+    def source(self) -> str:
+        """The column that the tokens come from."""
+        return self.column or self.name
+
+    @property
+    def vocabulary_name(self) -> str:
+        """The vocabulary that the tokens are counted into."""
+        return self.vocabulary or self.table or self.name
+
+    @property
+    def table_name(self) -> str:
+        """The table that the tokens are looked up in."""
+        return self.table or self.vocabulary_name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Features:
+    """What the model sees.
+
+    Attributes:
+      categorical: the embedded features; at least one.
+      dense: the numbers.
+    """
+
+    categorical: tuple[Categorical, ...]
+    dense: tuple[Dense, ...] = ()
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules over several fields."""
+        if not self.categorical:
+            yield (
+                "categorical",
+                "is []: it must name at least one feature to embed.",
+            )
+        seen: set[str] = set()
+        for kind, items in (("categorical", self.categorical), ("dense", self.dense)):
+            for index, name in enumerate(item.name for item in items):
+                if name in seen:
+                    yield f"{kind}.{index}.name", f"is {name!r}, which stands twice: names of features are unique."
+                seen.add(name)
+        yield from self._shared("table_name", "vocabulary_name", "table")
+        yield from self._shared("vocabulary_name", "private", "vocabulary")
+
+    def _shared(self, group: str, value: str, kind: str) -> Iterator[tuple[str, str]]:
+        first: dict[str, Categorical] = {}
+        for index, feature in enumerate(self.categorical):
+            other = first.setdefault(getattr(feature, group), feature)
+            if getattr(other, value) != getattr(feature, value):
+                key = "vocabulary" if kind == "table" else value
+                here, there, shared = getattr(feature, value), getattr(other, value), getattr(feature, group)
+                text = f"is {here!r}, but {there!r} for feature {other.name!r} of the same {kind} {shared!r}: "
+                yield f"categorical.{index}.{key}", f"{text}features that share a {kind} must agree; make them equal."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VocabularyLimits:
+    """Which tokens of a vocabulary get a row of their own.
+
+    Attributes:
+      min_count: how often a token has to occur in the train split.
+      max_size: the most frequent so many; null is all.
+      oov_rows: rows shared by the other tokens; 0 gives them no row (a zero vector).
+    """
+
+    min_count: Positive = 1
+    max_size: Positive | None = None
+    oov_rows: Count = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Initializer:
+    """How rows start; see `embedding_core.config.InitializerConfig`.
+
+    Attributes:
+      name: the distribution, or "constant".
+      scale: its width, or the constant; null is 1/sqrt(dim).
+    """
+
+    SHORT = "name"
+
+    name: Literal["truncated_normal", "uniform", "constant"] = "truncated_normal"
+    scale: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableOverrides:
+    """What is said of a table beyond the defaults that come from the data; null leaves the default.
+
+    Attributes:
+      dim: length of a row.
+      combiner: how the rows of one example become one vector.
+      optimizer: of this table: a name, or a mapping with `name` and hyperparameters.
+      initializer: how rows start.
+    """
+
+    dim: Positive | None = None
+    combiner: Combiner | None = None
+    optimizer: OptimizerSpec = None
+    initializer: Initializer | None = None

@@ -1,0 +1,161 @@
+"""From a file, or plain values, to a checked `PipelineConfig`; all mistakes at once, one line each."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+from embedding_core.errors import ConfigError
+from pipelines.config.data import Data
+from pipelines.config.overrides import apply_overrides
+from pipelines.config.paths import data_files, format_of, resolve
+from pipelines.config.reading import INVALID, Problem, dotted, key_of, nearest, read
+from pipelines.config.rules import RULES
+from pipelines.config.schema import PipelineConfig
+from pipelines.config.yaml_text import parse_yaml
+
+__all__ = ["config_from_mapping", "load_config"]
+
+
+def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> PipelineConfig:
+    """The configuration in a YAML (or JSON) file, checked; its folder is put last on `sys.path`.
+
+    Args:
+      path: the file; relative paths in it start at its folder.
+      overrides: texts `key=value`, put over the file's values.
+
+    Raises:
+      ConfigError: with a line for every mistake: file and line, the key's path, the value, the rule, the remedy.
+    """
+    file = FilePath(path).absolute()
+    values, numbers = parse_yaml(_text_of(file, str(path)), file.name)
+    if values is None:
+        raise ConfigError(f"{path}: the file is empty; it must name at least data, label and features.")
+    places: dict[str, int | str] = dict(numbers)
+    values = apply_overrides(PipelineConfig, values, overrides, places)
+    config = _checked(values, file.parent, file.stem, _Places(file.name, places))
+    if config.python_path not in sys.path:
+        sys.path.append(config.python_path)
+    return config
+
+
+def config_from_mapping(values: Mapping[str, Any], folder: str | os.PathLike[str] = ".") -> PipelineConfig:
+    """The configuration that plain values (as of `PipelineConfig.to_mapping`) describe, checked.
+
+    Args:
+      values: as a YAML file has them.
+      folder: relative paths start here.
+
+    Raises:
+      ConfigError: with a line for every mistake.
+    """
+    return _checked(values, FilePath(folder).absolute(), "pipeline", _Places("config", {}))
+
+
+def _text_of(file: FilePath, given: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(
+            f"{given}: the file cannot be read ({error.strerror}); give the path of a YAML file."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{given}: byte {error.start} is no UTF-8; save the file as UTF-8.") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Places:
+    """Where every key was written: its line in the file, or the `--set` that gave it."""
+
+    name: str
+    of: Mapping[str, int | str]
+
+    def find(self, problem: Problem) -> int | str | None:
+        """The place of the problem's key, or of the nearest key around it; None where it is in none."""
+        near = dotted(problem.path)
+        while near and near not in self.of:
+            near = near.rpartition(".")[0]
+        return self.of.get(near)
+
+    def number(self, problem: Problem) -> int:
+        """The line to sort by; what has none comes last."""
+        place = self.find(problem)
+        return place if isinstance(place, int) else sys.maxsize
+
+    def line(self, problem: Problem) -> str:
+        """The problem as one line."""
+        path, place = dotted(problem.path), self.find(problem)
+        prefix = place if isinstance(place, str) else f"{self.name}:{place}" if place else self.name
+        return f"{prefix}: `{path}` {problem.text}" if path else f"{prefix}: the configuration {problem.text}"
+
+
+def _checked(values: Any, folder: FilePath, name: str, places: _Places) -> PipelineConfig:
+    problems: list[Problem] = []
+    config = _read(values, folder, name, problems)
+    if config is not None:
+        spoilt = {str(problem.path[0]) for problem in problems}
+        for needs, rule in RULES:
+            if not needs & spoilt:
+                problems += [Problem(tuple(key.split(".")), text) for key, text in rule(config)]
+    if problems or config is None:
+        raise ConfigError("\n".join(places.line(problem) for problem in sorted(problems, key=places.number)))
+    return dataclasses.replace(config, data=_with_format(config.data))
+
+
+def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> PipelineConfig | None:
+    """The configuration section by section: those with mistakes are None, and their names are in `problems`."""
+    if not isinstance(values, Mapping):
+        problems.append(
+            Problem((), f"is {values!r}: it must be a mapping (`key: value` lines) with data, label, features.")
+        )
+        return None
+    hints = typing.get_type_hints(PipelineConfig, include_extras=True)
+    keys = {key_of(field): hint for field, hint in hints.items()}
+    for key in values:
+        if key not in keys:
+            problems.append(Problem((str(key),), f"is no known key: {nearest(key, keys)}"))
+    defaults = {"name": name, "python_path": ".", "work_dir": f"runs/{values.get('name', name)}"}
+    values = {**defaults, **{str(key): value for key, value in values.items()}}
+    sections: dict[str, Any] = {}
+    for field in dataclasses.fields(PipelineConfig):
+        if field.name in values:
+            section = read(keys[field.name], values[field.name], (field.name,), problems)
+            sections[field.name] = None if section is INVALID else section
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            problems.append(Problem((field.name,), "is missing: it has no default; add it."))
+            sections[field.name] = None
+    return _with_absolute_paths(PipelineConfig(**sections), str(folder), problems)
+
+
+def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Problem]) -> PipelineConfig:
+    def absolute(section: Any, *path: str) -> Any:
+        """The section (or text) with its path resolved; None and "latest" stay."""
+        field = path[-1] if len(path) > 1 else None
+        value = getattr(section, field) if field and section is not None else section
+        if value is None or value == "latest":
+            return section
+        try:
+            value = resolve(value, folder)
+        except ConfigError as error:
+            problems.append(Problem(path, str(error)))
+        return dataclasses.replace(section, **{field: value}) if field else value
+
+    return dataclasses.replace(
+        config,
+        data=absolute(config.data, "data", "path"),
+        push=absolute(config.push, "push", "destination"),
+        evaluation=absolute(config.evaluation, "evaluation", "baseline"),
+        warm_start=absolute(config.warm_start, "warm_start"),
+        work_dir=absolute(config.work_dir, "work_dir"),
+        python_path=absolute(config.python_path, "python_path"),
+    )
+
+
+def _with_format(data: Data) -> Data:
+    """The data with the format that its files' names tell, where none is given."""
+    return data if data.format else dataclasses.replace(data, format=format_of(data_files(data)[0]))

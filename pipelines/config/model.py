@@ -1,0 +1,229 @@
+"""The sections that say what is trained, judged and pushed, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from pipelines.config.data import Text
+from pipelines.config.features import Name, OptimizerSpec, Positive
+from pipelines.config.reading import Parse, Rule
+
+__all__ = [
+    "BUILT_IN_MODELS",
+    "METRICS",
+    "DenseOptimizer",
+    "EarlyStopping",
+    "Evaluation",
+    "Model",
+    "Negatives",
+    "Push",
+    "Strategy",
+    "Threshold",
+    "Training",
+]
+
+Strategy: TypeAlias = Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"]
+BUILT_IN_MODELS = {"ranking": "pipelines.models.ranking", "two_tower": "pipelines.models.two_tower"}
+
+_NotNegative = Annotated[float, Rule(lambda value: value >= 0, "a number of at least 0")]
+_Rate = Annotated[float, Rule(lambda value: value > 0, "a number above 0")]
+Metric: TypeAlias = Literal[
+    "AUC",
+    "AUCPrecisionRecall",
+    "BinaryAccuracy",
+    "BinaryCrossEntropy",
+    "Calibration",
+    "ExampleCount",
+    "MeanLabel",
+    "MeanPrediction",
+    "MeanSquaredError",
+    "Precision",
+    "Recall",
+]
+METRICS: tuple[str, ...] = get_args(Metric)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """The model.
+
+    Attributes:
+      name: "ranking", "two_tower", or the dotted path of your own module with a function `build`.
+      arguments: handed to `build` by keyword.
+    """
+
+    SHORT = "name"
+
+    name: Text = "ranking"
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def module(self) -> str:
+        """The dotted path of the module with `build`."""
+        return BUILT_IN_MODELS.get(self.name, self.name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseOptimizer:
+    """The Keras optimizer of everything but the tables.
+
+    Attributes:
+      name: of the Keras optimizer.
+      learning_rate: its rate.
+    """
+
+    SHORT = "name"
+
+    name: Literal["adam", "adagrad", "sgd", "rmsprop"] = "adam"
+    learning_rate: _Rate = 0.001
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EarlyStopping:
+    """Training ends when the eval loss has stopped falling, and goes back to the best step.
+
+    Attributes:
+      patience: evaluations without a better loss after which it ends.
+      min_delta: by how much a loss has to be lower to be better.
+    """
+
+    patience: Positive = 3
+    min_delta: _NotNegative = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Negatives:
+    """Negative examples made while training, for data that holds positives only.
+
+    Attributes:
+      feature: the feature that is replaced by a drawn token.
+      per_positive: how many are made of each row.
+      distribution: "uniform" over the vocabulary, or as often as the tokens occur ("count").
+    """
+
+    SHORT = "feature"
+
+    feature: Name
+    per_positive: Positive = 2
+    distribution: Literal["uniform", "count"] = "uniform"
+
+
+def _table_optimizer(value: Any) -> Mapping[str, Any]:
+    if value is None:
+        raise ValueError("it must be a name, or a mapping with `name` and hyperparameters.")
+    parsed: Mapping[str, Any] = OptimizerSpec.__metadata__[0].make(value)  # type: ignore[attr-defined]
+    return parsed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """How long and with what the model is trained.
+
+    Attributes:
+      steps, epochs: one of the two; where neither is given, 5 epochs.
+      batch_size: examples of a global batch.
+      table_optimizer: of the tables that have no optimizer of their own.
+      dense_optimizer: of everything else.
+      early_stopping: null trains to the end.
+      checkpoint_every: steps between two checkpoints.
+      strategy: where it runs; "auto" takes a TPU where there is one, else a GPU, else the CPU.
+      negatives: null where the data holds negatives.
+    """
+
+    steps: Positive | None = None
+    epochs: Positive | None = None
+    batch_size: Positive = 256
+    table_optimizer: Annotated[Mapping[str, Any], Parse(_table_optimizer)] = dataclasses.field(
+        default_factory=lambda: _table_optimizer({"name": "adagrad", "learning_rate": 0.05})
+    )
+    dense_optimizer: DenseOptimizer = DenseOptimizer()
+    early_stopping: EarlyStopping | None = None
+    checkpoint_every: Positive = 1000
+    strategy: Strategy = "auto"
+    negatives: Negatives | None = None
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules over several fields."""
+        if self.steps is not None and self.epochs is not None:
+            yield "epochs", f"is {self.epochs!r}, but `training.steps` is {self.steps!r}: leave out one of the two."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """What a metric has to reach for the model to be blessed; at least one bound.
+
+    Attributes:
+      min, max: bounds of the metric itself.
+      min_improvement: least difference to the baseline model, counted towards the better; may be negative.
+    """
+
+    min: float | None = None
+    max: float | None = None
+    min_improvement: float | None = None
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules over several fields."""
+        if self.min is None and self.max is None and self.min_improvement is None:
+            yield "", "has no bound: give it `min`, `max` or `min_improvement`."
+        elif self.min is not None and self.max is not None and self.min > self.max:
+            yield "min", f"is {self.min!r}: it must be at most `max`, {self.max!r}."
+
+
+_Slice = tuple[Text, ...]
+
+
+def _slice(value: Any) -> tuple[str, ...]:
+    columns = [value] if isinstance(value, str) else value
+    if not isinstance(columns, list | tuple) or not columns or not all(isinstance(one, str) and one for one in columns):
+        raise ValueError("it must be a column, or a list of columns that are crossed.")
+    return tuple(columns)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How the model is judged before it is pushed.
+
+    Attributes:
+      metrics: names of metrics.
+      slices: columns (or lists of columns, crossed) by which the metrics are also computed.
+      thresholds: per metric what it has to reach; without any, every model that evaluates is blessed.
+      baseline: the model to compare with: null, "latest" (pushed by this pipeline), or a URI.
+    """
+
+    metrics: tuple[Metric, ...] = ("AUC", "BinaryCrossEntropy", "Calibration", "ExampleCount")
+    slices: tuple[Annotated[_Slice, Parse(_slice)], ...] = ()
+    thresholds: Mapping[str, Threshold] = dataclasses.field(default_factory=dict)
+    baseline: Text | None = None
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules over several fields."""
+        for name, threshold in self.thresholds.items():
+            if name not in self.metrics:
+                yield (
+                    f"thresholds.{name}",
+                    f"is for no metric of `evaluation.metrics`, {list(self.metrics)}: add it there.",
+                )
+            if threshold.min_improvement is not None and self.baseline is None:
+                yield (
+                    f"thresholds.{name}.min_improvement",
+                    f"is {threshold.min_improvement!r}, but `evaluation.baseline` is null: name a baseline.",
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Push:
+    """Where the served model goes.
+
+    Attributes:
+      destination: folder of versions, as TensorFlow Serving watches; null is `serving` in the work_dir.
+      tolerance: largest difference between training and serving that is accepted.
+      keep_last: how many versions are kept; null is all.
+    """
+
+    SHORT = "destination"
+
+    destination: Text | None = None
+    tolerance: _NotNegative = 1e-5
+    keep_last: Positive | None = None

@@ -1,0 +1,172 @@
+"""The rules over several sections. Each runs where the sections that it looks at are free of mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from embedding_core.errors import ConfigError
+from pipelines.config.model import BUILT_IN_MODELS
+from pipelines.config.paths import data_files, format_of, is_remote
+from pipelines.config.reading import nearest
+from pipelines.config.schema import PipelineConfig
+from pipelines.config.sources import Argument, accepts, check_not_shadowed, defines, keyword_arguments, parse_module
+
+__all__ = ["RULES"]
+
+Mistakes = Iterator[tuple[str, str]]
+RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = []
+
+
+def _rule(*needs: str) -> Callable[[Callable[[PipelineConfig], Mistakes]], Callable[[PipelineConfig], Mistakes]]:
+    def add(function: Callable[[PipelineConfig], Mistakes]) -> Callable[[PipelineConfig], Mistakes]:
+        RULES.append((frozenset(needs), function))
+        return function
+
+    return add
+
+
+@_rule("data")
+def _data_is_there(config: PipelineConfig) -> Mistakes:
+    data = config.data
+    if is_remote(data.path) and data.has_spans:
+        yield "data.path", f"is {data.path!r}: spans of a remote path are not listed; give a glob of its files."
+    try:
+        formats = {format_of(file) for file in data_files(data)}
+    except ConfigError as error:
+        yield "data.path", str(error)
+        return
+    if data.format is None and len(formats) > 1:
+        known = ", ".join(sorted(str(one) for one in formats))
+        yield "data.path", f"is {data.path!r}: its files are of several formats ({known}); give a glob of one."
+    if data.format is None and formats == {None}:
+        yield "data.format", f"is null, and {data.path!r} has no known extension: set it to csv, tfrecord or parquet."
+
+
+@_rule("label", "preprocessing_fn")
+def _label_is_computed(config: PipelineConfig) -> Mistakes:
+    if config.label.key is not None and config.preprocessing_fn is None:
+        yield (
+            "label.key",
+            f"is {config.label.key!r}, but `preprocessing_fn` is null: name the function that returns it.",
+        )
+
+
+@_rule("label", "features", "preprocessing_fn")
+def _label_is_no_feature(config: PipelineConfig) -> Mistakes:
+    label = config.label
+    for kind in ("categorical", "dense"):
+        for index, feature in enumerate(getattr(config.features, kind)):
+            if feature.source == label.column:
+                yield (
+                    f"features.{kind}.{index}",
+                    f"reads column {label.column!r}, the label: the model would see the answer; remove it.",
+                )
+            if feature.name == label.transformed and (kind == "dense" or getattr(feature, "after_transform", False)):
+                yield (
+                    f"features.{kind}.{index}.name",
+                    f"is {feature.name!r}, the label's key after Transform; rename it.",
+                )
+
+
+@_rule("label", "sample_weight")
+def _weight_is_no_label(config: PipelineConfig) -> Mistakes:
+    if config.sample_weight is not None and config.sample_weight == config.label.column:
+        yield "sample_weight", f"is {config.sample_weight!r}, the label's column: name the column of weights, or null."
+
+
+@_rule("class_weights")
+def _classes_are_numbers(config: PipelineConfig) -> Mistakes:
+    for key in config.class_weights:
+        if key not in ("0", "1"):
+            yield f"class_weights.{key}", "is no value of the label: it must be 0 or 1."
+
+
+@_rule("features", "preprocessing_fn")
+def _transformed_features_exist(config: PipelineConfig) -> Mistakes:
+    for index, feature in enumerate(config.features.categorical):
+        if feature.after_transform and config.preprocessing_fn is None:
+            yield (
+                f"features.categorical.{index}.after_transform",
+                "is True, but `preprocessing_fn` is null: name the function that returns the column, or read it raw.",
+            )
+
+
+@_rule("features", "vocabularies", "tables")
+def _vocabularies_and_tables_are_used(config: PipelineConfig) -> Mistakes:
+    features = config.features.categorical
+    for section, used in (
+        ("vocabularies", [feature.vocabulary_name for feature in features]),
+        ("tables", [feature.table_name for feature in features]),
+    ):
+        for name in getattr(config, section):
+            if name not in used:
+                yield f"{section}.{name}", f"belongs to no feature: {nearest(name, dict.fromkeys(used))}"
+
+
+@_rule("features", "training")
+def _negatives_are_drawn_for_a_feature(config: PipelineConfig) -> Mistakes:
+    names = [feature.name for feature in config.features.categorical]
+    negatives = config.training.negatives
+    if negatives is not None and negatives.feature not in names:
+        yield (
+            "training.negatives.feature",
+            f"is {negatives.feature!r}: it must be a categorical feature; {nearest(negatives.feature, names)}",
+        )
+
+
+@_rule("python_path")
+def _nothing_shadows_us(config: PipelineConfig) -> Mistakes:
+    try:
+        check_not_shadowed(config.python_path)
+    except ConfigError as error:
+        yield "python_path", f"is {config.python_path!r}: {error}"
+
+
+@_rule("preprocessing_fn", "python_path")
+def _preprocessing_function_exists(config: PipelineConfig) -> Mistakes:
+    dotted = config.preprocessing_fn
+    if dotted is None:
+        return
+    module, _, function = dotted.rpartition(".")
+    try:
+        if not module:
+            raise ConfigError("it must be the dotted path of a function, such as my_module.preprocessing_fn.")
+        if not defines(parse_module(module, config.python_path), function):
+            raise ConfigError(
+                f"module {module!r} has no {function!r} at its top level; define it, or correct the path."
+            )
+    except ConfigError as error:
+        yield "preprocessing_fn", f"is {dotted!r}: {error}"
+
+
+@_rule("model", "python_path")
+def _model_takes_its_arguments(config: PipelineConfig) -> Mistakes:
+    model = config.model
+    try:
+        tree = parse_module(model.module, config.python_path)
+    except ConfigError as error:
+        yield (
+            "model.name",
+            f"is {model.name!r}: {error} For one that comes with us, {nearest(model.name, BUILT_IN_MODELS)}",
+        )
+        return
+    if not defines(tree, "build"):
+        yield "model.name", f"is {model.name!r}: the module must define `build(config, embeddings, dense, *, ...)`."
+        return
+    known = keyword_arguments(tree, "build", given=3)
+    if known is not None:
+        yield from _arguments_fit(config, known)
+
+
+def _arguments_fit(config: PipelineConfig, known: dict[str, Argument]) -> Mistakes:
+    given = config.model.arguments
+    owner = f"`build` of {config.model.module!r}"
+    for name, value in given.items():
+        if name not in known:
+            yield f"model.arguments.{name}", f"is no argument of {owner}: {nearest(name, known)}"
+        elif not accepts(known[name].annotation, value):
+            rule = f"{owner} takes {known[name].annotation} there; write such a value."
+            yield f"model.arguments.{name}", f"is {value!r}: {rule}"
+    for name, argument in known.items():
+        if argument.required and name not in given:
+            yield f"model.arguments.{name}", f"is missing: {owner} has no default for it; give it a value."

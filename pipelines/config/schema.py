@@ -1,0 +1,87 @@
+"""The whole configuration of a pipeline, as frozen dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pipelines.config.data import Data, Label, RowFilter, Split, SplitByHash, Text
+from pipelines.config.features import Count, Features, Name, TableOverrides, VocabularyLimits
+from pipelines.config.model import Evaluation, Model, Push, Training
+from pipelines.config.reading import Rule, key_of
+
+__all__ = ["PipelineConfig"]
+
+Weight = Annotated[float, Rule(lambda value: value > 0, "a number above 0")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PipelineConfig:
+    """One pipeline. Made by `load_config` or `config_from_mapping`, which check it and make its paths absolute.
+
+    Attributes:
+      name: of the pipeline, in the metadata too; the file's name where it is not given.
+      data: where the rows are.
+      label: what is predicted.
+      features: what the model sees.
+      seed: of initial rows, shuffles and drawn negatives; a rerun on CPU gives the same tables.
+      split: which rows are held out.
+      preprocessing_fn: dotted path of your own function for Transform; null is `pipelines.preprocessing`'s.
+      sample_weight: column that weighs the rows in training and evaluation.
+      class_weights: weight of a label's value in training, such as {0: 1, 1: 3}.
+      row_filters: rows that do not pass are left out.
+      vocabularies: limits by vocabulary.
+      tables: overrides by table.
+      model: what is trained.
+      training: how it is trained.
+      evaluation: how it is judged.
+      warm_start: null, "latest" (this pipeline's last checkpoint), or the URI of an EmbeddingCheckpoint.
+      push: where it goes.
+      work_dir: folder of everything that the pipeline writes, its metadata too; null is `runs/<name>` beside the file.
+      python_path: folder put last on `sys.path` for your dotted names; null is the file's folder.
+    """
+
+    name: Name
+    data: Data
+    label: Label
+    features: Features
+    seed: Count = 0
+    split: Split = dataclasses.field(default_factory=SplitByHash)
+    preprocessing_fn: Text | None = None
+    sample_weight: Text | None = None
+    class_weights: Mapping[str, Weight] = dataclasses.field(default_factory=dict)
+    row_filters: tuple[RowFilter, ...] = ()
+    vocabularies: Mapping[str, VocabularyLimits] = dataclasses.field(default_factory=dict)
+    tables: Mapping[str, TableOverrides] = dataclasses.field(default_factory=dict)
+    model: Model = dataclasses.field(default_factory=Model)
+    training: Training = dataclasses.field(default_factory=Training)
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    warm_start: Text | None = None
+    push: Push = dataclasses.field(default_factory=Push)
+    work_dir: Text
+    python_path: Text
+
+    @property
+    def push_destination(self) -> str:
+        """The folder of served versions."""
+        return self.push.destination or os.path.join(self.work_dir, "serving")
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The configuration as plain values, every default written out."""
+        mapping: dict[str, Any] = _plain(self)
+        return mapping
+
+    def to_json(self) -> str:
+        """The configuration as JSON, which is YAML too; `config_from_mapping` of it gives an equal object."""
+        return json.dumps(self.to_mapping(), indent=2)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {key_of(field.name): _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

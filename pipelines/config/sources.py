@@ -1,0 +1,178 @@
+"""What a user's Python modules hold, read from their source: nothing of them is imported.
+
+Importing a model's module imports TensorFlow (8 s) and runs code; a syntax tree answers the questions
+of a configuration (is there such a function, what arguments does it take) in milliseconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+from embedding_core.errors import ConfigError
+
+__all__ = ["Argument", "accepts", "check_not_shadowed", "defines", "keyword_arguments", "parse_module"]
+
+OWN_PACKAGES = ("pipelines", "components", "embedding_core")
+_SCALARS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+_SEQUENCES = ("tuple", "list", "Sequence", "Iterable")
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """A keyword argument of a function.
+
+    Attributes:
+      annotation: source text of its type, "" where it has none.
+      required: whether it has no default.
+    """
+
+    annotation: str
+    required: bool
+
+
+def parse_module(name: str, python_path: str) -> ast.Module:
+    """The syntax tree of the module, found as an import would with `python_path` last on `sys.path`.
+
+    Raises:
+      ConfigError: there is no such module, or it is no Python.
+    """
+    file = _source_file(name, python_path)
+    if file is None:
+        raise ConfigError(
+            f"there is no module {name!r}; put its file into {python_path!r}, or correct the dotted path."
+        )
+    try:
+        with open(file, "rb") as source:
+            return ast.parse(source.read(), file)
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"module {name!r} ({file}) cannot be read as Python: {error}; mend it.") from error
+
+
+def _source_file(name: str, python_path: str) -> str | None:
+    first, *rest = name.split(".")
+    if not all(part.isidentifier() for part in (first, *rest)):
+        return None
+    spec = _top_spec(first, python_path)
+    for depth, _ in enumerate(rest):
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        whole = ".".join([first, *rest[: depth + 1]])
+        # The finder of the parent's folder, as find_spec of a dotted name would import the parents.
+        spec = PathFinder.find_spec(whole, list(spec.submodule_search_locations))
+    origin = spec.origin if spec else None
+    return origin if origin and origin.endswith(".py") else None
+
+
+def _top_spec(name: str, python_path: str) -> ModuleSpec | None:
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # a module without a spec, such as __main__
+        spec = None
+    return spec or PathFinder.find_spec(name, [python_path])
+
+
+def defines(tree: ast.Module, name: str) -> bool:
+    """Whether the module binds the name at its top level: a function, a class, an import or an assignment."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return True
+        if isinstance(node, ast.Import | ast.ImportFrom) and any(
+            (one.asname or one.name) == name for one in node.names
+        ):
+            return True
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return True
+    return False
+
+
+def keyword_arguments(tree: ast.Module, function: str, given: int) -> dict[str, Argument] | None:
+    """The arguments of the module's function beyond the first `given` ones; None where any name is taken.
+
+    That is so with `**arguments`, or where the function is not defined in the module itself.
+    """
+    nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    if not nodes or nodes[-1].args.kwarg is not None:
+        return None
+    taken = nodes[-1].args
+    positional = [*taken.posonlyargs, *taken.args]
+    without_default = len(positional) - len(taken.defaults)
+    found = {one.arg: _argument(one, index < without_default) for index, one in enumerate(positional) if index >= given}
+    for one, default in zip(taken.kwonlyargs, taken.kw_defaults, strict=True):
+        found[one.arg] = _argument(one, default is None)
+    return found
+
+
+def _argument(node: ast.arg, required: bool) -> Argument:
+    return Argument(ast.unparse(node.annotation) if node.annotation else "", required)
+
+
+def accepts(annotation: str, value: Any) -> bool:
+    """Whether a plain value fits the annotation, as far as its text tells; unknown types take anything."""
+    if not annotation:
+        return True
+    return _fits(ast.parse(annotation, mode="eval").body, value)
+
+
+def _fits(node: ast.expr, value: Any) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _fits(node.left, value) or _fits(node.right, value)
+    if isinstance(node, ast.Constant):
+        return value is None if node.value is None else accepts(str(node.value), value)
+    if isinstance(node, ast.Subscript):
+        return _fits_generic(ast.unparse(node.value).rpartition(".")[2], node.slice, value)
+    kinds = _SCALARS.get(ast.unparse(node))
+    if kinds is None:
+        return True
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
+def _fits_generic(name: str, inner: ast.expr, value: Any) -> bool:
+    parts: Sequence[ast.expr] = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+    if name == "Optional":
+        return value is None or _fits(inner, value)
+    if name == "Union":
+        return any(_fits(part, value) for part in parts)
+    if name == "Literal":
+        return value in [ast.literal_eval(part) for part in parts]
+    if name in _SEQUENCES:
+        return isinstance(value, list | tuple) and all(_fits(parts[0], item) for item in value)
+    return True
+
+
+def check_not_shadowed(python_path: str) -> None:
+    """Refuse a foreign package of one of our names, on `sys.path` or in the user's folder.
+
+    Raises:
+      ConfigError: naming the foreign package's folder.
+    """
+    ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+    for name in OWN_PACKAGES:
+        # The first on sys.path is the one imported; the user's folder comes last, but a name of ours there
+        # could never be imported as the user means it.
+        seen = (_package_at(name, place or os.getcwd()) for place in sys.path)
+        for found in (next(filter(None, seen), None), _package_at(name, python_path)):
+            if found and os.path.dirname(os.path.realpath(found)) != ours:
+                raise ConfigError(
+                    f"{found!r} has the name of our package {name!r} and would stand in its place: rename it, or move "
+                    "the configuration (or the folder on `sys.path`) elsewhere."
+                )
+
+
+def _package_at(name: str, folder: str) -> str | None:
+    """The package or module of that name in the folder; a folder without Python files is none."""
+    if os.path.isfile(os.path.join(folder, f"{name}.py")):
+        return os.path.join(folder, f"{name}.py")
+    package = os.path.join(folder, name)
+    if os.path.isdir(package) and any(file.endswith(".py") for file in os.listdir(package)):
+        return package
+    return None

@@ -1,0 +1,104 @@
+"""YAML text to plain values, with the line of every key; YAML 1.2's words, so that `no` is no boolean."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from embedding_core.errors import ConfigError
+
+__all__ = ["parse_value", "parse_yaml"]
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with the core schema of YAML 1.2.
+
+    YAML 1.1 reads NO as false, 1:30 as 90, 010 as 8, 2011-10-31 as a date, and 1e-3 as text.
+    """
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] in ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})\\Z"), list(_first))
+
+
+def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
+    return float(
+        str(loader.construct_scalar(node)).replace(".inf", "inf").replace(".Inf", "inf").replace(".nan", "nan")
+    )
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+
+
+def parse_yaml(text: str, where: str) -> tuple[Any, dict[str, int]]:
+    """The values of a YAML text, and the line (from 1) of every dotted path in it.
+
+    Args:
+      text: YAML, or JSON.
+      where: name of the text in messages.
+
+    Raises:
+      ConfigError: not YAML, a key that stands twice, or an alias to a place around itself.
+    """
+    loader = _Loader(text)
+    lines: dict[str, int] = {}
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None, lines
+        twice = list(_walk(node, (), lines, ()))
+        if twice:
+            raise ConfigError("\n".join(f"{where}:{line}: {message}" for line, message in twice))
+        return loader.construct_document(node), lines
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f":{mark.line + 1}" if mark else ""
+        said = " ".join(filter(None, [error.context, error.problem]))
+        raise ConfigError(f"{where}{line}: this is no YAML: {said}; mend the text there.") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: this is no YAML: {' '.join(str(error).split())}; mend the text.") from error
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: a value cannot be read: {error}; mend the text.") from error
+    finally:
+        loader.dispose()
+
+
+def parse_value(text: str, where: str) -> Any:
+    """One value, as after `--set key=`."""
+    return parse_yaml(text, where)[0]
+
+
+def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[int, ...]) -> Any:
+    """Note the line of every key; yield line and message of the keys that stand twice in one mapping."""
+    if id(node) in above:
+        raise yaml.YAMLError(f"`{'.'.join(path)}` is an alias to a place around itself")
+    above = (*above, id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[".".join((*path, str(index)))] = item.start_mark.line + 1
+            yield from _walk(item, (*path, str(index)), lines, above)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    first: dict[str, int] = {}
+    for key, value in node.value:
+        line, name = key.start_mark.line + 1, str(key.value)
+        here = (*path, name)
+        if name in first and key.tag != "tag:yaml.org,2002:merge":
+            yield line, f"`{'.'.join(here)}` stands twice, first in line {first[name]}: keep one of the two."
+        first.setdefault(name, line)
+        lines[".".join(here)] = line
+        yield from _walk(value, here, lines, above)
