@@ -1,0 +1,281 @@
+"""A slow oracle in numpy for lookups and optimizers, and builders of inputs, for tests of embedding models.
+
+The oracle is written with loops over single ids, in float64, from the documented rules alone, and
+shares no code with the engines that it judges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from embedding_core.config import Combiner, EmbeddingConfig
+from embedding_core.optimizers import Optimizer
+
+__all__ = [
+    "Batch",
+    "Oracle",
+    "Samples",
+    "build_dense",
+    "build_ragged",
+    "build_sparse",
+    "oracle_lookup",
+    "oracle_occurrences",
+    "oracle_update",
+]
+
+Array: TypeAlias = Any  # numpy array of float64
+Occurrence: TypeAlias = tuple[int, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """The ids of one feature in one batch, one list per example.
+
+    Attributes:
+      ids: ids per example.
+      weights: a weight per id, or None for ones.
+    """
+
+    ids: Sequence[Sequence[int]]
+    weights: Sequence[Sequence[float]] | None = None
+
+    def pairs(self, example: int) -> list[tuple[int, float]]:
+        """The (id, weight) pairs of one example."""
+        ids = self.ids[example]
+        weights = [1.0] * len(ids) if self.weights is None else self.weights[example]
+        return list(zip(ids, weights, strict=True))
+
+
+Batch: TypeAlias = Mapping[str, Samples]
+
+
+def build_dense(samples: Samples, dtype: Any = np.int64) -> tf.Tensor:
+    """Dense [B, 1] ids of samples that each hold one."""
+    return tf.constant(np.array(samples.ids, dtype).reshape(len(samples.ids), 1))
+
+
+def build_ragged(samples: Samples, dtype: Any = np.int64) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None]:
+    """Ragged [B, None] ids, and weights where there are any."""
+    splits = np.cumsum([0, *(len(ids) for ids in samples.ids)])
+    flat = np.array([i for ids in samples.ids for i in ids], dtype)
+    ids = tf.RaggedTensor.from_row_splits(flat, splits)
+    if samples.weights is None:
+        return ids, None
+    weights = np.array([w for row in samples.weights for w in row], np.float32)
+    return ids, tf.RaggedTensor.from_row_splits(weights, splits)
+
+
+def build_sparse(
+    samples: Samples, dtype: Any = np.int64, order: np.random.Generator | None = None
+) -> tuple[tf.SparseTensor, tf.SparseTensor | None]:
+    """Sparse [B, longest] ids, and weights where there are any; in random order where a generator is given."""
+    places = [(row, column) for row, ids in enumerate(samples.ids) for column in range(len(ids))]
+    turn = np.arange(len(places)) if order is None else order.permutation(len(places))
+    shape = [len(samples.ids), max([1, *(len(ids) for ids in samples.ids)])]
+    indices = np.array(places, np.int64).reshape(-1, 2)[turn]
+
+    def build(lists: Sequence[Sequence[Any]], of: Any) -> tf.SparseTensor:
+        flat = np.array([value for values in lists for value in values], of)
+        return tf.SparseTensor(indices, flat[turn], shape)
+
+    return build(samples.ids, dtype), None if samples.weights is None else build(samples.weights, np.float32)
+
+
+def oracle_lookup(table: Array, samples: Samples, combiner: Combiner, max_sequence_length: int = 0) -> Array:
+    """The activations of one feature.
+
+    Args:
+      table: [rows, dim].
+      samples: the ids.
+      combiner: how the rows of one example become one vector.
+      max_sequence_length: 0 combines; n > 0 gives the first n rows of each example, padded with zeros.
+
+    Returns:
+      float64 [B, dim], or [B, max_sequence_length, dim].
+    """
+    table = np.asarray(table, np.float64)
+    places = max_sequence_length or 1
+    out = np.zeros([len(samples.ids), places, table.shape[1]])
+    for example in range(len(samples.ids)):
+        for place, (identity, gain) in _gains(samples, example, combiner, max_sequence_length):
+            out[example, place] += gain * table[identity]
+    return out if max_sequence_length else out[:, 0]
+
+
+def _gains(
+    samples: Samples, example: int, combiner: Combiner, max_sequence_length: int
+) -> list[tuple[int, tuple[int, float]]]:
+    """(place, (id, factor of its row)) of each id of one example."""
+    pairs = samples.pairs(example)
+    if max_sequence_length:
+        return [(place, (identity, 1.0)) for place, (identity, _) in enumerate(pairs[:max_sequence_length])]
+    total = {
+        "sum": 1.0,
+        "mean": sum(weight for _, weight in pairs),
+        "sqrtn": math.sqrt(sum(weight**2 for _, weight in pairs)),
+    }[combiner]
+    return [(0, (identity, weight / total if total else 0.0)) for identity, weight in pairs]
+
+
+def oracle_occurrences(
+    samples: Samples, combiner: Combiner, gradient: Array, max_sequence_length: int = 0
+) -> list[Occurrence]:
+    """The (id, gradient of its row) pairs of one feature, in the order of the batch.
+
+    Args:
+      samples: the ids.
+      combiner: of the table.
+      gradient: of the activations, [B, dim] or [B, max_sequence_length, dim].
+      max_sequence_length: of the feature.
+    """
+    gradient = np.asarray(gradient, np.float64).reshape(len(samples.ids), max_sequence_length or 1, -1)
+    return [
+        (identity, gain * gradient[example, place])
+        for example in range(len(samples.ids))
+        for place, (identity, gain) in _gains(samples, example, combiner, max_sequence_length)
+    ]
+
+
+def oracle_update(
+    optimizer: Optimizer, table: Array, slots: list[Array], occurrences: Sequence[Occurrence], rate: float
+) -> None:
+    """One optimizer step on float64 arrays, in place.
+
+    Gradients of one row add up before its one update; without gradient accumulation each occurrence
+    is an update of its own. Non-lazy Adam also updates every other row, with a zero gradient.
+    """
+    if not optimizer.use_gradient_accumulation:
+        for identity, gradient in occurrences:
+            _update_row(optimizer, table, slots, identity, gradient, rate)
+        return
+    totals: dict[int, Array] = {}
+    if not getattr(optimizer, "lazy_adam", True):
+        totals = {row: np.zeros(table.shape[1]) for row in range(len(table))}
+    for identity, gradient in occurrences:
+        totals[identity] = totals.get(identity, 0.0) + gradient
+    for identity, gradient in totals.items():
+        _update_row(optimizer, table, slots, identity, gradient, rate)
+
+
+def _update_row(optimizer: Any, table: Array, slots: list[Array], identity: int, gradient: Array, rate: float) -> None:
+    low, high = optimizer.gradient_bounds
+    gradient = np.clip(gradient, -np.inf if low is None else low, np.inf if high is None else high)
+    row = table[identity].copy()
+    if optimizer.weight_decay_factor is not None:
+        decay = optimizer.weight_decay_factor
+        decay *= rate if optimizer.multiply_weight_decay_factor_by_learning_rate else 1.0
+        row = row * (1.0 - decay)
+    rule = _RULES[type(optimizer).__name__]
+    row, *values = rule(optimizer, row, [slot[identity] for slot in slots], gradient, rate)
+    low, high = optimizer.clip_weight_min, optimizer.clip_weight_max
+    table[identity] = np.clip(row, -np.inf if low is None else low, np.inf if high is None else high)
+    for slot, value in zip(slots, values, strict=True):
+        slot[identity] = value
+
+
+def _sgd(_: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Array, ...]:
+    return (w - lr * g,)
+
+
+def _adagrad(_: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Array, ...]:
+    a = slots[0] + g * g
+    return w - lr * g / np.sqrt(a), a
+
+
+def _adagrad_momentum(o: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Array, ...]:
+    a, m = slots
+    a = a + g * g if o.beta2 == 1 else o.beta2 * a + (1 - o.beta2) * g * g
+    s = g / (a + o.epsilon) ** (1 / o.exponent)
+    m = o.momentum * m + s
+    return w - lr * (o.momentum * m + s if o.use_nesterov else m), a, m
+
+
+def _adam(o: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Array, ...]:
+    m = o.beta_1 * slots[0] + (1 - o.beta_1) * g
+    v = o.beta_2 * slots[1] + (1 - o.beta_2) * g * g
+    root = np.sqrt(v + o.epsilon * o.epsilon) if o.sum_inside_sqrt else np.sqrt(v) + o.epsilon
+    return w - lr * m / root, m, v
+
+
+def _ftrl(o: Any, w: Array, slots: list[Array], g: Array, lr: float) -> tuple[Array, ...]:
+    a, z = slots
+    new = a + g * g
+    growth = new**-o.learning_rate_power - a**-o.learning_rate_power
+    l1, l2 = o.l1_regularization_strength, o.l2_regularization_strength
+    if o.multiply_linear_by_learning_rate:
+        z = z + lr * g - growth * w
+        w = (np.clip(z, -lr * l1, lr * l1) - z) / (new**-o.learning_rate_power + 2 * lr * l2 + o.beta)
+    else:
+        z = z + g - growth / lr * w
+        w = (np.clip(z, -l1, l1) - z) / ((new**-o.learning_rate_power + o.beta) / lr + 2 * l2)
+    return w, new, z
+
+
+_RULES: Mapping[str, Callable[..., tuple[Array, ...]]] = {
+    "SGD": _sgd,
+    "Adagrad": _adagrad,
+    "AdagradMomentum": _adagrad_momentum,
+    "Adam": _adam,
+    "FTRL": _ftrl,
+}
+
+
+class Oracle:
+    """Tables and slots of a model in float64, with the lookup and the update of one batch after another.
+
+    Attributes:
+      tables: [rows, dim] by table name.
+      slots: the slots of each table, in the order of its optimizer.
+    """
+
+    def __init__(self, config: EmbeddingConfig, tables: Mapping[str, Array], optimizer: Optimizer | None = None):
+        """Start from given rows.
+
+        Args:
+          config: the tables and features.
+          tables: the first rows, by table name.
+          optimizer: of the tables that have none of their own.
+        """
+        self._config = config
+        self._optimizers = {table.name: table.optimizer or optimizer for table in config.tables}
+        self.tables = {name: np.array(rows, np.float64) for name, rows in tables.items()}
+        self.slots = {
+            name: [np.full(self.tables[name].shape, slot.initial) for slot in (own.slots if own else ())]
+            for name, own in self._optimizers.items()
+        }
+
+    def lookup(self, batch: Batch) -> dict[str, Array]:
+        """The activations of every feature of the batch."""
+        return {name: self._lookup(name, samples) for name, samples in batch.items()}
+
+    def _lookup(self, name: str, samples: Samples) -> Array:
+        table = self._config.table_of(name)
+        length = self._config.feature(name).max_sequence_length
+        return oracle_lookup(self.tables[table.name], samples, table.combiner, length)
+
+    def apply_gradients(self, batch: Batch, gradients: Mapping[str, Array]) -> None:
+        """One step: gradients of the activations, by feature, reach the rows of the features' tables."""
+        occurrences: dict[str, list[Occurrence]] = {}
+        for feature in self._config.features:
+            if feature.name in batch:
+                table = self._config.table_of(feature.name)
+                gradient, length = gradients[feature.name], feature.max_sequence_length
+                occurrences.setdefault(table.name, []).extend(
+                    oracle_occurrences(batch[feature.name], table.combiner, gradient, length)
+                )
+        for name, found in occurrences.items():
+            self._update(name, found)
+
+    def _update(self, name: str, found: list[Occurrence]) -> None:
+        optimizer = self._optimizers[name]
+        if optimizer is None:
+            raise ValueError(f"table {name!r} has no optimizer: give the oracle one.")
+        rate = optimizer.learning_rate
+        value = float(rate() if callable(rate) else rate)
+        oracle_update(optimizer, self.tables[name], self.slots[name], found, value)
