@@ -6,6 +6,7 @@
     ├── VocabularyError  (ValueError)    a vocabulary is damaged, or is not the one that its rows belong to
     ├── CheckpointError  (RuntimeError)  a checkpoint is damaged, incomplete, or of other tables
     ├── EngineError      (RuntimeError)  an engine was used at the wrong time or place
+    ├── TrainingError    (RuntimeError)  training cannot go on
     └── ParityError      (RuntimeError)  the exported model does not compute what was trained
 
 Each also derives from the class that TensorFlow raises in the same case, so that code
@@ -21,6 +22,7 @@ __all__ = [
     "EmbeddingError",
     "EngineError",
     "ParityError",
+    "TrainingError",
     "VocabularyError",
 ]
 
@@ -47,6 +49,10 @@ class CheckpointError(EmbeddingError, RuntimeError):
 
 class EngineError(EmbeddingError, RuntimeError):
     """An embedding engine was used at the wrong time or in the wrong place."""
+
+
+class TrainingError(EmbeddingError, RuntimeError):
+    """Training cannot go on: the loss is no number any more."""
 
 
 class ParityError(EmbeddingError, RuntimeError):

@@ -1,24 +1,20 @@
-"""From tokens to ids, and what becomes of ids that are no row: one policy for training and serving.
+"""From tokens to ids: one lookup, and one policy for unknown tokens, in training and serving.
 
 An *unknown token* (not in the vocabulary) goes to one of the table's `oov_rows`, by its hash; with none
-it is dropped. An *invalid id* (< 0 or >= rows) can only come from raw integer features; its policy
-is the feature's `invalid_id`.
+it is dropped. *Invalid ids*, which only raw integer features can have, are the engine's matter: the
+lookup itself applies the feature's `invalid_id` (`embedding_core.features`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.config import FeatureConfig, TableConfig
-from embedding_core.errors import ConfigError, VocabularyError
+from embedding_core.config import TableConfig
+from embedding_core.errors import VocabularyError
 
-__all__ = ["Ids", "TokenTable", "valid_ids"]
-
-Ids: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"
+__all__ = ["TokenTable"]
 
 
 def _count_lines(path: str) -> int:
@@ -88,7 +84,8 @@ class TokenTable(tf.Module):
         Returns:
           int64 `[B, None]`, rows in the same order; shorter where unknown tokens were dropped.
         """
-        return drop_negative(tokens.with_flat_values(self.ids_of(tokens.flat_values)))
+        ids = tokens.with_flat_values(self.ids_of(tokens.flat_values))
+        return ids if self.oov_rows else tf.ragged.boolean_mask(ids, ids >= 0)
 
     def ids_of(self, tokens: tf.Tensor) -> tf.Tensor:
         """Ids of a flat string tensor, of the same shape; -1 for an unknown token that has no row."""
@@ -100,70 +97,3 @@ class TokenTable(tf.Module):
             return known
         hashed = self.tokens + tf.strings.to_hash_bucket_fast(tokens, self.oov_rows)
         return tf.where(known < 0, hashed, known)
-
-
-def drop_negative(ids: tf.RaggedTensor) -> tf.RaggedTensor:
-    """The ids without the negative ones; the number of rows stays."""
-    return tf.ragged.boolean_mask(ids, ids >= 0)
-
-
-def _is_valid(ids: tf.Tensor, rows: int) -> tf.Tensor:
-    return tf.logical_and(ids >= 0, ids < rows)
-
-
-def _checked(ids: tf.Tensor, feature: FeatureConfig, table: TableConfig) -> tf.Tensor:
-    rule = (
-        f"an id of feature {feature.name!r} is outside its table {table.name!r}: it must be in "
-        f"[0, {table.vocabulary_size}); correct the data, or set `invalid_id` of the feature to 'row' or 'drop'."
-    )
-    valid = _is_valid(ids, table.vocabulary_size)
-    first = tf.boolean_mask(ids, ~valid)[:8]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(valid), [rule, "given:", first])]):
-        return tf.identity(ids)
-
-
-def _to_rows(ids: tf.Tensor, feature: FeatureConfig, table: TableConfig) -> tf.Tensor:
-    if table.oov_rows == 0:
-        raise ConfigError(
-            f"`invalid_id` of feature {feature.name!r} is 'row', but table {table.name!r} has no rows for it: "
-            "give the table `oov_rows`, or choose 'error' or 'drop'."
-        )
-    shared = table.vocabulary_size - table.oov_rows + tf.math.floormod(ids, tf.cast(table.oov_rows, ids.dtype))
-    return tf.where(_is_valid(ids, table.vocabulary_size), ids, tf.cast(shared, ids.dtype))
-
-
-def _dropped(ids: Ids, rows: int) -> Ids:
-    if isinstance(ids, tf.SparseTensor):
-        return tf.sparse.retain(ids, _is_valid(ids.values, rows))
-    if not isinstance(ids, tf.RaggedTensor):
-        ids = tf.RaggedTensor.from_tensor(ids)
-    return tf.ragged.boolean_mask(ids, ids.with_flat_values(_is_valid(ids.flat_values, rows)))
-
-
-def _map_values(ids: Ids, function: Callable[[tf.Tensor], tf.Tensor]) -> Ids:
-    if isinstance(ids, tf.RaggedTensor):
-        return ids.with_flat_values(function(ids.flat_values))
-    if isinstance(ids, tf.SparseTensor):
-        return ids.with_values(function(ids.values))
-    return function(ids)
-
-
-def valid_ids(ids: Ids, feature: FeatureConfig, table: TableConfig) -> Ids:
-    """Raw ids after the feature's policy for ids outside the table. Runs on the host, before any lookup.
-
-    Args:
-      ids: int32 or int64, dense (rank >= 2 with 'drop'), sparse or ragged.
-      feature: whose `invalid_id` decides: "error" raises `tf.errors.InvalidArgumentError` when run,
-        "row" sends the id to one of the table's out-of-vocabulary rows, "drop" removes it.
-      table: the table that the ids are rows of.
-
-    Returns:
-      The ids, of the same kind; 'drop' turns dense ids into ragged ones.
-
-    Raises:
-      ConfigError: 'row', but the table has no out-of-vocabulary rows.
-    """
-    if feature.invalid_id == "drop":
-        return _dropped(ids, table.vocabulary_size)
-    policy = _checked if feature.invalid_id == "error" else _to_rows
-    return _map_values(ids, lambda values: policy(values, feature, table))

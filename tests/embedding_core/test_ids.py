@@ -1,9 +1,8 @@
 import pytest
 import tensorflow as tf
 
-from embedding_core.config import FeatureConfig, TableConfig
-from embedding_core.errors import ConfigError, VocabularyError
-from embedding_core.ids import TokenTable, valid_ids
+from embedding_core.errors import VocabularyError
+from embedding_core.ids import TokenTable
 
 
 @pytest.fixture
@@ -11,17 +10,6 @@ def vocabulary(tmp_path):
     path = tmp_path / "v.txt"
     path.write_bytes("b\na\nä\n".encode())
     return path
-
-
-def _feature(policy):
-    return FeatureConfig(name="f", table="t", invalid_id=policy)
-
-
-def _table(oov_rows=0):
-    return TableConfig(name="t", vocabulary_size=5, dim=1, oov_rows=oov_rows)
-
-
-RAW = tf.ragged.constant([[0, -1], [], [4, 5]], dtype=tf.int64)
 
 
 def test_tokens_get_their_line_number(vocabulary):
@@ -59,25 +47,3 @@ def test_saved_table_takes_its_vocabulary_along(vocabulary, tmp_path):
     vocabulary.unlink()
     loaded = tf.saved_model.load(str(tmp_path / "saved"))
     assert loaded.serve(tf.constant(["ä", "new"])).numpy().tolist() == [2, 3]
-
-
-@pytest.mark.parametrize("ids", [RAW, RAW.to_sparse(), tf.constant([[7]], tf.int32)])
-def test_invalid_id_is_an_error_that_names_the_feature(ids):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="feature 'f'"):
-        valid_ids(ids, _feature("error"), _table())
-
-
-def test_invalid_id_goes_to_an_oov_row():
-    assert valid_ids(RAW, _feature("row"), _table(2)).to_list() == [[0, 4], [], [4, 4]]
-
-
-def test_invalid_id_has_no_row_to_go_to():
-    with pytest.raises(ConfigError, match="oov_rows"):
-        valid_ids(RAW, _feature("row"), _table())
-
-
-def test_invalid_id_is_dropped_alike_in_every_kind():
-    expected = [[0], [], [4]]
-    assert valid_ids(RAW, _feature("drop"), _table()).to_list() == expected
-    assert tf.RaggedTensor.from_sparse(valid_ids(RAW.to_sparse(), _feature("drop"), _table())).to_list() == expected
-    assert valid_ids(tf.constant([[0], [9]]), _feature("drop"), _table()).to_list() == [[0], []]
