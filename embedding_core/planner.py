@@ -21,8 +21,9 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Adagrad, Optimizer, optimizer_from_json
 from embedding_core.topology import Topology, memory_plan, table_bytes
+from embedding_core.vocabulary import FeatureSummary, Vocabulary
 
-__all__ = ["ALL_TABLES", "default_dim", "default_optimizer", "plan_report", "plan_tables"]
+__all__ = ["ALL_TABLES", "default_dim", "default_optimizer", "plan_from_vocabularies", "plan_report", "plan_tables"]
 
 ALL_TABLES = "*"
 _TABLE_KEYS = ("combiner", "dim", "initializer", "oov_rows", "optimizer")
@@ -46,7 +47,7 @@ def plan_tables(
     *,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     lengths: Mapping[str, Mapping[str, float]] | None = None,
-    dtypes: Mapping[str, str] | None = None,
+    columns: Mapping[str, ColumnConfig] | None = None,
 ) -> EmbeddingConfig:
     """Lay out the tables of a model.
 
@@ -58,7 +59,7 @@ def plan_tables(
       overrides: per table (or "*", for all that do not say otherwise) any of dim, combiner, optimizer (a
         name, or an object with a name and hyperparameters), initializer (an object) and oov_rows.
       lengths: per feature the percentiles of its tokens per example.
-      dtypes: per feature the type of its column as found in the data.
+      columns: per feature its column as found in the data; without, the column is what the feature says.
 
     Returns:
       The tables in the order in which the features first use them.
@@ -67,7 +68,7 @@ def plan_tables(
       ConfigError: an unknown key, table or vocabulary (the nearest known one is named), two vocabularies in
         one table, an empty vocabulary without out-of-vocabulary rows, or a value that breaks its rule.
     """
-    overrides, lengths, dtypes = overrides or {}, lengths or {}, dtypes or {}
+    overrides, lengths, columns = overrides or {}, lengths or {}, columns or {}
     vocabulary_of_table: dict[str, str] = {}
     planned = []
     for feature in features:
@@ -79,7 +80,7 @@ def plan_tables(
                 f"table {table!r} is fed from vocabularies {vocabulary_of_table[table]!r} and {vocabulary!r} (feature "
                 f"{name!r}): the rows of a table belong to one vocabulary; give the feature a table of its own."
             )
-        planned.append(_plan_feature(feature, table, lengths.get(name), dtypes.get(name)))
+        planned.append(_plan_feature(feature, table, lengths.get(name), columns.get(name)))
     for table in overrides:
         _check_known(table, [*vocabulary_of_table, ALL_TABLES], "a table in `tables`", "one of")
     tables = tuple(
@@ -87,6 +88,33 @@ def plan_tables(
         for table, vocabulary in vocabulary_of_table.items()
     )
     return EmbeddingConfig(tables=tables, features=tuple(planned))
+
+
+def plan_from_vocabularies(
+    features: Sequence[Mapping[str, Any]],
+    vocabularies: Mapping[str, Vocabulary],
+    *,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> EmbeddingConfig:
+    """`plan_tables` with the sizes, lengths and columns that counting found out.
+
+    Raises:
+      ConfigError: as `plan_tables`; or a feature was not counted in the vocabulary that it names.
+    """
+    found: dict[str, FeatureSummary] = {}
+    for feature in features:
+        _check_feature(feature, vocabularies)
+        fed = vocabularies[feature["vocabulary"]].features
+        what = f"a feature of vocabulary {feature['vocabulary']!r}"
+        _check_known(feature["name"], fed, what, "one that the vocabulary was counted from,")
+        found[feature["name"]] = fed[feature["name"]]
+    return plan_tables(
+        features,
+        {name: len(vocabulary) for name, vocabulary in vocabularies.items()},
+        overrides=overrides,
+        lengths={name: summary.lengths for name, summary in found.items()},
+        columns={name: summary.column for name, summary in found.items()},
+    )
 
 
 def plan_report(config: EmbeddingConfig, topology: Topology | None = None) -> dict[str, Any]:
@@ -116,30 +144,36 @@ def _check_known(given: str, known: Collection[str], what: str, rule: str) -> No
     raise ConfigError(f"{what} is {given!r}: it must be {rule} {', '.join(map(repr, known))}{hint}")
 
 
-def _check_feature(feature: Mapping[str, Any], vocabulary_sizes: Mapping[str, int]) -> None:
+def _check_feature(feature: Mapping[str, Any], vocabularies: Collection[str]) -> None:
     for key in feature:
         _check_known(key, _FEATURE_KEYS, f"a key of feature {feature.get('name')!r}", "one of")
     for key in ("name", "vocabulary"):
         if not isinstance(feature.get(key), str):
             raise ConfigError(f"`{key}` of feature {dict(feature)!r} is {feature.get(key)!r}: it must be a name.")
-    _check_known(feature["vocabulary"], vocabulary_sizes, f"`vocabulary` of feature {feature['name']!r}", "one of")
+    _check_known(feature["vocabulary"], vocabularies, f"`vocabulary` of feature {feature['name']!r}", "one of")
 
 
 def _plan_feature(
-    feature: Mapping[str, Any], table: str, lengths: Mapping[str, float] | None, dtype: str | None
+    feature: Mapping[str, Any], table: str, lengths: Mapping[str, float] | None, found: ColumnConfig | None
 ) -> FeatureConfig:
     name = feature["name"]
-    column: dict[str, Any] = {"name": name, **(feature.get("column") or {})}
-    if dtype is not None:
-        column["dtype"] = dtype
+    given: dict[str, Any] = {"name": name, **(feature.get("column") or {})}
     try:
-        column_config = ColumnConfig(**column)
+        column = ColumnConfig(**given)
     except TypeError as error:
         raise ConfigError(f"`column` of feature {name!r} is {feature.get('column')!r}: {error}.") from error
+    if found is not None:
+        for key in ("name", "separator", "after_transform"):
+            if getattr(found, key) != getattr(column, key):
+                raise ConfigError(
+                    f"`{key}` of feature {name!r}'s column is {getattr(column, key)!r}, but its vocabulary was counted "
+                    f"with {getattr(found, key)!r}: give VocabularyGen and TableConfigGen the same features."
+                )
+        column = found
     length = feature.get("max_sequence_length") or 0
     if isinstance(length, str):
         length = _measured_length(name, length, lengths or {})
-    return FeatureConfig(name=name, table=table, column=column_config, max_sequence_length=length)
+    return FeatureConfig(name=name, table=table, column=column, max_sequence_length=length)
 
 
 def _measured_length(feature: str, percentile: str, lengths: Mapping[str, float]) -> int:

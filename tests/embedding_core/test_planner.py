@@ -1,15 +1,17 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedding_core.config import EmbeddingConfig
+from embedding_core.config import ColumnConfig, EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Adagrad, Adam
-from embedding_core.planner import default_dim, plan_report, plan_tables
+from embedding_core.planner import default_dim, plan_from_vocabularies, plan_report, plan_tables
 from embedding_core.topology import named_topology
+from embedding_core.vocabulary import FeatureSummary, Vocabulary
 
 USER = {"name": "user", "vocabulary": "customer", "column": {"name": "CustomerID", "private": True}}
 BASKET = {"name": "basket", "vocabulary": "item", "column": {"name": "basket", "multivalent": True}}
@@ -65,8 +67,32 @@ def test_sequence_length_auto_is_the_95th_percentile():
     assert "gave no lengths" in refusal({**BASKET, "max_sequence_length": "auto"})
 
 
-def test_dtype_found_in_the_data_goes_into_the_column():
-    assert plan(ITEM, dtypes={"item": "int64"}).feature("item").column.dtype == "int64"
+def counted(vocabulary: str, size: int, *columns: ColumnConfig) -> Vocabulary:
+    summary = {"rows": 9, "missing": 0, "token_count": 9, "lengths": {"p95": 4}}
+    return Vocabulary(
+        name=vocabulary,
+        tokens=pa.array([b"%d" % i for i in range(size)], pa.large_binary()),
+        counts=np.ones(size, np.int64),
+        total_count=size,
+        distinct=size,
+        features={column.name: FeatureSummary(column=column, **summary) for column in columns},
+    )
+
+
+def test_plan_from_vocabularies_takes_what_counting_found():
+    vocabulary = counted("item", 9, ColumnConfig(name="item", dtype="int64", multivalent=True))
+    config = plan_from_vocabularies([{**ITEM, "max_sequence_length": "auto"}], {"item": vocabulary})
+    assert config.table("item").vocabulary_size == 10
+    assert config.feature("item").max_sequence_length == 4
+    assert config.feature("item").column == ColumnConfig(name="item", dtype="int64", multivalent=True)
+
+
+def test_plan_from_vocabularies_that_were_counted_otherwise_is_refused():
+    vocabularies = {"item": counted("item", 9, ColumnConfig(name="item", separator=","))}
+    with pytest.raises(ConfigError, match="`separator` of feature 'item'"):
+        plan_from_vocabularies([ITEM], vocabularies)
+    with pytest.raises(ConfigError, match="did you mean 'item'"):
+        plan_from_vocabularies([{**ITEM, "name": "itm"}], vocabularies)
 
 
 def test_feature_with_a_table_of_its_own_shares_only_the_vocabulary():

@@ -1,0 +1,112 @@
+"""The executor of TableConfigGen: glue between artifacts and `embedding_core.planner`."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from tfx import types
+from tfx.dsl.components.base import base_executor
+from tfx.dsl.io import fileio
+from tfx.types import artifact_utils
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
+from embedding_core.planner import plan_from_vocabularies, plan_report
+from embedding_core.topology import GIB, named_topology
+from embedding_core.vocabulary import load_vocabularies
+
+__all__ = ["CONFIG_FILE", "DIGESTS_FILE", "PLAN_FILE", "Executor"]
+
+VOCABULARIES_KEY = "vocabularies"
+FEATURES_KEY = "features"
+TABLES_KEY = "tables"
+TOPOLOGY_KEY = "topology"
+TABLE_CONFIGS_KEY = "table_configs"
+
+CONFIG_FILE = "embedding_config.json"
+PLAN_FILE = "plan.json"
+DIGESTS_FILE = "vocabularies.json"
+
+
+class Executor(base_executor.BaseExecutor):
+    """Plans tables from vocabularies."""
+
+    def Do(  # noqa: N802
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Write the tables, their memory plan and the digests of their vocabularies.
+
+        Args:
+          input_dict: `vocabularies`.
+          output_dict: `table_configs`, one artifact.
+          exec_properties: `features`, `tables` (JSON) and `topology`.
+
+        Raises:
+          ConfigError: a wish breaks its rule, or the tables do not fit the topology.
+          VocabularyError: a vocabulary is damaged.
+        """
+        vocabularies = load_vocabularies(
+            artifact_utils.get_single_uri(input_dict[VOCABULARIES_KEY]),
+            open_file=fileio.open,
+            list_folder=fileio.listdir,
+        )
+        config = plan_from_vocabularies(
+            _parsed(FEATURES_KEY, exec_properties[FEATURES_KEY], list),
+            vocabularies,
+            overrides=_parsed(TABLES_KEY, exec_properties.get(TABLES_KEY) or "{}", dict),
+        )
+        topology = exec_properties.get(TOPOLOGY_KEY)
+        report = plan_report(config, named_topology(topology) if topology else None)
+        _check_fits(report)
+        used = {table.vocabulary: vocabularies[table.vocabulary].digest for table in config.tables if table.vocabulary}
+        artifact = artifact_utils.get_single_instance(output_dict[TABLE_CONFIGS_KEY])
+        _write(artifact, config, report, used)
+
+
+def _parsed(key: str, text: str, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"`{key}` is {text!r}: it must be JSON ({error}).") from error
+    if not isinstance(value, kind):
+        raise ConfigError(f"`{key}` is {text!r}: it must be a JSON {'list' if kind is list else 'object'}.")
+    return value
+
+
+def _check_fits(report: dict[str, Any]) -> None:
+    plan = report["topology"]
+    if plan is None or plan["fits"]:
+        return
+    core = {name: table["fullest_core_bytes"] / GIB for name, table in plan["tables"].items()}
+    tables = ", ".join(f"{name!r} ({core[name]:.1f} GiB)" for name in plan["over_budget"])
+    raise ConfigError(
+        f"the tables and their slots need {plan['fullest_core_bytes'] / GIB:.1f} GiB on the fullest core of `topology` "
+        f"{plan['name']!r}, which has {plan['bytes_per_core'] / GIB:.0f}: without {tables} the rest would fit; give "
+        "those a smaller `dim` or a larger `min_count`, or take a larger slice."
+    )
+
+
+def _write(artifact: types.Artifact, config: EmbeddingConfig, report: dict[str, Any], digests: dict[str, str]) -> None:
+    fileio.makedirs(artifact.uri)
+    texts = {
+        CONFIG_FILE: config.to_json(),
+        PLAN_FILE: json.dumps(report, indent=2),
+        DIGESTS_FILE: json.dumps(digests, indent=2, sort_keys=True),
+    }
+    for name, text in texts.items():
+        with fileio.open(os.path.join(artifact.uri, name), "w") as file:
+            file.write(text + "\n")
+    total = report["total"]
+    artifact.put_facts(
+        tables=len(config.tables),
+        features=len(config.features),
+        rows=total["rows"],
+        bytes=total["table_bytes"] + total["slot_bytes"],
+        topology=report["topology"]["name"] if report["topology"] else None,
+        vocabularies=digests,
+    )

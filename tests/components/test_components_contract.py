@@ -1,0 +1,96 @@
+"""One contract for every component: what a folder under `components/` must be."""
+
+import ast
+import importlib
+import pathlib
+import re
+
+import pytest
+
+import components
+
+ROOT = pathlib.Path(components.__file__).parent
+TREE = ast.parse((ROOT / "artifacts.py").read_text())  # read, not imported: collecting tests must not load TFX
+ARTIFACTS = [node.name for node in TREE.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/component.py"))
+
+pytestmark = pytest.mark.tfx
+
+
+def face(folder: str):
+    return importlib.import_module(f"components.{folder}")
+
+
+def the_class(folder: str):
+    return getattr(face(folder), face(folder).__all__[0])
+
+
+def keys_of(spec) -> set[str]:
+    return {*spec.PARAMETERS, *spec.INPUTS, *spec.OUTPUTS}
+
+
+def literals(path: pathlib.Path) -> list[str]:
+    return [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+
+
+def test_components_exist():
+    assert FOLDERS
+
+
+def test_face_of_the_package_is_exactly_what_exists():
+    exported = {name for folder in FOLDERS for name in face(folder).__all__}
+    assert set(components.__all__) == exported | set(ARTIFACTS)
+    for name in components.__all__:
+        assert getattr(components, name).__name__ == name
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_component_folder_exports_its_component_alone(folder):
+    assert len(face(folder).__all__) == 1
+    assert the_class(folder).__module__ == f"components.{folder}.component"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_executor_is_importable_by_its_dotted_path(folder):
+    module, _, name = the_class(folder).EXECUTOR_SPEC.class_path.rpartition(".")
+    assert getattr(importlib.import_module(module), name) is the_class(folder).EXECUTOR_SPEC.executor_class
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_key_of_the_spec_is_a_constant(folder):
+    spec = the_class(folder).SPEC_CLASS
+    if not spec.__module__.startswith("components."):
+        return  # TFX's own keys are constants of TFX
+    module = importlib.import_module(f"components.{folder}.component")
+    constants = {value for name, value in vars(module).items() if name.endswith("_KEY")}
+    declared = set(literals(ROOT / folder / "component.py"))
+    assert keys_of(spec) - constants <= set(), "keys without a constant"
+    assert not keys_of(spec) & declared, "keys written out instead of their constant"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstring_names_every_output(folder):
+    component = the_class(folder)
+    described = (component.__doc__ or "").partition("Component `outputs` contains")[2]
+    missing = [key for key in component.SPEC_CLASS.OUTPUTS if f"`{key}`" not in described]
+    assert not missing
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_own_artifact_types_of_the_spec_are_exported(folder):
+    spec = the_class(folder).SPEC_CLASS
+    types = [parameter.type for parameter in (*spec.INPUTS.values(), *spec.OUTPUTS.values())]
+    own = [cls for cls in types if cls.__module__.startswith("components.")]
+    assert all(cls.__name__ in components.__all__ for cls in own)
+
+
+@pytest.mark.parametrize("name", ARTIFACTS)
+def test_artifact_type_passes_the_rule_of_kfp_v2(name):
+    from tfx.orchestration.kubeflow.v2 import compiler_utils
+    from tfx.utils import import_utils
+
+    cls = getattr(components, name)
+    assert re.fullmatch(r"[a-z][a-z0-9-_]{2,20}[.][A-Z][a-zA-Z0-9-_]{2,49}", cls.TYPE_NAME)
+    assert import_utils.import_class_by_path(cls.TYPE_NAME) is cls
+    assert not cls.PROPERTIES
+    assert compiler_utils.get_artifact_schema(cls)
