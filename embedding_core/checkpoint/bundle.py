@@ -1,0 +1,138 @@
+"""Tables in a TensorFlow tensor bundle, read and written in slices of rows: memory is bounded by a slice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from embedding_core.checkpoint.bundle_index import BundleEntry, crc32c, read_index
+from embedding_core.errors import CheckpointError
+
+__all__ = ["SLICE_BYTES", "BundleReader", "BundleWriter", "Rows", "rows_per_slice"]
+
+SLICE_BYTES = 32 * 2**20
+Rows: TypeAlias = npt.NDArray[np.float32]
+
+
+def rows_per_slice(shape: tuple[int, ...], slice_bytes: int = SLICE_BYTES) -> int:
+    """How many float32 rows of a table of that shape make one slice; at least one."""
+    return max(1, slice_bytes // (4 * int(np.prod(shape[1:], dtype=np.int64)) or 1))
+
+
+def _spec(shape: tuple[int, ...], start: int, count: int) -> str:
+    """The `shape_and_slice` of TensorFlow's SaveV2 and RestoreV2."""
+    rest = "".join(f":0,{size}" for size in shape[1:])
+    return f"{' '.join(map(str, shape))} {start},{count}{rest}"
+
+
+class BundleReader:
+    """Reads a checkpoint that TensorFlow or `BundleWriter` wrote.
+
+    Attributes:
+      prefix: path of the checkpoint without '.index'.
+      entries: every tensor by its key.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        """Open the checkpoint.
+
+        Raises:
+          CheckpointError: its index is missing or damaged.
+        """
+        self.prefix = prefix
+        self._shards, self.entries = read_index(prefix)
+
+    def scalar(self, key: str) -> int:
+        """The value of a small integer tensor."""
+        return int(
+            tf.raw_ops.RestoreV2(
+                prefix=self.prefix, tensor_names=[key], shape_and_slices=[""], dtypes=[self.entries[key].dtype]
+            )[0].numpy()
+        )
+
+    def slices(self, key: str, slice_bytes: int = SLICE_BYTES) -> Iterator[tuple[int, Rows]]:
+        """The rows of a float32 table, a slice after the other: (number of its first row, rows).
+
+        Checksums are verified: of a tensor saved whole with its last slice, so nothing may be published
+        before the iterator ends.
+
+        Raises:
+          CheckpointError: the data are damaged or missing.
+        """
+        entry = self.entries[key]
+        read = self._restored if entry.sliced else self._from_file
+        try:
+            yield from read(key, entry, rows_per_slice(entry.shape, slice_bytes))
+        except tf.errors.OpError as error:
+            raise CheckpointError(
+                f"{key!r} of {self.prefix!r} cannot be read ({error.message}): take another checkpoint."
+            ) from error
+
+    def _restored(self, key: str, entry: BundleEntry, count: int) -> Iterator[tuple[int, Rows]]:
+        rows = entry.shape[0]
+        for start in range(0, rows, count):
+            spec = _spec(entry.shape, start, min(count, rows - start))
+            tensors = tf.raw_ops.RestoreV2(
+                prefix=self.prefix, tensor_names=[key], shape_and_slices=[spec], dtypes=[entry.dtype]
+            )
+            yield start, tensors[0].numpy()
+
+    def _from_file(self, key: str, entry: BundleEntry, count: int) -> Iterator[tuple[int, Rows]]:
+        path = f"{self.prefix}.data-{entry.shard:05d}-of-{self._shards:05d}"
+        row_bytes = entry.size // entry.shape[0]
+        checksum = 0
+        with tf.io.gfile.GFile(path, "rb") as file:
+            file.seek(entry.offset)
+            for start in range(0, entry.shape[0], count):
+                wanted = min(count, entry.shape[0] - start) * row_bytes
+                data = file.read(wanted)
+                if len(data) != wanted:
+                    raise CheckpointError(f"{path!r} is too short for {key!r}: take another checkpoint.")
+                checksum = crc32c(data, checksum)
+                yield start, np.frombuffer(data, np.float32).reshape(-1, *entry.shape[1:])
+        if checksum != entry.crc32c:
+            raise CheckpointError(f"{key!r} in {path!r} has another checksum than its index: take another checkpoint.")
+
+
+class BundleWriter:
+    """Writes tables slice by slice; `close` makes them one checkpoint that plain TensorFlow reads whole.
+
+    Small tables are written together. Nothing is at `prefix` before `close`.
+    """
+
+    def __init__(self, prefix: str, slice_bytes: int = SLICE_BYTES) -> None:
+        """Start a checkpoint at `prefix`; parts are kept in a folder beside it until `close`."""
+        self._prefix = prefix
+        self._slice_bytes = slice_bytes
+        self._parts: list[str] = []
+        self._pending: dict[str, tuple[str, Rows]] = {}
+        self._bytes = 0
+
+    def add(self, key: str, shape: tuple[int, ...], start: int, rows: Rows) -> None:
+        """Add rows `start`, `start + 1`, ... of the table under `key`; every row once, in any order."""
+        if key in self._pending or self._bytes + rows.nbytes > self._slice_bytes:
+            self._flush()
+        self._pending[key] = (_spec(shape, start, len(rows)), rows)
+        self._bytes += rows.nbytes
+
+    def close(self) -> None:
+        """Write what is left and make one checkpoint of the parts."""
+        self._flush()
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=self._parts, destination_prefix=self._prefix, delete_old_dirs=True
+        )
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        part = os.path.join(f"{self._prefix}.parts", f"part-{len(self._parts):05d}")
+        specs: list[str] = [spec for spec, _ in self._pending.values()]
+        tensors: list[Any] = [tf.constant(rows) for _, rows in self._pending.values()]
+        tf.raw_ops.SaveV2(prefix=part, tensor_names=list(self._pending), shape_and_slices=specs, tensors=tensors)
+        self._parts.append(part)
+        self._pending, self._bytes = {}, 0

@@ -1,0 +1,176 @@
+"""The index of a TensorFlow checkpoint: where in its data files each tensor lies.
+
+TensorFlow's readers hand out a tensor that was saved whole only whole, which for a table takes as much
+memory again. With the index a tensor is read from its data file in slices. The file is a LevelDB table
+(https://github.com/google/leveldb/blob/main/doc/table_format.md) without compression, of a
+`BundleHeaderProto` under the empty key and one `BundleEntryProto` per tensor
+(tensorflow/core/protobuf/tensor_bundle.proto); all checksums are masked CRC-32C.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import google_crc32c
+import tensorflow as tf
+
+from embedding_core.errors import CheckpointError
+
+__all__ = ["BundleEntry", "crc32c", "read_index", "unmask"]
+
+_MAGIC = 0xDB4775248B80FB57
+_FOOTER_BYTES = 48
+_TRAILER_BYTES = 5
+
+
+class BundleEntry(NamedTuple):
+    """One tensor of a checkpoint.
+
+    Attributes:
+      dtype: its type. shape: its shape.
+      shard: number of the data file. offset, size: its bytes in there.
+      crc32c: checksum of the bytes, unmasked.
+      sliced: whether it was saved in slices (which are entries of their own, not listed here).
+    """
+
+    dtype: tf.DType
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    crc32c: int
+    sliced: bool
+
+
+def crc32c(data: bytes, before: int = 0) -> int:
+    """CRC-32C of the data, going on from that of what came before."""
+    return int(google_crc32c.extend(before, data))
+
+
+def unmask(masked: int) -> int:
+    """The checksum that TensorFlow and LevelDB store rotated and offset."""
+    rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
+    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
+
+
+def read_index(prefix: str) -> tuple[int, dict[str, BundleEntry]]:
+    """Read `<prefix>.index`.
+
+    Returns:
+      The number of data files, and every tensor by its key.
+
+    Raises:
+      CheckpointError: the file is missing, damaged, or compressed.
+    """
+    path = f"{prefix}.index"
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            data = file.read()
+        shards, entries = 1, {}
+        for key, value in _records(data):
+            if not key:
+                shards = int(_fields(value).get(1, [1])[0])
+            elif not key.startswith(b"\0"):  # the slices of tensors saved in slices
+                entries[key.decode()] = _entry(value)
+    except tf.errors.NotFoundError as error:
+        raise CheckpointError(f"{path!r} does not exist: give the prefix of a checkpoint, without '.index'.") from error
+    except (ValueError, IndexError, KeyError, TypeError, struct.error, tf.errors.OpError) as error:
+        raise CheckpointError(
+            f"{path!r} is no readable checkpoint index ({error}): take another checkpoint."
+        ) from error
+    return shards, entries
+
+
+def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    footer = data[-_FOOTER_BYTES:]
+    if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
+        raise ValueError("its last bytes are not those of an index")
+    _, at = _varint(footer, 0)  # offset and size of the meta-index, which is empty
+    _, at = _varint(footer, at)
+    for _, handle in _block(data, *_handle(footer, at)):
+        yield from _block(data, *_handle(handle, 0))
+
+
+def _handle(data: bytes, at: int) -> tuple[int, int]:
+    offset, at = _varint(data, at)
+    return offset, _varint(data, at)[0]
+
+
+def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    checked = data[offset : offset + size + 1]
+    if unmask(struct.unpack("<I", data[offset + size + 1 : offset + size + _TRAILER_BYTES])[0]) != crc32c(checked):
+        raise ValueError("a block has another checksum")
+    if checked[-1] != 0:
+        raise ValueError("a block is compressed")
+    restarts = struct.unpack("<I", checked[-5:-1])[0]
+    end = size - 4 - 4 * restarts
+    at, key = 0, b""
+    while at < end:
+        shared, at = _varint(checked, at)
+        fresh, at = _varint(checked, at)
+        length, at = _varint(checked, at)
+        key = key[:shared] + checked[at : at + fresh]
+        at += fresh
+        yield key, checked[at : at + length]
+        at += length
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
+
+
+def _fields(data: bytes) -> dict[int, list[int | bytes]]:
+    """The fields of a serialized protocol buffer: per number its values, messages as bytes."""
+    found: dict[int, list[int | bytes]] = {}
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        value: int | bytes
+        if tag & 7 == 0:
+            value, at = _varint(data, at)
+        elif tag & 7 == 2:
+            length, at = _varint(data, at)
+            value, at = data[at : at + length], at + length
+        elif tag & 7 == 5:
+            value, at = struct.unpack_from("<I", data, at)[0], at + 4
+        else:
+            raise ValueError(f"a field of type {tag & 7}")
+        found.setdefault(tag >> 3, []).append(value)
+    return found
+
+
+def _entry(data: bytes) -> BundleEntry:
+    fields = _fields(data)
+    shape = _fields(_bytes(fields, 2))
+    return BundleEntry(
+        dtype=tf.dtypes.as_dtype(_int(fields, 1)),
+        shape=tuple(_int(_fields(dim), 1) for dim in shape.get(2, []) if isinstance(dim, bytes)),
+        shard=_int(fields, 3),
+        offset=_int(fields, 4),
+        size=_int(fields, 5),
+        crc32c=unmask(_int(fields, 6)),
+        sliced=7 in fields,
+    )
+
+
+def _int(fields: dict[int, list[int | bytes]], number: int) -> int:
+    value = fields.get(number, [0])[0]
+    if not isinstance(value, int):
+        raise ValueError(f"field {number} is no number")
+    return value
+
+
+def _bytes(fields: dict[int, list[int | bytes]], number: int) -> bytes:
+    value = fields.get(number, [b""])[0]
+    if not isinstance(value, bytes):
+        raise ValueError(f"field {number} is no message")
+    return value

@@ -1,0 +1,107 @@
+"""From an embedding checkpoint into the variables of an engine, slice by slice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader
+from embedding_core.checkpoint.manifest import BUNDLE, Manifest, table_shapes, verify
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import CheckpointError
+
+__all__ = ["check_digests", "load_checkpoint_into"]
+
+
+def load_checkpoint_into(
+    folder: str | os.PathLike[str],
+    tables: Mapping[str, tf.Variable],
+    config: EmbeddingConfig,
+    *,
+    vocabulary_digests: Mapping[str, str],
+    slots: bool = True,
+    slice_bytes: int = SLICE_BYTES,
+) -> Manifest:
+    """Fill variables with the rows of an embedding checkpoint of the same tables and vocabularies.
+
+    Args:
+      folder: the checkpoint; its files are verified first.
+      tables: the variables, float32 [rows, dim], by `<table>` and `<table>/<slot>`.
+      config: the tables they belong to.
+      vocabulary_digests: the digest of every vocabulary in use now.
+      slots: whether slots are loaded too.
+      slice_bytes: bytes of a table held in memory at once.
+
+    Raises:
+      CheckpointError: a file is damaged, or a table, slot, shape, optimizer or vocabulary differs (all
+        differences are named). The variables are as they were then.
+    """
+    folder = os.fspath(folder)
+    manifest = verify(folder)
+    wanted = {key: shape for key, shape in table_shapes(config).items() if slots or "/" not in key}
+    _check(folder, manifest, wanted, tables, config, slots)
+    check_digests(folder, manifest, vocabulary_digests)
+    reader = BundleReader(os.path.join(folder, BUNDLE))
+    for key in wanted:
+        for start, rows in reader.slices(key, slice_bytes):
+            indices = tf.range(start, start + len(rows), dtype=tf.int64)
+            tables[key].scatter_update(tf.IndexedSlices(tf.constant(rows), indices))
+    return manifest
+
+
+def check_digests(folder: str, manifest: Manifest, vocabulary_digests: Mapping[str, str]) -> None:
+    """Refuse a checkpoint whose rows belong to other vocabularies than those in use.
+
+    Raises:
+      CheckpointError: a vocabulary has another digest, or is not in use.
+    """
+    for name, digest in manifest.vocabularies.items():
+        if vocabulary_digests.get(name) != digest:
+            raise CheckpointError(
+                f"rows of checkpoint {folder!r} belong to vocabulary {name!r} with digest {digest[:12]}..., in use is "
+                f"{(vocabulary_digests.get(name) or 'none')[:12]}...: every token would read another token's row; "
+                "remap the rows by token first (CheckpointLoader)."
+            )
+
+
+def _check(
+    folder: str,
+    manifest: Manifest,
+    wanted: Mapping[str, tuple[int, ...]],
+    tables: Mapping[str, tf.Variable],
+    config: EmbeddingConfig,
+    slots: bool,
+) -> None:
+    stored = {key: shape for key, shape in table_shapes(manifest.config).items() if slots or "/" not in key}
+    problems = [f"{key!r} is not in the checkpoint" for key in wanted if key not in stored]
+    problems += [f"{key!r} of the checkpoint is of no configured table" for key in stored if key not in wanted]
+    problems += [f"no variable is given for {key!r}" for key in wanted if key not in tables]
+    for key in wanted:
+        if key in stored and stored[key] != wanted[key]:
+            problems.append(f"{key!r} has shape {list(stored[key])} in the checkpoint instead of {list(wanted[key])}")
+        if key in tables and tuple(tables[key].shape) != wanted[key]:
+            problems.append(f"the variable of {key!r} has shape {list(tables[key].shape)}")
+    problems += _other_layout(manifest.config, config, slots)
+    if problems:
+        raise CheckpointError(
+            f"checkpoint {folder!r} is not of these tables: {'; '.join(problems)}. Use the table configuration that "
+            "it was written with, or bring it to the new one with CheckpointLoader."
+        )
+
+
+def _other_layout(stored: EmbeddingConfig, config: EmbeddingConfig, slots: bool) -> list[str]:
+    problems = []
+    for table in config.tables:
+        old = {other.name: other for other in stored.tables}.get(table.name)
+        if old is None:
+            continue
+        if slots and type(old.optimizer) is not type(table.optimizer):
+            problems.append(f"slots of {table.name!r} are of {old.optimizer!r} instead of {table.optimizer!r}")
+        if (old.vocabulary, old.oov_rows) != (table.vocabulary, table.oov_rows):
+            problems.append(
+                f"{table.name!r} belongs to vocabulary {old.vocabulary!r} with {old.oov_rows} out-of-vocabulary rows "
+                f"instead of {table.vocabulary!r} with {table.oov_rows}"
+            )
+    return problems

@@ -1,0 +1,160 @@
+"""From a training checkpoint to an embedding checkpoint: logical tables and slots by name, without topology."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Literal
+
+import numpy as np
+
+from embedding_core.checkpoint.atomic import publish_folder
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, BundleWriter, Rows
+from embedding_core.checkpoint.manifest import BUNDLE, Manifest, read_manifest, table_shapes, write_manifest
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import CheckpointError
+
+__all__ = ["needed_digests", "retrieve", "training_key", "write_tables"]
+
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_STEP = f"step{_VALUE}"
+Progress = Callable[[str, int, int], None]
+
+
+def training_key(key: str, root: str = "embedding") -> str:
+    """Where a table (`t`) or slot (`t/momenta`) is in a `tf.train.Checkpoint` that holds the tables at `root`."""
+    return f"{root}/{key.replace('.', '..').replace('/', '.S')}{_VALUE}"
+
+
+def retrieve(
+    training_checkpoint: str | os.PathLike[str],
+    config: EmbeddingConfig,
+    destination: str | os.PathLike[str],
+    *,
+    vocabulary_digests: Mapping[str, str],
+    step: int | None = None,
+    root: str = "embedding",
+    nonfinite: Literal["error", "keep"] = "error",
+    slice_bytes: int = SLICE_BYTES,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Write the tables and slots of a training checkpoint as an embedding checkpoint.
+
+    Args:
+      training_checkpoint: prefix of a `tf.train.Checkpoint`, without '.index'.
+      config: the tables and their optimizers; a table without an optimizer has no slots.
+      destination: the folder to write, which must not exist or be empty.
+      vocabulary_digests: the digest of every vocabulary that the tables' rows belong to.
+      step: training step; None reads it from the checkpoint (0 where it holds none).
+      root: name under which the training checkpoint holds the tables.
+      nonfinite: whether a NaN or infinity in a table or slot is an "error" or is kept and counted.
+      slice_bytes: bytes of a table held in memory at once.
+      progress: called with table, rows done and rows in total.
+
+    Raises:
+      CheckpointError: tables or slots are missing, there are others, shapes differ (all are named), the
+        checkpoint is damaged, a row is not finite, or the destination is not empty. Nothing is written then.
+    """
+    reader = BundleReader(os.fspath(training_checkpoint))
+    shapes = table_shapes(config)
+    _check_keys(reader, shapes, root)
+    if step is None:
+        step = reader.scalar(_STEP) if _STEP in reader.entries else 0
+
+    def rows_of(key: str) -> Iterable[tuple[int, Rows]]:
+        return reader.slices(training_key(key, root), slice_bytes)
+
+    manifest = Manifest(step=step, config=config, vocabularies=needed_digests(config, vocabulary_digests))
+    return write_tables(destination, manifest, rows_of, nonfinite=nonfinite, slice_bytes=slice_bytes, progress=progress)
+
+
+def needed_digests(config: EmbeddingConfig, digests: Mapping[str, str]) -> dict[str, str]:
+    """The digests of the vocabularies that the tables name.
+
+    Raises:
+      CheckpointError: the digest of one of them is not given.
+    """
+    needed = sorted({table.vocabulary for table in config.tables if table.vocabulary is not None})
+    missing = [name for name in needed if name not in digests]
+    if missing:
+        raise CheckpointError(
+            f"no digest is given for vocabularies {missing}: rows without their vocabulary cannot be trusted later."
+        )
+    return {name: digests[name] for name in needed}
+
+
+def write_tables(
+    destination: str | os.PathLike[str],
+    manifest: Manifest,
+    rows_of: Callable[[str], Iterable[tuple[int, Rows]]],
+    *,
+    nonfinite: Literal["error", "keep"] = "error",
+    slice_bytes: int = SLICE_BYTES,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Write an embedding checkpoint from slices of rows.
+
+    Args:
+      destination: the folder to write, which must not exist or be empty.
+      manifest: step, config and vocabularies; its files and non-finite rows are found here.
+      rows_of: gives the slices of a table or slot: (number of the first row, rows).
+      nonfinite: as in `retrieve`.
+      slice_bytes: as in `retrieve`.
+      progress: as in `retrieve`.
+
+    Returns:
+      The manifest as written.
+    """
+    bad: dict[str, int] = {}
+    with publish_folder(destination) as folder:
+        writer = BundleWriter(os.path.join(folder, BUNDLE), slice_bytes)
+        for key, shape in table_shapes(manifest.config).items():
+            for start, rows in rows_of(key):
+                count = int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
+                if count:
+                    bad[key] = bad.get(key, 0) + count
+                writer.add(key, shape, start, rows)
+                if progress is not None:
+                    progress(key, start + len(rows), shape[0])
+        _check_finite(bad, nonfinite)
+        writer.close()
+        write_manifest(
+            folder,
+            Manifest(
+                step=manifest.step, config=manifest.config, vocabularies=manifest.vocabularies, nonfinite_rows=bad
+            ),
+        )
+    return read_manifest(destination)
+
+
+def _check_finite(bad: Mapping[str, int], nonfinite: str) -> None:
+    if bad and nonfinite == "error":
+        told = ", ".join(f"{key!r}: {count} rows" for key, count in sorted(bad.items()))
+        raise CheckpointError(
+            f"rows hold a NaN or an infinity ({told}): training diverged; lower the learning rate or set `clipvalue`, "
+            "or keep them with `nonfinite`='keep'."
+        )
+
+
+def _check_keys(reader: BundleReader, shapes: Mapping[str, tuple[int, ...]], root: str) -> None:
+    wanted = {training_key(key, root): (key, shape) for key, shape in shapes.items()}
+    problems = []
+    for stored, (key, shape) in wanted.items():
+        entry = reader.entries.get(stored)
+        if entry is None:
+            problems.append(f"{key!r} is missing")
+        elif entry.shape != shape or entry.dtype.name != "float32":
+            problems.append(f"{key!r} is {entry.dtype.name} {list(entry.shape)} instead of float32 {list(shape)}")
+    problems += [f"{key!r} is of no configured table" for key in _extra(reader.entries, wanted, root)]
+    if problems:
+        raise CheckpointError(
+            f"training checkpoint {reader.prefix!r} is not of these tables: {'; '.join(problems)}. "
+            "Use the table configuration that it was trained with."
+        )
+
+
+def _extra(stored: Collection[str], wanted: Collection[str], root: str) -> list[str]:
+    prefix = f"{root}/"
+    names = [key[len(prefix) : -len(_VALUE)] for key in stored if key.startswith(prefix) and key.endswith(_VALUE)]
+    extra = [name for name in names if "/" not in name and f"{prefix}{name}{_VALUE}" not in wanted]
+    return sorted(name.replace(".S", "/").replace("..", ".") for name in extra)

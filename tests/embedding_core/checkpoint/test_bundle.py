@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from embedding_core.checkpoint.bundle import BundleReader, BundleWriter, rows_per_slice
+from embedding_core.errors import CheckpointError
+
+
+def rows(count: int, dim: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
+
+
+def write(prefix, tables, slice_bytes: int) -> str:
+    writer = BundleWriter(str(prefix), slice_bytes)
+    for key, table in tables.items():
+        step = rows_per_slice(table.shape, slice_bytes)
+        for start in range(0, len(table), step):
+            writer.add(key, table.shape, start, table[start : start + step])
+    writer.close()
+    return str(prefix)
+
+
+def read(reader: BundleReader, key: str, slice_bytes: int) -> np.ndarray:
+    table = np.full(reader.entries[key].shape, np.nan, np.float32)
+    for start, part in reader.slices(key, slice_bytes):
+        table[start : start + len(part)] = part
+    return table
+
+
+def test_sliced_bundle_is_read_whole_by_plain_tensorflow(tmp_path):
+    tables = {"t": rows(101, 8), "t/momenta": rows(101, 8, 1), "a.b": rows(3, 5)}
+    prefix = write(tmp_path / "tables", tables, 1000)
+    reader = tf.train.load_checkpoint(prefix)
+    assert set(reader.get_variable_to_shape_map()) == set(tables)
+    for key, table in tables.items():
+        np.testing.assert_array_equal(reader.get_tensor(key), table)
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 100, 10**6])
+def test_sliced_bundle_is_read_back_in_any_slices(tmp_path, slice_bytes):
+    table = rows(37, 4)
+    reader = BundleReader(write(tmp_path / "tables", {"t": table}, 128))
+    assert reader.entries["t"].sliced
+    np.testing.assert_array_equal(read(reader, "t", slice_bytes), table)
+
+
+def test_writer_leaves_no_parts(tmp_path):
+    write(tmp_path / "tables", {"t": rows(50, 4)}, 128)
+    assert all(path.name.startswith("tables.") and path.is_file() for path in tmp_path.iterdir())
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """A checkpoint of tf.train.Checkpoint, whose tensors are not sliced."""
+    table = rows(400, 8)
+    names = {f"table_{i}": tf.Variable(rows(9, 2, i)) for i in range(60)}
+    return tf.train.Checkpoint(t=tf.Variable(table), step=tf.Variable(7, dtype=tf.int64), **names).write(
+        str(tmp_path / "ckpt")
+    ), table
+
+
+def test_whole_tensor_is_read_in_slices(whole):
+    prefix, table = whole
+    reader = BundleReader(prefix)
+    np.testing.assert_array_equal(read(reader, "t/.ATTRIBUTES/VARIABLE_VALUE", 1000), table)
+    np.testing.assert_array_equal(read(reader, "table_33/.ATTRIBUTES/VARIABLE_VALUE", 1000), rows(9, 2, 33))
+    assert reader.scalar("step/.ATTRIBUTES/VARIABLE_VALUE") == 7
+
+
+def test_index_agrees_with_tensorflow_reader(whole):
+    prefix, _ = whole
+    entries = BundleReader(prefix).entries
+    told = tf.train.load_checkpoint(prefix)
+    shapes = told.get_variable_to_shape_map()
+    assert {key: list(entry.shape) for key, entry in entries.items()} == shapes
+    assert {key: entry.dtype for key, entry in entries.items()} == told.get_variable_to_dtype_map()
+
+
+def test_every_flipped_bit_of_the_index_is_refused_or_harmless(whole):
+    prefix, _ = whole
+    path, good = f"{prefix}.index", BundleReader(prefix)
+    data = bytearray(tf.io.gfile.GFile(path, "rb").read())
+    random = np.random.default_rng(3)
+    for at in random.integers(len(data), size=200):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << int(random.integers(8))
+        with open(path, "wb") as file:
+            file.write(damaged)
+        try:
+            assert BundleReader(prefix).entries == good.entries
+        except CheckpointError:
+            continue
+
+
+def test_flipped_bit_of_the_data_is_refused(whole):
+    prefix, _ = whole
+    reader = BundleReader(prefix)
+    entry = reader.entries["t/.ATTRIBUTES/VARIABLE_VALUE"]
+    with open(f"{prefix}.data-00000-of-00001", "r+b") as file:
+        file.seek(entry.offset + 12345)
+        byte = file.read(1)[0]
+        file.seek(entry.offset + 12345)
+        file.write(bytes([byte ^ 4]))
+    with pytest.raises(CheckpointError, match="another checksum"):
+        read(reader, "t/.ATTRIBUTES/VARIABLE_VALUE", 1000)
+
+
+def test_truncated_data_is_refused(whole):
+    prefix, _ = whole
+    with open(f"{prefix}.data-00000-of-00001", "r+b") as file:
+        file.truncate(5000)
+    with pytest.raises(CheckpointError, match="too short"):
+        read(BundleReader(prefix), "t/.ATTRIBUTES/VARIABLE_VALUE", 1000)
+
+
+def test_missing_checkpoint_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="does not exist"):
+        BundleReader(str(tmp_path / "none"))

@@ -1,0 +1,212 @@
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from embedding_core.checkpoint import load_checkpoint_into, read_manifest, retrieve, table_shapes, verify
+from embedding_core.checkpoint.atomic import publish_folder
+from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.errors import CheckpointError
+from embedding_core.optimizers import SGD, Adam, Optimizer
+
+DIGESTS = {"item": "a" * 64}
+
+
+def config(rows: int = 23, dim: int = 3, optimizer: Optimizer | None = None, name: str = "item") -> EmbeddingConfig:
+    """Two tables; names with dots must survive TensorFlow's escapes."""
+    item = TableConfig(
+        name=name, vocabulary_size=rows, dim=dim, optimizer=optimizer or Adam(), vocabulary="item", oov_rows=1
+    )
+    raw = TableConfig(name="raw.ids", vocabulary_size=5, dim=2, optimizer=SGD())
+    return EmbeddingConfig(
+        tables=(item, raw), features=(FeatureConfig(name="f", table=name), FeatureConfig(name="g", table="raw.ids"))
+    )
+
+
+def variables(config: EmbeddingConfig, seed: int | None = 0) -> dict[str, tf.Variable]:
+    random = np.random.default_rng(seed)
+    make = np.zeros if seed is None else lambda shape: random.normal(size=shape)
+    return {key: tf.Variable(make(shape).astype(np.float32)) for key, shape in table_shapes(config).items()}
+
+
+def training_checkpoint(folder, tables: dict[str, tf.Variable]) -> str:
+    holder = tf.__internal__.tracking.AutoTrackable()
+    for key, variable in tables.items():
+        setattr(holder, key, variable)
+    return tf.train.Checkpoint(embedding=holder, step=tf.Variable(42, dtype=tf.int64)).write(str(folder / "ckpt"))
+
+
+def take(tmp_path, tables=None, made=None, **kwargs) -> str:
+    made = made or config()
+    prefix = training_checkpoint(tmp_path, tables or variables(made))
+    destination = str(tmp_path / "embedding")
+    retrieve(prefix, made, destination, vocabulary_digests=DIGESTS, **kwargs)
+    return destination
+
+
+def assert_equal(left: dict[str, tf.Variable], right: dict[str, tf.Variable]) -> None:
+    assert left.keys() == right.keys()
+    for key, variable in left.items():
+        np.testing.assert_array_equal(variable.numpy(), right[key].numpy(), err_msg=key)
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 64, 2**20])
+def test_retrieve_then_load_gives_the_same_tables_and_slots(tmp_path, slice_bytes):
+    trained, fresh = variables(config()), variables(config(), None)
+    folder = take(tmp_path, trained, slice_bytes=slice_bytes)
+    manifest = load_checkpoint_into(folder, fresh, config(), vocabulary_digests=DIGESTS, slice_bytes=slice_bytes)
+    assert_equal(trained, fresh)
+    assert (manifest.step, manifest.config, manifest.vocabularies) == (42, config(), DIGESTS)
+
+
+def test_plain_tensorflow_reads_the_checkpoint(tmp_path):
+    trained = variables(config())
+    reader = tf.train.load_checkpoint(os.path.join(take(tmp_path, trained), "tables"))
+    np.testing.assert_array_equal(reader.get_tensor("item/momenta"), trained["item/momenta"].numpy())
+
+
+def test_checkpoint_saved_in_shards_is_read(tmp_path):
+    trained, fresh = variables(config(rows=2001)), variables(config(rows=2001), None)
+    holder = tf.__internal__.tracking.AutoTrackable()
+    for key, variable in trained.items():
+        setattr(holder, key, variable)
+    policy = tf.train.experimental.MaxShardSizePolicy(4096)
+    options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)
+    prefix = tf.train.Checkpoint(embedding=holder).write(str(tmp_path / "ckpt"), options=options)
+    manifest = retrieve(prefix, config(rows=2001), tmp_path / "out", vocabulary_digests=DIGESTS)
+    load_checkpoint_into(tmp_path / "out", fresh, config(rows=2001), vocabulary_digests=DIGESTS)
+    assert_equal(trained, fresh)
+    assert manifest.step == 0
+
+
+def test_retrieve_names_missing_extra_and_reshaped_tables(tmp_path):
+    tables = variables(config())
+    del tables["item/velocities"]
+    tables["old/slot"] = tf.Variable(tf.zeros([2, 2]))
+    tables["raw.ids"] = tf.Variable(tf.zeros([6, 2]))
+    with pytest.raises(CheckpointError) as caught:
+        take(tmp_path, tables)
+    for part in ("'item/velocities' is missing", "'old/slot' is of no configured table", "'raw.ids' is float32 [6, 2]"):
+        assert part in str(caught.value)
+    assert not os.path.exists(tmp_path / "embedding")
+
+
+def test_nonfinite_rows_are_refused_or_counted(tmp_path):
+    tables = variables(config())
+    tables["item"][3, 1].assign(np.nan)
+    tables["item"][9, 0].assign(np.inf)
+    with pytest.raises(CheckpointError, match="'item': 2 rows"):
+        take(tmp_path, tables)
+    assert not os.path.exists(tmp_path / "embedding")
+    assert read_manifest(take(tmp_path, tables, nonfinite="keep")).nonfinite_rows == {"item": 2}
+
+
+def test_retrieve_without_a_digest_is_refused(tmp_path):
+    prefix = training_checkpoint(tmp_path, variables(config()))
+    with pytest.raises(CheckpointError, match="no digest is given"):
+        retrieve(prefix, config(), tmp_path / "out", vocabulary_digests={})
+
+
+def test_retrieve_does_not_overwrite(tmp_path):
+    take(tmp_path)
+    with pytest.raises(CheckpointError, match="already holds files"):
+        take(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (config(rows=24), r"'item' has shape \[23, 3\] in the checkpoint instead of \[24, 3\]"),
+        (config(optimizer=SGD()), "'item/momenta' of the checkpoint is of no configured table"),
+        (config(name="items"), "'items' is not in the checkpoint"),
+    ],
+)
+def test_load_refuses_other_tables_and_changes_nothing(tmp_path, other, message):
+    fresh = variables(other, None)
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint_into(take(tmp_path), fresh, other, vocabulary_digests=DIGESTS)
+    assert all(not variable.numpy().any() for variable in fresh.values())
+
+
+@pytest.mark.parametrize("digests", [{}, {"item": "b" * 64}])
+def test_load_refuses_another_vocabulary(tmp_path, digests):
+    with pytest.raises(CheckpointError, match="every token would read another token's row"):
+        load_checkpoint_into(take(tmp_path), variables(config(), None), config(), vocabulary_digests=digests)
+
+
+def test_load_without_slots_needs_the_tables_only(tmp_path):
+    trained = variables(config())
+    fresh = {key: value for key, value in variables(config(), None).items() if "/" not in key}
+    load_checkpoint_into(take(tmp_path, trained), fresh, config(), vocabulary_digests=DIGESTS, slots=False)
+    assert_equal(fresh, {key: trained[key] for key in fresh})
+
+
+def damage(path: str, how: str, random: np.random.Generator) -> None:
+    with open(path, "rb") as file:
+        data = bytearray(file.read())
+    at = int(random.integers(len(data)))
+    if how == "flip":
+        data[at] ^= 1 << int(random.integers(8))
+    else:
+        del data[at:]
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate"])
+@pytest.mark.parametrize("name", ["manifest.json", "tables.index", "tables.data-00000-of-00001"])
+def test_damaged_file_is_refused(tmp_path, name, how):
+    folder = take(tmp_path)
+    path = os.path.join(folder, name)
+    with open(path, "rb") as file:
+        good = file.read()
+    random = np.random.default_rng(5)
+    for _ in range(25):
+        damage(path, how, random)
+        with pytest.raises(CheckpointError):
+            verify(folder)
+        with open(path, "wb") as file:
+            file.write(good)
+    verify(folder)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tables.index", "tables.data-00000-of-00001"])
+def test_deleted_file_is_refused(tmp_path, name):
+    folder = take(tmp_path)
+    os.remove(os.path.join(folder, name))
+    with pytest.raises(CheckpointError, match=name):
+        verify(folder)
+
+
+def test_manifest_of_a_later_version_is_refused(tmp_path):
+    folder = take(tmp_path)
+    path = os.path.join(folder, "manifest.json")
+    with open(path) as file:
+        body = json.load(file)
+    body["version"] = 2
+    with open(path, "w") as file:
+        json.dump(body, file)
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_manifest(folder)
+
+
+def test_failed_write_leaves_nothing(tmp_path):
+    def die_half_way():
+        with publish_folder(tmp_path / "out") as folder:
+            open(os.path.join(folder, "half"), "w").close()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        die_half_way()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_orphan_of_a_dead_write_is_swept_by_the_next(tmp_path):
+    (tmp_path / ".out.tmp-dead").mkdir()
+    (tmp_path / "out").mkdir()  # an empty folder, as an orchestrator makes
+    with publish_folder(tmp_path / "out") as folder:
+        open(os.path.join(folder, "file"), "w").close()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert os.listdir(tmp_path / "out") == ["file"]
