@@ -9,21 +9,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from embedding_core.errors import ParityError
 
-__all__ = ["Difference", "ParityReport", "compare", "score_in_fresh_process"]
+__all__ = ["Difference", "ParityReport", "compare", "score_in_fresh_process", "score_signatures"]
 
-Arrays = Mapping[str, npt.NDArray[Any]]
+Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
+Inputs: TypeAlias = Sequence[bytes] | Mapping[str, Any]
 _PROGRAM = Path(__file__).with_name("scoring.py")
 
 
@@ -141,7 +143,7 @@ def _difference(name: str, expected: npt.ArrayLike, actual: npt.ArrayLike | None
 
 def score_in_fresh_process(
     saved_model_dir: str | os.PathLike[str],
-    inputs: Sequence[bytes] | Mapping[str, Any],
+    inputs: Inputs,
     signature: str = "serving_default",
     *,
     batch_size: int = 512,
@@ -162,15 +164,26 @@ def score_in_fresh_process(
     Raises:
       ParityError: it does not load, has no such signature, or fails on the rows; the message says which.
     """
-    named = inputs if isinstance(inputs, Mapping) else {"": np.asarray(list(inputs), object)}
-    if not all(len(value) for value in named.values()):
-        raise ParityError("there are no rows to score: pass at least one.")
+    requests = {signature: inputs}
+    return score_signatures(saved_model_dir, requests, batch_size=batch_size, timeout=timeout)[signature]
+
+
+def score_signatures(
+    saved_model_dir: str | os.PathLike[str],
+    requests: Mapping[str, Inputs],
+    *,
+    batch_size: int = 512,
+    timeout: float = 900.0,
+) -> dict[str, dict[str, npt.NDArray[Any]]]:
+    """As `score_in_fresh_process`, for the inputs of several signatures in one process."""
     with tempfile.TemporaryDirectory(prefix="score-") as folder:
-        _write(named, Path(folder))
+        folders = {signature: Path(folder, signature) for signature in requests}
+        for signature, inputs in requests.items():
+            _write(signature, inputs, folders[signature])
         # -I: neither the working directory nor PYTHONPATH may lend the child this project.
-        command = [sys.executable, "-I", str(_PROGRAM), os.fspath(saved_model_dir), folder, signature, str(batch_size)]
-        _run(command, os.fspath(saved_model_dir), timeout)
-        return _read(Path(folder))
+        model = os.fspath(saved_model_dir)
+        _run([sys.executable, "-I", str(_PROGRAM), model, str(batch_size), *map(str, folders.values())], model, timeout)
+        return {signature: _read(path) for signature, path in folders.items()}
 
 
 def _run(command: list[str], model: str, timeout: float) -> None:
@@ -191,14 +204,20 @@ def _run(command: list[str], model: str, timeout: float) -> None:
 
 
 def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing; it was killed, or crashed."
+    """The line of a traceback that names the error, or the last one that says anything."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    return (named or lines or ["it said nothing; it was killed, or crashed."])[-1]
 
 
-def _write(inputs: Mapping[str, Any], folder: Path) -> None:
+def _write(signature: str, inputs: Inputs, folder: Path) -> None:
     import tensorflow as tf
 
-    tensors = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
+    named = inputs if isinstance(inputs, Mapping) else {"": np.asarray(list(inputs), object)}
+    if not all(len(value) for value in named.values()):
+        raise ParityError(f"there are no rows to score with signature {signature!r}: pass at least one.")
+    tensors = {name: tf.convert_to_tensor(value) for name, value in named.items()}
+    folder.mkdir()
     for number, tensor in enumerate(tensors.values()):
         (folder / f"{number}.in").write_bytes(tf.io.serialize_tensor(tensor).numpy())
     (folder / "inputs.json").write_text(json.dumps({name: tensor.dtype.name for name, tensor in tensors.items()}))

@@ -40,25 +40,30 @@ def _score(signature: Any, inputs: dict[str, Any], batch_size: int) -> dict[str,
     return {name: tf.concat([batch[name] for batch in batches], axis=0) for name in batches[0]}
 
 
-def main(model: str, folder: str, signature: str, batch_size: str) -> None:
-    """Score the inputs in `folder` with a signature of the SavedModel in `model`; outputs go to `folder`."""
+def main(model: str, batch_size: str, *requests: str) -> None:
+    """Score requests with the SavedModel in `model`: each is a folder of inputs, named like its signature."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(model)
-    if signature not in loaded.signatures:
-        sys.exit(f"the SavedModel has no signature {signature!r}: it has {', '.join(sorted(loaded.signatures))}.")
-    run = loaded.signatures[signature]
-    inputs = _read(Path(folder))
-    if "" in inputs:  # the caller left the name of the only input to the signature
-        inputs = {next(iter(run.structured_input_signature[1])): inputs[""]}
-    outputs = _score(run, inputs, int(batch_size))
+    for request in map(Path, requests):
+        if request.name not in loaded.signatures:
+            sys.exit(f"the SavedModel has no signature {request.name!r}: it has {', '.join(loaded.signatures)}.")
+        _answer(loaded.signatures[request.name], request, int(batch_size))
     foreign = [name for name in FOREIGN if name in sys.modules]
     if foreign:
         sys.exit(f"loading the SavedModel imported {foreign[0]!r}: it must load with TensorFlow alone.")
+
+
+def _answer(signature: Any, folder: Path, batch_size: int) -> None:
+    import tensorflow as tf
+
+    inputs = _read(folder)
+    if "" in inputs:  # the caller left the name of the only input to the signature
+        inputs = {next(iter(signature.structured_input_signature[1])): inputs[""]}
+    outputs = _score(signature, inputs, batch_size)
     for number, value in enumerate(outputs.values()):
-        (Path(folder) / f"{number}.out").write_bytes(tf.io.serialize_tensor(value).numpy())
-    dtypes = {name: value.dtype.name for name, value in outputs.items()}
-    (Path(folder) / "outputs.json").write_text(json.dumps(dtypes))
+        (folder / f"{number}.out").write_bytes(tf.io.serialize_tensor(value).numpy())
+    (folder / "outputs.json").write_text(json.dumps({name: value.dtype.name for name, value in outputs.items()}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,6 @@
+"""Export of a SavedModel that looks up on CPU, holds its vocabularies, and loads with TensorFlow alone."""
+
+from embedding_core.serving.export import export_model
+from embedding_core.serving.inputs import MISSING_INT, DenseInputs, input_name
+
+__all__ = ["MISSING_INT", "DenseInputs", "export_model", "input_name"]

@@ -1,0 +1,216 @@
+"""What a serving signature reads: serialized tf.Examples, or one named tensor per raw column.
+
+Both give the same raw columns. No value of one row fails the others: an unknown token, a
+missing value, an empty list are all legal; a row that lacks a dense value which Transform requires
+is marked, and its prediction is NaN rather than that of a made-up value.
+
+The named tensors of a column (its name with every character but letters, digits and `_` replaced by `_`):
+
+====================  ======================  ========================
+column                tensor                  missing, and padding
+====================  ======================  ========================
+string                string `[B]`            ""
+int64                 int64 `[B]`             `MISSING_INT`, -2**63
+float32               float32 `[B]`           NaN
+multivalent           `[B, n]`, padded        as above, any place
+====================  ======================  ========================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from embedding_core.config import ColumnConfig
+from embedding_core.errors import ConfigError
+from embedding_core.tokens import parse_spec
+
+__all__ = ["MISSING_INT", "Columns", "DenseInputs", "RawColumns", "input_name"]
+
+MISSING_INT = -(2**63)
+Raw: TypeAlias = "dict[str, Any]"
+
+_DTYPES = {"string": tf.string, "int64": tf.int64, "float32": tf.float32}
+_MISSING = {tf.string: "", tf.int64: MISSING_INT, tf.float32: float("nan")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseInputs:
+    """Where the dense inputs of a model come from.
+
+    Attributes:
+      names: the model's dense inputs.
+      spec: how to read the raw columns that they are computed from, as for `tf.io.parse_example`.
+      transform: raw columns -> float `[B]` or `[B, 1]` by name, at least `names` and the columns
+        `after_transform`; None takes the raw columns as they are. A tf.Module, such as TFT's
+        layer, is kept inside the SavedModel with its resources.
+      resources: what else `transform` needs inside the SavedModel.
+    """
+
+    names: tuple[str, ...] = ()
+    spec: Mapping[str, Any]
+    transform: Callable[[Raw], Mapping[str, Any]] | None = None
+    resources: tuple[Any, ...] = ()
+
+    def outputs(self, raw: Raw) -> dict[str, Any]:
+        """All outputs of the transform, or the raw columns where there is none."""
+        return dict(raw if self.transform is None else self.transform(raw))
+
+    def values(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """The model's dense inputs among the outputs: float32 `[B, 1]` by name."""
+        return {name: _column_vector(outputs[name]) for name in self.names}
+
+    @property
+    def tracked(self) -> list[Any]:
+        """What the SavedModel must hold for the transform to run."""
+        owner = [self.transform] if isinstance(self.transform, tf.Module) else []
+        return [*owner, *self.resources]
+
+
+def _column_vector(value: Any) -> tf.Tensor:
+    if isinstance(value, tf.SparseTensor):
+        value = tf.sparse.to_dense(value)
+    return tf.reshape(tf.cast(value, tf.float32), [-1, 1])
+
+
+class RawColumns(NamedTuple):
+    """The raw columns of one batch: those of categorical features, those of dense inputs, and which rows lack one."""
+
+    categorical: Raw
+    dense: Raw
+    incomplete: tf.Tensor | None
+
+
+def input_name(column: str) -> str:
+    """The name of a column's tensor in the signatures that take named tensors."""
+    name = re.sub(r"\W", "_", column, flags=re.ASCII)
+    return name if name[:1].isalpha() else f"column_{name.lstrip('_')}"
+
+
+class Columns:
+    """The raw columns that a signature needs, and the two ways to read them."""
+
+    def __init__(self, categorical: Iterable[ColumnConfig], dense: Mapping[str, Any]) -> None:
+        """Plan the reading.
+
+        Args:
+          categorical: columns of categorical features; those `after_transform` are left out.
+          dense: how to read the columns of the dense inputs, as for `tf.io.parse_example`.
+
+        Raises:
+          ConfigError: two columns would have the same input name.
+        """
+        self._categorical = {column.name: column for column in categorical if not column.after_transform}
+        self._dense = dict(dense)
+        self._spec = parse_spec(self._categorical.values())
+        names = [*self._categorical, *(name for name in self._dense if name not in self._categorical)]
+        self.inputs = {input_name(name): name for name in names}
+        if len(self.inputs) != len(names):
+            twice = next(name for name in names if self.inputs[input_name(name)] != name)
+            raise ConfigError(
+                f"columns {twice!r} and {self.inputs[input_name(twice)]!r} would both be the input "
+                f"{input_name(twice)!r}: rename one of them."
+            )
+
+    @property
+    def named_specs(self) -> dict[str, tf.TensorSpec]:
+        """The named tensors, by input name."""
+        return {key: self._named_spec(column, key) for key, column in self.inputs.items()}
+
+    def _named_spec(self, name: str, key: str) -> tf.TensorSpec:
+        if name in self._categorical:
+            column = self._categorical[name]
+            return tf.TensorSpec([None] * (2 if column.multivalent else 1), _DTYPES[column.dtype], key)
+        feature = self._dense[name]
+        shape = list(feature.shape) if isinstance(feature, tf.io.FixedLenFeature) else []
+        return tf.TensorSpec([None, *shape], feature.dtype, key)
+
+    def parse(self, examples: tf.Tensor) -> RawColumns:
+        """Read serialized tf.Examples, string `[B]`."""
+        safe = {name: _safe(feature) for name, feature in self._dense.items()}
+        shared = {name: feature for name, feature in safe.items() if self._spec.get(name, feature) == feature}
+        parsed = tf.io.parse_example(examples, {**self._spec, **shared})
+        apart = {name: feature for name, feature in safe.items() if name not in shared}
+        dense = {**parsed, **(tf.io.parse_example(examples, apart) if apart else {})}
+        return self._rows(parsed, dense)
+
+    def accept(self, named: Mapping[str, tf.Tensor]) -> RawColumns:
+        """Take the tensors of `named_specs`."""
+        values = {column: named[key] for key, column in self.inputs.items()}
+        return self._rows({name: _present(values[name]) for name in self._categorical}, values)
+
+    def _rows(self, categorical: Raw, dense: Raw) -> RawColumns:
+        absent = [_absent(feature, dense[name]) for name, feature in self._dense.items() if _is_required_int(feature)]
+        return RawColumns(
+            {name: categorical[name] for name in self._categorical},
+            {name: _as_specified(feature, dense[name]) for name, feature in self._dense.items()},
+            tf.reduce_any(tf.stack(absent, 1), 1) if absent else None,
+        )
+
+
+def _is_required_int(feature: Any) -> bool:
+    return isinstance(feature, tf.io.FixedLenFeature) and feature.dtype == tf.int64 and feature.default_value is None
+
+
+def _absent(feature: Any, value: tf.Tensor) -> tf.Tensor:
+    """Which rows lack a value of a required int64 column; bool [B]."""
+    del feature
+    return tf.reduce_any(tf.reshape(value, [tf.shape(value)[0], -1]) == MISSING_INT, 1)
+
+
+def _safe(feature: Any) -> Any:
+    """A way to read a dense column in which nothing that a row lacks fails the batch.
+
+    Floats are never read with a variable length: a malformed list of floats can end the process
+    inside TensorFlow's parser.
+    """
+    if isinstance(feature, tf.io.FixedLenFeature):
+        return feature if feature.default_value is not None else _with_default(feature)
+    if feature.dtype == tf.float32:
+        return tf.io.FixedLenFeature([], tf.float32, float("nan"))
+    return feature
+
+
+def _with_default(feature: tf.io.FixedLenFeature) -> tf.io.FixedLenFeature:
+    default = np.full(feature.shape, _MISSING[feature.dtype])
+    return feature._replace(default_value=default.tolist())
+
+
+def _mask(value: tf.Tensor) -> tf.Tensor:
+    if value.dtype == tf.float32:
+        return ~tf.math.is_nan(value)
+    return tf.not_equal(value, tf.constant(_MISSING[value.dtype], value.dtype))
+
+
+def _present(value: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+    """The values of `[B]` or `[B, n]` that are not missing, ragged `[B, None]`; floats stay, NaN is no token."""
+    if value.dtype == tf.float32:
+        return value
+    rows = value if value.shape.rank == 2 else value[:, tf.newaxis]
+    return tf.ragged.boolean_mask(rows, _mask(rows))
+
+
+def _as_specified(feature: Any, value: Any) -> Any:
+    """A column in the form that its specification promises to the transform."""
+    if isinstance(value, tf.SparseTensor):
+        return _at_least_one_wide(value)
+    if not isinstance(value, tf.Tensor):
+        return value
+    if isinstance(feature, tf.io.FixedLenFeature):
+        if _is_required_int(feature):
+            value = tf.where(value == MISSING_INT, tf.zeros_like(value), value)
+        return tf.reshape(value, [-1, *feature.shape])
+    rows = value if value.shape.rank == 2 else value[:, tf.newaxis]
+    ragged = tf.ragged.boolean_mask(rows, _mask(rows))
+    return _at_least_one_wide(ragged.to_sparse()) if isinstance(feature, tf.io.VarLenFeature) else ragged
+
+
+def _at_least_one_wide(value: tf.SparseTensor) -> tf.SparseTensor:
+    """The same values in a shape `[B, n]`, n >= 1: a batch without any value still has its rows."""
+    shape = tf.maximum(value.dense_shape, tf.constant([0, 1], tf.int64))
+    return tf.SparseTensor(value.indices, value.values, shape)

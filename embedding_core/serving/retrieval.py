@@ -1,0 +1,81 @@
+"""What a two-tower model answers besides the logit: vectors of both towers, and the top k candidates of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.serving.module import ServingModule
+from embedding_core.serving.signatures import over_named, vectors
+
+__all__ = ["CandidateIndex", "is_two_tower", "two_tower_signatures"]
+
+_CANDIDATES_PER_STEP = 65536
+
+
+def is_two_tower(model: Any) -> bool:
+    """Whether the model has a vector for queries and one for candidates."""
+    wanted = ("query_features", "candidate_features", "query_vectors", "candidate_vectors")
+    return all(hasattr(model, name) for name in wanted)
+
+
+def two_tower_signatures(module: ServingModule, model: Any, vocabularies: Mapping[str, str], k: int) -> dict[str, Any]:
+    """`query`, `candidate` and, where each candidate is one token of one feature, `top_k`."""
+    query, query_columns = vectors(module, model.query_vectors, model.query_features)
+    candidate, candidate_columns = vectors(module, model.candidate_vectors, model.candidate_features)
+    found = {
+        "query": over_named(lambda named: {"vector": query(named)}, query_columns),
+        "candidate": over_named(lambda named: {"vector": candidate(named)}, candidate_columns),
+    }
+    index = CandidateIndex.of(module, model, vocabularies)
+    if index is not None:
+        module.candidates = index
+        found["top_k"] = over_named(lambda named: index.top(query(named), k), query_columns)
+    return found
+
+
+class CandidateIndex(tf.Module):
+    """The vectors of all candidates, searched by brute force: exact, in batches of one matrix product."""
+
+    def __init__(self, candidates: tf.Tensor, vocabulary_file: str) -> None:
+        """Hold the vectors `[tokens, n]` of the tokens of a vocabulary file, in its order."""
+        super().__init__()
+        with tf.device("/device:CPU:0"):
+            self.vectors = tf.Variable(candidates, trainable=False, name="candidates")
+        keys = tf.lookup.TextFileInitializer(
+            vocabulary_file,
+            tf.int64,
+            tf.lookup.TextFileIndex.LINE_NUMBER,
+            tf.string,
+            tf.lookup.TextFileIndex.WHOLE_LINE,
+            vocab_size=int(candidates.shape[0]),
+        )
+        self.tokens = tf.lookup.StaticHashTable(keys, default_value="")
+
+    @classmethod
+    def of(cls, module: ServingModule, model: Any, vocabularies: Mapping[str, str]) -> CandidateIndex | None:
+        """The index of a model whose candidate tower reads one feature with a vocabulary; None for any other."""
+        names = tuple(model.candidate_features)
+        features = {feature.name: feature for feature in module.config.features}
+        if len(names) != 1 or names[0] not in features or features[names[0]].max_sequence_length:
+            return None
+        table = module.config.table_of(names[0])
+        count = table.vocabulary_size - table.oov_rows
+        if table.vocabulary is None or count == 0:
+            return None
+        # The vector of a lone token is its row, whatever the combiner.
+        rows = module.tables[table.name]
+        parts = [
+            model.candidate_vectors({names[0]: rows[start : min(start + _CANDIDATES_PER_STEP, count)]})
+            for start in range(0, count, _CANDIDATES_PER_STEP)
+        ]
+        return cls(tf.concat(parts, 0), str(vocabularies[table.vocabulary]))
+
+    def top(self, queries: tf.Tensor, k: int) -> dict[str, tf.Tensor]:
+        """The best candidates of queries `[B, n]`: tokens and scores (logits), `[B, min(k, tokens)]`, best first."""
+        scores, rows = tf.math.top_k(
+            tf.matmul(queries, self.vectors, transpose_b=True), min(k, int(self.vectors.shape[0]))
+        )
+        return {"tokens": self.tokens.lookup(tf.cast(rows, tf.int64)), "scores": scores}

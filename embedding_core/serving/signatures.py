@@ -1,0 +1,93 @@
+"""The signatures of an exported model.
+
+=====================  ==========================================  ==========================================
+signature              inputs                                      outputs
+=====================  ==========================================  ==========================================
+`serving_default`      examples: serialized tf.Examples `[B]`      logit, probability `[B, 1]`
+`raw`                  one tensor per raw column (`inputs.py`)     logit, probability `[B, 1]`
+`embeddings`           examples                                    per feature `[B, dim]` or `[B, L, dim]`
+`query`                tensors of the query's raw columns          vector `[B, n]`
+`candidate`            tensors of the candidate's raw columns      vector `[B, n]`
+`top_k`                as `query`                                  tokens, scores `[B, k]`, best first
+`transform_features`   examples                                    the dense inputs `[B, 1]`
+`transform_labels`     examples                                    the label, and the weight, `[B, 1]`
+=====================  ==========================================  ==========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+import tensorflow as tf
+
+from embedding_core.model_inputs import call_model
+from embedding_core.serving.inputs import Columns, DenseInputs, RawColumns
+from embedding_core.serving.module import ServingModule
+
+__all__ = ["embeddings_signature", "predictions", "raw_signature", "serving_default", "transform_signature", "vectors"]
+
+Outputs = dict[str, tf.Tensor]
+
+
+def over_examples(function: Callable[[tf.Tensor], Outputs]) -> Any:
+    """A signature of serialized tf.Examples."""
+    return tf.function(function).get_concrete_function(examples=tf.TensorSpec([None], tf.string, "examples"))
+
+
+def over_named(function: Callable[[Mapping[str, tf.Tensor]], Outputs], columns: Columns) -> Any:
+    """A signature of one named tensor per raw column."""
+    return tf.function(lambda **named: function(named)).get_concrete_function(**columns.named_specs)
+
+
+def predictions(module: ServingModule, model: Any, raw: RawColumns, features: Iterable[str]) -> Outputs:
+    """Logit and probability `[B, 1]`; NaN for a row that lacks what the transform requires."""
+    embeddings, dense = module.inputs_of(raw, features)
+    logit = call_model(model, embeddings, dense)
+    if raw.incomplete is not None:
+        logit = tf.where(raw.incomplete[:, tf.newaxis], tf.constant(float("nan"), logit.dtype), logit)
+    return {"logit": logit, "probability": tf.sigmoid(logit)}
+
+
+def serving_default(module: ServingModule, model: Any) -> Any:
+    """Serialized tf.Examples -> logit, probability."""
+    features = [feature.name for feature in module.config.features]
+    columns = module.columns(features)
+    return over_examples(lambda examples: predictions(module, model, columns.parse(examples), features))
+
+
+def raw_signature(module: ServingModule, model: Any) -> Any:
+    """Named tensors -> logit, probability: no serialized proto from outside reaches TensorFlow's parser."""
+    features = [feature.name for feature in module.config.features]
+    columns = module.columns(features)
+    return over_named(lambda named: predictions(module, model, columns.accept(named), features), columns)
+
+
+def embeddings_signature(module: ServingModule) -> Any:
+    """Serialized tf.Examples -> activations by feature."""
+    features = [feature.name for feature in module.config.features]
+    columns = module.columns(features, dense=False)
+    return over_examples(lambda examples: module.inputs_of(columns.parse(examples), features)[0])
+
+
+def vectors(module: ServingModule, tower: Callable[[Outputs], tf.Tensor], names: Iterable[str]) -> tuple[Any, Columns]:
+    """The function from named tensors to the vectors of one tower, and the columns that it reads."""
+    known = {feature.name for feature in module.config.features}
+    features = [name for name in names if name in known]
+    columns = module.columns(features, dense=any(name not in known for name in names))
+
+    def compute(named: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        embeddings, dense = module.inputs_of(columns.accept(named), features)
+        return tower({**dense, **embeddings})
+
+    return compute, columns
+
+
+def transform_signature(inputs: DenseInputs) -> Any:
+    """Serialized tf.Examples -> outputs of a transform, float32 `[B, 1]` by name."""
+    columns = Columns((), inputs.spec)
+
+    def compute(examples: tf.Tensor) -> Outputs:
+        return inputs.values(inputs.outputs(columns.parse(examples).dense))
+
+    return cast(Any, over_examples(compute))

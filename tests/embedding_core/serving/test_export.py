@@ -1,0 +1,254 @@
+"""An exported model, loaded by a process that knows TensorFlow alone, computes what training computes."""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.engines.host import HostEngine
+from embedding_core.errors import CheckpointError, ConfigError, ParityError, VocabularyError
+from embedding_core.ids import TokenTable
+from embedding_core.model_inputs import call_model, model_inputs
+from embedding_core.parity import compare, score_in_fresh_process, score_signatures
+from embedding_core.serving import MISSING_INT, DenseInputs, export_model
+from embedding_core.tokens import parse_spec, tokens_of
+
+TOKENS = {
+    "words": [b"a", b"b", "žluť".encode(), b"a b"],
+    "numbers": [b"7", b"-1", b"40"],
+    "floats": [b"0.1", b"2"],
+}
+
+
+def feature(key, table, length=0, **column):
+    column = ColumnConfig(**{"name": key, **column})
+    return FeatureConfig(name=key, table=table, max_sequence_length=length, column=column)
+
+
+def table(name, vocabulary, rows, dim, oov_rows, **fields):
+    return TableConfig(name=name, vocabulary=vocabulary, vocabulary_size=rows, dim=dim, oov_rows=oov_rows, **fields)
+
+
+CONFIG = EmbeddingConfig(
+    tables=(
+        table("words", "words", 7, 4, 3),
+        table("strict", "words", 4, 3, 0, combiner="sum"),
+        table("numbers", "numbers", 4, 2, 1, combiner="sqrtn"),
+        table("floats", "floats", 3, 2, 1),
+        TableConfig(name="ids", vocabulary_size=5, dim=2),
+    ),
+    features=(
+        feature("word", "words"),
+        feature("pieces", "words", name="pieces col", separator="|"),
+        feature("list", "strict", multivalent=True),
+        feature("path", "words", length=3, multivalent=True, name="list"),
+        feature("number", "numbers", dtype="int64"),
+        feature("several", "numbers", dtype="int64", multivalent=True),
+        feature("float", "floats", dtype="float32"),
+        FeatureConfig(name="raw_ids", table="ids"),
+    ),
+)
+
+ROWS = [
+    {
+        "word": [b"a"],
+        "pieces col": [b"a|nope||b"],
+        "list": [b"b", b"a", b"b", b"x"],
+        "number": [7],
+        "several": [-1, 40, 7],
+        "float": [0.1],
+        "raw_ids": [0, 4],
+        "price": [3.0],
+        "count": [5],
+    },
+    {},
+    {"word": [b""], "pieces col": [b"|"], "list": [b"", b""], "price": [1.0], "count": [1]},
+    {"word": [b"unknown"], "number": [99], "several": [99, 99], "float": [5.5], "price": [2.0], "count": [2]},
+    {"word": ["žluť".encode()], "list": ["žluť".encode()] * 2, "price": [-2.0], "count": [0]},
+    {"word": [b"\xff\xfe"], "pieces col": [b"x" * 5000], "raw_ids": [-1, 5, 3], "price": [0.5], "count": [3]},
+    {"word": [b"line\nfeed"], "float": [float("nan")], "price": [float("inf")], "count": [3]},
+]
+FINITE = [0, 2, 3, 4, 5]
+
+
+def example(row):
+    """A serialized tf.Example."""
+    result = tf.train.Example()
+    for name, values in row.items():
+        found = result.features.feature[name]
+        kind = {bytes: found.bytes_list, int: found.int64_list, float: found.float_list}[type(values[0])]
+        kind.value.extend(values)
+    return result.SerializeToString()
+
+
+EXAMPLES = [example(row) for row in ROWS]
+DENSE = DenseInputs(
+    names=("price", "log_count"),
+    spec={"price": tf.io.VarLenFeature(tf.float32), "count": tf.io.FixedLenFeature([1], tf.int64)},
+    transform=lambda raw: {
+        "price": tf.sparse.to_dense(raw["price"], default_value=0.25),
+        "log_count": tf.math.log1p(tf.cast(raw["count"], tf.float32)),
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vocabularies")
+    for name, tokens in TOKENS.items():
+        (folder / f"{name}.txt").write_bytes(b"".join(token + b"\n" for token in tokens))
+    return {name: str(folder / f"{name}.txt") for name in TOKENS}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return HostEngine(CONFIG, seed=3, with_slots=False)
+
+
+@pytest.fixture(scope="module")
+def model():
+    tf_keras.utils.set_random_seed(5)
+    embeddings, dense = model_inputs(CONFIG, DENSE.names)
+    flat = [tf_keras.layers.Flatten()(value) for value in embeddings.values()]
+    logit = tf_keras.layers.Dense(1)(tf_keras.layers.Concatenate()([*flat, *dense.values()]))
+    return tf_keras.Model([embeddings, dense], logit)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, files, engine, model):
+    path = tmp_path_factory.mktemp("export") / "model"
+    labels = DenseInputs(names=("count",), spec={"count": tf.io.FixedLenFeature([], tf.int64, 0)})
+    arguments = {"tables": engine.embedding_tables, "vocabularies": files, "model": model}
+    export_model(path, config=CONFIG, dense=DENSE, labels=labels, **arguments)
+    return path
+
+
+def named_rows():
+    """ROWS as the named tensors of the signature `raw`."""
+
+    def single(name, missing):
+        return np.array([row.get(name, [missing])[0] for row in ROWS])
+
+    def padded(name, missing, width=4):
+        rows = [list(row.get(name, [])) for row in ROWS]
+        return np.array([row + [missing] * (width - len(row)) for row in rows], object if missing == b"" else np.int64)
+
+    return {
+        "word": single("word", b"").astype(object),
+        "pieces_col": single("pieces col", b"").astype(object),
+        "list": padded("list", b""),
+        "number": single("number", MISSING_INT),
+        "several": padded("several", MISSING_INT),
+        "float": single("float", np.nan).astype(np.float32),
+        "raw_ids": padded("raw_ids", MISSING_INT),
+        "price": single("price", np.nan).astype(np.float32),
+        "count": single("count", MISSING_INT).reshape(-1, 1),
+    }
+
+
+@pytest.fixture(scope="module")
+def served(exported):
+    serialized = ("serving_default", "embeddings", "transform_features", "transform_labels")
+    return score_signatures(exported, {**dict.fromkeys(serialized, EXAMPLES), "raw": named_rows()})
+
+
+@pytest.fixture(scope="module")
+def trained(files, engine, model):
+    """Activations and logits by the functions of training."""
+    parsed = tf.io.parse_example(EXAMPLES, {**parse_spec(f.column for f in CONFIG.features if f.column)})
+    ids = {}
+    for item in CONFIG.features:
+        if item.column:
+            lookup = TokenTable.of(CONFIG.table(item.table), files[CONFIG.table(item.table).vocabulary]).lookup
+            ids[item.name] = lookup(tokens_of(item.column, parsed[item.column.name]))
+    ids["raw_ids"] = tf.ragged.constant([[0, 4], [], [], [], [], [3], []], tf.int64)
+    embeddings = engine.lookup(ids)
+    dense = {
+        "price": tf.constant([[row.get("price", [0.25])[0]] for row in ROWS]),
+        "log_count": tf.math.log1p(tf.constant([[float(row.get("count", [0])[0])] for row in ROWS])),
+    }
+    return {name: value.numpy() for name, value in embeddings.items()}, call_model(model, embeddings, dense).numpy()
+
+
+def test_embeddings_equal_training(served, trained):
+    report = compare(trained[0], served["embeddings"], tolerance=0.0, signature="embeddings")
+    assert report.passed, report.reason
+    assert len(report.differences) == len(CONFIG.features)
+
+
+@pytest.mark.parametrize("signature", ["serving_default", "raw"])
+def test_logits_equal_training(served, trained, signature):
+    logit, probability = served[signature]["logit"], served[signature]["probability"]
+    report = compare({"logit": trained[1][FINITE]}, {"logit": logit[FINITE]}, tolerance=1e-6, signature=signature)
+    assert report.passed, report.reason
+    np.testing.assert_allclose(probability[FINITE], 1 / (1 + np.exp(-logit[FINITE])), rtol=1e-5)
+
+
+@pytest.mark.parametrize("signature", ["serving_default", "raw"])
+def test_row_without_a_required_value_is_nan_alone(served, signature):
+    assert np.isnan(served[signature]["logit"][1, 0])
+    assert np.isfinite(served[signature]["logit"][FINITE]).all()
+
+
+def test_transforms_are_columns_for_the_evaluator(served):
+    assert {name: value.shape for name, value in served["transform_features"].items()} == {
+        "price": (7, 1),
+        "log_count": (7, 1),
+    }
+    assert served["transform_labels"]["count"][:, 0].tolist() == [5, 0, 1, 2, 0, 3, 3]
+
+
+def test_export_takes_any_batch(exported, served):
+    """Also a batch of the one row that holds nothing."""
+    alone = score_in_fresh_process(exported, EXAMPLES, batch_size=1)["logit"]
+    np.testing.assert_allclose(alone, served["serving_default"]["logit"], rtol=1e-5)
+
+
+def test_export_holds_tables_and_vocabularies_and_no_slot(exported):
+    names = [name for name, _ in tf.train.list_variables(str(exported / "variables" / "variables"))]
+    assert {name.split("/")[1] for name in names if name.startswith("tables")} == {t.name for t in CONFIG.tables}
+    assert not [name for name in names if "accumulator" in name or "optimizer" in name.lower()]
+    assert sorted(os.listdir(exported / "assets")) == ["floats.txt", "numbers.txt", "words.txt"]
+
+
+def test_scoring_says_what_is_wrong(exported, tmp_path):
+    with pytest.raises(ParityError, match="no signature 'nope'"):
+        score_in_fresh_process(exported, EXAMPLES, "nope")
+    with pytest.raises(ParityError, match="failed in a fresh process"):
+        score_in_fresh_process(tmp_path, EXAMPLES)
+    with pytest.raises(ParityError, match="no rows"):
+        score_in_fresh_process(exported, [])
+
+
+def refused(tmp_path, files, engine, model, **changes):
+    arguments = {"config": CONFIG, "tables": engine.embedding_tables, "vocabularies": files, "dense": DENSE}
+    export_model(tmp_path / "model", **{**arguments, "model": model, **changes})
+
+
+def test_export_refuses_other_tables(tmp_path, files, engine, model):
+    tables = {name: value.numpy() for name, value in engine.embedding_tables.items()}
+    bad = np.array(tables["words"])
+    bad[5, 1] = np.nan
+    cases = [
+        ({"extra": bad, **tables}, "'extra'"),
+        ({**tables, "words": bad[:3]}, "shape"),
+        ({**tables, "words": bad}, "row 5"),
+    ]
+    for wrong, message in cases:
+        with pytest.raises(CheckpointError, match=message):
+            refused(tmp_path, files, engine, model, tables=wrong)
+
+
+def test_export_refuses_what_does_not_fit(tmp_path, files, engine, model):
+    with pytest.raises(VocabularyError):
+        refused(tmp_path, {**files, "words": files["floats"]}, engine, model)
+    with pytest.raises(ConfigError, match="dense_"):
+        refused(tmp_path, files, engine, model, dense=None)
+    with pytest.raises(ConfigError, match="'top_k'"):
+        refused(tmp_path, files, engine, model, signatures=["top_k"])
+    assert not (tmp_path / "model").exists()
