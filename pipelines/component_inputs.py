@@ -6,9 +6,19 @@ import dataclasses
 from typing import Any
 
 from pipelines.config import PipelineConfig, VocabularyLimits
+from pipelines.config.columns import column_kinds, transform_columns
+from pipelines.config.model import DEFAULT_EPOCHS
 
 _DEFAULT_LIMITS = VocabularyLimits()
-__all__ = ["table_overrides", "transform_columns", "transform_config", "vocabulary_features", "vocabulary_limits"]
+__all__ = [
+    "example_gen_settings",
+    "table_overrides",
+    "training_config",
+    "transform_columns",
+    "transform_config",
+    "vocabulary_features",
+    "vocabulary_limits",
+]
 
 
 def vocabulary_features(config: PipelineConfig) -> list[dict[str, Any]]:
@@ -42,8 +52,8 @@ def vocabulary_limits(config: PipelineConfig) -> dict[str, dict[str, Any]]:
 
 
 def table_overrides(config: PipelineConfig) -> dict[str, dict[str, Any]]:
-    """`tables` of TableConfigGen: oov_rows of every table in use, and what the configuration overrides."""
-    tables = {}
+    """`tables` of TableConfigGen: oov_rows of every table in use and what is overridden; "*" stands for all tables."""
+    tables: dict[str, dict[str, Any]] = {"*": {"optimizer": dict(config.training.table_optimizer)}}
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
         table = config.tables.get(feature.table_name)
@@ -68,9 +78,32 @@ def transform_config(config: PipelineConfig) -> dict[str, Any]:
     }
 
 
-def transform_columns(config: PipelineConfig) -> tuple[str, ...] | None:
-    """The raw columns that Transform reads, sorted; None where a function of the user's decides."""
-    if config.preprocessing_fn is not None:
-        return None
-    columns = {feature.source for feature in config.features.dense} | {config.label.column, config.sample_weight}
-    return tuple(sorted(column for column in columns if column is not None))
+def example_gen_settings(config: PipelineConfig) -> dict[str, Any]:
+    """The settings of our ExampleGen: columns and their kinds, filters, split, seed, the rate of bad rows."""
+    mapping = config.to_mapping()
+    return {
+        "columns": column_kinds(config),
+        "row_filters": [
+            {key: value for key, value in row_filter.items() if value is not None}
+            for row_filter in mapping["row_filters"]
+        ],
+        "split": mapping["split"],
+        "allowed_bad_rate": config.data.allowed_bad_rate,
+        "seed": config.seed,
+    }
+
+
+def training_config(config: PipelineConfig) -> dict[str, Any]:
+    """The JSON form of `embedding_core.training.TrainingConfig`."""
+    said = config.to_mapping()["training"]
+    dense = said.pop("dense_optimizer")
+    del said["table_optimizer"]  # the tables have it
+    if config.training.steps is None and config.training.epochs is None:
+        said["epochs"] = DEFAULT_EPOCHS
+    return {
+        **said,
+        "optimizer": dense["name"],
+        "learning_rate": dense["learning_rate"],
+        "class_weights": [config.class_weights.get(label, 1.0) for label in ("0", "1")],
+        "seed": config.seed,
+    }

@@ -21,6 +21,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 import tensorflow_transform as tft
 
+from embedding_core.errors import DataError
+
 __all__ = [
     "checked_label",
     "dense_features",
@@ -133,7 +135,7 @@ def fill_missing(tensor: Any, default: Any, column: str, *, dtype: tf.DType | No
     if isinstance(tensor, tf.RaggedTensor):
         tensor = tensor.to_sparse()
     if tensor.dtype == tf.string and dtype is not None and dtype != tf.string:
-        raise TypeError(f"column {column!r} holds text: it must hold numbers to be a dense feature, label or weight.")
+        raise DataError(f"column {column!r} holds text: it must hold numbers to be a dense feature, label or weight.")
     tensor = tf.cast(tensor, dtype) if dtype is not None else tensor
     if not isinstance(tensor, tf.SparseTensor):
         return tf.reshape(tensor, [-1, 1])
@@ -146,7 +148,7 @@ def fill_missing(tensor: Any, default: Any, column: str, *, dtype: tf.DType | No
 
 def _column(inputs: Inputs, column: str) -> Any:
     if column not in inputs:
-        raise KeyError(
+        raise DataError(
             f"the data has no column {column!r}: it has {', '.join(sorted(inputs))}; correct the configuration."
         )
     return inputs[column]

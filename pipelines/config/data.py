@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pipelines.config.reading import Parse, Rule
 
 __all__ = [
+    "ColumnKind",
+    "Columns",
     "Data",
     "DataFormat",
     "Label",
@@ -50,6 +52,22 @@ def _is_date(value: object) -> bool:
 
 Scalar = Annotated[Any, Parse(_scalar)]
 OptionalScalar = Annotated[Any, Parse(lambda value: None if value is None else _scalar(value))]
+ColumnKind: TypeAlias = Literal["float", "token"]
+
+
+def _columns(value: Any) -> Mapping[str, ColumnKind]:
+    if isinstance(value, list | tuple):
+        value = dict.fromkeys(value, "float")
+    kinds = get_args(ColumnKind)
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError("it must be a list of columns that hold numbers, or a mapping of columns to float or token.")
+    for name, kind in value.items():
+        if kind not in kinds:
+            raise ValueError(f"the kind of column {name!r} must be one of {', '.join(kinds)}.")
+    return dict(value)
+
+
+Columns = Annotated[Mapping[str, ColumnKind], Parse(_columns)]
 Text = Annotated[str, Rule(bool, "not empty")]
 Regex = Annotated[str, Rule(_is_regex, "a regular expression as Python's `re` reads it")]
 Fraction = Annotated[float, Rule(lambda value: 0 < value < 1, "a number between 0 and 1, both excluded")]
@@ -130,7 +148,7 @@ class SplitByHash:
     """
 
     by: Literal["hash"] = "hash"
-    eval_fraction: Fraction = 1 / 3
+    eval_fraction: Fraction = 0.2
     key: Text | None = None
 
 
@@ -164,13 +182,13 @@ class SplitByTime:
     """Rows before a moment are "train", the others "eval".
 
     Attributes:
-      column: holds the time, as ISO text (compared as text) or as a number.
-      before: the first moment of "eval", written like the column's values.
+      column: holds ISO dates or times, timestamps, or Unix times; without a zone, UTC.
+      before: the first moment of "eval": an ISO date or time.
     """
 
     by: Literal["time"]
     column: Text
-    before: Scalar
+    before: Annotated[str, Rule(lambda value: _is_date(value[:10]), "a date or time such as 2011-11-01")]
 
 
 Split: TypeAlias = SplitByHash | SplitByColumn | SplitByTime
@@ -182,13 +200,21 @@ class Label:
 
     Attributes:
       column: the column of the data that holds it, or
-      key: the key under which the `preprocessing_fn` puts it.
+      key: the key under which the `preprocessing_fn` puts it, and
+      columns: the columns that the function reads for the label only: they are not there when the model serves, and no
+        feature may read them. A list (of numbers), or a mapping to "float" or "token".
     """
 
     SHORT = "column"
 
     column: Text | None = None
     key: Text | None = None
+    columns: Columns = dataclasses.field(default_factory=dict)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns of the data that hold the answer."""
+        return (*([self.column] if self.column else []), *self.columns)
 
     @property
     def transformed(self) -> str:
@@ -199,6 +225,11 @@ class Label:
         """The rules over several fields."""
         if (self.column is None) == (self.key is None):
             yield "", "must have either `column` (of the data) or `key` (that your `preprocessing_fn` returns)."
+        elif self.key is None and self.columns:
+            yield (
+                "columns",
+                f"is {list(self.columns)!r}, but `label.key` is null: they are read for a computed label only.",
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,8 +240,8 @@ class RowFilter:
       column: the column looked at.
       present: whether the column must have a value (true) or must have none (false).
       equals, not_equals: a value.
-      matches, not_matches: a regular expression, searched from the value's start.
-      min, max: bounds, both included.
+      matches, not_matches: a regular expression, found anywhere in the value; anchor it with ^ and $.
+      min, max: bounds, both included: numbers, or dates such as 2011-11-01.
       in_: the allowed values, written `in`.
     """
 

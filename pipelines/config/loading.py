@@ -33,12 +33,13 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
       ConfigError: with a line for every mistake: file and line, the key's path, the value, the rule, the remedy.
     """
     file = FilePath(path).absolute()
-    values, numbers = parse_yaml(_text_of(file, str(path)), file.name)
-    if values is None:
+    parsed = parse_yaml(_text_of(file, str(path)), file.name)
+    if parsed.values is None:
         raise ConfigError(f"{path}: the file is empty; it must name at least data, label and features.")
-    places: dict[str, int | str] = dict(numbers)
-    values = apply_overrides(PipelineConfig, values, overrides, places)
-    config = _checked(values, file.parent, file.stem, _Places(file.name, places))
+    places: dict[str, int | str] = dict(parsed.lines)
+    mistakes = parsed.twice
+    values = apply_overrides(PipelineConfig, parsed.values, overrides, places, mistakes)
+    config = _checked(values, file.parent, file.stem, _Places(file.name, places), mistakes)
     if config.python_path not in sys.path:
         sys.path.append(config.python_path)
     return config
@@ -54,7 +55,7 @@ def config_from_mapping(values: Mapping[str, Any], folder: str | os.PathLike[str
     Raises:
       ConfigError: with a line for every mistake.
     """
-    return _checked(values, FilePath(folder).absolute(), "pipeline", _Places("config", {}))
+    return _checked(values, FilePath(folder).absolute(), "pipeline", _Places("config", {}), [])
 
 
 def _text_of(file: FilePath, given: str) -> str:
@@ -94,7 +95,7 @@ class _Places:
         return f"{prefix}: `{path}` {problem.text}" if path else f"{prefix}: the configuration {problem.text}"
 
 
-def _checked(values: Any, folder: FilePath, name: str, places: _Places) -> PipelineConfig:
+def _checked(values: Any, folder: FilePath, name: str, places: _Places, mistakes: list[str]) -> PipelineConfig:
     problems: list[Problem] = []
     config = _read(values, folder, name, problems)
     if config is not None:
@@ -102,8 +103,9 @@ def _checked(values: Any, folder: FilePath, name: str, places: _Places) -> Pipel
         for needs, rule in RULES:
             if not needs & spoilt:
                 problems += [Problem(tuple(key.split(".")), text) for key, text in rule(config)]
-    if problems or config is None:
-        raise ConfigError("\n".join(places.line(problem) for problem in sorted(problems, key=places.number)))
+    mistakes = mistakes + [places.line(problem) for problem in sorted(problems, key=places.number)]
+    if mistakes or config is None:
+        raise ConfigError("\n".join(mistakes))
     return dataclasses.replace(config, data=_with_format(config.data))
 
 

@@ -12,6 +12,7 @@ from pipelines.config.reading import Parse, Rule
 
 __all__ = [
     "BUILT_IN_MODELS",
+    "DEFAULT_EPOCHS",
     "METRICS",
     "DenseOptimizer",
     "EarlyStopping",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 Strategy: TypeAlias = Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"]
+DEFAULT_EPOCHS = 5
 BUILT_IN_MODELS = {"ranking": "pipelines.models.ranking", "two_tower": "pipelines.models.two_tower"}
 
 _NotNegative = Annotated[float, Rule(lambda value: value >= 0, "a number of at least 0")]
@@ -76,19 +78,23 @@ class DenseOptimizer:
 
     SHORT = "name"
 
-    name: Literal["adam", "adagrad", "sgd", "rmsprop"] = "adam"
+    name: Literal["adam", "adamw", "adagrad", "ftrl", "nadam", "rmsprop", "sgd"] = "adam"
     learning_rate: _Rate = 0.001
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
-    """Training ends when the eval loss has stopped falling, and goes back to the best step.
+    """Training ends when the eval split has stopped getting better, and goes back to the best evaluation.
 
     Attributes:
-      patience: evaluations without a better loss after which it ends.
-      min_delta: by how much a loss has to be lower to be better.
+      metric: "auc" (higher is better) or "loss" (lower is better).
+      patience: how many evaluations in a row may bring nothing better.
+      min_delta: how much better is better.
     """
 
+    SHORT = "metric"
+
+    metric: Literal["auc", "loss"] = "auc"
     patience: Positive = 3
     min_delta: _NotNegative = 0.0
 
@@ -101,6 +107,8 @@ class Negatives:
       feature: the feature that is replaced by a drawn token.
       per_positive: how many are made of each row.
       distribution: "uniform" over the vocabulary, or as often as the tokens occur ("count").
+      candidate_features: all features that describe the candidate; with more than one, the whole candidate of another
+        row is taken.
     """
 
     SHORT = "feature"
@@ -108,6 +116,7 @@ class Negatives:
     feature: Name
     per_positive: Positive = 2
     distribution: Literal["uniform", "count"] = "uniform"
+    candidate_features: tuple[Name, ...] = ()
 
 
 def _table_optimizer(value: Any) -> Mapping[str, Any]:
@@ -119,15 +128,18 @@ def _table_optimizer(value: Any) -> Mapping[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """How long and with what the model is trained.
+    """How long and with what the model is trained. What it means in detail: `embedding_core.training.config`.
 
     Attributes:
-      steps, epochs: one of the two; where neither is given, 5 epochs.
+      steps, epochs: one of the two; where neither is given, `DEFAULT_EPOCHS`.
       batch_size: examples of a global batch.
       table_optimizer: of the tables that have no optimizer of their own.
       dense_optimizer: of everything else.
+      embedding_l2: weight of the mean squared norm of the looked-up vectors, added to the loss.
+      eval_every: steps between evaluations; null is once per epoch, or ten times in `steps`.
       early_stopping: null trains to the end.
-      checkpoint_every: steps between two checkpoints.
+      checkpoint_every: steps between checkpoints to resume from; null is once per evaluation.
+      shuffle_buffer: rows among which the next one is drawn.
       strategy: where it runs; "auto" takes a TPU where there is one, else a GPU, else the CPU.
       negatives: null where the data holds negatives.
     """
@@ -139,8 +151,11 @@ class Training:
         default_factory=lambda: _table_optimizer({"name": "adagrad", "learning_rate": 0.05})
     )
     dense_optimizer: DenseOptimizer = DenseOptimizer()
-    early_stopping: EarlyStopping | None = None
-    checkpoint_every: Positive = 1000
+    embedding_l2: _NotNegative = 0.0
+    eval_every: Positive | None = None
+    early_stopping: EarlyStopping | None = EarlyStopping()
+    checkpoint_every: Positive | None = None
+    shuffle_buffer: Positive = 65536
     strategy: Strategy = "auto"
     negatives: Negatives | None = None
 

@@ -12,7 +12,9 @@ from pipelines.config.yaml_text import parse_value
 __all__ = ["apply_overrides"]
 
 
-def apply_overrides(tp: Any, mapping: Any, overrides: Iterable[str], lines: dict[str, int | str]) -> Any:
+def apply_overrides(
+    tp: Any, mapping: Any, overrides: Iterable[str], lines: dict[str, int | str], mistakes: list[str]
+) -> Any:
     """The values with every override put in its place, later ones over earlier ones.
 
     A list takes positions from 0, and one past its end appends; short forms are written out on the way, so
@@ -23,16 +25,17 @@ def apply_overrides(tp: Any, mapping: Any, overrides: Iterable[str], lines: dict
       mapping: its plain values.
       overrides: texts `key=value`; the value is YAML.
       lines: place of every dotted path; that of an override is itself.
-
-    Raises:
-      ConfigError: no `=`, an empty key, a value that is no YAML, or a place that cannot be.
+      mistakes: gets a line for every override that cannot be put: no `=`, no YAML, or a place that cannot be.
     """
     for override in overrides:
         key, equals, text = override.partition("=")
         path = key.strip().split(".")
-        if not equals or not all(path):
-            raise ConfigError(f"--set {override!r}: it must be key=value, such as training.batch_size=512.")
-        mapping = _put(tp, mapping, path, parse_value(text, f"--set {override!r}"), override)
+        try:
+            if not equals or not all(path):
+                raise ConfigError(f"--set {override!r}: it must be key=value, such as training.batch_size=512.")
+            mapping = _put(tp, mapping, path, parse_value(text, f"--set {override!r}"), override)
+        except ConfigError as error:
+            mistakes.append(str(error))
         lines[key.strip()] = f"--set {override!r}"
     return mapping
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from embedding_core.errors import ConfigError
+from pipelines.config.columns import column_uses
 from pipelines.config.model import BUILT_IN_MODELS
 from pipelines.config.paths import data_files, format_of, is_remote
 from pipelines.config.reading import nearest
@@ -56,10 +57,10 @@ def _label_is_no_feature(config: PipelineConfig) -> Mistakes:
     label = config.label
     for kind in ("categorical", "dense"):
         for index, feature in enumerate(getattr(config.features, kind)):
-            if feature.source == label.column:
+            if feature.source in label.sources and not getattr(feature, "after_transform", False):
                 yield (
                     f"features.{kind}.{index}",
-                    f"reads column {label.column!r}, the label: the model would see the answer; remove it.",
+                    f"reads column {feature.source!r}, the label's: the model would see the answer; remove it.",
                 )
             if feature.name == label.transformed and (kind == "dense" or getattr(feature, "after_transform", False)):
                 yield (
@@ -103,15 +104,29 @@ def _vocabularies_and_tables_are_used(config: PipelineConfig) -> Mistakes:
                 yield f"{section}.{name}", f"belongs to no feature: {nearest(name, dict.fromkeys(used))}"
 
 
+@_rule("features", "label", "columns", "sample_weight", "evaluation")
+def _columns_are_of_one_kind(config: PipelineConfig) -> Mistakes:
+    kinds: dict[str, str] = {}
+    for path, column, kind in column_uses(config):
+        if kinds.setdefault(column, kind) != kind:
+            other = kinds[column]
+            text = (
+                f"reads column {column!r} as a {kind}, which is read as a {other} elsewhere: a column is of one kind; "
+            )
+            yield path, f"{text}derive the second from it in your `preprocessing_fn`."
+
+
 @_rule("features", "training")
 def _negatives_are_drawn_for_a_feature(config: PipelineConfig) -> Mistakes:
-    names = [feature.name for feature in config.features.categorical]
+    known = [feature.name for feature in config.features.categorical]
     negatives = config.training.negatives
-    if negatives is not None and negatives.feature not in names:
-        yield (
-            "training.negatives.feature",
-            f"is {negatives.feature!r}: it must be a categorical feature; {nearest(negatives.feature, names)}",
-        )
+    if negatives is None:
+        return
+    named = {f"candidate_features.{index}": name for index, name in enumerate(negatives.candidate_features)}
+    for key, name in {"feature": negatives.feature, **named}.items():
+        if name not in known:
+            rule = f"it must be a categorical feature; {nearest(name, known)}"
+            yield f"training.negatives.{key}", f"is {name!r}: {rule}"
 
 
 @_rule("python_path")

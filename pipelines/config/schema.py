@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pipelines.config.data import Data, Label, RowFilter, Split, SplitByHash, Text
+from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitByHash, Text
 from pipelines.config.features import Count, Features, Name, TableOverrides, VocabularyLimits
 from pipelines.config.model import Evaluation, Model, Push, Training
 from pipelines.config.reading import Rule, key_of
@@ -30,6 +30,7 @@ class PipelineConfig:
       seed: of initial rows, shuffles and drawn negatives; a rerun on CPU gives the same tables.
       split: which rows are held out.
       preprocessing_fn: dotted path of your own function for Transform; null is `pipelines.preprocessing`'s.
+      columns: further columns that your function reads: a list (of numbers), or a mapping to "float" or "token".
       sample_weight: column that weighs the rows in training and evaluation.
       class_weights: weight of a label's value in training, such as {0: 1, 1: 3}.
       row_filters: rows that do not pass are left out.
@@ -51,6 +52,7 @@ class PipelineConfig:
     seed: Count = 0
     split: Split = dataclasses.field(default_factory=SplitByHash)
     preprocessing_fn: Text | None = None
+    columns: Columns = dataclasses.field(default_factory=dict)
     sample_weight: Text | None = None
     class_weights: Mapping[str, Weight] = dataclasses.field(default_factory=dict)
     row_filters: tuple[RowFilter, ...] = ()

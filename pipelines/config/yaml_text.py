@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from embedding_core.errors import ConfigError
 
-__all__ = ["parse_value", "parse_yaml"]
+__all__ = ["Parsed", "parse_value", "parse_yaml"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -44,26 +44,38 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
-def parse_yaml(text: str, where: str) -> tuple[Any, dict[str, int]]:
-    """The values of a YAML text, and the line (from 1) of every dotted path in it.
+class Parsed(NamedTuple):
+    """What a YAML text holds.
+
+    Attributes:
+      values: plain values.
+      lines: the line (from 1) of every dotted path.
+      twice: a message for every key that stands twice in one mapping.
+    """
+
+    values: Any
+    lines: dict[str, int]
+    twice: list[str]
+
+
+def parse_yaml(text: str, where: str) -> Parsed:
+    """The values of a YAML text, the place of every key, and the keys that stand twice.
 
     Args:
       text: YAML, or JSON.
       where: name of the text in messages.
 
     Raises:
-      ConfigError: not YAML, a key that stands twice, or an alias to a place around itself.
+      ConfigError: not YAML, or an alias to a place around itself.
     """
     loader = _Loader(text)
     lines: dict[str, int] = {}
     try:
         node = loader.get_single_node()
         if node is None:
-            return None, lines
-        twice = list(_walk(node, (), lines, ()))
-        if twice:
-            raise ConfigError("\n".join(f"{where}:{line}: {message}" for line, message in twice))
-        return loader.construct_document(node), lines
+            return Parsed(None, lines, [])
+        twice = [f"{where}:{line}: {message}" for line, message in _walk(node, (), lines, ())]
+        return Parsed(loader.construct_document(node), lines, twice)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
@@ -79,7 +91,10 @@ def parse_yaml(text: str, where: str) -> tuple[Any, dict[str, int]]:
 
 def parse_value(text: str, where: str) -> Any:
     """One value, as after `--set key=`."""
-    return parse_yaml(text, where)[0]
+    parsed = parse_yaml(text, where)
+    if parsed.twice:
+        raise ConfigError("\n".join(parsed.twice))
+    return parsed.values
 
 
 def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[int, ...]) -> Any:

@@ -1,0 +1,96 @@
+"""The command line: `tfx-embeddings run | validate | lineage`. Heavy imports wait for the command that needs them."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from embedding_core.errors import EmbeddingError
+from pipelines.quiet import load_tensorflow, silence
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tfx-embeddings",
+    help="From data to a served model of embedding tables, through TFX components.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline.", show_default=False)]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's, as training.batch_size=512."),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@app.callback()
+def _entry() -> None:
+    """From data to a served model of embedding tables, through TFX components."""
+
+
+@app.command()
+def run(config: Config, overrides: Override = None, debug: Debug = False) -> None:
+    """Run the whole pipeline that CONFIG describes."""
+    from pipelines.config import load_config
+
+    checked = load_config(config, overrides or ())
+    load_tensorflow()
+    from pipelines import run_local
+
+    run_local.run(checked)
+
+
+@app.command()
+def validate(config: Config, overrides: Override = None, debug: Debug = False) -> None:
+    """Check CONFIG and print it with every default written out."""
+    import yaml
+
+    from pipelines.config import load_config
+
+    checked = load_config(config, overrides or ())
+    typer.echo(yaml.safe_dump(checked.to_mapping(), sort_keys=False, allow_unicode=True), nl=False)
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def lineage(context: typer.Context) -> None:
+    """Print what a pushed model was made of, back to the examples."""
+    from pipelines import lineage as lineage_command
+
+    raise typer.Exit(lineage_command.main([one for one in context.args if one != "--debug"]) or 0)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command; exit code 0, 1 for an error with its line on stderr, 2 for wrong usage.
+
+    Args:
+      arguments: of the command line; None takes those of the process.
+    """
+    silence()
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        app(args=given)
+    except Exception as error:
+        expected = _expected(error)
+        if expected is None or "--debug" in given:
+            traceback.print_exc()
+        if expected is not None:
+            typer.echo("\n".join(f"error: {line}" for line in str(expected).splitlines()), err=True)
+        sys.exit(1)
+
+
+def _expected(error: BaseException | None) -> EmbeddingError | None:
+    """The error that this project raised on purpose, where the given one is it or was raised from it."""
+    while error is not None and not isinstance(error, EmbeddingError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Which columns of the data the configuration reads, and as what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipelines.config.data import ColumnKind
+from pipelines.config.schema import PipelineConfig
+
+__all__ = ["column_kinds", "column_uses", "transform_columns"]
+
+
+def column_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKind]]:
+    """Every place that reads a column: the key's path, the column, and as what.
+
+    "token": as it is in the data. "float": a number. Columns of row filters and splits are not among them: they are
+    read and not kept. A slice is by tokens, unless the column is there as a number already.
+    """
+    yield from _transform_uses(config)
+    for index, feature in enumerate(config.features.categorical):
+        if not feature.after_transform:
+            yield f"features.categorical.{index}", feature.source, "token"
+
+
+def _transform_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKind]]:
+    for index, feature in enumerate(config.features.dense):
+        yield f"features.dense.{index}", feature.source, "float"
+    for column, kind in config.columns.items():
+        yield f"columns.{column}", column, kind
+    if config.label.column is not None:
+        yield "label.column", config.label.column, "float"
+    for column, kind in config.label.columns.items():
+        yield f"label.columns.{column}", column, kind
+    if config.sample_weight is not None:
+        yield "sample_weight", config.sample_weight, "float"
+
+
+def column_kinds(config: PipelineConfig) -> dict[str, ColumnKind]:
+    """Every column that the examples hold, by name: what the model, Transform and the slices read."""
+    kinds: dict[str, ColumnKind] = {column: kind for _, column, kind in column_uses(config)}
+    for column in (column for columns in config.evaluation.slices for column in columns):
+        kinds.setdefault(column, "token")
+    return dict(sorted(kinds.items()))
+
+
+def transform_columns(config: PipelineConfig, *, serving: bool = False) -> tuple[str, ...]:
+    """The raw columns that Transform reads, sorted.
+
+    Args:
+      config: the configuration.
+      serving: leave out those of the label and the sample weight, which are not there when the model serves.
+    """
+    answers = {*config.label.sources, config.sample_weight} if serving else set()
+    return tuple(sorted({column for _, column, _ in _transform_uses(config)} - answers))

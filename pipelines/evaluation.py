@@ -1,0 +1,69 @@
+"""TFMA's EvalConfig, built from the configuration."""
+
+from __future__ import annotations
+
+import tensorflow_model_analysis as tfma
+
+from pipelines.config import Evaluation, PipelineConfig, Threshold
+
+__all__ = ["BASELINE", "CANDIDATE", "eval_config"]
+
+CANDIDATE, BASELINE = "", "baseline"
+_LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
+
+
+def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.EvalConfig:
+    """What the Evaluator computes, and what the model must reach to be blessed.
+
+    The model is judged by its `serving_default` signature, so by what will be served; label and weight
+    come from its `transform_labels` signature.
+
+    Args:
+      config: the configuration.
+      has_baseline: whether a baseline model is there to compare with. Without one, the bounds on the improvement
+        are left out (there is none before the first push).
+    """
+    evaluation = config.evaluation
+    return tfma.EvalConfig(
+        model_specs=_model_specs(config, has_baseline),
+        slicing_specs=[tfma.SlicingSpec(), *(tfma.SlicingSpec(feature_keys=list(one)) for one in evaluation.slices)],
+        metrics_specs=[
+            tfma.MetricsSpec(metrics=[_metric(evaluation, name, has_baseline) for name in evaluation.metrics])
+        ],
+    )
+
+
+def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelSpec]:
+    def spec(**fields: object) -> tfma.ModelSpec:
+        return tfma.ModelSpec(
+            signature_name="serving_default",
+            preprocessing_function_names=["transform_labels"],
+            label_key=config.label.transformed,
+            prediction_key="probability",
+            example_weight_key="sample_weight" if config.sample_weight else "",
+            **fields,
+        )
+
+    return [spec(), spec(name=BASELINE, is_baseline=True)] if has_baseline else [spec()]
+
+
+def _metric(evaluation: Evaluation, name: str, has_baseline: bool) -> tfma.MetricConfig:
+    threshold = evaluation.thresholds.get(name)
+    if threshold is None:
+        return tfma.MetricConfig(class_name=name)
+    return tfma.MetricConfig(class_name=name, threshold=_threshold(name, threshold, has_baseline))
+
+
+def _threshold(name: str, threshold: Threshold, has_baseline: bool) -> tfma.MetricThreshold:
+    result = tfma.MetricThreshold()
+    if threshold.min is not None:
+        result.value_threshold.lower_bound.value = threshold.min
+    if threshold.max is not None:
+        result.value_threshold.upper_bound.value = threshold.max
+    if threshold.min_improvement is not None and has_baseline:
+        lower = name in _LOWER_IS_BETTER
+        direction = tfma.MetricDirection.LOWER_IS_BETTER if lower else tfma.MetricDirection.HIGHER_IS_BETTER
+        result.change_threshold.direction = direction
+        # TFMA's change is candidate minus baseline, and must be above (or, lower is better, below) the bound.
+        result.change_threshold.absolute.value = -threshold.min_improvement if lower else threshold.min_improvement
+    return result

@@ -1,0 +1,67 @@
+"""Quiet by default: third-party warnings and TensorFlow's start-up lines are silenced, errors never are.
+
+Call `silence` first thing at an entry point, before TensorFlow is imported: some of it is read from the
+environment while it loads. Child processes inherit it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import sys
+import tempfile
+import warnings
+
+import absl.logging
+
+__all__ = ["OWN_PACKAGES", "load_tensorflow", "silence"]
+
+OWN_PACKAGES = ("embedding_core", "components", "pipelines")
+
+# TensorFlow's C++ levels: 0 info, 1 warning, 2 error, 3 fatal; a level hides all below it.
+_ENVIRONMENT = {
+    "TF_USE_LEGACY_KERAS": "1",  # all models here are tf_keras models
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "GRPC_VERBOSITY": "ERROR",
+    "GLOG_minloglevel": "2",
+    "PYTHONWARNINGS": "ignore",
+}
+_CHATTY = ("apache_beam", "google", "h5py", "root", "tensorflow", "tfx", "tfx_bsl", "urllib3")
+_START_UP = re.compile(rb"Unable to register cu\w+ factory|computation placer already registered")
+
+
+def silence() -> None:
+    """Silence warnings of other packages and TensorFlow's start-up lines; what the user set stays as it is."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    warnings.simplefilter("ignore")
+    for package in OWN_PACKAGES:
+        warnings.filterwarnings("default", module=rf"{package}(\.|$)")
+    absl.logging.set_verbosity(absl.logging.ERROR)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def load_tensorflow() -> None:
+    """Import TensorFlow without the lines in which it tells, as errors, that it was built for CUDA.
+
+    A log level that hides them would hide every later error too; so what is written to stderr while it loads is held
+    back, and all other lines are written afterwards.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            importlib.import_module("tensorflow")
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            kept = [line for line in held if not _START_UP.search(line)]
+            sys.stderr.write(b"".join(kept).decode(errors="replace"))
