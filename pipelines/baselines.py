@@ -1,0 +1,159 @@
+"""What the model is held against, measured in the same run on the same rows: two baselines.
+
+The label's mean, and a logistic regression on the same features one-hot. Where the train split holds
+positives only (negatives are drawn while training), no regression can be fitted; there the baseline is
+how often the candidate was bought at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+import tensorflow as tf
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, roc_auc_score
+
+from embedding_core.training.inputs import Inputs, RowParser
+from embedding_core.training.stream import batches_once
+
+__all__ = ["METRICS", "Score", "compare_with_baselines"]
+
+METRICS = ("AUC", "log loss")
+MAX_ROWS = 200_000  # of each split: more would change no digit that is shown
+_BATCH = 4096
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Score:
+    """How well one scorer does on the eval rows.
+
+    Attributes:
+      scorer: what it is, in words.
+      metrics: by name of `METRICS`; None where the scorer gives no such figure, or the rows have one class.
+    """
+
+    scorer: str
+    metrics: Mapping[str, float | None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Rows:
+    features: Any  # scipy CSR [rows, columns]
+    label: Floats
+    weight: Floats
+    predicted: Floats | None
+
+
+def compare_with_baselines(
+    inputs: Inputs,
+    *,
+    train_files: Sequence[str],
+    eval_files: Sequence[str],
+    model_folder: str,
+    candidate: str | None,
+    counts: Mapping[str, npt.NDArray[np.int64]],
+) -> tuple[list[Score], int]:
+    """Score the exported model and the baselines on the eval split.
+
+    Args:
+      inputs: how rows are read, as in training.
+      train_files: TFRecord files of the train split.
+      eval_files: of the eval split.
+      model_folder: the SavedModel whose `serving_default` is scored.
+      candidate: the feature whose popularity is the baseline where the train split has one class.
+      counts: how often each token is in the train split, by vocabulary.
+
+    Returns:
+      The scores, the model's first, and the number of eval rows.
+    """
+    parser = RowParser(inputs)
+    held_out = _read(inputs, parser, eval_files, _signature(model_folder))
+    train = _read(inputs, parser, train_files, None)
+    assert held_out.predicted is not None
+    scores = [_score("this model", held_out.predicted, held_out)]
+    if len(np.unique(train.label)) > 1:
+        mean = float(np.average(train.label, weights=train.weight))
+        scores.append(_score("mean of the label", np.full_like(held_out.label, mean), held_out))
+        scores.append(_score("logistic regression, one-hot", _regression(train, held_out), held_out))
+    elif candidate is not None:
+        popularity = _popularity(inputs, parser, eval_files, candidate, counts)
+        scores.append(_score(f"popularity of {candidate}", popularity, held_out, probability=False))
+    return scores, len(held_out.label)
+
+
+def _signature(model_folder: str) -> Any:
+    return tf.saved_model.load(model_folder).signatures["serving_default"]
+
+
+def _batches(parser: RowParser, files: Sequence[str]) -> Iterator[tuple[tf.Tensor, Any]]:
+    read = 0
+    for _, serialized in batches_once(list(files), _BATCH):
+        yield serialized, parser(serialized)
+        read += int(tf.size(serialized))
+        if read >= MAX_ROWS:
+            return
+
+
+def _read(inputs: Inputs, parser: RowParser, files: Sequence[str], signature: Any) -> _Rows:
+    features, labels, weights, predictions = [], [], [], []
+    for serialized, batch in _batches(parser, files):
+        features.append(_one_hot(inputs, batch))
+        labels.append(batch["label"].numpy()[:, 0])
+        weights.append(batch["weight"].numpy()[:, 0])
+        if signature is not None:
+            predictions.append(np.reshape(signature(examples=serialized)["probability"].numpy(), [-1]))
+    return _Rows(
+        features=scipy.sparse.vstack(features, format="csr"),
+        label=np.concatenate(labels).astype(np.float64),
+        weight=np.concatenate(weights).astype(np.float64),
+        predicted=np.concatenate(predictions).astype(np.float64) if predictions else None,
+    )
+
+
+def _one_hot(inputs: Inputs, batch: Any) -> Any:
+    """CSR [B, sum of the tables' rows + dense]: counts of ids by feature, then the dense values."""
+    blocks = []
+    for feature in inputs.config.features:
+        ids = batch["ids"][feature.name]
+        splits, values = ids.row_splits.numpy(), ids.flat_values.numpy()
+        shape = (len(splits) - 1, inputs.config.table_of(feature.name).vocabulary_size)
+        blocks.append(scipy.sparse.csr_matrix((np.ones(len(values)), values, splits), shape=shape))
+    blocks += [scipy.sparse.csr_matrix(batch["dense"][name].numpy()) for name in inputs.dense]
+    return scipy.sparse.hstack(blocks, format="csr")
+
+
+def _regression(train: _Rows, held_out: _Rows) -> Floats:
+    # scikit-learn's own defaults but for the iterations: the ones most people would compare with.
+    model = LogisticRegression(max_iter=1000)
+    model.fit(train.features, train.label, sample_weight=train.weight)
+    predicted: Floats = model.predict_proba(held_out.features)[:, 1]
+    return predicted
+
+
+def _popularity(
+    inputs: Inputs, parser: RowParser, files: Sequence[str], candidate: str, counts: Mapping[str, npt.NDArray[np.int64]]
+) -> Floats:
+    table = inputs.config.table_of(candidate)
+    by_id = np.zeros(table.vocabulary_size)
+    seen = counts[str(table.vocabulary)]
+    by_id[: len(seen)] = seen
+    sums = [
+        tf.reduce_sum(tf.ragged.map_flat_values(lambda ids: tf.gather(by_id, ids), batch["ids"][candidate]), axis=1)
+        for _, batch in _batches(parser, files)
+    ]
+    return np.concatenate([part.numpy() for part in sums])
+
+
+def _score(scorer: str, predicted: Floats, rows: _Rows, *, probability: bool = True) -> Score:
+    if len(np.unique(rows.label)) < 2:
+        return Score(scorer=scorer, metrics=dict.fromkeys(METRICS))
+    auc = float(roc_auc_score(rows.label, predicted, sample_weight=rows.weight))
+    loss = float(log_loss(rows.label, predicted, sample_weight=rows.weight)) if probability else None
+    return Score(scorer=scorer, metrics={"AUC": auc, "log loss": loss})
