@@ -17,6 +17,7 @@ from embedding_core.errors import CheckpointError, ConfigError
 __all__ = [
     "BUNDLE",
     "MANIFEST",
+    "VOCABULARIES",
     "Manifest",
     "read_manifest",
     "table_shapes",
@@ -26,6 +27,7 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 BUNDLE = "tables"  # prefix of the tensor bundle in the folder
+VOCABULARIES = "vocabularies"  # folder of the vocabularies that the rows belong to
 FORMAT = "embedding-checkpoint"
 VERSION = 1
 _CHUNK = 4 * 2**20
@@ -63,9 +65,10 @@ def table_shapes(config: EmbeddingConfig) -> dict[str, tuple[int, int]]:
 
 
 def _file_digests(folder: str) -> dict[str, dict[str, Any]]:
-    """Size and sha256 of every file of the folder, but not of its manifest."""
-    names = sorted(name for name in tf.io.gfile.listdir(folder) if name != MANIFEST)
-    return {name: _digest(os.path.join(folder, name)) for name in names}
+    """Size and sha256 of every file under the folder, by its path in there; the manifest itself left out."""
+    paths = [os.path.join(parent, name) for parent, _, names in tf.io.gfile.walk(folder) for name in names]
+    names = sorted(os.path.relpath(path, folder) for path in paths)
+    return {name: _digest(os.path.join(folder, name)) for name in names if name != MANIFEST}
 
 
 def _digest(path: str) -> dict[str, Any]:

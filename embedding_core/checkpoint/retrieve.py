@@ -7,14 +7,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
 import numpy as np
+import tensorflow as tf
 
 from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, BundleWriter, Rows
-from embedding_core.checkpoint.manifest import BUNDLE, Manifest, read_manifest, table_shapes, write_manifest
+from embedding_core.checkpoint.manifest import (
+    BUNDLE,
+    VOCABULARIES,
+    Manifest,
+    read_manifest,
+    table_shapes,
+    write_manifest,
+)
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
+from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
-__all__ = ["needed_digests", "retrieve", "training_key", "write_tables"]
+__all__ = ["retrieve", "training_key", "write_tables"]
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _STEP = f"step{_VALUE}"
@@ -31,7 +40,7 @@ def retrieve(
     config: EmbeddingConfig,
     destination: str | os.PathLike[str],
     *,
-    vocabulary_digests: Mapping[str, str],
+    vocabularies: Mapping[str, Vocabulary],
     step: int | None = None,
     root: str = "embedding",
     nonfinite: Literal["error", "keep"] = "error",
@@ -44,7 +53,8 @@ def retrieve(
       training_checkpoint: prefix of a `tf.train.Checkpoint`, without '.index'.
       config: the tables and their optimizers; a table without an optimizer has no slots.
       destination: the folder to write, which must not exist or be empty.
-      vocabulary_digests: the digest of every vocabulary that the tables' rows belong to.
+      vocabularies: those that the tables' rows belong to, by name; they are kept in the checkpoint, so that
+        its rows can be found by token whatever becomes of the run that made them.
       step: training step; None reads it from the checkpoint (0 where it holds none).
       root: name under which the training checkpoint holds the tables.
       nonfinite: whether a NaN or infinity in a table or slot is an "error" or is kept and counted.
@@ -64,30 +74,26 @@ def retrieve(
     def rows_of(key: str) -> Iterable[tuple[int, Rows]]:
         return reader.slices(training_key(key, root), slice_bytes)
 
-    manifest = Manifest(step=step, config=config, vocabularies=needed_digests(config, vocabulary_digests))
-    return write_tables(destination, manifest, rows_of, nonfinite=nonfinite, slice_bytes=slice_bytes, progress=progress)
-
-
-def needed_digests(config: EmbeddingConfig, digests: Mapping[str, str]) -> dict[str, str]:
-    """The digests of the vocabularies that the tables name.
-
-    Raises:
-      CheckpointError: the digest of one of them is not given.
-    """
-    needed = sorted({table.vocabulary for table in config.tables if table.vocabulary is not None})
-    missing = [name for name in needed if name not in digests]
-    if missing:
-        raise CheckpointError(
-            f"no digest is given for vocabularies {missing}: rows without their vocabulary cannot be trusted later."
-        )
-    return {name: digests[name] for name in needed}
+    return write_tables(
+        destination,
+        config,
+        rows_of,
+        step=step,
+        vocabularies=vocabularies,
+        nonfinite=nonfinite,
+        slice_bytes=slice_bytes,
+        progress=progress,
+    )
 
 
 def write_tables(
     destination: str | os.PathLike[str],
-    manifest: Manifest,
+    config: EmbeddingConfig,
     rows_of: Callable[[str], Iterable[tuple[int, Rows]]],
     *,
+    step: int,
+    vocabularies: Mapping[str, Vocabulary],
+    files: Mapping[str, str] | None = None,
     nonfinite: Literal["error", "keep"] = "error",
     slice_bytes: int = SLICE_BYTES,
     progress: Progress | None = None,
@@ -96,8 +102,11 @@ def write_tables(
 
     Args:
       destination: the folder to write, which must not exist or be empty.
-      manifest: step, config and vocabularies; its files and non-finite rows are found here.
+      config: the tables and their optimizers.
       rows_of: gives the slices of a table or slot: (number of the first row, rows).
+      step: training step.
+      vocabularies: by name, at least those that the tables' rows belong to.
+      files: texts to keep in the checkpoint, by file name.
       nonfinite: as in `retrieve`.
       slice_bytes: as in `retrieve`.
       progress: as in `retrieve`.
@@ -105,10 +114,11 @@ def write_tables(
     Returns:
       The manifest as written.
     """
+    used = _used_vocabularies(config, vocabularies)
     bad: dict[str, int] = {}
     with publish_folder(destination) as folder:
         writer = BundleWriter(os.path.join(folder, BUNDLE), slice_bytes)
-        for key, shape in table_shapes(manifest.config).items():
+        for key, shape in table_shapes(config).items():
             for start, rows in rows_of(key):
                 count = int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
                 if count:
@@ -118,13 +128,39 @@ def write_tables(
                     progress(key, start + len(rows), shape[0])
         _check_finite(bad, nonfinite)
         writer.close()
-        write_manifest(
-            folder,
-            Manifest(
-                step=manifest.step, config=manifest.config, vocabularies=manifest.vocabularies, nonfinite_rows=bad
-            ),
-        )
+        _write_files(folder, used, files or {})
+        digests = {name: vocabulary.digest for name, vocabulary in used.items()}
+        write_manifest(folder, Manifest(step=step, config=config, vocabularies=digests, nonfinite_rows=bad))
     return read_manifest(destination)
+
+
+def _used_vocabularies(config: EmbeddingConfig, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Vocabulary]:
+    used = {}
+    for table in config.tables:
+        if table.vocabulary is None:
+            continue
+        if table.vocabulary not in vocabularies:
+            raise CheckpointError(
+                f"vocabulary {table.vocabulary!r} of table {table.name!r} is not given: rows without their tokens "
+                "cannot be trained further; pass the vocabularies that the tables were planned from."
+            )
+        used[table.vocabulary] = vocabularies[table.vocabulary]
+        if len(used[table.vocabulary]) + table.oov_rows != table.vocabulary_size:
+            raise CheckpointError(
+                f"table {table.name!r} has {table.vocabulary_size} rows, {table.oov_rows} of them out of vocabulary, "
+                f"but vocabulary {table.vocabulary!r} has {len(used[table.vocabulary])} tokens: it is not the one that the "
+                "table was planned from; pass that one."
+            )
+    return used
+
+
+def _write_files(folder: str, vocabularies: Mapping[str, Vocabulary], files: Mapping[str, str]) -> None:
+    tf.io.gfile.makedirs(os.path.join(folder, VOCABULARIES))
+    for vocabulary in vocabularies.values():
+        save_vocabulary(vocabulary, os.path.join(folder, VOCABULARIES), open_file=tf.io.gfile.GFile)
+    for name, text in files.items():
+        with tf.io.gfile.GFile(os.path.join(folder, name), "w") as file:
+            file.write(text)
 
 
 def _check_finite(bad: Mapping[str, int], nonfinite: str) -> None:

@@ -2,6 +2,7 @@ import json
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 
@@ -10,8 +11,16 @@ from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import SGD, Adam, Optimizer
+from embedding_core.vocabulary import Vocabulary, load_vocabulary
 
-DIGESTS = {"item": "a" * 64}
+
+def items(size: int = 22) -> Vocabulary:
+    tokens = pa.array([b"token %d" % i for i in range(size)], pa.large_binary())
+    return Vocabulary(name="item", tokens=tokens, counts=np.ones(size, np.int64), total_count=size, distinct=size)
+
+
+FILES = ["manifest.json", "tables.index", "tables.data-00000-of-00001", "vocabularies/item.txt"]
+DIGESTS = {"item": items().digest}
 
 
 def config(rows: int = 23, dim: int = 3, optimizer: Optimizer | None = None, name: str = "item") -> EmbeddingConfig:
@@ -42,7 +51,7 @@ def take(tmp_path, tables=None, made=None, **kwargs) -> str:
     made = made or config()
     prefix = training_checkpoint(tmp_path, tables or variables(made))
     destination = str(tmp_path / "embedding")
-    retrieve(prefix, made, destination, vocabulary_digests=DIGESTS, **kwargs)
+    retrieve(prefix, made, destination, vocabularies={"item": items(made.tables[0].vocabulary_size - 1)}, **kwargs)
     return destination
 
 
@@ -75,8 +84,9 @@ def test_checkpoint_saved_in_shards_is_read(tmp_path):
     policy = tf.train.experimental.MaxShardSizePolicy(4096)
     options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)
     prefix = tf.train.Checkpoint(embedding=holder).write(str(tmp_path / "ckpt"), options=options)
-    manifest = retrieve(prefix, config(rows=2001), tmp_path / "out", vocabulary_digests=DIGESTS)
-    load_checkpoint_into(tmp_path / "out", fresh, config(rows=2001), vocabulary_digests=DIGESTS)
+    manifest = retrieve(prefix, config(rows=2001), tmp_path / "out", vocabularies={"item": items(2000)})
+    digests = {"item": items(2000).digest}
+    load_checkpoint_into(tmp_path / "out", fresh, config(rows=2001), vocabulary_digests=digests)
     assert_equal(trained, fresh)
     assert manifest.step == 0
 
@@ -103,10 +113,19 @@ def test_nonfinite_rows_are_refused_or_counted(tmp_path):
     assert read_manifest(take(tmp_path, tables, nonfinite="keep")).nonfinite_rows == {"item": 2}
 
 
-def test_retrieve_without_a_digest_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("vocabularies", "message"),
+    [({}, "is not given"), ({"item": items(21)}, "has 21 tokens: it is not the one")],
+)
+def test_retrieve_without_the_vocabulary_of_the_rows_is_refused(tmp_path, vocabularies, message):
     prefix = training_checkpoint(tmp_path, variables(config()))
-    with pytest.raises(CheckpointError, match="no digest is given"):
-        retrieve(prefix, config(), tmp_path / "out", vocabulary_digests={})
+    with pytest.raises(CheckpointError, match=message):
+        retrieve(prefix, config(), tmp_path / "out", vocabularies=vocabularies)
+
+
+def test_checkpoint_keeps_the_vocabularies_of_its_rows(tmp_path):
+    kept = load_vocabulary(os.path.join(take(tmp_path), "vocabularies"), "item")
+    assert kept.digest == items().digest
 
 
 def test_retrieve_does_not_overwrite(tmp_path):
@@ -156,7 +175,9 @@ def damage(path: str, how: str, random: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("how", ["flip", "truncate"])
-@pytest.mark.parametrize("name", ["manifest.json", "tables.index", "tables.data-00000-of-00001"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "tables.index", "tables.data-00000-of-00001", "vocabularies/item.txt"]
+)
 def test_damaged_file_is_refused(tmp_path, name, how):
     folder = take(tmp_path)
     path = os.path.join(folder, name)
@@ -172,7 +193,9 @@ def test_damaged_file_is_refused(tmp_path, name, how):
     verify(folder)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "tables.index", "tables.data-00000-of-00001"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "tables.index", "tables.data-00000-of-00001", "vocabularies/item.txt"]
+)
 def test_deleted_file_is_refused(tmp_path, name):
     folder = take(tmp_path)
     os.remove(os.path.join(folder, name))
