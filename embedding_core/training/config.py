@@ -9,11 +9,12 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from embedding_core.errors import ConfigError
 
-__all__ = ["Distribution", "EarlyStopping", "Metric", "Negatives", "Strategy", "TrainingConfig"]
+__all__ = ["DenseOptimizer", "Distribution", "EarlyStopping", "Metric", "Negatives", "Strategy", "TrainingConfig"]
 
 Strategy: TypeAlias = Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"]
 Distribution: TypeAlias = Literal["uniform", "count"]
 Metric: TypeAlias = Literal["loss", "auc"]
+DenseOptimizer: TypeAlias = Literal["adam", "adamw", "adagrad", "rmsprop", "sgd"]
 
 
 def _require(ok: bool, owner: str, field: str, value: object, rule: str) -> None:
@@ -100,7 +101,7 @@ class TrainingConfig:
       epochs: passes over the train split; exactly one of `epochs` and `steps` is given.
       steps: batches to train on, passing over the split as often as it takes.
       batch_size: rows of a batch, before negatives are added.
-      optimizer: of the dense part: name of a tf_keras optimizer.
+      optimizer: of the dense part: Keras' "adam", "adamw", "adagrad", "rmsprop" or "sgd".
       learning_rate: of the dense part. Tables have their own, in their table's optimizer.
       learning_rate_tables: for tables that configure no optimizer of their own (Adagrad), its rate.
       embedding_l2: weight of the mean squared norm of the activations, added to the loss; regularises
@@ -121,7 +122,7 @@ class TrainingConfig:
     epochs: int | None = None
     steps: int | None = None
     batch_size: int = 256
-    optimizer: str = "adam"
+    optimizer: DenseOptimizer = "adam"
     learning_rate: float = 0.001
     learning_rate_tables: float = 0.05
     embedding_l2: float = 0.0
@@ -149,8 +150,9 @@ class TrainingConfig:
         fits = len(self.class_weights) == 2 and all(_is_number(weight, 0) for weight in self.class_weights)
         _require(fits, "training", "class_weights", self.class_weights, "two numbers >= 0, of label 0 and of label 1")
         _require(_is_whole(self.seed, 0), "training", "seed", self.seed, "a whole number >= 0")
-        allowed = get_args(Strategy)
-        _require(self.strategy in allowed, "training", "strategy", self.strategy, f"one of {', '.join(allowed)}")
+        for field, kind in (("strategy", Strategy), ("optimizer", DenseOptimizer)):
+            value, allowed = getattr(self, field), get_args(kind)
+            _require(value in allowed, "training", field, value, f"one of {', '.join(allowed)}")
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as a JSON object; `from_json` gives an equal one."""

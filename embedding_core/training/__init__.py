@@ -1,0 +1,17 @@
+"""Training of a model with embedding tables: input pipeline, loop, checkpoints. Knows nothing of TFX."""
+
+from embedding_core.training.checkpoints import fingerprint
+from embedding_core.training.config import EarlyStopping, Negatives, TrainingConfig
+from embedding_core.training.inputs import Inputs
+from embedding_core.training.loop import TrainingJob, TrainingResult, train
+
+__all__ = [
+    "EarlyStopping",
+    "Inputs",
+    "Negatives",
+    "TrainingConfig",
+    "TrainingJob",
+    "TrainingResult",
+    "fingerprint",
+    "train",
+]

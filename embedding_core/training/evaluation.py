@@ -1,0 +1,62 @@
+"""Loss and AUC of the eval split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_core.training.inputs import Batch
+from embedding_core.training.step import Trainable
+
+__all__ = ["Evaluation", "auc", "evaluate", "log_loss"]
+
+Floats = npt.NDArray[np.float64]
+
+
+class Evaluation(NamedTuple):
+    """Figures of one evaluation; NaN where there is none (the AUC of a single class)."""
+
+    loss: float
+    auc: float
+
+
+def auc(label: Floats, score: Floats, weight: Floats) -> float:
+    """Area under the ROC curve, exactly: the weighted share of (positive, negative) pairs in order, ties half.
+
+    Args:
+      label: 0 or 1, [n].
+      score: higher is more positive, [n].
+      weight: of each row, [n].
+
+    Returns:
+      The area, or NaN where one class has no weight.
+    """
+    order = np.argsort(score, kind="stable")
+    _, tie = np.unique(score[order], return_inverse=True)
+    positive = np.bincount(tie, (weight * label)[order])
+    negative = np.bincount(tie, (weight * (1 - label))[order])
+    pairs = positive.sum() * negative.sum()
+    below = np.cumsum(negative) - negative
+    return float(np.sum(positive * (below + negative / 2)) / pairs) if pairs else math.nan
+
+
+def log_loss(label: Floats, logit: Floats, weight: Floats) -> float:
+    """Weighted mean of the binary cross-entropy, or NaN where no row has weight."""
+    losses = np.maximum(logit, 0) - logit * label + np.log1p(np.exp(-np.abs(logit)))
+    total = weight.sum()
+    return float(np.sum(losses * weight) / total) if total else math.nan
+
+
+def evaluate(trainable: Trainable, batches: Iterable[Batch]) -> Evaluation:
+    """Loss (without class weights and penalties) and AUC over all batches, with the sample weights."""
+    labels, logits, weights = [], [], []
+    for batch in batches:
+        logits.append(trainable.predict(batch).numpy())
+        labels.append(batch["label"].numpy())
+        weights.append(batch["weight"].numpy())
+    label, logit, weight = (np.concatenate(part).ravel().astype(np.float64) for part in (labels, logits, weights))
+    return Evaluation(log_loss(label, logit, weight), auc(label, logit, weight))

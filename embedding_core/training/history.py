@@ -1,0 +1,93 @@
+"""What happened while training: curves, rates and times, as JSON and for TensorBoard."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.training.evaluation import Evaluation
+
+__all__ = ["History", "Summaries"]
+
+
+def _number(value: float) -> float | None:
+    """The value as JSON has it: no NaN, no infinity."""
+    return value if math.isfinite(value) else None
+
+
+@dataclasses.dataclass
+class History:
+    """Curves of a run.
+
+    Attributes:
+      train: entries of `step`, `loss` (mean since the entry before), `rows_per_second`.
+      evals: entries of `step`, `loss`, `auc` (null where the eval split has one class).
+      seconds: spent training, the time of runs that this one resumed included.
+      facts: single figures: rows, steps per epoch, best step and the like.
+    """
+
+    train: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    evals: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    seconds: float = 0.0
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def add_train(self, step: int, loss: float, rows_per_second: float) -> None:
+        """Record the mean loss of the steps since the entry before."""
+        self.train.append({"step": step, "loss": _number(loss), "rows_per_second": round(rows_per_second, 1)})
+
+    def add_eval(self, step: int, result: Evaluation) -> None:
+        """Record an evaluation."""
+        self.evals.append({"step": step, "loss": _number(result.loss), "auc": _number(result.auc)})
+
+    def cut(self, step: int) -> None:
+        """Forget what is later than `step`, from where training goes on."""
+        self.train = [entry for entry in self.train if entry["step"] <= step]
+        self.evals = [entry for entry in self.evals if entry["step"] <= step]
+
+    def save(self, path: str) -> None:
+        """Write as JSON, in one rename."""
+        with tf.io.gfile.GFile(path + ".new", "w") as file:
+            file.write(json.dumps(dataclasses.asdict(self), indent=1))
+        tf.io.gfile.rename(path + ".new", path, overwrite=True)
+
+    @classmethod
+    def load(cls, path: str) -> History:
+        """Read what `save` wrote; an empty history where there is no such file, or a damaged one."""
+        if not tf.io.gfile.exists(path):
+            return cls()
+        with tf.io.gfile.GFile(path) as file:
+            try:
+                return cls(**json.loads(file.read()))
+            except (ValueError, TypeError):
+                return cls()
+
+
+class Summaries:
+    """Curves for TensorBoard, in the folders `train` and `eval`."""
+
+    def __init__(self, folder: str) -> None:
+        """Write below `folder`."""
+        self._train = tf.summary.create_file_writer(os.path.join(folder, "train"))
+        self._eval = tf.summary.create_file_writer(os.path.join(folder, "eval"))
+
+    def add_train(self, step: int, loss: float, rows_per_second: float) -> None:
+        """Loss and rate of the last steps."""
+        with self._train.as_default(step=step):
+            tf.summary.scalar("loss", loss)
+            tf.summary.scalar("rows_per_second", rows_per_second)
+
+    def add_eval(self, step: int, result: Evaluation) -> None:
+        """Figures of an evaluation."""
+        with self._eval.as_default(step=step):
+            tf.summary.scalar("loss", result.loss)
+            tf.summary.scalar("auc", result.auc)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._train.close()
+        self._eval.close()

@@ -1,0 +1,166 @@
+"""From serialized tf.Examples to what a step takes: ids, dense features, label and weight, on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypedDict
+
+import tensorflow as tf
+
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
+from embedding_core.errors import ConfigError, DataError
+from embedding_core.ids import TokenTable
+from embedding_core.serving.inputs import Columns
+from embedding_core.tokens import tokens_of
+
+__all__ = ["Batch", "Inputs", "RowParser", "Transform"]
+
+Transform: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+class Batch(TypedDict):
+    """One batch, as a step takes it.
+
+    Keys: `ids`, int64 ragged [B, None] by feature; `dense`, float32 [B, 1] by name; `label` and `weight`,
+    float32 [B, 1].
+    """
+
+    ids: dict[str, tf.RaggedTensor]
+    dense: dict[str, tf.Tensor]
+    label: tf.Tensor
+    weight: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Where a model's inputs come from.
+
+    Attributes:
+      config: tables and features; every feature has a column.
+      vocabularies: file of plain tokens, one per line, by vocabulary name.
+      dense: names of dense features, in what `transform` returns.
+      label: name of the label there; None for data that holds positives only.
+      weight: name of the sample weight there, or None.
+      raw_spec: how the columns that `transform` takes are read, as for `tf.io.parse_example`.
+      transform: parsed raw columns -> dense features, label, weight and columns `after_transform`; None
+        takes them as they were parsed.
+
+    Raises:
+      ConfigError: a feature without a column.
+    """
+
+    config: EmbeddingConfig
+    vocabularies: Mapping[str, str]
+    dense: tuple[str, ...] = ()
+    label: str | None = "label"
+    weight: str | None = None
+    raw_spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    transform: Transform | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dense", tuple(self.dense))
+        for feature in self.config.features:
+            if feature.column is None:
+                raise ConfigError(f"`column` of feature {feature.name!r} is None: name the column its tokens are in.")
+
+    def column_of(self, feature: FeatureConfig) -> ColumnConfig:
+        """The column of a feature."""
+        assert feature.column is not None
+        return feature.column
+
+
+class RowParser:
+    """The graph function from serialized tf.Examples to a `Batch`; its token tables live on the host.
+
+    Columns are read and tokens looked up by what an exported model does it with.
+    """
+
+    def __init__(self, inputs: Inputs) -> None:
+        """Load the vocabularies that the features need.
+
+        Raises:
+          ConfigError: a vocabulary has no file.
+          VocabularyError: a vocabulary has not the rows of its table.
+        """
+        self._inputs = inputs
+        self._columns = {feature.name: inputs.column_of(feature) for feature in inputs.config.features}
+        self._reader = Columns(self._columns.values(), inputs.raw_spec)
+        used = {feature.table for feature in inputs.config.features}
+        self._tables = {name: self._token_table(name) for name in sorted(used)}
+
+    def _token_table(self, name: str) -> TokenTable | None:
+        table = self._inputs.config.table(name)
+        if table.vocabulary is None:
+            return None
+        path = self._inputs.vocabularies.get(table.vocabulary)
+        if path is None:
+            raise ConfigError(
+                f"`vocabulary` of table {name!r} is {table.vocabulary!r}: it must be one of "
+                f"{sorted(self._inputs.vocabularies)}."
+            )
+        return TokenTable.of(table, path)
+
+    def __call__(self, serialized: tf.Tensor) -> Batch:
+        """The batch of serialized tf.Examples, string [B]."""
+        raw = self._reader.parse(serialized)
+        given = raw.dense if raw.incomplete is None else _checked_rows(raw.dense, raw.incomplete)
+        made = given if self._inputs.transform is None else self._inputs.transform(given)
+        rows = tf.size(serialized)
+        return Batch(
+            ids={feature.name: self._ids(feature, raw.categorical, made) for feature in self._inputs.config.features},
+            dense={name: _column(made, name, "dense feature") for name in self._inputs.dense},
+            label=_checked_label(_column_or_ones(made, self._inputs.label, "label", rows)),
+            weight=_column_or_ones(made, self._inputs.weight, "weight", rows),
+        )
+
+    def _ids(self, feature: FeatureConfig, raw: Mapping[str, Any], made: Mapping[str, Any]) -> tf.RaggedTensor:
+        column = self._columns[feature.name]
+        source = made if column.after_transform else raw
+        if column.name not in source:
+            raise DataError(
+                f"column {column.name!r} of feature {feature.name!r} is not in Transform's output, which has "
+                f"{sorted(source)}: return it from `preprocessing_fn`, or set `after_transform` to false."
+            )
+        tokens = tokens_of(column, source[column.name])
+        table = self._tables[feature.table]
+        if table is not None:
+            return table.lookup(tokens)
+        return tokens.with_flat_values(tf.strings.to_number(tokens.flat_values, tf.int64))
+
+
+def _checked_rows(columns: Mapping[str, Any], incomplete: tf.Tensor) -> dict[str, Any]:
+    """The columns, or an error where a row lacks one that has to be there."""
+    required = [name for name, value in columns.items() if value.dtype == tf.int64]
+    rule = f"a row lacks one of the columns {required}, which every row must have; first such row of its batch:"
+    with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(incomplete), [rule, tf.where(incomplete)[:1]])]):
+        return {
+            name: tf.nest.map_structure(tf.identity, value, expand_composites=True) for name, value in columns.items()
+        }
+
+
+def _column(made: Mapping[str, Any], name: str, what: str) -> tf.Tensor:
+    """The values as float32 [B, 1]."""
+    if name not in made:
+        raise DataError(
+            f"{what} {name!r} is not among the transformed columns, {sorted(made)}: return it from "
+            "`preprocessing_fn`, or correct its name."
+        )
+    values = made[name]
+    if isinstance(values, tf.SparseTensor | tf.RaggedTensor) or values.dtype == tf.string:
+        raise DataError(
+            f"{what} {name!r} is {type(values).__name__} of {values.dtype.name}: it must be one number per row; fill "
+            "missing values and convert text in `preprocessing_fn`."
+        )
+    return tf.reshape(tf.cast(values, tf.float32), [-1, 1])
+
+
+def _column_or_ones(made: Mapping[str, Any], name: str | None, what: str, rows: tf.Tensor) -> tf.Tensor:
+    return tf.ones([rows, 1]) if name is None else _column(made, name, what)
+
+
+def _checked_label(label: tf.Tensor) -> tf.Tensor:
+    binary = tf.logical_or(tf.equal(label, 0.0), tf.equal(label, 1.0))
+    rule = "the label must be 0 or 1 in every row, found:"
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(binary), [rule, label[~binary][:8]])]):
+        return tf.identity(label)

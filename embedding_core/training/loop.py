@@ -1,0 +1,336 @@
+"""The training loop: steps, evaluations, early stopping, checkpoints, resume."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.errors import DataError, TrainingError
+from embedding_core.model_inputs import build_model
+from embedding_core.optimizers import Adagrad
+from embedding_core.training.checkpoints import RunState
+from embedding_core.training.config import TrainingConfig
+from embedding_core.training.evaluation import evaluate
+from embedding_core.training.history import History, Summaries
+from embedding_core.training.inputs import Batch, Inputs, RowParser
+from embedding_core.training.negatives import negative_sampler
+from embedding_core.training.step import StepsDone, Trainable
+from embedding_core.training.strategy import Placement, choose_placement
+from embedding_core.training.stream import batches_once, count_rows, shuffled_batches, steps_per_epoch
+
+__all__ = ["Progress", "TrainingJob", "TrainingResult", "train"]
+
+Progress: TypeAlias = Callable[[int, int, str], None]
+
+_OPTIMIZERS = {"adagrad": "Adagrad", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop", "sgd": "SGD"}
+_STEPS_PER_CALL = 100  # of the graph: often enough for progress and curves, rarely enough to cost nothing
+_ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """Everything that a run is made of.
+
+    Attributes:
+      inputs: where the model's inputs come from.
+      training: how to train.
+      model: dotted module with `build`.
+      arguments: of `build`.
+      train_files, eval_files: TFRecord files of tf.Examples; names ending in .gz are gzipped.
+      counts: how often each token is in the data, int64, by vocabulary name; for negatives by "count".
+      warm_start: loads tables and slots into a new engine, before step 0; None starts from initial rows.
+    """
+
+    inputs: Inputs
+    training: TrainingConfig
+    model: str
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    train_files: Sequence[str]
+    eval_files: Sequence[str]
+    counts: Mapping[str, npt.NDArray[np.int64]] = dataclasses.field(default_factory=dict)
+    warm_start: Callable[[Any], None] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingResult:
+    """A trained model.
+
+    Attributes:
+      engine: holds the tables.
+      model: the dense part.
+      step: of the state that these have: the best one with early stopping, else the last.
+      checkpoint: path of the checkpoint of that state.
+      history: what happened.
+    """
+
+    engine: Any
+    model: tf_keras.Model
+    step: int
+    checkpoint: str
+    history: History
+
+
+@contextlib.contextmanager
+def _data_errors() -> Iterator[None]:
+    """Turn TensorFlow's errors on bad rows into one line."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+        raise DataError(_rule_broken(error.message)) from error
+    except UnicodeDecodeError as error:  # TensorFlow's message quotes a row that is not UTF-8
+        raise DataError(_rule_broken(error.object.decode(errors="replace"))) from error
+
+
+def _rule_broken(message: str) -> str:
+    """The one line of TensorFlow's message that says what is wrong with the data."""
+    message = " ".join(message.split())
+    match = _ASSERTION.search(message)
+    return (match[1] if match else message).split(" [[")[0]
+
+
+class _Data:
+    """The batches of a job: endless ones to train on, one pass to evaluate."""
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+        self._parser = RowParser(job.inputs)
+        self.rows = count_rows(job.train_files, "train")
+        self.eval_rows = count_rows(job.eval_files, "eval")
+        self.steps_per_epoch = steps_per_epoch(self.rows, job.training.batch_size)
+        self._sampler = self._make_sampler()
+        self._eval = self._eval_batches()
+
+    def _make_sampler(self) -> Callable[[tf.Tensor, Batch], Batch] | None:
+        negatives, config = self._job.training.negatives, self._job.inputs.config
+        if negatives is None:
+            return None
+        counts = None
+        if negatives.distribution == "count" and negatives.feature in {feature.name for feature in config.features}:
+            counts = self._job.counts.get(config.table_of(negatives.feature).vocabulary or "")
+        seed, dense = self._job.training.seed, self._job.inputs.dense
+        return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
+
+    def train(self, start: int) -> tf.data.Dataset:
+        """Batches from step `start` on."""
+        batches = shuffled_batches(self._job.train_files, self._job.training, rows=self.rows, start=start)
+        return self._finish(batches, self._sampler)
+
+    def _finish(self, batches: tf.data.Dataset, sampler: Callable[[tf.Tensor, Batch], Batch] | None) -> tf.data.Dataset:
+        def parse(step: tf.Tensor, serialized: tf.Tensor) -> Batch:
+            batch = self._parser(serialized)
+            return batch if sampler is None else sampler(step, batch)
+
+        return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(4)
+
+    def _eval_batches(self) -> tf.data.Dataset:
+        """The eval split, with negatives where it has none of its own, and the same ones at every evaluation."""
+        batches = batches_once(self._job.eval_files, max(1024, self._job.training.batch_size))
+        plain = self._finish(batches, None)
+        if self._sampler is None:
+            return plain
+        with _data_errors():
+            positives = plain.map(lambda batch: tf.reduce_all(batch["label"] > 0.5))
+            only_positives = bool(positives.reduce(tf.constant(True), tf.logical_and))
+        return self._finish(batches, self._sampler) if only_positives else plain
+
+    def eval(self) -> tf.data.Dataset:
+        """All batches of the eval split."""
+        return self._eval
+
+
+def _check_classes(job: TrainingJob, positives: int, rows: int) -> None:
+    if job.training.negatives is None and positives in {0, rows}:
+        raise DataError(
+            f"the label {job.inputs.label!r} is {int(bool(positives))} in each of the {rows} rows trained on: a model "
+            "needs both classes; check the label, or configure `negatives` for data that holds positives only."
+        )
+    if positives == 0:
+        raise DataError(f"the label {job.inputs.label!r} is 0 in each of the {rows} rows: there are no positives.")
+
+
+class _Loop:
+    """One run of the loop."""
+
+    def __init__(self, job: TrainingJob, data: _Data, state: RunState, trainable: Trainable, folder: str) -> None:
+        self._job, self._data, self._state, self._trainable = job, data, state, trainable
+        training = job.training
+        self.total = training.steps or (training.epochs or 1) * data.steps_per_epoch
+        once = data.steps_per_epoch if training.epochs else max(1, self.total // 10)
+        self._eval_every = training.eval_every or once
+        self._save_every = training.checkpoint_every or self._eval_every
+        self._checked = False
+        self._history_path = os.path.join(folder, "history.json")
+        self.history = History.load(self._history_path)
+        self.history.cut(state.step)
+        self._before = self.history.seconds
+
+    def run(self, summaries: Summaries, progress: Progress | None) -> None:
+        """Train to the end, or until early stopping says so."""
+        begun = time.monotonic()
+        batches = iter(self._data.train(self._state.step))
+        while self._state.step < self.total and not self._stopped():
+            start, since = self._state.step, time.monotonic()
+            steps = self._next_event(start) - start
+            done = self._run_steps(batches, steps)
+            loss, rate = float(np.mean(done.losses)), float(done.rows) / (time.monotonic() - since)
+            self.history.add_train(start + steps, loss, rate)
+            summaries.add_train(start + steps, loss, rate)
+            self.history.seconds = self._before + time.monotonic() - begun
+            self._at(start + steps, summaries)
+            if progress is not None:
+                progress(start + steps, self.total, f"loss {loss:.4f}, {rate:,.0f} rows/s")
+
+    def _next_event(self, step: int) -> int:
+        """The next step at which something else than training is to be done."""
+        every = (self._eval_every, self._save_every, self._data.steps_per_epoch)
+        return min(self.total, step + _STEPS_PER_CALL, *((step // n + 1) * n for n in every))
+
+    def _run_steps(self, batches: Iterator[Batch], steps: int) -> StepsDone:
+        first = self._state.step + 1
+        dense = self._job.inputs.dense
+        with _data_errors():
+            run = self._trainable.run(batches, tf.constant(steps), tf.constant(len(dense)))
+        done = StepsDone(*(part.numpy() for part in run))
+        if not done.finite.all():
+            names = [*dense, f"{self._job.inputs.label} (label)", f"{self._job.inputs.weight} (weight)"]
+            bad = [name for name, finite in zip(names, done.finite, strict=True) if not finite]
+            raise DataError(
+                f"{', '.join(map(repr, bad))} is NaN or infinite in steps {first} to {first + steps - 1}: fill missing "
+                "values in `preprocessing_fn`."
+            )
+        finite = np.isfinite(done.losses)
+        if not finite.all():
+            at = int(np.argmin(finite))
+            raise TrainingError(
+                f"the loss of step {first + at} is {done.losses[at]}: lower the learning rates "
+                f"({self._job.training.learning_rate} of the dense part), or look for extreme values in the data."
+            )
+        self._state.seen_rows.assign_add(done.rows)
+        self._state.seen_positives.assign_add(done.positives)
+        return done
+
+    def _at(self, step: int, summaries: Summaries) -> None:
+        """What is due after `step` steps: the check of the classes, an evaluation, a checkpoint."""
+        if not self._checked and (step >= self._data.steps_per_epoch or step == self.total):
+            _check_classes(self._job, int(self._state.seen_positives.numpy()), int(self._state.seen_rows.numpy()))
+            self._checked = True
+        if step % self._eval_every == 0 or step == self.total:
+            self._evaluate(step, summaries)
+        if step % self._save_every == 0 or step == self.total:
+            self.history.save(self._history_path)
+            self._state.save()
+
+    def _evaluate(self, step: int, summaries: Summaries) -> None:
+        with _data_errors():
+            result = evaluate(self._trainable, self._data.eval())
+        self.history.add_eval(step, result)
+        summaries.add_eval(step, result)
+        stopping, state = self._job.training.early_stopping, self._state
+        if stopping is None:
+            return
+        value = getattr(result, stopping.metric)
+        if np.isnan(value):
+            raise DataError(
+                f"`{stopping.metric}` of the eval split is undefined: its rows are of one class, or weigh nothing; "
+                "make the eval split larger, or set `early_stopping` to null."
+            )
+        if stopping.is_better(value, float(state.best_value.numpy())):
+            state.best_value.assign(value)
+            state.best_step.assign(step)
+            state.waited.assign(0)
+            state.save_best()
+        else:
+            state.waited.assign_add(1)
+
+    def _stopped(self) -> bool:
+        stopping = self._job.training.early_stopping
+        return stopping is not None and int(self._state.waited.numpy()) >= stopping.patience
+
+
+def _optimizer(training: TrainingConfig) -> tf_keras.optimizers.Optimizer:
+    return getattr(tf_keras.optimizers, _OPTIMIZERS[training.optimizer])(learning_rate=training.learning_rate)
+
+
+def _make_trainable(job: TrainingJob, placement: Placement) -> Trainable:
+    training, config = job.training, job.inputs.config
+    tf_keras.utils.set_random_seed(training.seed)
+    default = Adagrad(learning_rate=training.learning_rate_tables)
+    engine = placement.make_engine(config, default, training.seed)
+    model = build_model(job.model, config, job.inputs.dense, job.arguments)
+    return Trainable(engine, model, _optimizer(training), training)
+
+
+def train(
+    job: TrainingJob, folder: str, *, resume_folder: str | None = None, progress: Progress | None = None
+) -> TrainingResult:
+    """Train a model.
+
+    On CPU the same job gives the same tables, bit for bit, whether or not it was killed and resumed.
+
+    Args:
+      job: what to train on what.
+      folder: gets `checkpoints/` (the final state), `history.json` and `logs/` (for TensorBoard).
+      resume_folder: keeps checkpoints while training; a run that finds some there goes on from the newest.
+        It must belong to this job alone. The caller removes it when the result is safe. None: below
+        `folder`, removed at the end.
+      progress: called now and then with steps done, steps in all, and a word on the state.
+
+    Returns:
+      The trained model.
+
+    Raises:
+      DataError: an empty split, rows that cannot be read, a label that is not binary or of one class.
+      TrainingError: the loss is not finite.
+      CheckpointError: there are checkpoints to resume from, but none can be read.
+    """
+    placement = choose_placement(job.training.strategy)
+    with placement.scope():
+        data = _Data(job)
+        trainable = _make_trainable(job, placement)
+        kept = resume_folder or os.path.join(folder, "resume")
+        tf.io.gfile.makedirs(folder)
+        state = RunState(trainable, trainable.engine.tables, kept)
+        if not state.resume() and job.warm_start is not None:
+            job.warm_start(trainable.engine)
+        loop = _Loop(job, data, state, trainable, kept)
+        resumed_at = state.step
+        summaries = Summaries(os.path.join(folder, "logs"))
+        loop.run(summaries, progress)
+        summaries.close()
+        state.restore_best()
+        loop.history.facts.update(_facts(data, loop, state, resumed_at, placement))
+        loop.history.save(os.path.join(folder, "history.json"))
+        checkpoint = state.write(os.path.join(folder, "checkpoints"))
+        if resume_folder is None:
+            state.discard()
+        return TrainingResult(trainable.engine, trainable.model, state.step, checkpoint, loop.history)
+
+
+def _facts(data: _Data, loop: _Loop, state: RunState, resumed_at: int, placement: Placement) -> dict[str, Any]:
+    return {
+        "train_rows": data.rows,
+        "eval_rows": data.eval_rows,
+        "steps_per_epoch": data.steps_per_epoch,
+        "steps_planned": loop.total,
+        "steps_done": loop.history.train[-1]["step"] if loop.history.train else 0,
+        "step": state.step,
+        "resumed_at": resumed_at,
+        "device": placement.kind,
+        "rows_per_second": _rate(loop.history),
+    }
+
+
+def _rate(history: History) -> float | None:
+    """Median rate over the run."""
+    rates = [entry["rows_per_second"] for entry in history.train]
+    return float(np.median(rates)) if rates else None

@@ -1,0 +1,130 @@
+"""Negatives drawn while training: rows of label 0 made from rows of label 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
+from embedding_core.training.config import Negatives
+from embedding_core.training.inputs import Batch
+
+__all__ = ["negative_sampler"]
+
+Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def _take(batch: Batch, rows: tf.Tensor) -> Batch:
+    """The rows of a batch, by number."""
+    return cast(Batch, tf.nest.map_structure(lambda value: tf.gather(value, rows), batch))
+
+
+def _join(first: Batch, second: Batch) -> Batch:
+    return cast(Batch, tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), first, second))
+
+
+def _drawn_by_count(counts: npt.NDArray[np.int64]) -> Draw:
+    """Rows of a vocabulary, as often as their tokens are in the data."""
+    upper = tf.constant(np.cumsum(counts, dtype=np.float64) / np.sum(counts, dtype=np.float64))
+
+    def draw(number: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        points = tf.random.stateless_uniform([number], seed, dtype=tf.float64)
+        return tf.minimum(tf.searchsorted(upper, points, side="right", out_type=tf.int64), len(counts) - 1)
+
+    return draw
+
+
+def _drawn_uniformly(tokens: int) -> Draw:
+    return lambda number, seed: tf.random.stateless_uniform([number], seed, 0, tokens, dtype=tf.int64)
+
+
+def _draw(negatives: Negatives, config: EmbeddingConfig, counts: npt.NDArray[np.int64] | None) -> Draw:
+    table = config.table_of(negatives.feature)
+    tokens = table.vocabulary_size - table.oov_rows
+    if tokens < 1:
+        raise ConfigError(
+            f"`feature` of negatives is {negatives.feature!r}: its vocabulary is empty, there is nothing to draw from."
+        )
+    if negatives.distribution == "uniform":
+        return _drawn_uniformly(tokens)
+    if counts is None or len(counts) != tokens or not np.sum(counts):
+        given = "no counts" if counts is None else f"{len(counts)} counts, {int(np.sum(counts))} in all"
+        raise ConfigError(
+            f"`distribution` of negatives is 'count', but there are {given} for the {tokens} tokens of table "
+            f"{table.name!r}: give the vocabulary's counts, or choose 'uniform'."
+        )
+    return _drawn_by_count(counts)
+
+
+def negative_sampler(
+    negatives: Negatives,
+    config: EmbeddingConfig,
+    *,
+    seed: int,
+    dense: Sequence[str] = (),
+    counts: npt.NDArray[np.int64] | None = None,
+) -> Callable[[tf.Tensor, Batch], Batch]:
+    """A graph function (step, batch) -> the batch with drawn negatives after its own rows.
+
+    The draws are a function of seed and step. Within a batch, a row never gets its own candidate; a
+    batch with a single positive gets no negatives then.
+
+    Args:
+      negatives: what to draw.
+      config: tables and features.
+      seed: of the run.
+      dense: names of the dense features, which may be among the candidate's features.
+      counts: how often each token of the feature's vocabulary is in the data, int64 [tokens]; for "count".
+
+    Raises:
+      ConfigError: an unknown feature, an empty vocabulary, or counts that do not fit.
+    """
+    known = [feature.name for feature in config.features]
+    for name in (negatives.feature, *negatives.within_batch):
+        if name not in known and (name not in dense or name == negatives.feature):
+            raise ConfigError(f"{name!r} is named in negatives: it must be one of the features {', '.join(known)}.")
+    draw = None if negatives.within_batch else _draw(negatives, config, counts)
+
+    def add(step: tf.Tensor, batch: Batch) -> Batch:
+        key = tf.stack([tf.constant(seed, tf.int64), step])
+        made = _with_others(batch, negatives, key) if draw is None else _with_drawn(batch, negatives, draw, key)
+        made["label"] = tf.zeros_like(made["label"])
+        return _join(batch, made)
+
+    return add
+
+
+def _positives(batch: Batch) -> tf.Tensor:
+    return tf.where(batch["label"][:, 0] > 0.5)[:, 0]
+
+
+def _with_drawn(batch: Batch, negatives: Negatives, draw: Draw, key: tf.Tensor) -> Batch:
+    """The positive rows with drawn ids in one feature."""
+    made = _take(batch, tf.repeat(_positives(batch), negatives.per_positive))
+    drawn = draw(tf.size(made["label"]), key)
+    made["ids"] = {**made["ids"], negatives.feature: tf.RaggedTensor.from_tensor(drawn[:, None])}
+    return made
+
+
+def _with_others(batch: Batch, negatives: Negatives, key: tf.Tensor) -> Batch:
+    """The positive rows with the whole candidates of other positive rows."""
+    rows, others = _pairs(_positives(batch), negatives.per_positive, key)
+    made, from_others = _take(batch, rows), _take(batch, others)
+    for part in ("ids", "dense"):
+        names = [name for name in negatives.within_batch if name in batch[part]]
+        made[part] = {**made[part], **{name: from_others[part][name] for name in names}}
+    return made
+
+
+def _pairs(positives: tf.Tensor, times: int, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each positive row `times` times, and beside it another positive row, drawn uniformly; none for a lone row."""
+    number = tf.size(positives, tf.int64)
+    own = tf.repeat(tf.range(number), tf.where(number > 1, times, 0))
+    ahead = tf.random.stateless_uniform([tf.size(own)], key, 1, tf.maximum(number, 2), dtype=tf.int64)
+    other = tf.math.floormod(own + ahead, tf.maximum(number, 1))
+    return tf.gather(positives, own), tf.gather(positives, other)

@@ -1,0 +1,84 @@
+"""The order in which rows are read: a function of seed and step, so that a resumed run continues it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from embedding_core.errors import DataError
+from embedding_core.training.config import TrainingConfig
+
+__all__ = ["batches_once", "count_rows", "shuffled_batches", "steps_per_epoch"]
+
+_READERS = 4  # part of the order of rows: not to be chosen by the machine
+_BUFFER = 8 << 20
+
+
+def _compression(files: Sequence[str]) -> str:
+    kinds = {"GZIP" if name.endswith(".gz") else "" for name in files}
+    if len(kinds) > 1:
+        raise DataError(f"some of {len(files)} record files are gzipped and some are not: give files of one kind.")
+    return kinds.pop()
+
+
+def _check(files: Sequence[str], split: str) -> None:
+    if not files:
+        raise DataError(f"the {split} split has no files: check the input and how it is split.")
+
+
+def count_rows(files: Sequence[str], split: str) -> int:
+    """Number of records in TFRecord files.
+
+    Raises:
+      DataError: no files, no records, or a damaged file.
+    """
+    _check(files, split)
+    records = tf.data.TFRecordDataset(list(files), _compression(files), _BUFFER, num_parallel_reads=_READERS)
+    try:
+        count = records.batch(1024).reduce(tf.constant(0, tf.int64), lambda n, rows: n + tf.size(rows, tf.int64))
+    except tf.errors.OpError as error:
+        raise DataError(f"cannot read the {split} split, {list(files)}: {error.message}") from error
+    if not count:
+        raise DataError(f"the {split} split is empty ({len(files)} files without records): check the input and split.")
+    return int(count)
+
+
+def steps_per_epoch(rows: int, batch_size: int) -> int:
+    """Batches that one pass over `rows` gives, the last one perhaps smaller."""
+    return -(-rows // batch_size)
+
+
+def shuffled_batches(files: Sequence[str], config: TrainingConfig, *, rows: int, start: int) -> tf.data.Dataset:
+    """Endless batches of serialized examples, shuffled anew in each epoch.
+
+    Args:
+      files: TFRecord files.
+      config: gives batch size, shuffle buffer and seed.
+      rows: how many rows the files hold.
+      start: step of the first batch; the batches before it are not parsed, earlier epochs not even read.
+
+    Returns:
+      A dataset of (step, string [B]).
+    """
+    compression = _compression(files)
+    names = tf.constant(sorted(files))
+
+    def epoch(number: tf.Tensor) -> tf.data.Dataset:
+        tf.random.set_seed(None)  # of this graph only: with a global seed of 0, `shuffle` takes no tensor as its own
+        seed = tf.stack([tf.constant(config.seed, tf.int64), number])
+        order = tf.random.experimental.stateless_shuffle(names, seed=seed)
+        records = tf.data.TFRecordDataset(order, compression, _BUFFER, num_parallel_reads=_READERS)
+        draw = tf.random.stateless_uniform([], seed, minval=None, maxval=None, dtype=tf.int64)
+        shuffled = records.shuffle(min(rows, config.shuffle_buffer), seed=draw, reshuffle_each_iteration=False)
+        return shuffled.batch(config.batch_size)
+
+    first, skipped = divmod(start, steps_per_epoch(rows, config.batch_size))
+    epochs = tf.data.Dataset.range(first, tf.int64.max)
+    return epochs.flat_map(epoch).skip(skipped).enumerate(start)
+
+
+def batches_once(files: Sequence[str], batch_size: int) -> tf.data.Dataset:
+    """One pass over the files in order: a dataset of (number of the batch, string [B])."""
+    records = tf.data.TFRecordDataset(sorted(files), _compression(files), _BUFFER, num_parallel_reads=_READERS)
+    return records.batch(batch_size).enumerate()

@@ -1,0 +1,181 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.errors import DataError, TrainingError
+from embedding_core.optimizers import SGD
+from embedding_core.training import Inputs, TrainingConfig, TrainingJob, train
+
+WORDS = [f"w{number}" for number in range(8)]
+
+
+def example(word, number, label):
+    features = {
+        "word": tf.train.Feature(bytes_list=tf.train.BytesList(value=[word.encode()])),
+        "number": tf.train.Feature(float_list=tf.train.FloatList(value=[number])),
+        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def write(path, rows):
+    with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
+        for row in rows:
+            writer.write(row)
+    return str(path)
+
+
+def rows(count, seed, labels=(0, 1)):
+    """Rows whose label is that of their word, mostly."""
+    random = np.random.default_rng(seed)
+    for _ in range(count):
+        word = random.integers(len(WORDS))
+        label = word % 2 if random.random() < 0.9 else 1 - word % 2
+        yield example(WORDS[word], random.normal(), labels[label])
+
+
+SPEC = {
+    "number": tf.io.VarLenFeature(tf.float32),
+    "label": tf.io.FixedLenFeature([], tf.int64),
+}
+
+
+def transform(raw):
+    number = tf.sparse.to_dense(raw["number"], default_value=0.0)[:, :1]
+    return {"number": number, "label": raw["label"]}
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    vocabulary = tmp_path / "word.txt"
+    vocabulary.write_text("".join(word + "\n" for word in WORDS[:-1]))
+    files = {}
+
+    def make(train_rows=None, *, table=None, **training):
+        if not files or train_rows is not None:
+            train_rows = list(rows(300, 1)) if train_rows is None else train_rows
+            half = len(train_rows) // 2
+            parts = [train_rows[:half], train_rows[half:]]
+            files["train"] = [write(tmp_path / f"train-{i}.gz", part) for i, part in enumerate(parts)]
+            files["eval"] = [write(tmp_path / "eval.gz", rows(200, 2))]
+        config = EmbeddingConfig(
+            tables=(
+                TableConfig(name="words", vocabulary_size=8, dim=4, vocabulary="word", oov_rows=1, **(table or {})),
+            ),
+            features=(FeatureConfig(name="word", table="words", column=ColumnConfig(name="word")),),
+        )
+        inputs = Inputs(
+            config=config,
+            vocabularies={"word": str(vocabulary)},
+            dense=("number",),
+            raw_spec=SPEC,
+            transform=transform,
+        )
+        settings = {"epochs": 4, "batch_size": 32, "learning_rate": 0.01, "learning_rate_tables": 0.2, **training}
+        return TrainingJob(
+            inputs=inputs,
+            training=TrainingConfig(**settings),
+            model="pipelines.models.ranking",
+            arguments={"hidden_units": [8], "dropout": 0.2},
+            train_files=files["train"],
+            eval_files=files["eval"],
+        )
+
+    return make
+
+
+def state_of(result):
+    reader = tf.train.load_checkpoint(result.checkpoint)
+    keys = [key for key in reader.get_variable_to_shape_map() if key != "_CHECKPOINTABLE_OBJECT_GRAPH"]
+    return {key: reader.get_tensor(key) for key in keys if "save_counter" not in key}
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for key, value in first.items():
+        np.testing.assert_array_equal(value, second[key], err_msg=key)
+
+
+def test_training_learns_and_writes_its_curves(make_job, tmp_path):
+    said = []
+    result = train(make_job(), str(tmp_path / "run"), progress=lambda *state: said.append(state))
+    assert max(entry["auc"] for entry in result.history.evals) > 0.8
+    assert result.history.train[-1]["loss"] < result.history.train[0]["loss"]
+    assert said[-1][:2] == (40, 40)
+    assert (tmp_path / "run/history.json").exists()
+    assert list((tmp_path / "run/logs/train").iterdir())
+    assert not (tmp_path / "run/resume").exists()
+
+
+def test_checkpoint_has_the_keys_of_the_contract(make_job, tmp_path):
+    result = train(make_job(epochs=1), str(tmp_path / "run"))
+    keys = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE").replace(".S", "/") for key in state_of(result)}
+    assert {"embedding/words", "embedding/words/accumulators", "step"} <= keys
+    assert {key.split("/")[0] for key in keys} == {"embedding", "model", "optimizer", "step"}
+
+
+def test_same_seed_gives_the_same_tables_and_another_seed_others(make_job, tmp_path):
+    states = [state_of(train(make_job(seed=seed), str(tmp_path / str(i)))) for i, seed in enumerate([3, 3, 4])]
+    assert_same(states[0], states[1])
+    key = "embedding/words/.ATTRIBUTES/VARIABLE_VALUE"
+    assert not np.array_equal(states[0][key], states[2][key])
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", [9, 31])
+def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(make_job, tmp_path, at):
+    job = make_job(checkpoint_every=7, eval_every=5)
+    whole = train(job, str(tmp_path / "whole"))
+
+    def kill(step, total, detail):
+        if step >= at:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(job, str(tmp_path / "a"), resume_folder=str(tmp_path / "kept"), progress=kill)
+    resumed = train(job, str(tmp_path / "b"), resume_folder=str(tmp_path / "kept"))
+    assert resumed.history.facts["resumed_at"] in {7, 35}
+    assert_same(state_of(whole), state_of(resumed))
+    assert [(e["step"], e["loss"]) for e in whole.history.evals] == [
+        (e["step"], e["loss"]) for e in resumed.history.evals
+    ]
+
+
+def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):
+    result = train(make_job(epochs=60, eval_every=10, learning_rate=0.05), str(tmp_path / "run"))
+    best = max(result.history.evals, key=lambda entry: entry["auc"])
+    assert result.step == best["step"] < result.history.facts["steps_done"] < 600
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"), [((1, 1), "needs both classes"), ((0, 0), "no positives|needs both"), ((0, 2), "0 or 1")]
+)
+def test_label_that_cannot_be_learned_is_one_error(make_job, tmp_path, labels, message):
+    with pytest.raises(DataError, match=message):
+        train(make_job(list(rows(60, 1, labels))), str(tmp_path / "run"))
+
+
+def test_empty_split_is_an_error(make_job, tmp_path):
+    with pytest.raises(DataError, match="train split is empty"):
+        train(make_job([]), str(tmp_path / "run"))
+
+
+def test_dense_value_that_is_no_number_is_named(make_job, tmp_path):
+    bad = [*rows(60, 1), example("w1", float("inf"), 1)]
+    with pytest.raises(DataError, match="'number' is NaN or infinite"):
+        train(make_job(bad), str(tmp_path / "run"))
+
+
+def test_diverging_loss_names_the_step(make_job, tmp_path):
+    job = make_job(table={"optimizer": SGD(learning_rate=1e30)})
+    with pytest.raises(TrainingError, match=r"the loss of step \d+ is"):
+        train(job, str(tmp_path / "run"))
+
+
+def test_row_that_does_not_parse_is_a_data_error(make_job, tmp_path):
+    with pytest.raises(DataError, match="parse"):
+        train(make_job([*rows(60, 1), b"\xff\xff no example"]), str(tmp_path / "run"))
