@@ -5,6 +5,11 @@ A port to another TFX version starts, and should end, here.
 
 from __future__ import annotations
 
+# A file-based ExampleGen with an executor and parameters of its own: TFX documents neither base class nor driver.
+from tfx.components.example_gen.component import FileBasedExampleGen
+from tfx.components.example_gen.driver import FileBasedDriver
+from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME
+
 # The local runner's parts: `LocalDagRunner` itself neither says which node runs nor which was cached.
 from tfx.dsl.compiler.constants import PIPELINE_RUN_ID_PARAMETER_NAME
 from tfx.orchestration import metadata
@@ -14,7 +19,10 @@ from tfx.orchestration.portable.runtime_parameter_utils import substitute_runtim
 from tfx.orchestration.portable.tfx_runner import IrBasedRunner
 
 __all__ = [
+    "FINGERPRINT_PROPERTY_NAME",
     "PIPELINE_RUN_ID_PARAMETER_NAME",
+    "FileBasedDriver",
+    "FileBasedExampleGen",
     "IrBasedRunner",
     "Launcher",
     "metadata",

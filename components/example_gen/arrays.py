@@ -1,0 +1,173 @@
+"""Columns of any Arrow type as what a tf.Example can hold: bytes, int64, float32, or lists of these."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components.example_gen.rows import Batch, is_list, map_values
+from components.example_gen.values import Value, number
+from embedding_core.errors import DataError
+
+__all__ = ["UnsupportedTypeError", "floats", "kind_of", "normal", "plain", "tokens"]
+
+_FLOAT_MAX = float(np.finfo(np.float32).max)
+
+
+class UnsupportedTypeError(Exception):
+    """A column's type is none that an example can hold; the caller knows its name and file."""
+
+
+def normal(column: pa.Array) -> pa.Array:
+    """The column as large_binary, int64, float (of its width), date32, timestamp[us] (UTC), or a large_list of these.
+
+    Dictionaries are decoded, booleans are 0 and 1, decimals numbers; a NaN is a missing value; nulls within lists are
+    left out; lists of at most one value in every row become scalars.
+
+    Raises:
+      UnsupportedTypeError: no such column, as a struct or a list of lists.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks else pa.array([], column.type)
+    if pa.types.is_dictionary(column.type):
+        return normal(column.dictionary_decode())
+    return _list(column) if is_list(column.type) else _scalar(column)
+
+
+def _list(column: pa.Array) -> pa.Array:
+    kept = column.flatten()
+    values = normal(kept)
+    if is_list(values.type):
+        raise UnsupportedTypeError(str(column.type))
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(valid)])[np.concatenate([[0], np.cumsum(lengths)])]
+    if len(lengths) and np.diff(ends).max() > 1:
+        return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), values.drop_null())
+    return values.drop_null().take(pa.array(ends[1:] - 1, mask=np.diff(ends) == 0))
+
+
+def _scalar(column: pa.Array) -> pa.Array:
+    kind = column.type
+    types = pa.types
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+        return column.cast(pa.large_binary())
+    if types.is_null(kind):
+        return column.cast(pa.large_string()).cast(pa.large_binary())
+    if types.is_boolean(kind) or types.is_integer(kind):
+        return _cast(column, pa.int64())
+    if types.is_decimal(kind):
+        return _cast(column, pa.int64() if kind.scale == 0 else pa.float64())
+    if types.is_floating(kind):
+        wide = column.cast(pa.float32()) if types.is_float16(kind) else column
+        return pc.if_else(pc.is_nan(wide), pa.scalar(None, wide.type), wide)
+    if types.is_date(kind):
+        return column.cast(pa.date32())
+    if types.is_timestamp(kind):
+        return column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.timestamp("us"))
+    raise UnsupportedTypeError(str(kind))
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise UnsupportedTypeError(f"{column.type}, with a value that is no {kind} ({error})") from error
+
+
+def kind_of(column: pa.Array) -> str:
+    """The kind of feature that the column becomes: "bytes", "int64" or "float"."""
+    kind = column.type.value_type if is_list(column.type) else column.type
+    if pa.types.is_integer(kind):
+        return "int64"
+    return "float" if pa.types.is_floating(kind) else "bytes"
+
+
+def tokens(name: str, batch: Batch) -> pa.Array:
+    """The column as it goes into the examples as tokens: text and int64 as they are, times as ISO text, floats float32.
+
+    Raises:
+      DataError: a float64 is more precise than a tf.Example can hold, so that tokens would change or run together.
+    """
+    column = batch.columns[name]
+    values = column.flatten() if is_list(column.type) else column
+    if pa.types.is_temporal(values.type):
+        return _rewrap(column, _times(values))
+    if pa.types.is_float64(values.type):
+        return _rewrap(column, _narrow(name, batch, column, values))
+    return column
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """The column without loss as what an example can hold: times and float64 as text."""
+    values = column.flatten() if is_list(column.type) else column
+    if pa.types.is_temporal(values.type):
+        return _rewrap(column, _times(values))
+    return _rewrap(column, values.cast(pa.string())) if pa.types.is_float64(values.type) else column
+
+
+def _times(values: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(values.cast(pa.string()), r"\.0+$", "").cast(pa.large_binary())
+
+
+def _narrow(name: str, batch: Batch, column: pa.Array, values: pa.Array) -> pa.Array:
+    narrow = values.cast(pa.float32(), safe=False)
+    changed = pc.not_equal(values.cast(pa.string()), narrow.cast(pa.string()))
+    position = pc.index(changed, True).as_py()
+    if position < 0:
+        return narrow
+    row = position
+    if is_list(column.type):
+        row = int(np.searchsorted(column.offsets.to_numpy(), position, side="right")) - 1
+    raise DataError(
+        f"{batch.place(int(batch.index[row]))}: {values[position].as_py()!r} of token column {name!r} needs a float64, "
+        "and a tf.Example holds float32: store such tokens as text or as int64."
+    )
+
+
+def _rewrap(column: pa.Array, values: pa.Array) -> pa.Array:
+    return pa.LargeListArray.from_arrays(column.offsets, values) if is_list(column.type) else values
+
+
+def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
+    """The column as float32, and the reasons of the rows whose values are no finite numbers, by position.
+
+    Text is parsed only where all is text, as in CSV; "nan" is missing; times become seconds since 1970.
+
+    Raises:
+      DataError: the column holds text or bytes.
+    """
+    column = batch.columns[name]
+    values = column.flatten() if is_list(column.type) else column
+    reasons: dict[int, str] = {}
+    if batch.is_text:
+        values, reasons = _parsed(values)
+    elif pa.types.is_temporal(values.type):
+        values = pc.divide(values.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
+    elif kind_of(values) == "bytes" and values.null_count < len(values):
+        row = batch.place(int(batch.index[0]))
+        raise DataError(f"{row}: column {name!r} holds text, and the configuration says float: store numbers there.")
+    wide = values.cast(pa.float64(), safe=False) if kind_of(values) != "bytes" else pa.nulls(len(values), pa.float64())
+    beyond = pc.fill_null(pc.greater(pc.abs(wide), _FLOAT_MAX), False).to_numpy(zero_copy_only=False)
+    for position in np.flatnonzero(beyond).tolist():
+        reasons[position] = f"{wide[position].as_py()!r} is no finite float32"
+    if is_list(column.type):
+        rows = np.searchsorted(column.offsets.to_numpy(), list(reasons), side="right") - 1
+        reasons = dict(zip(rows.tolist(), reasons.values(), strict=True))
+    return _rewrap(column, wide.cast(pa.float32(), safe=False)), reasons
+
+
+def _parsed(values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    try:
+        numbers = values.cast(pa.float64())
+    except pa.ArrowInvalid:
+        array, reasons = map_values(values, _float, float("nan"))
+        numbers = pa.array(array)
+    else:
+        reasons = {}
+    return pc.if_else(pc.is_nan(numbers), None, numbers), reasons
+
+
+def _float(value: Value) -> float:
+    return float(number(value))

@@ -1,0 +1,141 @@
+"""The executor of ExampleGen: files in, TFRecord shards of examples out, all or nothing."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from google.protobuf import json_format
+from tfx import types
+from tfx.components.util import examples_utils
+from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
+from tfx.dsl.io import fileio
+from tfx.proto import example_gen_pb2
+from tfx.types import artifact_utils, standard_component_specs
+
+from components.example_gen.ingest import ingest
+from components.example_gen.reading import find_files, group_files
+from components.example_gen.settings import Settings
+from components.example_gen.splits import SPLITS
+from components.example_gen.tally import Tally
+from embedding_core.errors import ConfigError, DataError, EmbeddingError
+
+__all__ = ["DATA_FORMAT_KEY", "INGEST_FACT", "SETTINGS_KEY", "Executor"]
+
+DATA_FORMAT_KEY = "data_format"
+SETTINGS_KEY = "settings"
+INGEST_FACT = "ingest"
+
+
+class Executor(BaseBeamExecutor):
+    """Reads groups of files in parallel, each row once, and publishes the shards when all are there."""
+
+    def Do(  # noqa: N802
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Write the splits "train" and "eval" of `examples`, and the counts as its custom property `ingest` (JSON).
+
+        Args:
+          input_dict: nothing.
+          output_dict: `examples`, one `Examples` artifact.
+          exec_properties: `input_base`, `input_config` (the pattern, its span filled in by the driver),
+            `data_format` and `settings` (JSON, see `Settings`).
+
+        Raises:
+          ConfigError: the settings break a rule.
+          DataError: the data is not what the settings say; nothing is left in the output then.
+        """
+        self._log_startup(input_dict, output_dict, exec_properties)
+        examples = artifact_utils.get_single_instance(output_dict[standard_component_specs.EXAMPLES_KEY])
+        settings = Settings.from_json(exec_properties[SETTINGS_KEY])
+        input_base, pattern = exec_properties[standard_component_specs.INPUT_BASE_KEY], _pattern(exec_properties)
+        groups = group_files(find_files(input_base, pattern))
+        staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
+        fileio.makedirs(staging)
+        try:
+            tally = self._ingest(groups, exec_properties, staging)
+            tally.check(settings, posixpath.join(input_base, pattern))
+            _publish(tally, staging, examples)
+        finally:
+            fileio.rmtree(staging)
+        examples.set_string_custom_property(INGEST_FACT, json.dumps(tally.facts(settings)))
+
+    def _ingest(self, groups: Sequence[Sequence[str]], exec_properties: dict[str, Any], staging: str) -> Tally:
+        work = beam.ParDo(_Ingest(exec_properties[DATA_FORMAT_KEY], exec_properties[SETTINGS_KEY], staging))
+        with self._make_beam_pipeline() as pipeline:
+            _ = pipeline | "Files" >> beam.Create(list(enumerate(groups))) | beam.Reshuffle() | "Ingest" >> work
+        total = Tally()
+        for number in range(len(groups)):
+            total.add(_result(staging, number))
+        return total
+
+
+class _Ingest(beam.DoFn):
+    """Ingests one group of files; what came of it, also an error in the data, goes into a file in `staging`.
+
+    An error in the data is no error of Beam's: a runner would try again, and wrap its message in its own.
+    """
+
+    def __init__(self, data_format: str, settings: str, staging: str) -> None:
+        super().__init__()
+        self._data_format = data_format
+        self._settings = settings
+        self._staging = staging
+
+    def process(self, element: tuple[int, Sequence[str]]) -> Iterator[None]:
+        number, files = element
+        settings = Settings.from_json(self._settings)
+        try:
+            result = {"tally": ingest(files, number, self._data_format, settings, self._staging).to_json()}
+        except EmbeddingError as error:
+            result = {"error": str(error)}
+        path = _result_path(self._staging, number)
+        attempt = f"{path}-{uuid.uuid4().hex}"
+        with fileio.open(attempt, "w") as file:
+            file.write(json.dumps(result))
+        fileio.rename(attempt, path, overwrite=True)
+        yield from ()
+
+
+def _result_path(staging: str, number: int) -> str:
+    return posixpath.join(staging, f"group-{number:05d}.json")
+
+
+def _result(staging: str, number: int) -> Tally:
+    with fileio.open(_result_path(staging, number), "r") as file:
+        result = json.loads(file.read())
+    if "error" in result:
+        raise DataError(result["error"])
+    return Tally.from_json(result["tally"])
+
+
+def _pattern(exec_properties: dict[str, Any]) -> str:
+    config = json_format.Parse(
+        exec_properties[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
+    )
+    if len(config.splits) != 1:
+        raise ConfigError(f"`input_config` has {len(config.splits)} splits: it must have one, the pattern of the data.")
+    return str(config.splits[0].pattern)
+
+
+def _publish(tally: Tally, staging: str, examples: types.Artifact) -> None:
+    """Move the shards to where they are looked for; what an earlier attempt left there goes."""
+    examples.split_names = artifact_utils.encode_split_names(list(SPLITS))
+    for split in SPLITS:
+        folder = artifact_utils.get_split_uri([examples], split)
+        if fileio.exists(folder):
+            fileio.rmtree(folder)
+        fileio.makedirs(folder)
+        names = tally.shards[split]
+        for position, name in enumerate(names):
+            shard = f"data_tfrecord-{position:05d}-of-{len(names):05d}.gz"
+            fileio.rename(posixpath.join(staging, name), posixpath.join(folder, shard))
+    examples_utils.set_payload_format(examples, example_gen_pb2.FORMAT_TF_EXAMPLE)
+    examples_utils.set_file_format(examples, "tfrecords_gzip")

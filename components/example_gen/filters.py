@@ -1,0 +1,73 @@
+"""Which rows meet the conditions of the configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from components.example_gen.rows import BadRows, Batch, map_values
+from components.example_gen.settings import RowFilter
+from components.example_gen.values import Value, instant, number, same
+
+__all__ = ["filter_rows"]
+
+
+def filter_rows(batch: Batch, filters: Sequence[RowFilter], filtered: list[int], bad: BadRows) -> Batch:
+    """The rows that meet every condition.
+
+    A row counts for the first condition that it fails. A value that a condition cannot compare (text where `min`
+    needs a number) sets its row aside.
+
+    Args:
+      batch: the rows.
+      filters: the conditions, in order.
+      filtered: per condition, the rows it has left out so far; added to.
+      bad: the rows set aside; added to.
+    """
+    for position, row_filter in enumerate(filters):
+        column = batch.column(row_filter.column)
+        meets, reasons = map_values(column, _predicate(row_filter), _of_missing(row_filter))
+        meets[list(reasons)] = True
+        filtered[position] += int((~meets).sum())
+        reasons = {row: f"column {row_filter.column!r}: {reason}" for row, reason in reasons.items()}
+        batch = _without(batch, meets, reasons, bad)
+    return batch
+
+
+def _without(batch: Batch, meets: Any, reasons: dict[int, str], bad: BadRows) -> Batch:
+    if not reasons:
+        return batch.keep(meets)
+    positions = meets.cumsum() - 1
+    return batch.keep(meets).set_aside(bad, {int(positions[row]): reason for row, reason in reasons.items()})
+
+
+def _of_missing(row_filter: RowFilter) -> bool:
+    return row_filter.rule in {"not_equals", "not_matches"} or (row_filter.rule == "present" and not row_filter.value)
+
+
+def _predicate(row_filter: RowFilter) -> Callable[[Value], bool]:
+    given = row_filter.value
+    match row_filter.rule:
+        case "present":
+            return lambda value: bool(given)
+        case "equals":
+            return lambda value: same(value, given)
+        case "not_equals":
+            return lambda value: not same(value, given)
+        case "in":
+            return lambda value: any(same(value, one) for one in given)
+        case "matches" | "not_matches":
+            found = row_filter.rule == "matches"
+            pattern = re.compile(given)
+            return lambda value: bool(pattern.search(str(value))) is found
+        case _:
+            return _bound(row_filter.rule, given)
+
+
+def _bound(rule: str, given: Any) -> Callable[[Value], bool]:
+    measure: Callable[[Any], float] = instant if isinstance(given, str) else number
+    limit = measure(given)
+    if rule == "min":
+        return lambda value: measure(value) >= limit
+    return lambda value: measure(value) <= limit

@@ -1,0 +1,146 @@
+"""From files to shards of examples: what one worker does with one group of files."""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import tensorflow as tf
+
+from components.example_gen.arrays import floats, kind_of, tokens
+from components.example_gen.csv_rows import csv_batches
+from components.example_gen.encoding import examples
+from components.example_gen.filters import filter_rows
+from components.example_gen.parquet_rows import parquet_batches
+from components.example_gen.rows import SHOWN, BadRows, Batch, is_list
+from components.example_gen.settings import Settings
+from components.example_gen.splits import SPLITS, assign_splits
+from components.example_gen.tally import Tally
+from components.example_gen.tfrecord_rows import tfrecord_batches
+from components.progress import report
+
+__all__ = ["READERS", "ingest"]
+
+Reader: TypeAlias = Callable[[str, Settings, BadRows], Iterator[Batch]]
+READERS: Mapping[str, Reader] = {"csv": csv_batches, "tfrecord": tfrecord_batches, "parquet": parquet_batches}
+
+SHARD_ROWS = 100_000
+
+
+def ingest(files: Sequence[str], group: int, data_format: str, settings: Settings, folder: str) -> Tally:
+    """Read files, and write their rows as shards of examples into the folder.
+
+    Args:
+      files: the files of one group, in order.
+      group: its number, part of the shards' names and of the seed of their order.
+      data_format: one of `READERS`.
+      settings: which rows and columns.
+      folder: where shards go, under names that no other attempt at this group uses.
+
+    Raises:
+      DataError: the data is not what the settings say.
+    """
+    tally = Tally(filtered=[0] * len(settings.row_filters))
+    shards = _Shards(folder, group, settings.seed, tally.shards)
+    for path in files:
+        before = tally.read
+        for batch in READERS[data_format](path, settings, tally.bad):
+            _take_in(batch, settings, tally, shards)
+            report("ExampleGen", tally.read, detail=posixpath.basename(path))
+        tally.files += 1
+        if tally.read == before:
+            tally.files_without_rows = [*tally.files_without_rows, path][:SHOWN]
+    shards.flush()
+    return tally
+
+
+def _take_in(batch: Batch, settings: Settings, tally: Tally, shards: _Shards) -> None:
+    tally.seen = sorted({*tally.seen, *(name for name, column in batch.columns.items() if _occurs(batch, column))})
+    batch = filter_rows(batch, settings.row_filters, tally.filtered, tally.bad)
+    batch, sides = assign_splits(batch, settings, tally.bad)
+    tally.outside += int((sides < 0).sum())
+    batch, sides = batch.keep(sides >= 0), sides[sides >= 0]
+    columns, reasons = _convert(batch, settings)
+    good = np.ones(len(batch), dtype=bool)
+    good[list(reasons)] = False
+    batch, sides = batch.set_aside(tally.bad, reasons), sides[good]
+    columns = {name: column.filter(pa.array(good)) for name, column in columns.items()}
+    if not len(batch):
+        return
+    _count(batch, columns, sides, tally)
+    whole = settings.passthrough and batch.record
+    rows = [batch.record(row) for row in batch.index.tolist()] if whole and batch.record else examples(columns)
+    for position, split in enumerate(SPLITS):
+        mine = np.flatnonzero(sides == position).tolist()
+        tally.kept[split] += len(mine)
+        shards.add(split, [rows[row] for row in mine])
+
+
+def _occurs(batch: Batch, column: pa.Array) -> bool:
+    return batch.is_text or column.null_count < len(column)
+
+
+def _convert(batch: Batch, settings: Settings) -> tuple[dict[str, pa.Array], dict[int, str]]:
+    """The columns that are kept, as they go into the examples, and the bad rows' reasons."""
+    columns: dict[str, pa.Array] = {}
+    reasons: dict[int, str] = {}
+    others = [name for name in batch.columns if name not in settings.columns] if settings.passthrough else []
+    for name in (*settings.columns, *others):
+        if settings.columns.get(name) == "float":
+            columns[name], bad = floats(name, batch)
+            reasons = {**{row: f"column {name!r}: {reason}" for row, reason in bad.items()}, **reasons}
+        else:
+            columns[name] = tokens(name, batch)
+    return columns, dict(sorted(reasons.items()))
+
+
+def _count(batch: Batch, columns: Mapping[str, pa.Array], sides: npt.NDArray[np.int8], tally: Tally) -> None:
+    for name, column in columns.items():
+        full = pc.list_value_length(column) if is_list(column.type) else pc.is_valid(column)
+        has = pc.fill_null(full, 0 if is_list(column.type) else False).to_numpy(zero_copy_only=False) > 0
+        counts = tally.present.setdefault(name, dict.fromkeys(SPLITS, 0))
+        for position, split in enumerate(SPLITS):
+            counts[split] += int((has & (sides == position)).sum())
+        if has.any():
+            place = batch.place(int(batch.index[int(np.argmax(has))]))
+            tally.kinds.setdefault(name, {}).setdefault(kind_of(column), place)
+
+
+class _Shards:
+    """Writes rows into files of 100,000 at most, each in an order drawn from the seed."""
+
+    def __init__(self, folder: str, group: int, seed: int, names: dict[str, list[str]]) -> None:
+        self._folder = folder
+        self._group = group
+        self._seed = seed & 0xFFFFFFFF
+        self._names = names
+        self._attempt = uuid.uuid4().hex
+        self._rows: dict[str, list[bytes]] = {split: [] for split in SPLITS}
+
+    def add(self, split: str, rows: Sequence[bytes]) -> None:
+        waiting = self._rows[split]
+        waiting.extend(rows)
+        while len(waiting) >= SHARD_ROWS:
+            self._write(split, waiting[:SHARD_ROWS])
+            del waiting[:SHARD_ROWS]
+
+    def flush(self) -> None:
+        for split, waiting in self._rows.items():
+            if waiting:
+                self._write(split, waiting)
+
+    def _write(self, split: str, rows: Sequence[bytes]) -> None:
+        # Data often lies sorted (by time, by label); training would see it so, but for its shuffle buffer.
+        piece = len(self._names[split])
+        order: Any = np.random.RandomState([self._seed, self._group, SPLITS.index(split), piece])
+        name = f"{split}-{self._group:05d}-{piece:05d}-{self._attempt}.gz"
+        with tf.io.TFRecordWriter(posixpath.join(self._folder, name), "GZIP") as writer:
+            for row in order.permutation(len(rows)).tolist():
+                writer.write(rows[row])
+        self._names[split].append(name)

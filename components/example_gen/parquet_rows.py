@@ -1,0 +1,80 @@
+"""Rows of Parquet files: every value of its own type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import parquet
+
+from components.example_gen.arrays import UnsupportedTypeError, normal, plain
+from components.example_gen.encoding import examples
+from components.example_gen.reading import check_columns, open_file, reading
+from components.example_gen.rows import BadRows, Batch
+from components.example_gen.settings import HashSplit, Settings
+from embedding_core.errors import DataError
+
+__all__ = ["parquet_batches", "typed_batch"]
+
+_BATCH = 16_384
+
+
+def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
+    """Batches of a Parquet file; no row of it can be bad by itself.
+
+    Raises:
+      DataError: the file is empty or damaged, a needed column is absent or of a type that no example can hold.
+    """
+    del bad
+    with reading(path), open_file(path) as stream:
+        try:
+            file = parquet.ParquetFile(stream)
+            names = file.schema_arrow.names
+            check_columns(path, names, settings.needed)
+            # A hash of the whole row needs the whole row.
+            whole = settings.passthrough or isinstance(settings.split, HashSplit)
+            first = 1
+            for records in file.iter_batches(_BATCH, columns=None if whole else list(settings.needed)):
+                yield typed_batch(f"{path}, row", records, settings, first)
+                first += len(records)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DataError(f"{path} is no Parquet file, or is damaged ({error}): write it again.") from error
+
+
+def typed_batch(place: str, records: pa.RecordBatch, settings: Settings, first: int) -> Batch:
+    """A batch of typed columns.
+
+    Args:
+      place: file and word for a row, as errors name it.
+      records: the columns; those that are needed and not there are missing throughout.
+      settings: says which columns are needed.
+      first: number of the first row, counted from 1.
+
+    Raises:
+      DataError: a needed column is of a type that no example can hold.
+    """
+    columns: dict[str, pa.Array] = {name: pa.nulls(len(records), pa.large_binary()) for name in settings.needed}
+    for name, column in zip(records.schema.names, records.columns, strict=True):
+        try:
+            columns[name] = normal(column)
+        except UnsupportedTypeError as error:
+            if name in settings.needed or settings.passthrough:
+                raise DataError(
+                    f"{place} {first}: column {name!r} is of type {error}: an example holds text, whole numbers, "
+                    "floats, times, and lists of these."
+                ) from error
+    return Batch(
+        columns=columns,
+        index=np.arange(len(records)),
+        place=lambda row: f"{place} {first + row}",
+        content=lambda index: _contents(columns, index),
+    )
+
+
+def _contents(columns: Mapping[str, pa.Array], index: npt.NDArray[np.int64]) -> list[bytes]:
+    """The rows as examples of all their columns."""
+    chosen = pa.array(index)
+    taken = {name: column.take(chosen) for name, column in columns.items()}
+    return examples({name: plain(column) for name, column in taken.items()})

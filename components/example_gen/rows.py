@@ -1,0 +1,147 @@
+"""A batch of rows on its way through ExampleGen, and the rows that were set aside."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components.example_gen.values import Value
+from embedding_core.errors import DataError
+
+__all__ = ["BadRows", "Batch", "Mask", "map_values", "single_valued"]
+
+Mask = npt.NDArray[np.bool_]
+T = TypeVar("T")
+
+SHOWN = 5
+
+
+@dataclasses.dataclass
+class BadRows:
+    """The rows that could not be used: how many, and the reasons of the first few.
+
+    Attributes:
+      count: rows set aside (lines, where a malformed CSV row runs over several).
+      first: what the first few are: place and reason.
+    """
+
+    count: int = 0
+    first: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, place: str, reason: str, rows: int = 1) -> None:
+        """Set rows aside."""
+        self.count += rows
+        if len(self.first) < SHOWN:
+            self.first.append(f"{place}: {reason}")
+
+
+@dataclasses.dataclass
+class Batch:
+    """Some rows of one file, as columns.
+
+    Attributes:
+      columns: one array per column that was read, all of one length; scalars or lists; null is missing.
+      index: where each row is in what was read; what `place`, `content` and `record` are called with.
+      place: file and line (or row, or record) of a row, as an error names it.
+      content: bytes that stand for all that a row holds, whatever the order of columns and rows.
+      is_text: whether every value is text, as in CSV.
+      record: the row as it was read, where it already was a serialized tf.Example.
+    """
+
+    columns: Mapping[str, pa.Array]
+    index: npt.NDArray[np.int64]
+    place: Callable[[int], str]
+    content: Callable[[npt.NDArray[np.int64]], list[bytes]]
+    is_text: bool = False
+    record: Callable[[int], bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def keep(self, mask: Mask) -> Batch:
+        """The rows where the mask is true."""
+        if mask.all():
+            return self
+        chosen = pa.array(mask)
+        columns = {name: column.filter(chosen) for name, column in self.columns.items()}
+        return dataclasses.replace(self, columns=columns, index=self.index[mask])
+
+    def set_aside(self, bad: BadRows, reasons: Mapping[int, str]) -> Batch:
+        """The rows but those at the given positions, which are added to the bad ones with their reasons."""
+        mask = np.ones(len(self), dtype=bool)
+        for position, reason in reasons.items():
+            mask[position] = False
+            bad.add(self.place(int(self.index[position])), reason)
+        return self.keep(mask)
+
+    def column(self, name: str) -> pa.Array:
+        """The column, as a scalar array, or DataError where a row holds several values."""
+        return single_valued(name, self.columns[name], lambda row: self.place(int(self.index[row])))
+
+
+def single_valued(name: str, column: pa.Array, place: Callable[[int], str]) -> pa.Array:
+    """A list column of at most one value a row as a scalar column; scalar columns as they are.
+
+    Raises:
+      DataError: a row holds several values.
+    """
+    if not is_list(column.type):
+        return column
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    if (lengths > 1).any():
+        row = int(np.argmax(lengths > 1))
+        raise DataError(
+            f"column {name!r} holds {lengths[row]} values in {place(row)}: rows can be filtered and split only by a "
+            "column of one value a row."
+        )
+    values = column.flatten()
+    positions = np.where(lengths == 1, np.cumsum(lengths) - 1, -1)
+    return values.take(pa.array(positions, mask=positions < 0))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether the type is a list of values."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def map_values(column: pa.Array, function: Callable[[Value], T], missing: T) -> tuple[npt.NDArray[Any], dict[int, str]]:
+    """The function of every value of a scalar column, computed once per distinct value.
+
+    Args:
+      column: the values; bytes are handed on as text (UTF-8, other bytes as surrogates).
+      function: may raise ValueError, for a value that makes its row bad.
+      missing: the result of a null.
+
+    Returns:
+      results [rows], as `missing` has them (that of a bad row is `missing`), and the reasons of the bad rows by
+      position.
+    """
+    encoded = column.dictionary_encode()
+    results: list[T] = []
+    reasons: dict[int, str] = {}
+    for position, value in enumerate(_values(encoded.dictionary)):
+        try:
+            results.append(function(value))
+        except ValueError as error:
+            results.append(missing)
+            reasons[position] = str(error)
+    results.append(missing)
+    indices = pc.fill_null(encoded.indices, len(results) - 1).to_numpy(zero_copy_only=False)
+    table = np.empty(len(results), dtype=np.array([missing]).dtype)
+    table[:] = results
+    if not reasons:
+        return table[indices], {}
+    bad = np.isin(indices, list(reasons))
+    return table[indices], {int(row): reasons[int(indices[row])] for row in np.flatnonzero(bad)}
+
+
+def _values(dictionary: pa.Array) -> Iterator[Value]:
+    values: Sequence[Any] = dictionary.to_pylist()
+    for value in values:
+        yield value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value

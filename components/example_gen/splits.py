@@ -1,0 +1,81 @@
+"""Which split a row goes to: a matter of the row and the seed alone, never of files, order or runner."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from components.example_gen.rows import BadRows, Batch, map_values
+from components.example_gen.settings import ColumnSplit, HashSplit, Settings, TimeSplit
+from components.example_gen.values import Value, instant, same
+
+__all__ = ["SPLITS", "assign_splits"]
+
+SPLITS = ("train", "eval")
+_NEITHER = -1
+
+
+def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch, npt.NDArray[np.int8]]:
+    """The split of each row, as a position in `SPLITS`, or -1 for neither.
+
+    Returns:
+      the rows but those that cannot be split (a time that is none), which are set aside, and their splits [rows].
+    """
+    split = settings.split
+    if isinstance(split, HashSplit):
+        return batch, _by_hash(batch, split, settings.seed)
+    if isinstance(split, ColumnSplit):
+        return batch, _by_column(batch, split)
+    return _by_time(batch, split, bad)
+
+
+def _by_hash(batch: Batch, split: HashSplit, seed: int) -> npt.NDArray[np.int8]:
+    key = split.key
+    shares = _shares(batch.content(batch.index), seed) if key is None else _shares_of_key(batch, key, seed)
+    return (shares < split.eval_fraction).astype(np.int8)
+
+
+def _shares_of_key(batch: Batch, key: str, seed: int) -> npt.NDArray[np.float64]:
+    def share(value: Value) -> float:
+        return float(_shares([str(value).encode("utf-8", "surrogateescape")], seed)[0])
+
+    shares, _ = map_values(batch.column(key), share, -1.0)
+    missing = shares < 0
+    if missing.any():
+        shares[missing] = _shares(batch.content(batch.index[missing]), seed)
+    return shares
+
+
+def _shares(contents: Sequence[bytes], seed: int) -> npt.NDArray[np.float64]:
+    """A number in [0, 1) for each content, uniform over contents."""
+    salt = str(seed).encode()
+    digests = b"".join(hashlib.blake2b(content, digest_size=8, key=salt).digest() for content in contents)
+    return (np.frombuffer(digests, dtype=">u8") >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+
+
+def _by_column(batch: Batch, split: ColumnSplit) -> npt.NDArray[np.int8]:
+    def side(value: Value) -> np.int8:
+        for position, name in enumerate(SPLITS):
+            if any(same(value, given) for given in getattr(split, name)):
+                return np.int8(position)
+        return np.int8(_NEITHER)
+
+    sides, _ = map_values(batch.column(split.column), side, np.int8(_NEITHER))
+    return sides
+
+
+def _by_time(batch: Batch, split: TimeSplit, bad: BadRows) -> tuple[Batch, npt.NDArray[np.int8]]:
+    before = instant(split.before)
+    column = batch.column(split.column)
+    sides, reasons = map_values(column, lambda value: np.int8(instant(value) >= before), np.int8(_NEITHER))
+    for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
+        reasons[int(row)] = "it has no value"
+    if not reasons:
+        return batch, sides
+    reasons = {row: f"column {split.column!r}, by which rows are split: {reasons[row]}" for row in sorted(reasons)}
+    good = np.ones(len(batch), dtype=bool)
+    good[list(reasons)] = False
+    return batch.set_aside(bad, reasons), sides[good]

@@ -1,0 +1,151 @@
+"""What became of the rows: the counts that each worker makes and the executor adds up. No TFX, no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from components.example_gen.rows import SHOWN, BadRows
+from components.example_gen.settings import Settings, nearest
+from embedding_core.errors import DataError
+
+__all__ = ["Tally"]
+
+
+@dataclasses.dataclass
+class Tally:
+    """Counts over some files.
+
+    Attributes:
+      files: files read.
+      files_without_rows: the first few of the files that hold no row.
+      kept: rows per split.
+      filtered: rows per row filter, each row at the first filter that it fails.
+      outside: rows in neither split.
+      bad: rows set aside.
+      present: per column and split, rows that have a value there.
+      kinds: per column, the kinds of feature found ("bytes", "int64", "float") and where first.
+      seen: names of all columns found.
+      shards: per split, the names of the files written.
+    """
+
+    files: int = 0
+    files_without_rows: list[str] = dataclasses.field(default_factory=list)
+    kept: dict[str, int] = dataclasses.field(default_factory=lambda: {"train": 0, "eval": 0})
+    filtered: list[int] = dataclasses.field(default_factory=list)
+    outside: int = 0
+    bad: BadRows = dataclasses.field(default_factory=BadRows)
+    present: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    kinds: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    seen: list[str] = dataclasses.field(default_factory=list)
+    shards: dict[str, list[str]] = dataclasses.field(default_factory=lambda: {"train": [], "eval": []})
+
+    @property
+    def read(self) -> int:
+        """Rows read."""
+        return sum(self.kept.values()) + sum(self.filtered) + self.outside + self.bad.count
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of further files."""
+        self.files += other.files
+        self.files_without_rows = [*self.files_without_rows, *other.files_without_rows][:SHOWN]
+        self.filtered = [a + b for a, b in zip(self.filtered or [0] * len(other.filtered), other.filtered, strict=True)]
+        self.outside += other.outside
+        self.bad = BadRows(self.bad.count + other.bad.count, [*self.bad.first, *other.bad.first][:SHOWN])
+        self.seen = sorted({*self.seen, *other.seen})
+        for split in self.kept:
+            self.kept[split] += other.kept[split]
+            self.shards[split] += other.shards[split]
+        for name, counts in other.present.items():
+            mine = self.present.setdefault(name, dict.fromkeys(counts, 0))
+            for split, count in counts.items():
+                mine[split] += count
+        for name, kinds in other.kinds.items():
+            self.kinds[name] = {**kinds, **self.kinds.get(name, {})}
+
+    def to_json(self) -> str:
+        """The counts as JSON; `from_json` gives equal ones."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Tally:
+        """Read what `to_json` wrote."""
+        data = json.loads(text)
+        return cls(**{**data, "bad": BadRows(**data["bad"])})
+
+    def facts(self, settings: Settings) -> dict[str, Any]:
+        """The counts as a report shows them."""
+        return {
+            "files": self.files,
+            "files_without_rows": self.files_without_rows,
+            "rows_read": self.read,
+            "rows_kept": sum(self.kept.values()),
+            "filtered": [
+                {"filter": str(row_filter), "rows": rows}
+                for row_filter, rows in zip(settings.row_filters, self.filtered, strict=True)
+            ],
+            "set_aside": {"rows": self.bad.count, "first": self.bad.first},
+            "in_neither_split": self.outside,
+            "splits": self.kept,
+            "columns": {
+                name: {"kind": next(iter(self.kinds.get(name, {})), None), "present": counts}
+                for name, counts in sorted(self.present.items())
+            },
+        }
+
+    def check(self, settings: Settings, data: str) -> None:
+        """Check that the rows are something to train on.
+
+        Args:
+          settings: what was asked for.
+          data: the data's path, as errors name it.
+
+        Raises:
+          DataError: no rows, too many bad ones, an empty split, a column that is absent, empty or of two kinds.
+        """
+        if not self.read:
+            where = f"the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
+            raise DataError(f"{data}: none of the {self.files} file(s) holds a row, only headers if anything; {where}.")
+        self._check_bad(settings, data)
+        self._check_splits(settings, data)
+        for name in settings.columns:
+            self._check_column(name, data)
+
+    def _check_bad(self, settings: Settings, data: str) -> None:
+        if self.bad.count > settings.allowed_bad_rate * self.read:
+            first = "\n  ".join(self.bad.first)
+            raise DataError(
+                f"{data}: {self.bad.count} of {self.read} rows cannot be used, more than `allowed_bad_rate` "
+                f"{settings.allowed_bad_rate:g} allows. Mend them, leave them out by a row filter, or allow a rate. "
+                f"The first:\n  {first}"
+            )
+
+    def _check_splits(self, settings: Settings, data: str) -> None:
+        for split, rows in self.kept.items():
+            if rows:
+                continue
+            left_out = [
+                f"{count} left out by `{row_filter}`"
+                for row_filter, count in zip(settings.row_filters, self.filtered, strict=True)
+            ]
+            raise DataError(
+                f"{data}: no row is left for the {split} split; {', '.join([f'{self.read} rows read', *left_out])}, "
+                f"{self.outside} in neither split, {self.bad.count} set aside, "
+                f"{sum(self.kept.values())} in the other split. Change `split` ({settings.split}) or the row filters."
+            )
+
+    def _check_column(self, name: str, data: str) -> None:
+        kinds = self.kinds.get(name, {})
+        if len(kinds) > 1:
+            (one, here), (two, there) = list(kinds.items())[:2]
+            raise DataError(
+                f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout."
+            )
+        if name not in self.seen:
+            raise DataError(f"{data}: there is no column {name!r} in any row: {nearest(name, self.seen)}")
+        if not self.present.get(name, {}).get("train"):
+            raise DataError(
+                f"{data}: column {name!r} is empty in all {self.kept['train']} rows of the train split: leave it out "
+                "of the configuration, or mend the data."
+            )

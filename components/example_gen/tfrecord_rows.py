@@ -1,0 +1,102 @@
+"""Rows of TFRecord files of tf.Examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+from components.example_gen.parquet_rows import typed_batch
+from components.example_gen.reading import open_unpacked, reading
+from components.example_gen.rows import BadRows, Batch
+from components.example_gen.settings import Settings
+from embedding_core.errors import DataError
+
+__all__ = ["tfrecord_batches"]
+
+_BATCH = 8_192
+
+
+def tfrecord_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
+    """Batches of a TFRecord file (also gzip) of serialized tf.Examples; a record that is none is a bad row.
+
+    Raises:
+      DataError: the file is damaged or cut off, or a feature is of one kind in one record and of another in the next.
+    """
+    decoder = ExamplesToRecordBatchDecoder()
+    with reading(path), open_unpacked(path) as stream:
+        records = enumerate(_records(path, stream), start=1)
+        while chunk := list(itertools.islice(records, _BATCH)):
+            numbers, examples, columns = _decode(path, decoder, chunk, bad)
+            yield _batch(path, columns, settings, numbers, examples)
+
+
+def _records(path: str, stream: io.BufferedReader) -> Iterator[bytes]:
+    """The records, each checked against its checksums."""
+    for number in itertools.count(1):
+        head = stream.read(12)
+        if not head:
+            return
+        size = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else 0
+        if len(head) == 12 and _checksum(head[:8]) != head[8:]:
+            what = "is damaged at" if number > 1 else "is no TFRecord file, or is damaged at"
+            raise DataError(f"{path} {what} record {number}: write it again.")
+        data, check = stream.read(size), stream.read(4)
+        if len(head) < 12 or len(check) < 4:
+            raise DataError(f"{path} is cut off within record {number}: write it again.")
+        if _checksum(data) != check:
+            raise DataError(f"{path} is damaged at record {number} (its checksum differs): write it again.")
+        yield data
+
+
+def _checksum(data: bytes) -> bytes:
+    """TFRecord's masked CRC-32C, as the four bytes in the file."""
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _decode(
+    path: str, decoder: ExamplesToRecordBatchDecoder, chunk: Sequence[tuple[int, bytes]], bad: BadRows
+) -> tuple[Sequence[int], Sequence[bytes], pa.RecordBatch]:
+    numbers, examples = zip(*chunk, strict=True)
+    try:
+        return numbers, examples, decoder.DecodeBatch(list(examples))
+    except RuntimeError as error:
+        good = [(number, data) for number, data in chunk if _parses(path, number, data, bad)]
+        if len(good) == len(chunk):
+            raise DataError(
+                f"{path}, records {numbers[0]} to {numbers[-1]}: {error}; a feature must be of one kind throughout."
+            ) from error
+    return _decode(path, decoder, good, bad) if good else ((), (), pa.record_batch([], names=[]))
+
+
+def _parses(path: str, number: int, data: bytes, bad: BadRows) -> bool:
+    try:
+        tf.train.Example.FromString(data)
+    except DecodeError:
+        bad.add(f"{path}, record {number}", "no tf.Example")
+        return False
+    return True
+
+
+def _batch(
+    path: str, columns: pa.RecordBatch, settings: Settings, numbers: Sequence[int], examples: Sequence[bytes]
+) -> Batch:
+    if columns.num_columns == 0:  # Arrow cannot tell the number of rows then
+        columns = pa.record_batch([pa.nulls(len(examples))], names=[""])
+    batch = typed_batch(f"{path}, record", columns, settings, numbers[0] if numbers else 1)
+    return dataclasses.replace(
+        batch,
+        index=np.arange(len(examples)),
+        place=lambda row: f"{path}, record {numbers[row]}",
+        record=lambda row: examples[row],
+    )
