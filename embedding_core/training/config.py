@@ -71,12 +71,12 @@ class EarlyStopping:
     """When training ends before its last step; the best evaluated state is then restored.
 
     Attributes:
-      metric: "auc" (higher is better) or "loss" (lower is better), of the eval split.
+      metric: "loss" (lower is better) or "auc" (higher is better), of the eval split.
       patience: how many evaluations in a row may bring nothing better.
       min_delta: how much better is better.
     """
 
-    metric: Metric = "auc"
+    metric: Metric = "loss"
     patience: int = 3
     min_delta: float = 0.0
 
@@ -128,7 +128,7 @@ class TrainingConfig:
     embedding_l2: float = 0.0
     class_weights: tuple[float, float] = (1.0, 1.0)
     eval_every: int | None = None
-    early_stopping: EarlyStopping | None = EarlyStopping()
+    early_stopping: EarlyStopping | None = None
     checkpoint_every: int | None = None
     shuffle_buffer: int = 65536
     seed: int = 0
@@ -167,7 +167,7 @@ class TrainingConfig:
         """
         try:
             negatives = data.get("negatives")
-            stopping = data.get("early_stopping", {})
+            stopping = data.get("early_stopping")
             nested = {
                 "negatives": None if negatives is None else Negatives(**negatives),
                 "early_stopping": None if stopping is None else EarlyStopping(**stopping),

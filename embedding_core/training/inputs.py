@@ -16,7 +16,7 @@ from embedding_core.tokens import tokens_of
 
 __all__ = ["Batch", "Inputs", "RowParser", "Transform"]
 
-Transform: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Transform: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 class Batch(TypedDict):

@@ -5,7 +5,7 @@ import tensorflow as tf
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import DataError, TrainingError
 from embedding_core.optimizers import SGD
-from embedding_core.training import Inputs, TrainingConfig, TrainingJob, train
+from embedding_core.training import EarlyStopping, Inputs, TrainingConfig, TrainingJob, train
 
 WORDS = [f"w{number}" for number in range(8)]
 
@@ -128,7 +128,7 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("at", [9, 31])
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(make_job, tmp_path, at):
-    job = make_job(checkpoint_every=7, eval_every=5)
+    job = make_job(checkpoint_every=7, eval_every=5, early_stopping=EarlyStopping())
     whole = train(job, str(tmp_path / "whole"))
 
     def kill(step, total, detail):
@@ -146,7 +146,10 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(make_job, tmp_path
 
 
 def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):
-    result = train(make_job(epochs=60, eval_every=10, learning_rate=0.05), str(tmp_path / "run"))
+    result = train(
+        make_job(epochs=60, eval_every=10, learning_rate=0.05, early_stopping=EarlyStopping(metric="auc")),
+        str(tmp_path / "run"),
+    )
     best = max(result.history.evals, key=lambda entry: entry["auc"])
     assert result.step == best["step"] < result.history.facts["steps_done"] < 600
 

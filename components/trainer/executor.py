@@ -1,0 +1,99 @@
+"""The executor of EmbeddingTrainer: hands artifacts to a run_fn, and records what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from tfx import types
+from tfx.components.trainer import executor as trainer_executor
+from tfx.components.trainer.fn_args_utils import FnArgs
+from tfx.dsl.io import fileio
+from tfx.types import artifact_utils
+
+from embedding_core.training.history import History
+from embedding_core.training.runs import RunDescription
+
+__all__ = ["Executor"]
+
+EXAMPLES_KEY = "examples"
+VOCABULARIES_KEY = "vocabularies"
+TABLE_CONFIGS_KEY = "table_configs"
+TRANSFORM_GRAPH_KEY = "transform_graph"
+SCHEMA_KEY = "schema"
+WARM_START_KEY = "warm_start"
+TRAIN_ARGS_KEY = "train_args"
+EVAL_ARGS_KEY = "eval_args"
+RUN_FN_KEY = "run_fn"
+CUSTOM_CONFIG_KEY = "custom_config"
+MODEL_MODULE_KEY = "model_module"
+CODE_FINGERPRINT_KEY = "code_fingerprint"
+RESUME_DIR_KEY = "resume_dir"
+MODEL_KEY = "model"
+MODEL_RUN_KEY = "model_run"
+
+
+class Executor(trainer_executor.GenericExecutor):
+    """TFX's generic trainer executor, with the artifacts and parameters that embedding tables need."""
+
+    def _GetFnArgs(  # noqa: N802
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> FnArgs:
+        """The arguments of run_fn; `custom_config` also carries what FnArgs has no field for."""
+        arguments = super()._GetFnArgs(input_dict, output_dict, exec_properties)
+        folders = {
+            key: artifact_utils.get_single_uri(input_dict[key])
+            for key in (VOCABULARIES_KEY, TABLE_CONFIGS_KEY, WARM_START_KEY)
+            if input_dict.get(key)
+        }
+        parameters = {key: exec_properties.get(key) for key in (MODEL_MODULE_KEY, CODE_FINGERPRINT_KEY, RESUME_DIR_KEY)}
+        arguments.custom_config = {**(arguments.custom_config or {}), **folders, **parameters}
+        return arguments
+
+    def Do(  # noqa: N802
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Train, and record facts on the outputs.
+
+        Args:
+          input_dict: `examples`, `vocabularies`, `table_configs`, and where given `transform_graph`, `schema`,
+            `warm_start`.
+          output_dict: `model` and `model_run`, one artifact each.
+          exec_properties: the parameters of the component.
+
+        Raises:
+          EmbeddingError: data, configuration or training forbid it.
+        """
+        for key in (MODEL_KEY, MODEL_RUN_KEY):
+            fileio.makedirs(artifact_utils.get_single_uri(output_dict[key]))
+        super().Do(input_dict, output_dict, exec_properties)
+        facts = _facts(artifact_utils.get_single_uri(output_dict[MODEL_RUN_KEY]))
+        for key in (MODEL_KEY, MODEL_RUN_KEY):
+            artifact = artifact_utils.get_single_instance(output_dict[key])
+            for name, value in facts.items():
+                artifact.set_string_custom_property(name, json.dumps(value, sort_keys=True))
+
+
+def _facts(run_folder: str) -> dict[str, Any]:
+    """What lineage and report say of the model; nothing where another run_fn wrote no such files."""
+    if not fileio.exists(os.path.join(run_folder, "training.json")):
+        return {}
+    run = RunDescription.load(run_folder)
+    history = History.load(os.path.join(run_folder, "history.json"))
+    last = next((entry for entry in history.evals if entry["step"] == run.step), {})
+    return {
+        "step": run.step,
+        "seed": run.training.seed,
+        "model_module": run.model,
+        "vocabularies": dict(run.vocabularies),
+        "eval_loss": last.get("loss"),
+        "eval_auc": last.get("auc"),
+        "seconds": round(history.seconds, 1),
+    }

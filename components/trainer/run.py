@@ -1,0 +1,240 @@
+"""The run_fn of EmbeddingTrainer: artifacts in, a trained and exported model out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx.components.trainer.fn_args_utils import FnArgs
+from tfx.dsl.io import fileio
+from tfx.utils import io_utils
+
+from components import progress
+from components.transform_graph import open_transform_graph
+from embedding_core.checkpoint import load_checkpoint_into
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError, DataError
+from embedding_core.serving import DenseInputs, export_model
+from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
+from embedding_core.training.runs import RunDescription
+from embedding_core.vocabulary import Vocabulary, load_vocabularies
+
+__all__ = ["Settings", "run_fn"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """`custom_config` of EmbeddingTrainer, and what its executor adds.
+
+    Attributes:
+      training: JSON object, a `TrainingConfig`.
+      arguments: of the model's `build`.
+      dense: names of the dense features.
+      label: name of the label; None for data that holds positives only.
+      weight: name of the sample weight, or None.
+      model_module: dotted module with `build`.
+      vocabularies, table_configs: folders of the artifacts.
+      warm_start: folder of an embedding checkpoint, or None.
+      code_fingerprint: digest of the code that runs, or None.
+      resume_dir: folder that keeps checkpoints while training, or None.
+    """
+
+    training: Mapping[str, Any]
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dense: Sequence[str] = ()
+    label: str | None = "label"
+    weight: str | None = None
+    model_module: str
+    vocabularies: str
+    table_configs: str
+    warm_start: str | None = None
+    code_fingerprint: str | None = None
+    resume_dir: str | None = None
+
+    @property
+    def training_config(self) -> TrainingConfig:
+        """How to train; negatives know the candidate's features where the model's arguments name them."""
+        config = TrainingConfig.from_json(self.training)
+        candidate = tuple(self.arguments.get("candidate_features", ()))
+        if config.negatives is None or config.negatives.candidate_features or not candidate:
+            return config
+        negatives = dataclasses.replace(config.negatives, candidate_features=candidate)
+        return dataclasses.replace(config, negatives=negatives)
+
+
+def run_fn(fn_args: FnArgs) -> None:
+    """Train as `fn_args.custom_config` says, and write Model and ModelRun.
+
+    Args:
+      fn_args: as the executor of EmbeddingTrainer makes them.
+
+    Raises:
+      EmbeddingError: data, configuration or training forbid it.
+    """
+    settings = _settings(fn_args.custom_config)
+    config = _embedding_config(settings.table_configs)
+    vocabularies = load_vocabularies(settings.vocabularies, open_file=fileio.open, list_folder=fileio.listdir)
+    sources = _Sources(fn_args, settings, config)
+    job = _job(fn_args, settings, config, vocabularies, sources)
+    resume = _resume_folder(fn_args, settings, config, vocabularies, job)
+    result = train(job, fn_args.model_run_dir, resume_folder=resume, progress=_report)
+    description = RunDescription(
+        model=job.model,
+        arguments=job.arguments,
+        config=config,
+        training=job.training,
+        dense=job.inputs.dense,
+        label=settings.label,
+        weight=settings.weight,
+        step=result.step,
+        checkpoint=os.path.basename(result.checkpoint),
+        vocabularies={name: vocabulary.digest for name, vocabulary in vocabularies.items()},
+    )
+    description.save(fn_args.model_run_dir)
+    export_model(
+        fn_args.serving_model_dir,
+        config=config,
+        tables=result.engine.embedding_tables,
+        vocabularies=job.inputs.vocabularies,
+        model=result.model,
+        dense=sources.of_features(),
+        labels=sources.of_labels(),
+    )
+    if resume is not None:
+        fileio.rmtree(resume)
+
+
+def _report(done: int, total: int, detail: str) -> None:
+    progress.report("EmbeddingTrainer", done, total, unit="steps", detail=detail)
+
+
+def _settings(custom_config: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings(**custom_config)
+    except TypeError as error:
+        raise ConfigError(f"`custom_config` of EmbeddingTrainer is {custom_config!r}: {error}.") from error
+
+
+def _embedding_config(folder: str) -> EmbeddingConfig:
+    with fileio.open(os.path.join(folder, "embedding_config.json")) as file:
+        return EmbeddingConfig.from_json(file.read())
+
+
+class _Sources:
+    """Where numbers come from: outputs of Transform, or raw columns where there is no transform graph."""
+
+    def __init__(self, fn_args: FnArgs, settings: Settings, config: EmbeddingConfig) -> None:
+        self._graph, self._schema = fn_args.transform_graph_path, fn_args.schema_path
+        self._features = tuple(settings.dense)
+        self._labels = tuple(name for name in (settings.label, settings.weight) if name is not None)
+        self._transformed = tuple(
+            feature.column.name for feature in config.features if feature.column and feature.column.after_transform
+        )
+
+    def of_features(self) -> DenseInputs | None:
+        """What serving needs: dense features and transformed columns."""
+        outputs = (*self._features, *self._transformed)
+        return self._of(outputs, self._features) if outputs else None
+
+    def of_labels(self) -> DenseInputs | None:
+        """Label and weight."""
+        return self._of(self._labels, self._labels) if self._labels else None
+
+    def of_training(self) -> DenseInputs:
+        """All of it."""
+        return self._of((*self._features, *self._transformed, *self._labels), self._features)
+
+    def _of(self, outputs: Sequence[str], names: Sequence[str]) -> DenseInputs:
+        if not outputs:
+            return DenseInputs(spec={})
+        if self._graph:
+            return open_transform_graph(self._graph, outputs, names)
+        return DenseInputs(names=tuple(names), spec=self._raw_columns(outputs))
+
+    def _raw_columns(self, names: Sequence[str]) -> dict[str, Any]:
+        if not self._schema:
+            raise ConfigError(
+                f"columns {list(names)} are to be read, but EmbeddingTrainer was given neither a `transform_graph` nor "
+                "a `schema`: give it one of the two."
+            )
+        schema = io_utils.parse_pbtxt_file(self._schema, schema_pb2.Schema())
+        types = {feature.name: feature.type for feature in schema.feature}
+        return {name: _number_column(name, types.get(name)) for name in dict.fromkeys(names)}
+
+
+def _number_column(name: str, kind: int | None) -> tf.io.FixedLenFeature:
+    if kind == schema_pb2.INT:
+        return tf.io.FixedLenFeature([], tf.int64)
+    if kind == schema_pb2.FLOAT:
+        return tf.io.FixedLenFeature([], tf.float32, default_value=float("nan"))
+    given = "not in the schema" if kind is None else "not a column of numbers"
+    raise DataError(f"column {name!r} is {given}: name a column of numbers, or compute it with Transform.")
+
+
+def _job(
+    fn_args: FnArgs,
+    settings: Settings,
+    config: EmbeddingConfig,
+    vocabularies: Mapping[str, Vocabulary],
+    sources: _Sources,
+) -> TrainingJob:
+    source = sources.of_training()
+    inputs = Inputs(
+        config=config,
+        vocabularies={name: os.path.join(settings.vocabularies, f"{name}.txt") for name in vocabularies},
+        dense=tuple(settings.dense),
+        label=settings.label,
+        weight=settings.weight,
+        raw_spec=source.spec,
+        transform=source.transform,
+    )
+
+    def warm_start(engine: Any) -> None:
+        variables = dict(engine.embedding_tables)
+        for table, slots in engine.slots.items():
+            variables.update({f"{table}/{name}": variable for name, variable in slots.items()})
+        digests = {name: vocabulary.digest for name, vocabulary in vocabularies.items()}
+        load_checkpoint_into(str(settings.warm_start), variables, config, vocabulary_digests=digests)
+
+    return TrainingJob(
+        inputs=inputs,
+        training=settings.training_config,
+        model=settings.model_module,
+        arguments=dict(settings.arguments),
+        train_files=_files(fn_args.train_files),
+        eval_files=_files(fn_args.eval_files),
+        counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
+        warm_start=warm_start if settings.warm_start else None,
+    )
+
+
+def _files(patterns: Sequence[str]) -> list[str]:
+    return sorted(path for pattern in patterns for path in fileio.glob(pattern))
+
+
+def _resume_folder(
+    fn_args: FnArgs,
+    settings: Settings,
+    config: EmbeddingConfig,
+    vocabularies: Mapping[str, Vocabulary],
+    job: TrainingJob,
+) -> str | None:
+    """A folder for this very run: any other data, code, vocabulary or setting has another one."""
+    if settings.resume_dir is None:
+        return None
+    name = fingerprint(
+        dataclasses.asdict(job.training),
+        job.model,
+        job.arguments,
+        json.loads(config.to_json()),
+        {name: vocabulary.digest for name, vocabulary in vocabularies.items()},
+        [job.inputs.dense, job.inputs.label, job.inputs.weight],
+        [(path, tf.io.gfile.stat(path).length) for path in (*job.train_files, *job.eval_files)],
+        [fn_args.transform_graph_path, settings.warm_start, settings.code_fingerprint],
+    )
+    return os.path.join(settings.resume_dir, name)

@@ -1,0 +1,107 @@
+"""A finished run on disk: what it was made of, and how to have its model and tables back.
+
+A run's folder holds `training.json` (described here), `checkpoints/` (the final state), `history.json` and
+`logs/` (for TensorBoard).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.engines import HostEngine
+from embedding_core.errors import CheckpointError
+from embedding_core.model_inputs import build_model
+from embedding_core.training.config import TrainingConfig
+
+__all__ = ["RestoredRun", "RunDescription", "restore_run"]
+
+_FILE = "training.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """What a trained model was made of.
+
+    Attributes:
+      model: dotted module with `build`.
+      arguments: of `build`.
+      config: tables and features.
+      training: how it was trained.
+      dense: names of the dense features.
+      label, weight: names of label and sample weight among the transformed columns, or None.
+      step: of the final state.
+      checkpoint: name of the final checkpoint, in `checkpoints/`.
+      vocabularies: digest of each vocabulary that rows belong to.
+    """
+
+    model: str
+    arguments: Mapping[str, Any]
+    config: EmbeddingConfig
+    training: TrainingConfig
+    dense: tuple[str, ...]
+    label: str | None
+    weight: str | None
+    step: int
+    checkpoint: str
+    vocabularies: Mapping[str, str]
+
+    def save(self, folder: str) -> None:
+        """Write `training.json`."""
+        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        data["config"] = json.loads(self.config.to_json())
+        data["training"] = self.training.to_json()
+        with tf.io.gfile.GFile(os.path.join(folder, _FILE), "w") as file:
+            file.write(json.dumps(data, indent=2))
+
+    @classmethod
+    def load(cls, folder: str) -> RunDescription:
+        """Read `training.json` of a run's folder.
+
+        Raises:
+          CheckpointError: there is none, or it is not one.
+        """
+        path = os.path.join(folder, _FILE)
+        try:
+            with tf.io.gfile.GFile(path) as file:
+                data = json.loads(file.read())
+            data["config"] = EmbeddingConfig.from_json(json.dumps(data["config"]))
+            data["training"] = TrainingConfig.from_json(data["training"])
+            data["dense"] = tuple(data["dense"])
+            return cls(**data)
+        except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path!r} does not describe a training run: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class RestoredRun:
+    """A trained model: its description, the engine with its tables (without slots), and its dense part."""
+
+    description: RunDescription
+    engine: HostEngine
+    model: tf_keras.Model
+
+
+def restore_run(folder: str) -> RestoredRun:
+    """Rebuild the model of a run's folder and restore its final state.
+
+    Raises:
+      CheckpointError: the description or the checkpoint is missing, damaged, or of another model.
+    """
+    run = RunDescription.load(folder)
+    path = os.path.join(folder, "checkpoints", run.checkpoint)
+    engine = HostEngine(run.config, with_slots=False)
+    model = build_model(run.model, run.config, run.dense, run.arguments)
+    try:
+        status = tf.train.Checkpoint(embedding=engine.tables, model=model).restore(path)
+        status.expect_partial().assert_existing_objects_matched()
+    except (tf.errors.OpError, AssertionError, ValueError) as error:
+        raise CheckpointError(f"cannot restore the model from {path!r}: {error}") from error
+    return RestoredRun(run, engine, model)
