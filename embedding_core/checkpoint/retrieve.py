@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
@@ -23,7 +24,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
-__all__ = ["retrieve", "training_key", "write_tables"]
+__all__ = ["latest_training_checkpoint", "retrieve", "training_key", "write_tables"]
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _STEP = f"step{_VALUE}"
@@ -84,6 +85,23 @@ def retrieve(
         slice_bytes=slice_bytes,
         progress=progress,
     )
+
+
+def latest_training_checkpoint(folder: str | os.PathLike[str]) -> str:
+    """The prefix of the checkpoint `ckpt-<step>` with the highest step, found by its files.
+
+    TensorFlow's state file, which names the latest too, is not asked: where it is damaged there would seem
+    to be no checkpoint at all.
+
+    Raises:
+      CheckpointError: there is none.
+    """
+    folder = os.fspath(folder)
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    steps = [int(match[1]) for match in map(re.compile(r"ckpt-(\d+)\.index\Z").match, names) if match]
+    if not steps:
+        raise CheckpointError(f"{folder!r} holds no checkpoint `ckpt-<step>`: training wrote none, or elsewhere.")
+    return os.path.join(folder, f"ckpt-{max(steps)}")
 
 
 def write_tables(
@@ -148,8 +166,8 @@ def _used_vocabularies(config: EmbeddingConfig, vocabularies: Mapping[str, Vocab
         if len(used[table.vocabulary]) + table.oov_rows != table.vocabulary_size:
             raise CheckpointError(
                 f"table {table.name!r} has {table.vocabulary_size} rows, {table.oov_rows} of them out of vocabulary, "
-                f"but vocabulary {table.vocabulary!r} has {len(used[table.vocabulary])} tokens: it is not the one that the "
-                "table was planned from; pass that one."
+                f"but vocabulary {table.vocabulary!r} has {len(used[table.vocabulary])} tokens: it is not the one that "
+                "the table was planned from; pass that one."
             )
     return used
 

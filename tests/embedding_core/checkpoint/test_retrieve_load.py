@@ -6,7 +6,14 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from embedding_core.checkpoint import load_checkpoint_into, read_manifest, retrieve, table_shapes, verify
+from embedding_core.checkpoint import (
+    latest_training_checkpoint,
+    load_checkpoint_into,
+    read_manifest,
+    retrieve,
+    table_shapes,
+    verify,
+)
 from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError
@@ -89,6 +96,15 @@ def test_checkpoint_saved_in_shards_is_read(tmp_path):
     load_checkpoint_into(tmp_path / "out", fresh, config(rows=2001), vocabulary_digests=digests)
     assert_equal(trained, fresh)
     assert manifest.step == 0
+
+
+def test_latest_checkpoint_is_that_of_the_highest_step(tmp_path):
+    for step in (5, 100, 20):
+        (tmp_path / f"ckpt-{step}.index").touch()
+    (tmp_path / "checkpoint").write_text("damaged")
+    assert latest_training_checkpoint(tmp_path) == str(tmp_path / "ckpt-100")
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        latest_training_checkpoint(tmp_path / "other")
 
 
 def test_retrieve_names_missing_extra_and_reshaped_tables(tmp_path):

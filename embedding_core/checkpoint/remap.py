@@ -1,0 +1,252 @@
+"""From an embedding checkpoint to one of other vocabularies: every row moves with its token, slots too."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, rows_per_slice
+from embedding_core.checkpoint.manifest import BUNDLE, VOCABULARIES, Manifest, verify
+from embedding_core.checkpoint.retrieve import Progress, write_tables
+from embedding_core.checkpoint.row_sources import NewRows, RowSources, row_sources, sources_report
+from embedding_core.checkpoint.token_rows import token_rows
+from embedding_core.config import EmbeddingConfig, TableConfig
+from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.vocabulary import Vocabulary, load_vocabulary
+
+__all__ = ["REPORT", "RemapPolicy", "gathered", "remap"]
+
+REPORT = "remap.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RemapPolicy:
+    """What becomes of what the checkpoint does not have.
+
+    Attributes:
+      new_rows: a token without a row starts from the table's "initializer", or from the "oov" row that it has
+        been trained in so far.
+      new_tables: a table that the checkpoint does not have is an "error" (it may only have been renamed), or
+        starts from its initializer: "initialize". Tables that are no longer wanted follow the same choice.
+      changed_optimizer: other slots than the checkpoint's are an "error", or start anew: "reset".
+      seed: of the initializers.
+
+    Raises:
+      ConfigError: a field is none of its choices.
+    """
+
+    new_rows: NewRows = "initializer"
+    new_tables: Literal["error", "initialize"] = "error"
+    changed_optimizer: Literal["error", "reset"] = "error"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        choices = {
+            "new_rows": get_args(NewRows),
+            "new_tables": ("error", "initialize"),
+            "changed_optimizer": ("error", "reset"),
+        }
+        for field, allowed in choices.items():
+            if getattr(self, field) not in allowed:
+                raise ConfigError(f"`{field}` is {getattr(self, field)!r}: it must be one of {', '.join(allowed)}.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ConfigError(f"`seed` is {self.seed!r}: it must be a whole number.")
+
+
+def remap(
+    source: str | os.PathLike[str],
+    config: EmbeddingConfig,
+    vocabularies: Mapping[str, Vocabulary],
+    destination: str | os.PathLike[str],
+    *,
+    policy: RemapPolicy | None = None,
+    slice_bytes: int = SLICE_BYTES,
+    progress: Progress | None = None,
+) -> tuple[Manifest, dict[str, Any]]:
+    """Bring a checkpoint to the tables and vocabularies of a new run.
+
+    Args:
+      source: the earlier embedding checkpoint; its files are verified first.
+      config: the new tables.
+      vocabularies: the new vocabularies, by name.
+      destination: the folder to write, which must not exist or be empty.
+      policy: what becomes of what the checkpoint does not have; None for the defaults.
+      slice_bytes: bytes of a table held in memory at once.
+      progress: called with table, rows done and rows in total.
+
+    Returns:
+      The new manifest and the report (`sources_report` per table), which is `remap.json` in the checkpoint too.
+
+    Raises:
+      CheckpointError: a file is damaged, a dim differs, or what the policy calls an error. Nothing is written.
+    """
+    policy = policy or RemapPolicy()
+    source = os.fspath(source)
+    manifest = verify(source)
+    _check(source, manifest.config, config, policy)
+    earlier = {table.name: table for table in manifest.config.tables}
+    kept = _earlier_vocabularies(source, manifest)
+    sources = {
+        table.name: row_sources(table, earlier[table.name], vocabularies, kept, policy.new_rows)
+        for table in config.tables
+        if table.name in earlier
+    }
+    report = _report(sources, earlier, config)
+    reader = BundleReader(os.path.join(source, BUNDLE))
+
+    def rows_of(key: str) -> Iterable[tuple[int, Rows]]:
+        name, _, slot = key.partition("/")
+        table = config.table(name)
+        fill = _fill(table, slot, sources.get(name), vocabularies, policy.seed)
+        if name not in sources or (slot and type(earlier[name].optimizer) is not type(table.optimizer)):
+            return _filled(table, fill, slice_bytes)
+        return gathered(reader.slices(key, slice_bytes), sources[name].rows, table.dim, fill, slice_bytes)
+
+    written = write_tables(
+        destination,
+        config,
+        rows_of,
+        step=manifest.step,
+        vocabularies=vocabularies,
+        files={REPORT: json.dumps(report, indent=2)},
+        nonfinite="keep",  # they were counted when the earlier checkpoint was written
+        slice_bytes=slice_bytes,
+        progress=progress,
+    )
+    return written, report
+
+
+def gathered(
+    slices: Iterable[tuple[int, Rows]],
+    sources: npt.NDArray[np.int64],
+    dim: int,
+    fill: Callable[[npt.NDArray[np.int64]], Rows],
+    slice_bytes: int,
+) -> Iterator[tuple[int, Rows]]:
+    """Rows in another order, in bounded memory: ``new[i] = old[sources[i]]``, or `fill` where that is -1.
+
+    Old slices are read once, in order; their rows are appended to a file per new slice, and each of those is
+    then put in order in memory.
+
+    Args:
+      slices: (number of the first row, rows) of the old table, in order.
+      sources: [new rows] the old row of each, or -1.
+      dim: length of a row.
+      fill: gives the rows of the new numbers that have no source.
+      slice_bytes: bytes of a slice.
+    """
+    count = rows_per_slice((len(sources), dim), slice_bytes)
+    order = np.argsort(sources, kind="stable")
+    ordered = sources[order]
+    with tempfile.TemporaryDirectory(prefix="remap-") as folder:
+        for first, rows in slices:
+            low, high = np.searchsorted(ordered, [first, first + len(rows)])
+            targets = np.sort(order[low:high])
+            cuts = np.flatnonzero(np.diff(targets // count)) + 1
+            for part in np.split(targets, cuts):
+                if len(part):
+                    _append(folder, int(part[0]) // count, part, rows[sources[part] - first])
+        for bucket, start in enumerate(range(0, len(sources), count)):
+            path = os.path.join(folder, str(bucket))
+            yield start, _assembled(path, start, sources[start : start + count], dim, fill)
+
+
+def _append(folder: str, bucket: int, targets: npt.NDArray[np.int64], rows: Rows) -> None:
+    for suffix, array in (("targets", targets), ("rows", rows)):
+        with open(os.path.join(folder, f"{bucket}.{suffix}"), "ab") as file:
+            file.write(np.ascontiguousarray(array).data)
+
+
+def _assembled(
+    path: str,
+    start: int,
+    sources: npt.NDArray[np.int64],
+    dim: int,
+    fill: Callable[[npt.NDArray[np.int64]], Rows],
+) -> Rows:
+    result = np.empty((len(sources), dim), np.float32)
+    new = np.flatnonzero(sources < 0)
+    if len(new):
+        result[new] = fill(new + start)
+    if len(new) < len(sources):
+        targets = np.fromfile(f"{path}.targets", np.int64)
+        if len(targets) != len(sources) - len(new):
+            raise CheckpointError(
+                f"{len(sources) - len(new)} earlier rows were expected, the checkpoint gave {len(targets)}: its tables "
+                "are smaller than its manifest says; take another checkpoint."
+            )
+        result[targets - start] = np.fromfile(f"{path}.rows", np.float32).reshape(-1, dim)
+        for suffix in ("targets", "rows"):
+            os.remove(f"{path}.{suffix}")
+    return result
+
+
+def _fill(
+    table: TableConfig, slot: str, sources: RowSources | None, vocabularies: Mapping[str, Vocabulary], seed: int
+) -> Callable[[npt.NDArray[np.int64]], Rows]:
+    """Gives the first rows of new row numbers, of the table itself or of a slot."""
+    if slot:
+        slots = table.optimizer.slots if table.optimizer else ()
+        initial = {each.name: each.initial for each in slots}[slot]
+        return lambda rows: np.full((len(rows), table.dim), initial, np.float32)
+    named = sources or _all_new(table, vocabularies)
+    return lambda rows: token_rows(table, [named.name_of(int(row)) for row in rows], seed=seed)
+
+
+def _all_new(table: TableConfig, vocabularies: Mapping[str, Vocabulary]) -> RowSources:
+    vocabulary = vocabularies[table.vocabulary] if table.vocabulary is not None else None
+    kept = np.zeros(0 if vocabulary is None else len(vocabulary), np.bool_)
+    rows = np.full(table.vocabulary_size, -1, np.int64)
+    return RowSources(table=table, rows=rows, vocabulary=vocabulary, earlier=None, kept=kept)
+
+
+def _filled(
+    table: TableConfig, fill: Callable[[npt.NDArray[np.int64]], Rows], slice_bytes: int
+) -> Iterator[tuple[int, Rows]]:
+    count = rows_per_slice((table.vocabulary_size, table.dim), slice_bytes)
+    for start in range(0, table.vocabulary_size, count):
+        yield start, fill(np.arange(start, min(start + count, table.vocabulary_size)))
+
+
+def _earlier_vocabularies(source: str, manifest: Manifest) -> dict[str, Vocabulary]:
+    folder = os.path.join(source, VOCABULARIES)
+    return {name: load_vocabulary(folder, name, open_file=tf.io.gfile.GFile) for name in manifest.vocabularies}
+
+
+def _check(source: str, earlier: EmbeddingConfig, config: EmbeddingConfig, policy: RemapPolicy) -> None:
+    problems = []
+    old = {table.name: table for table in earlier.tables}
+    new = {table.name: table for table in config.tables}
+    if policy.new_tables == "error":
+        problems += [f"{name!r} is not in the checkpoint" for name in new if name not in old]
+        problems += [f"{name!r} of the checkpoint is of no configured table" for name in old if name not in new]
+    for name in new.keys() & old.keys():
+        if new[name].dim != old[name].dim:
+            problems.append(f"`dim` of {name!r} is {new[name].dim}, {old[name].dim} in the checkpoint")
+        same = type(new[name].optimizer) is type(old[name].optimizer)
+        if not same and policy.changed_optimizer == "error":
+            problems.append(f"slots of {name!r} are of {old[name].optimizer!r} instead of {new[name].optimizer!r}")
+    if problems:
+        raise CheckpointError(
+            f"checkpoint {source!r} cannot be continued: {'; '.join(sorted(problems))}. Keep names, `dim` and "
+            "optimizers, or allow `new_tables`='initialize' or `changed_optimizer`='reset'."
+        )
+
+
+def _report(
+    sources: Mapping[str, RowSources], earlier: Mapping[str, TableConfig], config: EmbeddingConfig
+) -> dict[str, Any]:
+    names = [table.name for table in config.tables]
+    return {
+        "tables": {name: sources_report(each) for name, each in sources.items()},
+        "tables_new": [name for name in names if name not in earlier],
+        "tables_dropped": [name for name in earlier if name not in names],
+    }

@@ -1,0 +1,136 @@
+"""For every row of a new table the row of an earlier one that it continues, by token."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import tensorflow as tf
+
+from embedding_core.config import TableConfig
+from embedding_core.errors import CheckpointError
+from embedding_core.vocabulary import Vocabulary
+
+__all__ = ["NewRows", "RowSources", "row_sources", "sources_report"]
+
+NewRows = Literal["initializer", "oov"]
+_SHOWN = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowSources:
+    """Where the rows of a table come from.
+
+    Attributes:
+      table: the new table.
+      rows: [rows of the new table] int64, the earlier row, or -1 for a row that starts anew.
+      vocabulary: the new table's; None where its rows are raw ids.
+      earlier: the vocabulary of the earlier rows; None for raw ids.
+      kept: [tokens of the new vocabulary], whether the token had a row.
+    """
+
+    table: TableConfig
+    rows: npt.NDArray[np.int64]
+    vocabulary: Vocabulary | None
+    earlier: Vocabulary | None
+    kept: npt.NDArray[np.bool_]
+
+    def name_of(self, row: int) -> bytes:
+        """What identifies a row that starts anew: its token, or (which no token can be) its out-of-vocabulary row."""
+        tokens = len(self.kept)
+        if self.vocabulary is not None and row < tokens:
+            return bytes(self.vocabulary.tokens[row].as_py())
+        return b"\0%d" % (row - tokens)
+
+
+def row_sources(
+    table: TableConfig,
+    earlier: TableConfig,
+    vocabularies: Mapping[str, Vocabulary],
+    earlier_vocabularies: Mapping[str, Vocabulary],
+    new_rows: NewRows = "initializer",
+) -> RowSources:
+    """Find the earlier row of every row of a table.
+
+    A token that had a row keeps it. Out-of-vocabulary row j continues row ``j % k`` of the k earlier ones,
+    which is exact where k divides the new number: the tokens hashed to j were hashed to ``j % k``.
+
+    Args:
+      table: the new table.
+      earlier: the table of the same name that is to be continued.
+      vocabularies: the new ones by name.
+      earlier_vocabularies: those that the earlier rows belong to, by name.
+      new_rows: a token without an earlier row starts from the "initializer", or from the "oov" row that it
+        has been trained in so far (where the earlier table had any).
+
+    Raises:
+      CheckpointError: one of the tables has a vocabulary and the other raw ids, or raw ids have another
+        number of rows.
+    """
+    if table.vocabulary is None or earlier.vocabulary is None:
+        if (table.vocabulary, table.vocabulary_size) != (earlier.vocabulary, earlier.vocabulary_size):
+            raise CheckpointError(
+                f"table {table.name!r} has {table.vocabulary_size} rows of vocabulary {table.vocabulary!r}, its "
+                f"checkpoint {earlier.vocabulary_size} of {earlier.vocabulary!r}: rows of raw ids continue only the "
+                "same rows."
+            )
+        rows = np.arange(table.vocabulary_size, dtype=np.int64)
+        return RowSources(table=table, rows=rows, vocabulary=None, earlier=None, kept=np.zeros(0, np.bool_))
+    new, old = vocabularies[table.vocabulary], earlier_vocabularies[earlier.vocabulary]
+    tokens = new.mapping_to(old)
+    kept = tokens >= 0
+    if new_rows == "oov" and earlier.oov_rows:
+        tokens[~kept] = len(old) + _buckets(new.tokens.filter(pa.array(~kept)), earlier.oov_rows)
+    unknown = np.full(table.oov_rows, -1, np.int64)
+    if earlier.oov_rows:
+        unknown = len(old) + np.arange(table.oov_rows, dtype=np.int64) % earlier.oov_rows
+    return RowSources(table=table, rows=np.concatenate([tokens, unknown]), vocabulary=new, earlier=old, kept=kept)
+
+
+def _buckets(tokens: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
+    """The out-of-vocabulary row of each token, as `TokenTable` hashes them."""
+    strings = np.array(tokens.to_pylist(), object)
+    found: npt.NDArray[np.int64] = tf.strings.to_hash_bucket_fast(tf.constant(strings, tf.string), buckets).numpy()
+    return found
+
+
+def sources_report(sources: RowSources) -> dict[str, Any]:
+    """Kept, new and dropped tokens of a table, as a JSON object.
+
+    Returns:
+      "rows"; and of a table with a vocabulary "kept", "new" and "dropped" (tokens), "kept_traffic" (share of
+      the new data's tokens that find a kept row), "largest_new" and "largest_dropped" (tokens and counts;
+      of a private vocabulary the first 12 digits of their sha256).
+    """
+    report: dict[str, Any] = {"rows": sources.table.vocabulary_size}
+    new, old = sources.vocabulary, sources.earlier
+    if new is None or old is None:
+        return report
+    private = new.private or old.private
+    dropped = old.mapping_to(new) < 0
+    return {
+        **report,
+        "kept": int(sources.kept.sum()),
+        "new": int((~sources.kept).sum()),
+        "dropped": int(dropped.sum()),
+        "kept_traffic": int(new.counts[sources.kept].sum()) / max(1, new.total_count),
+        "largest_new": _largest(new, ~sources.kept, private),
+        "largest_dropped": _largest(old, dropped, private),
+    }
+
+
+def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: bool) -> list[dict[str, Any]]:
+    rows = np.flatnonzero(chosen)[:_SHOWN]  # vocabularies are in the order of their counts
+    tokens = [vocabulary.tokens[int(row)].as_py() for row in rows]
+    return [
+        {
+            "token": hashlib.sha256(token).hexdigest()[:12] if private else token.decode(errors="backslashreplace"),
+            "count": int(vocabulary.counts[row]),
+        }
+        for token, row in zip(tokens, rows, strict=True)
+    ]

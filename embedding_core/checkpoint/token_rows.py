@@ -1,0 +1,55 @@
+"""First rows that depend on the token alone, wherever its row lands."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from embedding_core.config import TableConfig
+
+__all__ = ["token_rows"]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def token_rows(table: TableConfig, tokens: Sequence[bytes], *, seed: int) -> npt.NDArray[np.float32]:
+    """First rows of tokens, from the table's initializer.
+
+    Each number is a function of seed, table name, token and column: SplitMix64 (Steele et al., 2014) of the
+    token's keyed BLAKE2b digest gives a uniform number, the inverse of the distribution function the rest.
+
+    Returns:
+      float32 [number of tokens, dim].
+    """
+    scale = 1 / math.sqrt(table.dim) if table.initializer.scale is None else table.initializer.scale
+    if table.initializer.name == "constant":
+        return np.full((len(tokens), table.dim), scale, np.float32)
+    uniform = _uniform(_keys(f"{seed}/{table.name}".encode(), tokens), table.dim)
+    if table.initializer.name == "uniform":
+        return ((2 * uniform - 1) * scale).astype(np.float32)
+    low = 0.5 * math.erfc(math.sqrt(2))  # a truncated normal lies within two standard deviations
+    normal: npt.NDArray[np.float64] = tf.math.ndtri(tf.constant(low + uniform * (1 - 2 * low), tf.float64)).numpy()
+    return (normal * scale).astype(np.float32)
+
+
+def _keys(salt: bytes, tokens: Sequence[bytes]) -> npt.NDArray[np.uint64]:
+    key = hashlib.sha256(salt).digest()
+    digests = b"".join(hashlib.blake2b(token, digest_size=8, key=key).digest() for token in tokens)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
+def _uniform(keys: npt.NDArray[np.uint64], columns: int) -> npt.NDArray[np.float64]:
+    """Numbers in (0, 1): [number of keys, columns]."""
+    with np.errstate(over="ignore"):
+        state = keys[:, None] + np.arange(1, columns + 1, dtype=np.uint64) * _GOLDEN
+        state = (state ^ (state >> np.uint64(30))) * _MIX_1
+        state = (state ^ (state >> np.uint64(27))) * _MIX_2
+        state ^= state >> np.uint64(31)
+    uniform: npt.NDArray[np.float64] = ((state >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+    return uniform

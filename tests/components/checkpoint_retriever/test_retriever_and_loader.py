@@ -1,0 +1,123 @@
+"""CheckpointRetriever and CheckpointLoader on hand-made artifacts: a run, then a run with another vocabulary."""
+
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from tfx.types import channel_utils, standard_artifacts
+
+from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
+from components.checkpoint_loader import CheckpointLoader
+from components.checkpoint_loader.executor import Executor as LoaderExecutor
+from components.checkpoint_retriever import CheckpointRetriever
+from components.checkpoint_retriever.executor import Executor as RetrieverExecutor
+from embedding_core.checkpoint import load_checkpoint_into, table_shapes, verify
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.planner import plan_tables
+from embedding_core.vocabulary import Vocabulary, save_vocabulary
+
+pytestmark = pytest.mark.tfx
+
+
+def artifact(cls, folder, *, made: bool = True):
+    made_artifact = cls()
+    made_artifact.uri = str(folder)
+    if made:
+        os.makedirs(folder)
+    return made_artifact
+
+
+def vocabulary(*tokens: bytes) -> Vocabulary:
+    return Vocabulary(
+        name="item",
+        tokens=pa.array(tokens, pa.large_binary()),
+        counts=np.arange(len(tokens), 0, -1),
+        total_count=99,
+        distinct=len(tokens),
+    )
+
+
+def inputs(folder, *tokens: bytes) -> tuple[dict, EmbeddingConfig]:
+    """The artifacts of a run over these tokens."""
+    vocabularies = artifact(Vocabularies, folder / "vocabularies")
+    save_vocabulary(vocabulary(*tokens), vocabularies.uri)
+    config = plan_tables([{"name": "item", "vocabulary": "item"}], {"item": len(tokens)})
+    table_configs = artifact(TableConfigs, folder / "table_configs")
+    (folder / "table_configs" / "embedding_config.json").write_text(config.to_json())
+    return {"vocabularies": [vocabularies], "table_configs": [table_configs]}, config
+
+
+def model_run(folder, config: EmbeddingConfig) -> tuple[standard_artifacts.ModelRun, dict[str, tf.Variable]]:
+    random = np.random.default_rng(0)
+    shapes = table_shapes(config)
+    tables = {key: tf.Variable(random.normal(size=shape).astype(np.float32)) for key, shape in shapes.items()}
+    holder = tf.__internal__.tracking.AutoTrackable()
+    for key, variable in tables.items():
+        setattr(holder, key, variable)
+    run = artifact(standard_artifacts.ModelRun, folder / "model_run")
+    checkpoint = tf.train.Checkpoint(embedding=holder, step=tf.Variable(30, dtype=tf.int64))
+    manager = tf.train.CheckpointManager(checkpoint, os.path.join(run.uri, "checkpoints"), max_to_keep=1)
+    manager.save(checkpoint_number=30)
+    return run, tables
+
+
+@pytest.fixture
+def retrieved(tmp_path):
+    """A retrieved checkpoint of tokens a, b, c, and the tables that were trained."""
+    made, config = inputs(tmp_path, b"a", b"b", b"c")
+    run, tables = model_run(tmp_path, config)
+    output = artifact(EmbeddingCheckpoint, tmp_path / "out" / "7", made=False)
+    RetrieverExecutor().Do({**made, "model_run": [run]}, {"embedding_checkpoint": [output]}, {"nonfinite": "error"})
+    return output, tables, config
+
+
+def test_retriever_writes_what_was_trained(retrieved):
+    output, tables, config = retrieved
+    fresh = {key: tf.Variable(tf.zeros_like(variable)) for key, variable in tables.items()}
+    load_checkpoint_into(output.uri, fresh, config, vocabulary_digests={"item": vocabulary(b"a", b"b", b"c").digest})
+    for key, variable in tables.items():
+        np.testing.assert_array_equal(fresh[key].numpy(), variable.numpy())
+    assert (output.fact("step"), output.fact("tables")) == (30, 1)
+
+
+def test_retriever_without_a_checkpoint_names_the_folder(tmp_path):
+    made, _ = inputs(tmp_path, b"a")
+    run = artifact(standard_artifacts.ModelRun, tmp_path / "empty")
+    output = artifact(EmbeddingCheckpoint, tmp_path / "out")
+    with pytest.raises(CheckpointError, match="checkpoints' holds no checkpoint"):
+        RetrieverExecutor().Do({**made, "model_run": [run]}, {"embedding_checkpoint": [output]}, {})
+
+
+def test_loader_moves_rows_with_their_tokens(retrieved, tmp_path):
+    earlier, tables, _ = retrieved
+    made, _ = inputs(tmp_path / "next", b"c", b"new", b"a")
+    output = artifact(EmbeddingCheckpoint, tmp_path / "next" / "out")
+    LoaderExecutor().Do({**made, "earlier_checkpoint": [earlier]}, {"embedding_checkpoint": [output]}, {"policy": "{}"})
+    verify(output.uri)
+    table = tf.train.load_checkpoint(os.path.join(output.uri, "tables")).get_tensor("item/accumulators")
+    old = tables["item/accumulators"].numpy()
+    np.testing.assert_array_equal(table[[0, 2, 3]], old[[2, 0, 3]])
+    np.testing.assert_array_equal(table[1], np.full(old.shape[1], 0.1, np.float32))
+    assert output.fact("remap")["item"] == {"kept": 2, "new": 1, "dropped": 1, "kept_traffic": 4 / 99}
+
+
+@pytest.mark.parametrize("policy", ["[", '{"rows": 1}', '{"new_rows": "zeros"}', '{"seed": "1"}'])
+def test_loader_policy_that_is_none_is_refused(policy):
+    with pytest.raises(ConfigError):
+        LoaderExecutor().Do({}, {}, {"policy": policy})
+
+
+def test_components_have_typed_channels(retrieved, tmp_path):
+    made, config = inputs(tmp_path / "next", b"a")
+    channels = {key: channel_utils.as_channel(value) for key, value in made.items()}
+    run = channel_utils.as_channel([artifact(standard_artifacts.ModelRun, tmp_path / "run")])
+    retriever = CheckpointRetriever(model_run=run, **channels)
+    loader = CheckpointLoader(
+        earlier_checkpoint=retriever.outputs["embedding_checkpoint"], **channels, policy=json.dumps({"seed": 1})
+    )
+    assert loader.outputs["embedding_checkpoint"].type is EmbeddingCheckpoint
+    assert config.tables

@@ -1,0 +1,210 @@
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from embedding_core.checkpoint import BundleReader, RemapPolicy, remap, table_shapes, verify, write_tables
+from embedding_core.checkpoint.remap import gathered
+from embedding_core.checkpoint.row_sources import row_sources
+from embedding_core.checkpoint.token_rows import token_rows
+from embedding_core.config import EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
+from embedding_core.errors import CheckpointError
+from embedding_core.optimizers import SGD, Adagrad, Optimizer
+from embedding_core.vocabulary import Vocabulary
+
+TOKENS = st.lists(st.binary(min_size=1, max_size=3).filter(lambda t: not set(t) & set(b"\n\r\0")), unique=True)
+
+
+def vocabulary(*tokens: bytes, private: bool = False) -> Vocabulary:
+    counts = np.arange(len(tokens), 0, -1, dtype=np.int64)
+    array = pa.array(tokens, pa.large_binary())
+    total = int(counts.sum())
+    return Vocabulary(name="v", tokens=array, counts=counts, total_count=total, distinct=len(tokens), private=private)
+
+
+def config(
+    vocabulary: Vocabulary, oov_rows: int = 1, dim: int = 3, optimizer: Optimizer | None = None, name: str = "t"
+):
+    table = TableConfig(
+        name=name,
+        vocabulary_size=len(vocabulary) + oov_rows,
+        dim=dim,
+        optimizer=optimizer or Adagrad(),
+        vocabulary="v",
+        oov_rows=oov_rows,
+    )
+    return EmbeddingConfig(tables=(table,), features=(FeatureConfig(name="f", table=name),))
+
+
+def tables_of(config: EmbeddingConfig, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {key: random.normal(size=shape).astype(np.float32) for key, shape in table_shapes(config).items()}
+
+
+def write(folder, config: EmbeddingConfig, vocabulary: Vocabulary) -> tuple[str, dict[str, np.ndarray]]:
+    tables = tables_of(config)
+    write_tables(folder, config, lambda key: [(0, tables[key])], step=9, vocabularies={"v": vocabulary})
+    return str(folder), tables
+
+
+def read(folder) -> dict[str, np.ndarray]:
+    verify(folder)
+    reader = BundleReader(os.path.join(folder, "tables"))
+    return {key: np.concatenate([rows for _, rows in reader.slices(key)]) for key in reader.entries}
+
+
+def oracle(old, new, tables, old_oov: int, new_oov: int, policy: str, made: TableConfig) -> dict[str, np.ndarray]:
+    """The same by a dictionary, a row at a time."""
+    rows = {token: row for row, token in enumerate(old)}
+    expected = {"t": [], "t/accumulators": []}
+    for row, token in enumerate([*new, *range(new_oov)]):
+        source = rows.get(token)
+        if row >= len(new):
+            source = len(old) + token % old_oov if old_oov else None
+        elif source is None and policy == "oov" and old_oov:
+            source = len(old) + int(tf.strings.to_hash_bucket_fast([token], old_oov)[0])
+        name = token if row < len(new) else b"\0%d" % token
+        fresh = {"t": token_rows(made, [name], seed=3)[0], "t/accumulators": np.full(made.dim, 0.1, np.float32)}
+        for key, values in expected.items():
+            values.append(fresh[key] if source is None else tables[key][source])
+    return {key: np.array(values) for key, values in expected.items()}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    old=TOKENS,
+    new=TOKENS,
+    shared=TOKENS,
+    order=st.randoms(use_true_random=False),
+    oov=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    policy=st.sampled_from(["initializer", "oov"]),
+    slice_bytes=st.sampled_from([1, 30, 10**6]),
+)
+def test_remap_agrees_with_a_dictionary(tmp_path_factory, old, new, shared, order, oov, policy, slice_bytes):
+    folder = tmp_path_factory.mktemp("remap")
+    old, new = list(dict.fromkeys([*shared, *old])), list(dict.fromkeys([*new, *shared]))
+    order.shuffle(new)
+    old_oov, new_oov = max(oov[0], 0 if old else 1), max(oov[1], 0 if new else 1)
+    source, tables = write(folder / "old", config(vocabulary(*old), old_oov), vocabulary(*old))
+    made = config(vocabulary(*new), new_oov)
+    _, report = remap(
+        source,
+        made,
+        {"v": vocabulary(*new)},
+        folder / "new",
+        policy=RemapPolicy(new_rows=policy, seed=3),
+        slice_bytes=slice_bytes,
+    )
+    expected = oracle(old, new, tables, old_oov, new_oov, policy, made.table("t"))
+    found = read(folder / "new")
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_array_equal(found[key], values.reshape(found[key].shape))
+    told = report["tables"]["t"]
+    assert (told["kept"], told["new"], told["dropped"]) == (
+        len(set(old) & set(new)),
+        len(set(new) - set(old)),
+        len(set(old) - set(new)),
+    )
+
+
+def test_remap_to_the_same_vocabulary_changes_nothing(tmp_path):
+    words = vocabulary(b"a", b"b", b"c")
+    source, tables = write(tmp_path / "old", config(words), words)
+    manifest, report = remap(source, config(words), {"v": words}, tmp_path / "new")
+    for key, values in read(tmp_path / "new").items():
+        np.testing.assert_array_equal(values, tables[key])
+    assert manifest.step == 9
+    assert report["tables"]["t"]["kept_traffic"] == 1.0
+
+
+def test_report_tells_traffic_and_largest_changes_and_is_in_the_checkpoint(tmp_path):
+    old, new = vocabulary(b"a", b"b", b"\xff"), vocabulary(b"x", b"a", b"y")  # counts 3, 2, 1
+    source, _ = write(tmp_path / "old", config(old), old)
+    _, report = remap(source, config(new), {"v": new}, tmp_path / "new")
+    told = report["tables"]["t"]
+    assert told["kept_traffic"] == pytest.approx(2 / 6)
+    assert told["largest_new"] == [{"token": "x", "count": 3}, {"token": "y", "count": 1}]
+    assert told["largest_dropped"] == [{"token": "b", "count": 2}, {"token": "\\xff", "count": 1}]
+    assert json.loads((tmp_path / "new" / "remap.json").read_text()) == report
+
+
+def test_report_of_a_private_vocabulary_shows_digests(tmp_path):
+    old, new = vocabulary(b"secret", private=True), vocabulary(b"other", private=True)
+    source, _ = write(tmp_path / "old", config(old), old)
+    remap(source, config(new), {"v": new}, tmp_path / "new")
+    assert "secret" not in (tmp_path / "new" / "remap.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dim": 4}, "`dim` of 't' is 4, 3 in the checkpoint"),
+        ({"optimizer": SGD()}, "slots of 't' are of Adagrad"),
+        ({"name": "u"}, "'t' of the checkpoint is of no configured table; 'u' is not in the checkpoint"),
+    ],
+)
+def test_remap_refuses_what_it_cannot_continue(tmp_path, change, message):
+    words = vocabulary(b"a")
+    source, _ = write(tmp_path / "old", config(words), words)
+    with pytest.raises(CheckpointError, match=message):
+        remap(source, config(words, **change), {"v": words}, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_changed_optimizer_may_start_its_slots_anew(tmp_path):
+    words = vocabulary(b"a")
+    source, tables = write(tmp_path / "old", config(words, optimizer=SGD()), words)
+    remap(source, config(words), {"v": words}, tmp_path / "new", policy=RemapPolicy(changed_optimizer="reset"))
+    found = read(tmp_path / "new")
+    np.testing.assert_array_equal(found["t"], tables["t"])
+    np.testing.assert_array_equal(found["t/accumulators"], np.full((2, 3), 0.1, np.float32))
+
+
+def test_new_table_may_start_from_its_initializer(tmp_path):
+    words = vocabulary(b"a")
+    source, _ = write(tmp_path / "old", config(words), words)
+    made = config(words, name="u")
+    _, report = remap(source, made, {"v": words}, tmp_path / "new", policy=RemapPolicy(new_tables="initialize"))
+    expected = token_rows(made.table("u"), [b"a", b"\0" + b"0"], seed=0)
+    np.testing.assert_array_equal(read(tmp_path / "new")["u"], expected)
+    assert (report["tables_new"], report["tables_dropped"]) == (["u"], ["t"])
+
+
+def test_rows_of_raw_ids_continue_only_the_same_rows():
+    raw = TableConfig(name="t", vocabulary_size=4, dim=2)
+    np.testing.assert_array_equal(row_sources(raw, raw, {}, {}).rows, np.arange(4))
+    with pytest.raises(CheckpointError, match="rows of raw ids"):
+        row_sources(raw, TableConfig(name="t", vocabulary_size=5, dim=2), {}, {})
+
+
+@given(st.lists(st.integers(-1, 19), min_size=1, max_size=60), st.sampled_from([1, 16, 100, 10**6]))
+def test_gathered_is_numpy_take(sources, slice_bytes):
+    old = np.arange(40, dtype=np.float32).reshape(20, 2)
+    wanted = np.array(sources, np.int64)
+    slices = [(start, old[start : start + 7]) for start in range(0, 20, 7)]
+    parts = list(gathered(slices, wanted, 2, lambda rows: np.stack([rows, -rows], 1), slice_bytes))
+    fresh = np.stack([np.arange(len(wanted)), -np.arange(len(wanted))], 1)
+    expected = np.where(wanted[:, None] < 0, fresh, old[wanted])
+    np.testing.assert_array_equal(np.concatenate([rows for _, rows in parts]), expected)
+
+
+def test_token_rows_depend_on_the_token_not_on_its_place():
+    table = config(vocabulary(b"a", b"b"), dim=16).table("t")
+    both, one = token_rows(table, [b"a", b"b"], seed=1), token_rows(table, [b"b"], seed=1)
+    np.testing.assert_array_equal(both[1], one[0])
+    assert not np.array_equal(token_rows(table, [b"b"], seed=2), one)
+
+
+@pytest.mark.parametrize(("name", "stddev", "bound"), [("truncated_normal", 0.8796, 2.0), ("uniform", 0.5774, 1.0)])
+def test_token_rows_have_the_initializer_s_distribution(name, stddev, bound):
+    table = TableConfig(name="t", vocabulary_size=9, dim=64, initializer=InitializerConfig(name=name, scale=1.0))
+    rows = token_rows(table, [b"%d" % token for token in range(4000)], seed=0)
+    assert abs(rows.mean()) < 0.01
+    assert rows.std() == pytest.approx(stddev, abs=0.005)
+    assert np.abs(rows).max() <= bound
