@@ -94,7 +94,7 @@ class EmbeddingTrainer(base_component.BaseComponent):
           table_configs: a channel of `TableConfigs`, from TableConfigGen.
           model: dotted module with `build(config, embeddings, dense, **arguments)`.
           custom_config: JSON object, see `components.trainer.run.Settings`: `training` (a `TrainingConfig`),
-            `arguments` of the model, `dense`, `label` and `weight` (names of columns, transformed ones where
+            `arguments` of the model, `dense`, `label_key` and `weight_key` (names of columns, transformed ones where
             there is a transform graph).
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight;
             without one they are raw columns of numbers.

@@ -35,8 +35,8 @@ class Settings:
       training: JSON object, a `TrainingConfig`.
       arguments: of the model's `build`.
       dense: names of the dense features.
-      label: name of the label; None for data that holds positives only.
-      weight: name of the sample weight, or None.
+      label_key: name of the label; None for data that holds positives only.
+      weight_key: name of the sample weight, or None.
       model_module: dotted module with `build`.
       vocabularies, table_configs: folders of the artifacts.
       warm_start: folder of an embedding checkpoint, or None.
@@ -47,8 +47,8 @@ class Settings:
     training: Mapping[str, Any]
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     dense: Sequence[str] = ()
-    label: str | None = "label"
-    weight: str | None = None
+    label_key: str | None = "label"
+    weight_key: str | None = None
     model_module: str
     vocabularies: str
     table_configs: str
@@ -89,8 +89,8 @@ def run_fn(fn_args: FnArgs) -> None:
         config=config,
         training=job.training,
         dense=job.inputs.dense,
-        label=settings.label,
-        weight=settings.weight,
+        label=settings.label_key,
+        weight=settings.weight_key,
         step=result.step,
         checkpoint=os.path.basename(result.checkpoint),
         vocabularies={name: vocabulary.digest for name, vocabulary in vocabularies.items()},
@@ -131,7 +131,7 @@ class _Sources:
     def __init__(self, fn_args: FnArgs, settings: Settings, config: EmbeddingConfig) -> None:
         self._graph, self._schema = fn_args.transform_graph_path, fn_args.schema_path
         self._features = tuple(settings.dense)
-        self._labels = tuple(name for name in (settings.label, settings.weight) if name is not None)
+        self._labels = tuple(name for name in (settings.label_key, settings.weight_key) if name is not None)
         self._transformed = tuple(
             feature.column.name for feature in config.features if feature.column and feature.column.after_transform
         )
@@ -188,8 +188,8 @@ def _job(
         config=config,
         vocabularies={name: os.path.join(settings.vocabularies, f"{name}.txt") for name in vocabularies},
         dense=tuple(settings.dense),
-        label=settings.label,
-        weight=settings.weight,
+        label=settings.label_key,
+        weight=settings.weight_key,
         raw_spec=source.spec,
         transform=source.transform,
     )

@@ -14,7 +14,7 @@ __all__ = ["DenseOptimizer", "Distribution", "EarlyStopping", "Metric", "Negativ
 Strategy: TypeAlias = Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"]
 Distribution: TypeAlias = Literal["uniform", "count"]
 Metric: TypeAlias = Literal["loss", "auc"]
-DenseOptimizer: TypeAlias = Literal["adam", "adamw", "adagrad", "rmsprop", "sgd"]
+DenseOptimizer: TypeAlias = Literal["adam", "adamw", "adagrad", "ftrl", "nadam", "rmsprop", "sgd"]
 
 
 def _require(ok: bool, owner: str, field: str, value: object, rule: str) -> None:
@@ -71,12 +71,12 @@ class EarlyStopping:
     """When training ends before its last step; the best evaluated state is then restored.
 
     Attributes:
-      metric: "loss" (lower is better) or "auc" (higher is better), of the eval split.
+      metric: "auc" (higher is better) or "loss" (lower is better), of the eval split.
       patience: how many evaluations in a row may bring nothing better.
       min_delta: how much better is better.
     """
 
-    metric: Metric = "loss"
+    metric: Metric = "auc"
     patience: int = 3
     min_delta: float = 0.0
 
@@ -101,7 +101,7 @@ class TrainingConfig:
       epochs: passes over the train split; exactly one of `epochs` and `steps` is given.
       steps: batches to train on, passing over the split as often as it takes.
       batch_size: rows of a batch, before negatives are added.
-      optimizer: of the dense part: Keras' "adam", "adamw", "adagrad", "rmsprop" or "sgd".
+      optimizer: of the dense part: the name of one of Keras'.
       learning_rate: of the dense part. Tables have their own, in their table's optimizer.
       learning_rate_tables: for tables that configure no optimizer of their own (Adagrad), its rate.
       embedding_l2: weight of the mean squared norm of the activations, added to the loss; regularises

@@ -32,7 +32,15 @@ __all__ = ["Progress", "TrainingJob", "TrainingResult", "train"]
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 
-_OPTIMIZERS = {"adagrad": "Adagrad", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop", "sgd": "SGD"}
+_OPTIMIZERS = {
+    "adagrad": "Adagrad",
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "ftrl": "Ftrl",
+    "nadam": "Nadam",
+    "rmsprop": "RMSprop",
+    "sgd": "SGD",
+}
 _STEPS_PER_CALL = 100  # of the graph: often enough for progress and curves, rarely enough to cost nothing
 _ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)
 
