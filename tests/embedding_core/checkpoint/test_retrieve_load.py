@@ -16,6 +16,7 @@ from embedding_core.checkpoint import (
 )
 from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import SGD, Adam, Optimizer
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
@@ -249,3 +250,21 @@ def test_orphan_of_a_dead_write_is_swept_by_the_next(tmp_path):
         open(os.path.join(folder, "file"), "w").close()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert os.listdir(tmp_path / "out") == ["file"]
+
+
+def variables_of(engine: HostEngine) -> dict[str, tf.Variable]:
+    slots = {f"{table}/{name}": slot for table, each in engine.slots.items() for name, slot in each.items()}
+    return {**engine.embedding_tables, **slots}
+
+
+def test_engine_goes_on_from_what_another_has_trained(tmp_path):
+    made = config()
+    ids = {"f": tf.constant([1, 2]), "g": tf.constant([0, 4])}
+    trained, fresh = HostEngine(made, seed=1), HostEngine(made, seed=2)
+    trained.apply_gradients(ids, {"f": tf.ones([2, 3]), "g": tf.ones([2, 2])})
+    prefix = tf.train.Checkpoint(embedding=trained.tables).write(str(tmp_path / "ckpt"))
+    retrieve(prefix, made, tmp_path / "out", vocabularies={"item": items()})
+    load_checkpoint_into(tmp_path / "out", variables_of(fresh), made, vocabulary_digests=DIGESTS)
+    for engine in (trained, fresh):
+        engine.apply_gradients(ids, {"f": tf.ones([2, 3]), "g": tf.ones([2, 2])})
+    assert_equal(variables_of(fresh), variables_of(trained))
