@@ -5,14 +5,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pipelines.config import PipelineConfig, VocabularyLimits
+from embedding_core.errors import ConfigError
+from pipelines.config import PipelineConfig, VocabularyLimits, files
 from pipelines.config.columns import column_kinds, transform_columns
+from pipelines.config.files import data_location
 from pipelines.config.model import DEFAULT_EPOCHS
 
 _DEFAULT_LIMITS = VocabularyLimits()
 __all__ = [
-    "example_gen_settings",
+    "data_format",
+    "example_settings",
+    "input_location",
+    "link_spans",
     "table_overrides",
+    "trainer_config",
     "training_config",
     "transform_columns",
     "transform_config",
@@ -78,7 +84,7 @@ def transform_config(config: PipelineConfig) -> dict[str, Any]:
     }
 
 
-def example_gen_settings(config: PipelineConfig) -> dict[str, Any]:
+def example_settings(config: PipelineConfig) -> dict[str, Any]:
     """The settings of our ExampleGen: columns and their kinds, filters, split, seed, the rate of bad rows."""
     mapping = config.to_mapping()
     return {
@@ -90,6 +96,34 @@ def example_gen_settings(config: PipelineConfig) -> dict[str, Any]:
         "split": mapping["split"],
         "allowed_bad_rate": config.data.allowed_bad_rate,
         "seed": config.seed,
+    }
+
+
+def input_location(config: PipelineConfig) -> tuple[str, str]:
+    """`input_base` and `pattern` of ExampleGen. Bounded spans need `link_spans` before the run."""
+    return data_location(config.data, config.work_dir)
+
+
+def link_spans(config: PipelineConfig) -> None:
+    """Make the folder of links that `input_location` names where the configuration bounds the spans."""
+    files.link_spans(config.data, config.work_dir)
+
+
+def data_format(config: PipelineConfig) -> str:
+    """`data_format` of ExampleGen: "csv", "tfrecord" or "parquet"."""
+    if config.data.format is None:
+        raise ConfigError("`data.format` is null: it must be known; load the configuration with `load_config`.")
+    return config.data.format
+
+
+def trainer_config(config: PipelineConfig) -> dict[str, Any]:
+    """`custom_config` of EmbeddingTrainer: what is trained and how."""
+    return {
+        "training": training_config(config),
+        "arguments": dict(config.model.arguments),
+        "dense": [feature.name for feature in config.features.dense],
+        "label_key": config.label.transformed,
+        "weight_key": "sample_weight" if config.sample_weight else None,
     }
 
 

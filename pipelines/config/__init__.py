@@ -6,6 +6,7 @@ every default written out. Importing this loads neither TensorFlow nor TFX.
 
 from pipelines.config.data import Data, Label, RowFilter, Spans, SplitByColumn, SplitByHash, SplitByTime
 from pipelines.config.features import Categorical, Dense, Features, Initializer, TableOverrides, VocabularyLimits
+from pipelines.config.files import data_files
 from pipelines.config.loading import config_from_mapping, load_config
 from pipelines.config.model import (
     DenseOptimizer,
@@ -17,7 +18,6 @@ from pipelines.config.model import (
     Threshold,
     Training,
 )
-from pipelines.config.paths import data_files
 from pipelines.config.schema import PipelineConfig
 
 __all__ = [

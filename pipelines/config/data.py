@@ -70,6 +70,7 @@ def _columns(value: Any) -> Mapping[str, ColumnKind]:
 Columns = Annotated[Mapping[str, ColumnKind], Parse(_columns)]
 Text = Annotated[str, Rule(bool, "not empty")]
 Regex = Annotated[str, Rule(_is_regex, "a regular expression as Python's `re` reads it")]
+Moment = Annotated[str, Rule(lambda value: _is_date(value[:10]), "a date or time such as 2011-11-01")]
 Fraction = Annotated[float, Rule(lambda value: 0 < value < 1, "a number between 0 and 1, both excluded")]
 Rate = Annotated[float, Rule(lambda value: 0 <= value < 1, "a number from 0 (none) to below 1")]
 
@@ -188,7 +189,7 @@ class SplitByTime:
 
     by: Literal["time"]
     column: Text
-    before: Annotated[str, Rule(lambda value: _is_date(value[:10]), "a date or time such as 2011-11-01")]
+    before: Moment
 
 
 Split: TypeAlias = SplitByHash | SplitByColumn | SplitByTime

@@ -88,8 +88,8 @@ class Categorical:
       table: features of the same table share its rows; null is the vocabulary's name.
       private: whether tokens appear in reports and lineage only as digests.
       after_transform: whether tokens are read from the output of your `preprocessing_fn`.
-      max_sequence_length: 0 combines the tokens of a row into one vector; n keeps the first n apart, "auto" takes
-        n from the data's lengths.
+      max_sequence_length: 0 combines the tokens of a row into one vector; n keeps the first n apart, "auto" (or
+        p50 ... p99, max) takes n from the data's lengths.
     """
 
     SHORT = "name"
@@ -102,7 +102,7 @@ class Categorical:
     table: Name | None = None
     private: bool = False
     after_transform: bool = False
-    max_sequence_length: Count | Literal["auto"] = 0
+    max_sequence_length: Count | Literal["auto", "p50", "p90", "p95", "p99", "max"] = 0
 
     @property
     def source(self) -> str:

@@ -12,8 +12,9 @@ from typing import Any
 
 from embedding_core.errors import ConfigError
 from pipelines.config.data import Data
+from pipelines.config.files import data_files
 from pipelines.config.overrides import apply_overrides
-from pipelines.config.paths import data_files, format_of, resolve
+from pipelines.config.paths import format_of, resolve
 from pipelines.config.reading import INVALID, Problem, dotted, key_of, nearest, read
 from pipelines.config.rules import RULES
 from pipelines.config.schema import PipelineConfig

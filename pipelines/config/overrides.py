@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from embedding_core.errors import ConfigError
-from pipelines.config.reading import child_type, expand
+from pipelines.config.reading import child_type, expand, is_list
 from pipelines.config.yaml_text import parse_value
 
 __all__ = ["apply_overrides"]
@@ -44,6 +44,8 @@ def _put(tp: Any, value: Any, path: list[str], new: Any, override: str) -> Any:
     if not path:
         return new
     value = expand(tp, value)
+    if value is None:
+        value = [] if is_list(tp) else {}
     key, rest = path[0], path[1:]
     if isinstance(value, list):
         if not key.isdecimal() or int(key) > len(value):
@@ -51,8 +53,6 @@ def _put(tp: Any, value: Any, path: list[str], new: Any, override: str) -> Any:
         index = int(key)
         old = value[index] if index < len(value) else None
         return [*value[:index], _put(child_type(tp, value, index), old, rest, new, override), *value[index + 1 :]]
-    if value is None:
-        value = {}
     if not isinstance(value, dict):
         raise ConfigError(
             f"--set {override!r}: {value!r} stands where the mapping with {key!r} should; set that first."

@@ -26,6 +26,7 @@ __all__ = [
     "child_type",
     "dotted",
     "expand",
+    "is_list",
     "is_section",
     "key_of",
     "nearest",
@@ -139,6 +140,11 @@ def child_type(tp: Any, value: Any, key: str | int) -> Any:
         if typing.get_origin(one) is Mapping:
             return arguments[1]
     return Any
+
+
+def is_list(tp: Any) -> bool:
+    """Whether the type holds a list and no mapping."""
+    return section_type(tp, None) is None and any(typing.get_origin(one) is tuple for one in _alternatives(tp))
 
 
 def expand(tp: Any, value: Any) -> Any:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 from embedding_core.errors import ConfigError
 from pipelines.config.columns import column_uses
+from pipelines.config.files import data_files, data_location
 from pipelines.config.model import BUILT_IN_MODELS
-from pipelines.config.paths import data_files, format_of, is_remote
+from pipelines.config.paths import format_of, is_remote
 from pipelines.config.reading import nearest
 from pipelines.config.schema import PipelineConfig
 from pipelines.config.sources import Argument, accepts, check_not_shadowed, defines, keyword_arguments, parse_module
@@ -31,8 +32,13 @@ def _data_is_there(config: PipelineConfig) -> Mistakes:
     data = config.data
     if is_remote(data.path) and data.has_spans:
         yield "data.path", f"is {data.path!r}: spans of a remote path are not listed; give a glob of its files."
+    if "**" in data.path:
+        yield "data.path", f"is {data.path!r}: `**` (folders at any depth) is not known here; use * for each folder."
+        return
     try:
         formats = {format_of(file) for file in data_files(data)}
+        if data.format is not None or (formats != {None} and len(formats) == 1):
+            data_location(data, "")
     except ConfigError as error:
         yield "data.path", str(error)
         return
@@ -108,7 +114,7 @@ def _vocabularies_and_tables_are_used(config: PipelineConfig) -> Mistakes:
 def _columns_are_of_one_kind(config: PipelineConfig) -> Mistakes:
     kinds: dict[str, str] = {}
     for path, column, kind in column_uses(config):
-        if kinds.setdefault(column, kind) != kind:
+        if column not in config.label.sources and kinds.setdefault(column, kind) != kind:
             other = kinds[column]
             text = (
                 f"reads column {column!r} as a {kind}, which is read as a {other} elsewhere: a column is of one kind; "

@@ -17,7 +17,7 @@ from typing import Any
 
 from embedding_core.errors import ConfigError
 
-__all__ = ["Argument", "accepts", "check_not_shadowed", "defines", "keyword_arguments", "parse_module"]
+__all__ = ["Argument", "accepts", "check_not_shadowed", "defines", "keyword_arguments", "parse_module", "source_file"]
 
 OWN_PACKAGES = ("pipelines", "components", "embedding_core")
 _SCALARS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
@@ -43,7 +43,7 @@ def parse_module(name: str, python_path: str) -> ast.Module:
     Raises:
       ConfigError: there is no such module, or it is no Python.
     """
-    file = _source_file(name, python_path)
+    file = source_file(name, python_path)
     if file is None:
         raise ConfigError(
             f"there is no module {name!r}; put its file into {python_path!r}, or correct the dotted path."
@@ -55,7 +55,8 @@ def parse_module(name: str, python_path: str) -> ast.Module:
         raise ConfigError(f"module {name!r} ({file}) cannot be read as Python: {error}; mend it.") from error
 
 
-def _source_file(name: str, python_path: str) -> str | None:
+def source_file(name: str, python_path: str) -> str | None:
+    """The file of the module, found as an import would with `python_path` last on `sys.path`; None where none is."""
     first, *rest = name.split(".")
     if not all(part.isidentifier() for part in (first, *rest)):
         return None

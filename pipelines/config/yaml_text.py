@@ -41,6 +41,13 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
     )
 
 
+def _construct_text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    text = str(loader.construct_scalar(node))
+    # JSON escapes a character beyond 16 bits as two halves, which PyYAML leaves apart.
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
+
+
+_Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
@@ -68,9 +75,9 @@ def parse_yaml(text: str, where: str) -> Parsed:
     Raises:
       ConfigError: not YAML, or an alias to a place around itself.
     """
-    loader = _Loader(text)
     lines: dict[str, int] = {}
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return Parsed(None, lines, [])
@@ -83,10 +90,8 @@ def parse_yaml(text: str, where: str) -> Parsed:
         raise ConfigError(f"{where}{line}: this is no YAML: {said}; mend the text there.") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: this is no YAML: {' '.join(str(error).split())}; mend the text.") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:  # PyYAML's own, of a value that is not what its tag says
         raise ConfigError(f"{where}: a value cannot be read: {error}; mend the text.") from error
-    finally:
-        loader.dispose()
 
 
 def parse_value(text: str, where: str) -> Any:

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from embedding_core.errors import ConfigError
+from pipelines.config import SplitByHash, config_from_mapping, load_config
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+TAXI = os.path.join(ROOT, "pipelines", "examples", "taxi.yaml")
+
+
+def test_defaults_need_only_data_label_and_features(load, minimal, folder):
+    config = load(minimal)
+    assert config.name == "my"
+    assert config.data.path == str(folder / "rows.csv")
+    assert config.data.format == "csv"
+    assert config.split == SplitByHash()
+    assert config.work_dir == str(folder / "runs" / "my")
+    assert config.push_destination == str(folder / "runs" / "my" / "serving")
+    assert config.model.module == "pipelines.models.ranking"
+
+
+def test_short_forms_equal_long_forms(load, minimal):
+    long = """
+        data: {path: rows.csv}
+        label: {column: bought}
+        features: {categorical: [{name: item}]}
+        model: {name: ranking}
+        """
+    assert load(minimal) == load(long)
+
+
+def test_resolved_config_reads_back_equal(load, minimal, folder):
+    config = load(minimal)
+    assert config_from_mapping(json.loads(config.to_json())) == config
+    (folder / "again.yaml").write_text(yaml.safe_dump(config.to_mapping()))
+    assert load_config(folder / "again.yaml") == config
+
+
+def test_taxi_example_is_valid_and_reads_the_installed_table():
+    config = load_config(TAXI)
+    assert os.path.isfile(config.data.path)
+    assert config.label.transformed == "big_tip"
+
+
+def test_all_mistakes_come_at_once_one_line_each(mistakes):
+    lines = mistakes(
+        """
+        data: {path: nowhere.csv}
+        label: bought
+        features: {categorical: [item, {name: other, separater: ","}], dense: [bought]}
+        trainig: {steps: 3}
+        seed: -1
+        model: {name: ranking, arguments: {hiden_units: [8]}}
+        """
+    )
+    assert len(lines) == 5
+    assert lines[0].startswith("my.yaml:2: `data.path` is ")
+    assert "no such file" in lines[0]
+    assert lines[1] == "my.yaml:4: `features.categorical.1.separater` is no known key: did you mean 'separator'?"
+    assert lines[2] == "my.yaml:5: `trainig` is no known key: did you mean 'training'?"
+    assert lines[3] == "my.yaml:6: `seed` is -1: it must be a whole number of at least 0."
+    assert "did you mean 'hidden_units'?" in lines[4]
+
+
+def test_missing_sections_are_named(mistakes):
+    lines = mistakes("seed: 3")
+    assert [line.split("`")[1] for line in lines] == ["data", "label", "features"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("seed: true", "whole number"),
+        ("seed: 1.5", "whole number"),
+        ("name: 2024", 'quotes, "2024"'),
+        ("name: a/b", "letters, digits"),
+        ("sample_weight: 7", 'quotes: "7"'),
+        ("sample_weight: bought", "label's column"),
+        ("split: {by: hash, eval_fraction: 1}", "between 0 and 1"),
+        ("split: {by: clock}", "'hash'"),
+        ("split: {by: time, column: t, before: soon}", "2011-11-01"),
+        ("split: {by: column, column: s, train: [a], eval: [a]}", "one split"),
+        ("split: 3", "mapping"),
+        ("row_filters: [{column: item}]", "no condition"),
+        ("row_filters: [{column: item, matches: '('}]", "regular expression"),
+        ("training: {steps: 1, epochs: 1}", "leave out one"),
+        ("training: {strategy: TPU}", "Did you mean 'tpu'?"),
+        ("training: {table_optimizer: adamm}", "one of sgd"),
+        ("training: {table_optimizer: {name: adagrad, learning_rate: -1}}", ">= 0"),
+        ("training: {dense_optimizer: {learning_rate: 0}}", "above 0"),
+        ("training: {negatives: {feature: itm}}", "did you mean 'item'?"),
+        ("tables: {itm: {dim: 8}}", "did you mean 'item'?"),
+        ("vocabularies: {itm: {min_count: 2}}", "did you mean 'item'?"),
+        ("tables: {item: {initializer: {scale: .nan}}}", "finite"),
+        ("evaluation: {thresholds: {AUC: {}}}", "no bound"),
+        ("evaluation: {metrics: [auc]}", "Did you mean 'AUC'?"),
+        ("evaluation: {thresholds: {AUC: {min_improvement: 0}}}", "baseline"),
+        ("evaluation: {slices: [[]]}", "list of columns"),
+        ("class_weights: {2: 1}", "0 or 1"),
+        ("model: {name: rankin}", "did you mean 'ranking'?"),
+        ("model: {name: pipelines.config}", "must define `build"),
+        ("model: {arguments: {hidden_units: wide}}", "Sequence[int]"),
+        ("preprocessing_fn: nowhere.fn", "no module 'nowhere'"),
+        ("preprocessing_fn: fn", "dotted path"),
+        ("preprocessing_fn: pipelines.examples.taxi.fn", "no 'fn' at its top level"),
+    ],
+)
+def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
+    lines = mistakes(minimal + line)
+    assert len(lines) == 1
+    assert words in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        ("{categorical: []}", "at least one feature"),
+        ("{categorical: [item, item]}", "stands twice"),
+        ("{categorical: [bought]}", "the model would see the answer"),
+        ("{categorical: [{name: item, column: bought}]}", "the model would see the answer"),
+        ("{categorical: [a b]}", "column: 'a b'"),
+        ("{categorical: [item], dense: [{name: count, column: item}]}", "one kind"),
+        ("{categorical: [{name: item, after_transform: true}]}", "`preprocessing_fn` is null"),
+        ("{categorical: [{name: a, table: t, vocabulary: v}, {name: b, table: t, vocabulary: w}]}", "must agree"),
+        ("{categorical: [{name: a, vocabulary: v, private: true}, {name: b, vocabulary: v}]}", "must agree"),
+        ("{categorical: [{name: a, max_sequence_length: long}]}", "or one of auto"),
+    ],
+)
+def test_features_mistake_is_one_line(mistakes, features, words):
+    lines = mistakes(f"data: rows.csv\nlabel: bought\nfeatures: {features}")
+    assert len(lines) == 1
+    assert words in lines[0]
+
+
+def test_label_needs_column_or_key(mistakes):
+    text = "data: rows.csv\nfeatures: {categorical: [item]}\nlabel: "
+    assert "either `column`" in mistakes(text + "{}")[0]
+    assert "`preprocessing_fn` is null" in mistakes(text + "{key: big}")[0]
+
+
+def test_file_that_cannot_be_read_is_one_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
+    with pytest.raises(ConfigError, match="no UTF-8"):
+        load_config(tmp_path / "latin.yaml")
+
+
+def test_file_with_a_list_or_nothing_is_refused(mistakes):
+    assert "it must be a mapping" in mistakes("[1, 2]")[0]
+    assert "is empty" in mistakes("")[0]
+
+
+def test_folder_of_the_file_is_last_on_sys_path(load, minimal, folder):
+    (folder / "my_model.py").write_text("def build(config, embeddings, dense, *, depth: int): ...")
+    with pytest.raises(ConfigError, match="no default"):
+        load(minimal + "model: my_model")
+    load(minimal + "model: {name: my_model, arguments: {depth: 2}}")
+    assert sys.path[-1] == str(folder)
+
+
+def test_foreign_package_of_our_name_is_one_error(mistakes, minimal, folder):
+    (folder / "components").mkdir()
+    (folder / "components" / "mine.py").write_text("")
+    lines = mistakes(minimal)
+    assert len(lines) == 1
+    assert "our package 'components'" in lines[0]
+
+
+def test_foreign_package_earlier_on_sys_path_is_one_error(mistakes, minimal, tmp_path_factory, monkeypatch):
+    other = tmp_path_factory.mktemp("other")
+    (other / "embedding_core.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(other), *sys.path])
+    assert "our package 'embedding_core'" in mistakes(minimal)[0]
+
+
+def test_folder_without_python_of_our_name_is_no_package(load, minimal, folder):
+    (folder / "pipelines").mkdir()
+    load(minimal)
+
+
+def test_validation_imports_neither_tensorflow_nor_tfx():
+    code = (
+        "import sys; from pipelines.config import load_config; import pipelines.cli, pipelines.component_inputs;"
+        f"load_config({TAXI!r});"
+        "print([m for m in ('tensorflow', 'tfx', 'apache_beam', 'pyarrow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+
+def test_set_overrides_a_nested_key(load, minimal):
+    assert load(minimal, "training.batch_size=512").training.batch_size == 512
+
+
+def test_set_reaches_below_a_short_form(load, minimal):
+    config = load(minimal + "model: ranking", "model.arguments.cross_layers=3", "data.allowed_bad_rate=0.1")
+    assert config.model.arguments == {"cross_layers": 3}
+    assert config.data.allowed_bad_rate == 0.1
+
+
+def test_set_takes_list_positions_and_appends(load, minimal):
+    config = load(minimal, "features.categorical.0.private=true", "features.categorical.1=shop")
+    assert [feature.name for feature in config.features.categorical] == ["item", "shop"]
+    assert config.features.categorical[0].private
+
+
+def test_set_value_is_yaml_and_the_last_one_counts(load, minimal):
+    config = load(minimal, "evaluation.slices=[item, [item, shop]]", "seed=1", "seed=2")
+    assert config.evaluation.slices == (("item",), ("item", "shop"))
+    assert config.seed == 2
+
+
+def test_set_mistakes_name_the_override_and_come_together(mistakes, minimal):
+    lines = mistakes(minimal, "seed", "features.categorical.7=x", "seed=[", "sed=3", "label.column.x=1")
+    assert len(lines) == 5
+    assert all(line.startswith("--set ") for line in lines)
+    assert any("did you mean 'seed'?" in line for line in lines)
+
+
+def test_set_mends_a_mistake_of_the_file(load, minimal):
+    assert load(minimal + "seed: -1", "seed=1").seed == 1
+
+
+def test_set_starts_a_list_that_the_file_does_not_have(load, minimal):
+    config = load(minimal, "features.dense.0=price", "row_filters.0.column=item", "row_filters.0.present=true")
+    assert config.features.dense[0].name == "price"
+    assert config.row_filters[0].present is True

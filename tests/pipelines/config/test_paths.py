@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import glob
+import os
+
+import pytest
+
+from embedding_core.errors import ConfigError
+from pipelines.config.data import Data, Spans
+from pipelines.config.files import data_files, data_location, link_spans
+from pipelines.config.paths import format_of, resolve
+
+
+def _touch(folder, *names):
+    for name in names:
+        (folder / name).write_text("")
+
+
+def _names(data):
+    return [os.path.basename(file) for file in data_files(data)]
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("a.csv", "csv"),
+        ("a.CSV.gz", "csv"),
+        ("data_tfrecord-00000-of-00002.gz", "tfrecord"),
+        ("x.tfrecord", "tfrecord"),
+        ("x.tfrecords.gz", "tfrecord"),
+        ("p.parquet", "parquet"),
+        ("README.md", None),
+    ],
+)
+def test_format_goes_by_the_extension(file, kind):
+    assert format_of(file) == kind
+
+
+def test_folder_gives_its_data_files_sorted(tmp_path):
+    _touch(tmp_path, "b.csv", "a.csv.gz", "README.md", "c.parquet")
+    assert _names(Data(path=str(tmp_path), format="csv")) == ["a.csv.gz", "b.csv"]
+
+
+def test_mixed_folder_needs_a_format(mistakes, folder):
+    _touch(folder, "x.parquet")
+    lines = mistakes("data: .\nlabel: bought\nfeatures: {categorical: [item]}")
+    assert len(lines) == 1
+    assert "several formats (csv, parquet)" in lines[0]
+
+
+def test_unknown_extension_needs_a_format(load, mistakes, folder):
+    _touch(folder, "rows.txt")
+    text = "data: {path: rows.txt%s}\nlabel: bought\nfeatures: {categorical: [item]}"
+    assert "set it to csv, tfrecord or parquet" in mistakes(text % "")[0]
+    assert load(text % ", format: csv").data.format == "csv"
+
+
+def test_date_spans_are_cut_and_ordered(tmp_path):
+    _touch(tmp_path, "2011-10-31.csv", "2011-02-31.csv", "2010-12-01.csv", "2011-11-01.csv", "x.csv")
+    data = Data(path=str(tmp_path / "{YYYY}-{MM}-{DD}.csv"), spans=Spans(last="2011-10-31"))
+    assert _names(data) == ["2010-12-01.csv", "2011-10-31.csv"]
+
+
+def test_numbered_spans_are_ordered_as_numbers(tmp_path):
+    _touch(tmp_path, "span-10.csv", "span-9.csv", "span-2.csv")
+    data = Data(path=str(tmp_path / "span-{SPAN}.csv"), spans=Spans(first=9))
+    assert _names(data) == ["span-9.csv", "span-10.csv"]
+
+
+def test_part_that_stands_twice_must_be_the_same(tmp_path):
+    for day in ("01", "02"):
+        (tmp_path / f"2011-01-{day}").mkdir()
+        _touch(tmp_path / f"2011-01-{day}", "2011-01-01.csv")
+    assert len(data_files(Data(path=str(tmp_path / "{YYYY}-{MM}-{DD}" / "{YYYY}-{MM}-{DD}.csv")))) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("{path: '{YYYY}.csv'}", "needs all of"),
+        ("{path: rows.csv, spans: {first: 1}}", "has no"),
+        ("{path: '{SPAN}.csv', spans: {first: 2011-01-01}}", "whole number"),
+        ("{path: '{YYYY}{MM}{DD}.csv', spans: {last: 3}}", "a date"),
+        ("{path: '{YYYY}{MM}{DD}.csv', spans: {last: 2011-01-01}}", "in the spans asked for"),
+        ("'package:no_such_package/x.csv'", "no installed package"),
+        ("'gs://bucket/{SPAN}.csv'", "remote path"),
+    ],
+)
+def test_data_mistake_is_one_line(mistakes, data, words):
+    lines = mistakes(f"data: {data}\nlabel: bought\nfeatures: {{categorical: [item]}}")
+    assert len(lines) == 1
+    assert words in lines[0]
+
+
+def test_path_is_resolved_from_the_folder():
+    assert resolve("../x.csv", "/a/b") == "/a/x.csv"
+    assert resolve("/x.csv", "/a") == "/x.csv"
+    assert resolve("gs://b/x.csv", "/a") == "gs://b/x.csv"
+    assert resolve("~/x", "/a") == os.path.expanduser("~/x")
+
+
+def test_package_path_lies_in_the_installed_package():
+    assert os.path.isfile(resolve("package:pipelines/py.typed", "/"))
+    with pytest.raises(ConfigError, match="no_such"):
+        resolve("package:no_such/x", "/")
+
+
+def _matched(data, work_dir):
+    base, pattern = data_location(data, str(work_dir))
+    return sorted(os.path.realpath(file) for file in glob.glob(os.path.join(base, pattern)))
+
+
+@pytest.mark.parametrize("path", ["", "a.csv", "*.csv", "[b].csv", "d?/*.csv", "{YYYY}-{MM}-{DD}.csv", "d{SPAN}/x.csv"])
+def test_location_matches_the_files_of_the_data(tmp_path, path):
+    _touch(tmp_path, "a.csv", "[b].csv", "2011-01-01.csv", "README")
+    for name in ("d1", "d2"):
+        (tmp_path / name).mkdir()
+        _touch(tmp_path / name, "x.csv")
+    data = Data(path=str(tmp_path / path), format="csv")
+    assert _matched(data, "/none") == sorted(data_files(data))
+
+
+@pytest.mark.parametrize("path", ["{YYYY}-{MM}-{DD}.csv", "{YYYY}/{MM}-{DD}.csv"])
+def test_bounded_spans_are_read_through_links(tmp_path, path):
+    (tmp_path / "2011").mkdir()
+    _touch(tmp_path, "2011-01-01.csv", "2011-01-02.csv", "2011-01-03.csv")
+    _touch(tmp_path / "2011", "01-01.csv", "01-02.csv", "01-03.csv")
+    data = Data(path=str(tmp_path / path), spans=Spans(first="2011-01-02"))
+    for _ in range(2):
+        link_spans(data, str(tmp_path / "work"))
+    assert _matched(data, tmp_path / "work") == sorted(data_files(data))
+    assert len(data_files(data)) == 2

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from embedding_core.errors import ConfigError
+from pipelines.config.yaml_text import parse_value, parse_yaml
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("NO", "NO"),
+        ("on", "on"),
+        ("true", True),
+        ("2011-10-31", "2011-10-31"),
+        ("1:30", "1:30"),
+        ("010", "010"),
+        ("-7", -7),
+        (".5", 0.5),
+        ("1_000", "1_000"),
+        ("null", None),
+        ("", None),
+        ("[1, a]", [1, "a"]),
+        (".inf", float("inf")),
+        ("-.Inf", float("-inf")),
+    ],
+)
+def test_scalar_is_read_as_yaml_1_2_does(text, value):
+    assert parse_value(text, "here") == value
+
+
+def test_duplicate_keys_are_found_at_any_depth():
+    parsed = parse_yaml("a: 1\nb:\n  - {c: 1, d: 2, c: 3}\na: 2\n", "f.yaml")
+    assert parsed.twice == [
+        "f.yaml:3: `b.0.c` stands twice, first in line 3: keep one of the two.",
+        "f.yaml:4: `a` stands twice, first in line 1: keep one of the two.",
+    ]
+
+
+def test_duplicate_keys_and_other_mistakes_come_together(mistakes, minimal):
+    lines = mistakes(minimal + "seed: 1\nseed: -2\n")
+    assert len(lines) == 2
+
+
+def test_merge_keys_are_no_duplicates():
+    parsed = parse_yaml("x: &x {a: 1}\ny:\n  <<: *x\n  b: 2\n", "f")
+    assert parsed.values["y"] == {"a": 1, "b": 2}
+    assert not parsed.twice
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [1", "a: 'x", "a: *b", "a: &a [*a]", "a: !!python/object:os.system x", "a\tb: \0"]
+)
+def test_text_that_is_no_yaml_is_one_line(text):
+    with pytest.raises(ConfigError, match="no YAML") as caught:
+        parse_yaml(text, "f.yaml")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a: !!int x", "a: !!binary é", "? [a]\n: 1", "!!timestamp x"])
+def test_odd_tags_never_escape_as_another_error(text):
+    with pytest.raises(ConfigError):
+        parse_yaml(text, "f.yaml")

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import yaml
+
+from embedding_core.errors import DataError
+from pipelines import cli
+from pipelines.config import load_config
+
+TEXT = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(cli, "silence", lambda: None)
+    monkeypatch.setattr(cli, "load_tensorflow", lambda: None)
+    (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
+    (tmp_path / "my.yaml").write_text(TEXT)
+    return tmp_path / "my.yaml"
+
+
+def _code(*arguments):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([str(one) for one in arguments])
+    return caught.value.code or 0
+
+
+def _command(monkeypatch, name, **functions):
+    """Puts a module in the place of `pipelines.<name>`."""
+    module = types.ModuleType(f"pipelines.{name}")
+    vars(module).update(functions)
+    monkeypatch.setitem(sys.modules, f"pipelines.{name}", module)
+    monkeypatch.setattr(sys.modules["pipelines"], name, module, raising=False)
+
+
+def test_validate_prints_a_config_that_reads_back_equal(file, capsys):
+    assert _code("validate", file, "--set", "seed=3") == 0
+    printed = capsys.readouterr().out
+    (file.parent / "printed.yaml").write_text(printed)
+    assert load_config(file.parent / "printed.yaml") == load_config(file, ["seed=3"])
+    assert yaml.safe_load(printed)["seed"] == 3
+
+
+def test_mistakes_are_lines_on_stderr_and_exit_code_1(file, capsys):
+    assert _code("validate", file, "--set", "seed=-1", "--set", "sed=1") == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split(":")[0] for line in err.splitlines()] == ["error", "error"]
+    assert "Traceback" not in err
+
+
+def test_wrong_usage_is_exit_code_2(file):
+    assert _code("validate") == 2
+    assert _code("frobnicate") == 2
+    assert _code("validate", file, "--no-such-option") == 2
+
+
+def test_help_is_exit_code_0(capsys):
+    assert _code("--help") == 0
+    assert "lineage" in capsys.readouterr().out
+
+
+def test_run_hands_the_checked_config_on(file, monkeypatch):
+    given = []
+    _command(monkeypatch, "run_local", run=given.append)
+    assert _code("run", file, "--set", "training.steps=7") == 0
+    assert given[0].training.steps == 7
+
+
+def _raise(error):
+    def function(*_):
+        try:
+            raise error
+        except Exception as cause:
+            raise RuntimeError("wrapped by an orchestrator") from cause
+
+    return function
+
+
+def test_error_on_purpose_inside_another_is_its_one_line(file, monkeypatch, capsys):
+    _command(monkeypatch, "run_local", run=_raise(DataError("rows.csv:2: no label.")))
+    assert _code("run", file) == 1
+    assert capsys.readouterr().err == "error: rows.csv:2: no label.\n"
+
+
+def test_debug_shows_the_traceback(file, monkeypatch, capsys):
+    _command(monkeypatch, "run_local", run=_raise(DataError("no label.")))
+    assert _code("run", file, "--debug") == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("error: no label.\n")
+
+
+def test_unexpected_error_keeps_its_traceback(file, monkeypatch, capsys):
+    _command(monkeypatch, "run_local", run=_raise(KeyError("x")))
+    assert _code("run", file) == 1
+    assert "KeyError" in capsys.readouterr().err
+
+
+def test_lineage_gets_its_own_arguments(monkeypatch, file):
+    given = []
+    _command(monkeypatch, "lineage", main=given.append)
+    assert _code("lineage", "some.sqlite", "--id", "3") == 0
+    assert given == [["some.sqlite", "--id", "3"]]

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from components.example_gen.settings import Settings
+from embedding_core.config import ColumnConfig
+from pipelines import component_inputs
+from pipelines.config import config_from_mapping
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "rows.csv").write_text("")
+    values = {
+        "data": {"path": "rows.csv", "allowed_bad_rate": 0.1},
+        "label": {"key": "y", "columns": ["tips"]},
+        "preprocessing_fn": "pipelines.examples.taxi.preprocessing_fn",
+        "columns": {"lat": "float"},
+        "class_weights": {1: 3},
+        "split": {"by": "time", "column": "when", "before": "2011-11-01"},
+        "row_filters": [{"column": "user", "present": True}, {"column": "n", "min": 1, "in": [1, 2]}],
+        "features": {
+            "dense": ["fare", {"name": "log_fare", "column": "fare", "log1p": True}],
+            "categorical": [
+                {"name": "item", "vocabulary": "v"},
+                {"name": "last_items", "vocabulary": "v", "separator": "|", "max_sequence_length": "auto"},
+                {"name": "cell", "after_transform": True},
+                {"name": "own", "vocabulary": "v", "table": "own_rows", "column": "Own Item"},
+            ],
+        },
+        "vocabularies": {"v": {"min_count": 2, "oov_rows": 3}},
+        "tables": {"v": {"dim": 8, "initializer": "uniform"}},
+        "evaluation": {"slices": ["country", "item"]},
+    }
+    return config_from_mapping(values, tmp_path)
+
+
+def test_vocabulary_features_fit_column_config(config):
+    features = component_inputs.vocabulary_features(config)
+    assert [feature["table"] for feature in features] == ["v", "v", "cell", "own_rows"]
+    assert [feature["vocabulary"] for feature in features] == ["v", "v", "cell", "v"]
+    assert ColumnConfig(**features[1]["column"]).many
+    assert features[3]["column"]["name"] == "Own Item"
+
+
+def test_limits_and_overrides_are_by_vocabulary_and_table(config):
+    assert component_inputs.vocabulary_limits(config) == {
+        "v": {"min_count": 2, "max_size": None},
+        "cell": {"min_count": 1, "max_size": None},
+    }
+    tables = component_inputs.table_overrides(config)
+    assert tables["*"]["optimizer"]["name"] == "adagrad"
+    assert tables["v"] == {"oov_rows": 3, "dim": 8, "initializer": {"name": "uniform", "scale": None}}
+    assert tables["own_rows"] == {"oov_rows": 3}
+
+
+def test_example_settings_are_what_example_gen_reads(config):
+    settings = Settings.from_json(json.dumps(component_inputs.example_settings(config)))
+    kinds = {"country": "token", "fare": "float", "item": "token", "last_items": "token", "lat": "float"}
+    assert settings.columns == {**kinds, "tips": "float", "Own Item": "token"}
+    assert len(settings.row_filters) == 3
+    assert settings.split.columns == ("when",)
+    assert settings.allowed_bad_rate == 0.1
+
+
+def test_transform_columns_leave_out_the_answer_when_serving(config):
+    assert component_inputs.transform_columns(config) == ("fare", "lat", "tips")
+    assert component_inputs.transform_columns(config, serving=True) == ("fare", "lat")
+
+
+def test_training_is_what_the_trainer_reads(config):
+    training = pytest.importorskip("embedding_core.training.config")
+    made = training.TrainingConfig.from_json(json.loads(json.dumps(component_inputs.training_config(config))))
+    assert made.epochs == 5
+    assert made.class_weights == (1.0, 3.0)
+    assert made.optimizer == "adam"
+
+
+def test_every_input_is_json(config):
+    for name in component_inputs.__all__:
+        if name not in ("link_spans", "data_format"):
+            json.dumps(getattr(component_inputs, name)(config), allow_nan=False)
+
+
+def test_overrides_make_a_plan(config):
+    planner = pytest.importorskip("embedding_core.planner")
+    planned = planner.plan_tables(
+        component_inputs.vocabulary_features(config),
+        {"v": 10, "cell": 4},
+        overrides=component_inputs.table_overrides(config),
+        lengths={"last_items": {"p95": 3.0}},
+    )
+    assert planned.table("v").vocabulary_size == 13
+    assert planned.table("v").dim == 8
