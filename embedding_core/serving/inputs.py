@@ -54,7 +54,7 @@ class DenseInputs:
 
     names: tuple[str, ...] = ()
     spec: Mapping[str, Any]
-    transform: Callable[[Raw], Mapping[str, Any]] | None = None
+    transform: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     resources: tuple[Any, ...] = ()
 
     def outputs(self, raw: Raw) -> dict[str, Any]:

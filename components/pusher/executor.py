@@ -1,0 +1,196 @@
+"""The executor of EmbeddingPusher: export, proof, publication, and what the artifact says of them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfx import types
+from tfx.dsl.io import fileio
+from tfx.types import artifact_utils
+from tfx.utils import io_utils
+
+from components import progress
+from components.compat import PusherExecutor
+from components.pusher.proof import Proof, prove
+from components.pusher.publish import Publication, publish
+from components.pusher.trained import Sources, Trained, load_trained
+from embedding_core.edge_cases import read_rows
+from embedding_core.errors import CheckpointError, ParityError
+
+__all__ = ["Executor"]
+
+MODEL_KEY = "model"
+MODEL_RUN_KEY = "model_run"
+EXAMPLES_KEY = "examples"
+VOCABULARIES_KEY = "vocabularies"
+TABLE_CONFIGS_KEY = "table_configs"
+TRANSFORM_GRAPH_KEY = "transform_graph"
+MODEL_BLESSING_KEY = "model_blessing"
+PUSH_DESTINATION_KEY = "push_destination"
+TOLERANCE_KEY = "tolerance"
+KEEP_LAST_KEY = "keep_last"
+PARITY_ROWS_KEY = "parity_rows"
+PARITY_SPLIT_KEY = "parity_split"
+PUSHED_MODEL_KEY = "pushed_model"
+
+PARITY_FILE = "assets.extra/parity.json"
+
+_log = logging.getLogger(__name__)
+
+
+class Executor(PusherExecutor):
+    """Pushes a serving-only model after proving that it computes what was trained and evaluated."""
+
+    def Do(  # noqa: N802
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Push, or say on the artifact why not.
+
+        Args:
+          input_dict: `model`, `model_run`, `examples`, `vocabularies`, `table_configs`, and perhaps
+            `transform_graph` and `model_blessing`.
+          output_dict: `pushed_model`, one artifact.
+          exec_properties: `push_destination`, `tolerance`, `keep_last`, `parity_rows`, `parity_split`.
+
+        Raises:
+          EmbeddingError: an input is damaged or of another run, or the destination cannot be written.
+        """
+        pushed = artifact_utils.get_single_instance(output_dict[PUSHED_MODEL_KEY])
+        fileio.makedirs(pushed.uri)
+        if not self.CheckBlessing(input_dict):
+            self._refuse(pushed, "the model is not blessed: the Evaluator's thresholds were not met.")
+            return
+        _report(0, "restoring what was trained")
+        trained = load_trained(_sources(input_dict))
+        _put(pushed, vocabularies=dict(trained.digests), vocabularies_digest=_one_digest(trained.digests))
+        with _local(pushed.uri) as folder:
+            try:
+                published, proof = self._push(folder, trained, input_dict, exec_properties)
+            except _NotPushedError as error:
+                self._refuse(pushed, str(error), error.figures)
+                _clear(folder)
+                return
+        _report(4, f"version {published.version}")
+        self._MarkPushed(pushed, pushed_destination=published.path, pushed_version=str(published.version))
+        _put(pushed, model_digest=published.digest, parity=proof.to_dict(), reason="")
+
+    def _push(
+        self,
+        folder: str,
+        trained: Trained,
+        input_dict: dict[str, list[types.Artifact]],
+        properties: Mapping[str, Any],
+    ) -> tuple[Publication, Proof]:
+        """Export into `folder`, compare, publish; nothing is published unless all agree."""
+        rows = _rows(input_dict, properties)
+        _report(1, "exporting")
+        proof = _proof(folder, self.GetModelPath(input_dict), trained, rows, float(properties[TOLERANCE_KEY]))
+        if not proof.report.passed:
+            raise _NotPushedError(proof.report.reason, proof.to_dict())
+        _write_json(os.path.join(folder, PARITY_FILE), proof.to_dict())
+        _report(3, "publishing")
+        facts = {"parity": proof.to_dict(), "vocabularies": dict(trained.digests)}
+        try:
+            published = publish(
+                folder,
+                properties[PUSH_DESTINATION_KEY],
+                check=proof.check_copy,
+                facts=facts,
+                keep_last=properties.get(KEEP_LAST_KEY),
+            )
+        except ParityError as error:
+            raise _NotPushedError(str(error), proof.to_dict()) from error
+        return published, proof
+
+    def _refuse(self, pushed: types.Artifact, reason: str, figures: Mapping[str, Any] | None = None) -> None:
+        """Nothing is pushed, and the artifact says why."""
+        _log.error("nothing is pushed: %s", reason)
+        self._MarkNotPushed(pushed)
+        _put(pushed, reason=reason, **({"parity": dict(figures)} if figures else {}))
+
+
+class _NotPushedError(Exception):
+    """Why a model is not pushed, with the figures measured."""
+
+    def __init__(self, reason: str, figures: Mapping[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.figures = figures
+
+
+def _report(done: int, what: str) -> None:
+    progress.report("prove and push", done, 4, unit="steps", detail=what)
+
+
+def _proof(folder: str, evaluated: str, trained: Trained, rows: list[bytes], tolerance: float) -> Proof:
+    try:
+        trained.export(folder)
+        _report(2, "comparing with training")
+        return prove(folder, evaluated, trained, rows, tolerance)
+    except (CheckpointError, ParityError) as error:  # values that are not finite; a model that does not load or score
+        raise _NotPushedError(str(error)) from error
+
+
+def _sources(input_dict: Mapping[str, list[types.Artifact]]) -> Sources:
+    transform = input_dict.get(TRANSFORM_GRAPH_KEY)
+    return Sources(
+        model_run=artifact_utils.get_single_uri(input_dict[MODEL_RUN_KEY]),
+        vocabularies=artifact_utils.get_single_uri(input_dict[VOCABULARIES_KEY]),
+        table_configs=artifact_utils.get_single_uri(input_dict[TABLE_CONFIGS_KEY]),
+        transform_graph=artifact_utils.get_single_uri(transform) if transform else None,
+    )
+
+
+def _rows(input_dict: Mapping[str, list[types.Artifact]], properties: Mapping[str, Any]) -> list[bytes]:
+    """Rows of the split that training did not see."""
+    split = properties.get(PARITY_SPLIT_KEY) or "eval"
+    files: list[str] = []
+    for folder in artifact_utils.get_split_uris(input_dict[EXAMPLES_KEY], split):
+        files.extend(fileio.glob(io_utils.all_files_pattern(folder)))
+    return read_rows(files, int(properties.get(PARITY_ROWS_KEY) or 1000))
+
+
+def _put(artifact: types.Artifact, **facts: Any) -> None:
+    """Record facts: text as it is, anything else as JSON."""
+    for key, value in facts.items():
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        artifact.set_string_custom_property(key, text)
+
+
+def _one_digest(digests: Mapping[str, str]) -> str:
+    """One sha256 over all vocabularies, names included."""
+    lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _write_json(path: str, value: Any) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(value, indent=2, sort_keys=True))
+
+
+def _clear(folder: str) -> None:
+    for name in fileio.listdir(folder):
+        path = os.path.join(folder, name)
+        (fileio.rmtree if fileio.isdir(path) else fileio.remove)(path)
+
+
+@contextlib.contextmanager
+def _local(uri: str) -> Iterator[str]:
+    """A local folder for what ends up at `uri`: itself, or one that is copied there at the end."""
+    import tempfile
+
+    if "://" not in uri:
+        yield uri
+        return
+    with tempfile.TemporaryDirectory(prefix="push-") as folder:
+        yield folder
+        io_utils.copy_dir(folder, uri)

@@ -1,0 +1,152 @@
+"""What training left behind, made ready to run and to export."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from tfx.dsl.io import fileio
+
+from components.transform_graph import open_transform_graph
+from embedding_core.config import EmbeddingConfig
+from embedding_core.engines import HostEngine
+from embedding_core.errors import CheckpointError, VocabularyError
+from embedding_core.model_inputs import call_model
+from embedding_core.serving import DenseInputs, export_model
+from embedding_core.training import Inputs
+from embedding_core.training.inputs import RowParser
+from embedding_core.training.runs import RunDescription, restore_run
+from embedding_core.vocabulary import load_vocabularies
+
+__all__ = ["Sources", "Trained", "load_trained"]
+
+_BATCH = 512
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The URIs of the artifacts that a trained model is put together from."""
+
+    model_run: str
+    vocabularies: str
+    table_configs: str
+    transform_graph: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A trained model as training computes it.
+
+    Attributes:
+      config: the tables and features.
+      files: plain token file by vocabulary name.
+      digests: sha256 of each vocabulary.
+      engine: holds the tables.
+      model: the dense part.
+      dense: where the dense inputs come from; None where the model has none, and no column is transformed.
+    """
+
+    config: EmbeddingConfig
+    files: Mapping[str, str]
+    digests: Mapping[str, str]
+    engine: HostEngine
+    model: Any
+    dense: DenseInputs | None
+
+    def export(self, folder: str) -> tuple[str, ...]:
+        """Write the serving-only SavedModel; returns its signatures."""
+        return export_model(
+            folder,
+            config=self.config,
+            tables=self.engine.embedding_tables,
+            vocabularies=self.files,
+            model=self.model,
+            dense=self.dense,
+        )
+
+    def score(self, rows: Sequence[bytes]) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        """What training computes for serialized tf.Examples, under the names of the exported signatures.
+
+        Ids come from the input pipeline of training, vectors from its engine, logits from its model.
+        """
+        batches = [self._score(batch) for batch in self._batches(rows)]
+        return {
+            signature: {name: np.concatenate([batch[signature][name] for batch in batches]) for name in outputs}
+            for signature, outputs in batches[0].items()
+        }
+
+    def _batches(self, rows: Sequence[bytes]) -> Iterator[Any]:
+        dense = self.dense or DenseInputs(spec={})
+        parser = RowParser(
+            Inputs(
+                config=self.config,
+                vocabularies=dict(self.files),
+                dense=dense.names,
+                label=None,
+                raw_spec=dense.spec,
+                transform=dense.transform,
+            )
+        )
+        examples = tf.data.Dataset.from_tensor_slices(np.asarray(list(rows), object))
+        return iter(examples.batch(_BATCH).map(parser))
+
+    def _score(self, batch: Any) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        vectors = self.engine.lookup(batch["ids"])
+        logit = call_model(self.model, vectors, batch["dense"])
+        return {
+            "embeddings": {name: value.numpy() for name, value in vectors.items()},
+            "serving_default": {"logit": logit.numpy(), "probability": tf.sigmoid(logit).numpy()},
+        }
+
+
+def load_trained(sources: Sources) -> Trained:
+    """Rebuild a trained model from the artifacts of its run.
+
+    Raises:
+      VocabularyError: a vocabulary is damaged, or is not the one that the tables' rows belong to.
+      CheckpointError: the checkpoint is missing, damaged, or of other tables.
+    """
+    run = restore_run(sources.model_run)
+    found = load_vocabularies(sources.vocabularies, open_file=fileio.open, list_folder=fileio.listdir)
+    config = run.description.config
+    used = sorted({table.vocabulary for table in config.tables if table.vocabulary is not None})
+    digests = {name: found[name].digest for name in used if name in found}
+    _check_same_run(sources, run.description, digests)
+    return Trained(
+        config=config,
+        files={name: os.path.join(sources.vocabularies, f"{name}.txt") for name in digests},
+        digests=digests,
+        engine=run.engine,
+        model=run.model,
+        dense=_dense_inputs(sources.transform_graph, config, run.description.dense),
+    )
+
+
+def _check_same_run(sources: Sources, run: RunDescription, digests: Mapping[str, str]) -> None:
+    with fileio.open(os.path.join(sources.table_configs, "embedding_config.json")) as file:
+        laid_out = EmbeddingConfig.from_json(file.read())
+    if laid_out != run.config:
+        raise CheckpointError(
+            f"the model run {sources.model_run!r} was trained with other tables than those of "
+            f"{sources.table_configs!r}: take both from the same run."
+        )
+    for table in run.config.tables:
+        name = table.vocabulary
+        if name is not None and digests.get(name) != run.vocabularies.get(name):
+            raise VocabularyError(
+                f"vocabulary {name!r} has digest {digests.get(name)!r}, the rows of table {table.name!r} belong to "
+                f"{run.vocabularies.get(name)!r}: take vocabularies and model from the same run."
+            )
+
+
+def _dense_inputs(transform_graph: str | None, config: EmbeddingConfig, dense: Sequence[str]) -> DenseInputs | None:
+    columns = [feature.column for feature in config.features if feature.column is not None]
+    transformed = {column.name for column in columns if column.after_transform}
+    if transform_graph is None or not (dense or transformed):
+        return None
+    return open_transform_graph(transform_graph, [*dense, *sorted(transformed - set(dense))], dense)

@@ -1,0 +1,225 @@
+"""EmbeddingPusher pushes what was proven, and otherwise says on the artifact why not."""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from tfx.types import artifact_utils, channel_utils, standard_artifacts
+
+from components.artifacts import TableConfigs, Vocabularies
+from components.pusher import EmbeddingPusher
+from components.pusher.executor import Executor
+from components.pusher.manifest import verify_manifest
+from components.pusher.publish import versions
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.engines import HostEngine
+from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
+from embedding_core.model_inputs import build_model
+from embedding_core.parity import score_in_fresh_process
+from embedding_core.serving import export_model
+from embedding_core.training import TrainingConfig
+from embedding_core.training.runs import RunDescription
+from embedding_core.vocabulary import Vocabulary, save_vocabulary
+
+pytestmark = pytest.mark.tfx
+
+CONFIG = EmbeddingConfig(
+    tables=(TableConfig(name="words", vocabulary="words", vocabulary_size=5, dim=4, oov_rows=1),),
+    features=(
+        FeatureConfig(name="word", table="words", column=ColumnConfig(name="word")),
+        FeatureConfig(
+            name="path", table="words", column=ColumnConfig(name="path", multivalent=True), max_sequence_length=3
+        ),
+        FeatureConfig(name="pieces", table="words", column=ColumnConfig(name="pieces", separator=" ")),
+    ),
+)
+TOKENS = [b"a", b"b", b"c", b"d"]
+
+
+def artifact(cls, folder, uri):
+    made = cls()
+    made.uri = str(folder / uri)
+    os.makedirs(made.uri, exist_ok=True)
+    return made
+
+
+def vocabulary(tokens):
+    return Vocabulary(
+        name="words",
+        tokens=pa.array(tokens, pa.large_binary()),
+        counts=np.arange(len(tokens), 0, -1),
+        total_count=10,
+        distinct=len(tokens),
+        features={},
+    )
+
+
+def write_examples(uri, rows):
+    os.makedirs(f"{uri}/Split-eval")
+    options = tf.io.TFRecordOptions(compression_type="GZIP")
+    with tf.io.TFRecordWriter(f"{uri}/Split-eval/data-00000-of-00001.gz", options) as writer:
+        for row in rows:
+            example = tf.train.Example()
+            for name, values in row.items():
+                example.features.feature[name].bytes_list.value.extend(values)
+            writer.write(example.SerializeToString())
+
+
+def trained(seed=0):
+    return HostEngine(CONFIG, seed=seed, with_slots=False), build_model("pipelines.models.ranking", CONFIG, (), {})
+
+
+def write_checkpoint(uri, engine, model):
+    checkpoint = tf.train.Checkpoint(embedding=engine.tables, model=model, step=tf.Variable(7, dtype=tf.int64))
+    manager = tf.train.CheckpointManager(checkpoint, f"{uri}/checkpoints", max_to_keep=1)
+    return os.path.basename(manager.save(checkpoint_number=7))
+
+
+def write_run(uri, engine, model, digests):
+    RunDescription(
+        model="pipelines.models.ranking",
+        arguments={},
+        config=CONFIG,
+        training=TrainingConfig(steps=7),
+        dense=(),
+        label=None,
+        weight=None,
+        step=7,
+        checkpoint=write_checkpoint(uri, engine, model),
+        vocabularies=digests,
+    ).save(uri)
+
+
+def export(uri, engine, model, vocabularies):
+    files = {"words": f"{vocabularies}/words.txt"}
+    path = f"{uri}/Format-Serving"
+    export_model(path, config=CONFIG, tables=engine.embedding_tables, vocabularies=files, model=model)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The artifacts of a run, as the other components leave them."""
+    folder = tmp_path_factory.mktemp("run")
+    inputs = {
+        "model": artifact(standard_artifacts.Model, folder, "model"),
+        "model_run": artifact(standard_artifacts.ModelRun, folder, "model_run"),
+        "examples": artifact(standard_artifacts.Examples, folder, "examples"),
+        "vocabularies": artifact(Vocabularies, folder, "vocabularies"),
+        "table_configs": artifact(TableConfigs, folder, "table_configs"),
+        "model_blessing": artifact(standard_artifacts.ModelBlessing, folder, "blessing"),
+    }
+    words = vocabulary(TOKENS)
+    save_vocabulary(words, inputs["vocabularies"].uri)
+    inputs["examples"].split_names = artifact_utils.encode_split_names(["train", "eval"])
+    write_examples(inputs["examples"].uri, [{"word": [b"a"], "path": [b"b", b"c"], "pieces": [b"d a"]}, {}] * 40)
+    (folder / "table_configs" / "embedding_config.json").write_text(CONFIG.to_json())
+    engine, model = trained()
+    write_run(inputs["model_run"].uri, engine, model, {"words": words.digest})
+    export(inputs["model"].uri, engine, model, inputs["vocabularies"].uri)
+    inputs["model_blessing"].set_int_custom_property("blessed", 1)
+    return inputs
+
+
+def push(run, folder, **properties):
+    pushed = artifact(standard_artifacts.PushedModel, folder, "pushed_model")
+    properties = {
+        "push_destination": str(folder / "served"),
+        "tolerance": 1e-5,
+        "parity_rows": 50,
+        "parity_split": "eval",
+        **properties,
+    }
+    Executor().Do({key: [value] for key, value in run.items()}, {"pushed_model": [pushed]}, properties)
+    return pushed
+
+
+def changed(run, key, folder, uri):
+    """The run with a copy of one artifact, to be changed."""
+    copy = artifact(type(run[key]), folder, uri)
+    shutil.copytree(run[key].uri, copy.uri, dirs_exist_ok=True)
+    return {**run, key: copy}
+
+
+def not_pushed(pushed, folder):
+    """The reason, where nothing was pushed and nothing is left of the model."""
+    assert pushed.get_int_custom_property("pushed") == 0
+    assert not (folder / "served").exists()
+    assert os.listdir(pushed.uri) == []
+    return pushed.get_string_custom_property("reason")
+
+
+def test_pusher_pushes_what_was_proven(run, tmp_path):
+    pushed = push(run, tmp_path)
+    assert pushed.get_int_custom_property("pushed") == 1
+    version = int(pushed.get_string_custom_property("pushed_version"))
+    assert versions(tmp_path / "served") == [version]
+    path = pushed.get_string_custom_property("pushed_destination")
+    manifest = verify_manifest(path)
+    assert manifest["digest"] == pushed.get_string_custom_property("model_digest")
+    assert len(pushed.get_string_custom_property("vocabularies_digest")) == 64
+    parity = json.loads(pushed.get_string_custom_property("parity"))
+    assert parity["passed"]
+    assert parity["eval_rows"] == 50
+    assert parity["edge_rows"] > 20
+    assert {name.split("/")[0] for name in parity["differences"]} == {"training", "evaluated"}
+    assert parity["differences"]["training/embeddings/path"]["max_abs"] == 0.0
+    assert {"saved_model.pb", "variables", "assets", "assets.extra"} <= set(os.listdir(path))
+    raw = {"word": [b"a"], "path": [[b"b", b"", b"c"]], "pieces": [b"d a"]}
+    named = {name: np.array(value, object) for name, value in raw.items()}
+    assert np.isfinite(score_in_fresh_process(path, named, "raw")["probability"]).all()
+
+
+def test_pusher_does_not_push_another_model_than_was_evaluated(run, tmp_path):
+    other = {**run, "model": artifact(standard_artifacts.Model, tmp_path, "other")}
+    engine, model = (
+        HostEngine(CONFIG, seed=9, with_slots=False),
+        build_model("pipelines.models.ranking", CONFIG, (), {}),
+    )
+    export(other["model"].uri, engine, model, run["vocabularies"].uri)
+    pushed = push(other, tmp_path)
+    assert "evaluated/" in not_pushed(pushed, tmp_path)
+    assert not json.loads(pushed.get_string_custom_property("parity"))["passed"]
+
+
+def test_pusher_does_not_push_what_is_not_blessed(run, tmp_path):
+    blessing = artifact(standard_artifacts.ModelBlessing, tmp_path, "blessing")
+    blessing.set_int_custom_property("blessed", 0)
+    assert "not blessed" in not_pushed(push({**run, "model_blessing": blessing}, tmp_path), tmp_path)
+
+
+def test_pusher_does_not_push_what_is_not_finite(run, tmp_path):
+    bad = changed(run, "model_run", tmp_path, "bad_run")
+    engine, model = trained()
+    engine.embedding_tables["words"].scatter_nd_update([[2, 1]], [float("nan")])
+    write_checkpoint(bad["model_run"].uri, engine, model)
+    assert "row 2" in not_pushed(push(bad, tmp_path), tmp_path)
+
+
+def test_pusher_refuses_another_vocabulary(run, tmp_path):
+    other = {**run, "vocabularies": artifact(Vocabularies, tmp_path, "others")}
+    save_vocabulary(vocabulary(TOKENS[::-1]), other["vocabularies"].uri)
+    with pytest.raises(VocabularyError, match="same run"):
+        push(other, tmp_path)
+    assert not (tmp_path / "served").exists()
+
+
+def test_pusher_refuses_other_tables(run, tmp_path):
+    other = changed(run, "table_configs", tmp_path, "tables")
+    text = CONFIG.to_json().replace('"combiner": "mean"', '"combiner": "sum"')
+    (tmp_path / "tables" / "embedding_config.json").write_text(text)
+    with pytest.raises(CheckpointError, match="same run"):
+        push(other, tmp_path)
+
+
+def test_component_checks_its_numbers(run):
+    channels = {key: channel_utils.as_channel([value]) for key, value in run.items()}
+    assert EmbeddingPusher(**channels, push_destination="x").outputs["pushed_model"].type_name == "PushedModel"
+    with pytest.raises(ConfigError, match="tolerance"):
+        EmbeddingPusher(**channels, push_destination="x", tolerance=-1.0)
