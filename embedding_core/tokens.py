@@ -26,7 +26,7 @@ import tensorflow as tf
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
 
-__all__ = ["Values", "parse_spec", "tokens_of"]
+__all__ = ["Values", "parse_spec", "rows_of", "tokens_of"]
 
 Values: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"
 
@@ -86,7 +86,7 @@ def tokens_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
     Raises:
       DataError: the values have another dtype than the column (found while tracing).
     """
-    rows = _ragged(column, values)
+    rows = rows_of(column, values)
     tokens = rows.with_values(_text(column, rows.values))
     if column.separator is not None:
         pieces = tf.strings.split(tokens.values, column.separator)
@@ -94,8 +94,19 @@ def tokens_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
     return tf.ragged.boolean_mask(tokens, tokens.with_values(tf.not_equal(tokens.values, "")))
 
 
-def _ragged(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
-    """The values as ragged [B, None]."""
+def rows_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
+    """The values of each row of a column, before they become tokens.
+
+    Args:
+      column: what the column is.
+      values: [B], [B, n], or sparse or ragged [B, None].
+
+    Returns:
+      [B, None] of the values' dtype.
+
+    Raises:
+      DataError: the values have another dtype than the column (found while tracing).
+    """
     if values.dtype != _DTYPES[column.dtype]:
         raise DataError(
             f"column {column.name!r} is {values.dtype.name} in the data, but {column.dtype} in the configuration: "

@@ -1,0 +1,113 @@
+"""Puts together what the workers found out: vocabularies, and the errors in the data that only all of it shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from components.vocabulary_gen.gathering import FACTS, TOKENS, add_histograms
+from components.vocabulary_gen.merging import merge_counts, read_counts
+from components.vocabulary_gen.plan import CountedFeature, CountingPlan
+from embedding_core.config import ColumnConfig
+from embedding_core.errors import DataError
+from embedding_core.vocabulary import FeatureSummary, Vocabulary, length_percentiles, vocabulary_from_counts
+
+__all__ = ["assemble_sources", "assemble_vocabulary"]
+
+
+def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]) -> Vocabulary:
+    """Make one vocabulary from the messages of all sources, in any order.
+
+    Raises:
+      DataError: a feature is absent, empty or of mixed type in all of the data.
+      ConfigError: thresholds that leave no token.
+    """
+    received = list(messages)
+    facts = [json.loads(message[1:]) for message in received if message[:1] == FACTS]
+    summaries = {
+        feature.name: _summary(feature, [fact for fact in facts if fact["feature"] == feature.name])
+        for feature in plan.feeding(name)
+    }
+    tokens, counts = merge_counts(read_counts(message[1:]) for message in received if message[:1] == TOKENS)
+    vocabulary = vocabulary_from_counts(
+        name,
+        tokens,
+        counts,
+        min_count=plan.rules[name].min_count,
+        max_size=plan.rules[name].max_size,
+        private=plan.is_private(name),
+        features=summaries,
+    )
+    if not len(vocabulary):
+        raise DataError(
+            f"vocabulary {name!r} has no token that a text vocabulary can hold: all {vocabulary.unrepresentable} "
+            "hold a line feed, carriage return or NUL; encode the values otherwise."
+        )
+    return vocabulary
+
+
+def _summary(feature: CountedFeature, facts: list[dict[str, Any]]) -> FeatureSummary:
+    column, histogram = feature.column, np.zeros(1, np.int64)
+    for fact in facts:
+        histogram = add_histograms(histogram, np.asarray(fact["histogram"], np.int64))
+    rows, widest = int(histogram.sum()), max((fact["widest"] for fact in facts), default=0)
+    token_count = int(histogram @ np.arange(len(histogram)))
+    dtype = _dtype(feature, facts, rows)
+    if not token_count:
+        raise DataError(
+            f"feature {feature.name!r}: column {column.name!r} is empty in all {rows} rows: remove the feature, or "
+            "write its values."
+        )
+    found = ColumnConfig(
+        name=column.name,
+        dtype=dtype,
+        multivalent=widest > 1 if feature.multivalent is None else feature.multivalent,
+        separator=column.separator,
+        after_transform=column.after_transform,
+        private=column.private,
+    )
+    return FeatureSummary(
+        column=found,
+        rows=rows,
+        missing=int(histogram[0]),
+        token_count=token_count,
+        lengths=length_percentiles(histogram),
+    )
+
+
+def _dtype(feature: CountedFeature, facts: list[dict[str, Any]], rows: int) -> Any:
+    """The one dtype that the column has wherever it has a value."""
+    seen: dict[str, str] = {}
+    for dtype, where in sorted((item for fact in facts for item in fact["dtypes"].items()), key=lambda item: item[1]):
+        seen.setdefault(dtype, where)
+    if not seen:
+        raise DataError(
+            f"feature {feature.name!r}: column {feature.column.name!r} has no value in any of the {rows} rows: "
+            "correct its name, or remove the feature."
+        )
+    if len(seen) > 1:
+        places = ", ".join(f"{dtype} in {where}" for dtype, where in seen.items())
+        raise DataError(
+            f"feature {feature.name!r}: column {feature.column.name!r} is of mixed type: {places}: write it with one "
+            "type everywhere."
+        )
+    return next(iter(seen))
+
+
+def assemble_sources(messages: Iterable[bytes]) -> dict[str, Any]:
+    """Add up the facts on all sources.
+
+    Returns:
+      "rows" and "bad_rows", how many; "bad", [{"source", "row", "reason"}] of those that are named;
+      "problems", messages on sources that cannot be used; in the order of the sources.
+    """
+    facts = sorted((json.loads(message[1:]) for message in messages), key=lambda fact: str(fact["source"]))
+    return {
+        "rows": sum(fact["rows"] for fact in facts),
+        "bad_rows": sum(fact["bad_rows"] for fact in facts),
+        "bad": [{"source": f["source"], "row": row, "reason": reason} for f in facts for row, reason in f["bad"]],
+        "problems": [fact["problem"] for fact in facts if fact["problem"] is not None],
+    }

@@ -1,0 +1,182 @@
+"""Counts the tokens of a batch of rows, all features at once, inside the graph.
+
+Values are made distinct before they become tokens: `tokens_of` works value by value, so the tokens of
+the distinct values, each as often as its value, are the tokens of the batch. Features of the same kind
+go through one `tokens_of` side by side, so that the graph stays small however many features there are;
+what leaves it is a handful of tensors, all token bytes in one string.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import tensorflow as tf
+
+from components.vocabulary_gen.plan import CountedFeature
+from embedding_core.config import ColumnConfig
+from embedding_core.tokens import Values, parse_spec, rows_of, tokens_of
+
+__all__ = ["BatchCounts", "CountBatch", "batch_counts", "count_values", "examples_counter", "values_counter"]
+
+Counted: TypeAlias = "dict[str, tf.Tensor]"
+CountBatch: TypeAlias = Callable[..., Counted]
+Transform: TypeAlias = "Callable[[tf.Tensor], Mapping[str, Values]]"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchCounts:
+    """What was counted in one batch for one feature.
+
+    Attributes:
+      tokens: large_binary [n], not necessarily distinct.
+      counts: int64 [n], how often each token occurs.
+      histogram: int64 [longest + 1], how many rows have 0, 1, ... tokens.
+      widest: the most values that a row of the column holds.
+    """
+
+    tokens: pa.Array
+    counts: npt.NDArray[np.int64]
+    histogram: npt.NDArray[np.int64]
+    widest: int
+
+
+def examples_counter(features: Sequence[CountedFeature], transform: Transform | None = None) -> CountBatch:
+    """Trace a function that counts a batch of serialized tf.Examples.
+
+    Args:
+      features: what to count, each column with the dtype of the data.
+      transform: from serialized tf.Examples to Transform's output, for the columns `after_transform`.
+
+    Returns:
+      A function from string [B] to what `batch_counts` reads; it raises one of `reading.PARSE_ERRORS`
+      when an example does not parse.
+
+    Raises:
+      DataError: a column cannot be read with its dtype.
+    """
+    spec = parse_spec(feature.column for feature in features)
+
+    def count(records: tf.Tensor) -> Counted:
+        raw = tf.io.parse_example(records, spec) if spec else {}
+        transformed = transform(records) if transform is not None else {}
+        columns = [feature.column for feature in features]
+        return count_values(columns, [(transformed if c.after_transform else raw)[c.name] for c in columns])
+
+    traced: CountBatch = tf.function(count, input_signature=[tf.TensorSpec([None], tf.string)])
+    return traced
+
+
+def values_counter(features: Sequence[CountedFeature]) -> CountBatch:
+    """A function from the values of each feature's column to what `batch_counts` reads."""
+    columns = [feature.column for feature in features]
+    traced: CountBatch = tf.function(lambda values: count_values(columns, values), reduce_retracing=True)
+    return traced
+
+
+def count_values(columns: Sequence[ColumnConfig], values: Sequence[Values]) -> Counted:
+    """Count the tokens of one batch; a graph function.
+
+    Args:
+      columns: what each column is.
+      values: the values of each column: [B], or dense, sparse or ragged [B, None].
+
+    Returns:
+      Tensors over all columns, in the order of `_by_kind`: "bytes" string [], all tokens without a gap;
+      "lengths" [n] of each token in bytes; "counts" [n]; "tokens" [columns] how many tokens each has;
+      "rows" [columns, longest + 1] histogram of tokens per row; "widest" [columns] most values in a row.
+    """
+    groups = []
+    for kind in _by_kind(columns):
+        rows = [rows_of(columns[position], values[position]) for position in kind]
+        groups.append(_count_group(columns[kind[0]], rows))
+    joined = {key: tf.concat([group[key] for group in groups], 0) for key in groups[0]}
+    text, per_row = joined.pop("text"), joined.pop("per_row")
+    return {
+        **joined,
+        "bytes": tf.strings.reduce_join(text),
+        "lengths": tf.strings.length(text),
+        "rows": tf.math.bincount(tf.cast(per_row, tf.int32), axis=-1, dtype=tf.int64),
+    }
+
+
+def _by_kind(columns: Sequence[ColumnConfig]) -> list[list[int]]:
+    """Positions of the columns, those together that become tokens in the same way."""
+    kinds: dict[tuple[str, str | None], list[int]] = {}
+    for position, column in enumerate(columns):
+        kinds.setdefault((column.dtype, column.separator), []).append(position)
+    return list(kinds.values())
+
+
+def _count_group(column: ColumnConfig, rows: Sequence[tf.RaggedTensor]) -> Counted:
+    """Count columns of one kind, laid end to end."""
+    uniques = [tf.unique_with_counts(_hashable(values.values)) for values in rows]
+    sizes = tf.stack([tf.size(unique.y) for unique in uniques])
+    distinct = tf.concat([unique.y for unique in uniques], 0)
+    tokens = tokens_of(column, _unhashable(column, distinct))
+    per_value = tokens.row_lengths()
+    widths = tf.stack([values.row_lengths() for values in rows])
+
+    def per_row() -> tf.Tensor:
+        starts = tf.unstack(tf.cumsum(sizes, exclusive=True), len(rows))
+        index = tf.concat([unique.idx + start for unique, start in zip(uniques, starts, strict=True)], 0)
+        return tf.reshape(_sums(tf.gather(per_value, index), tf.reshape(widths, [-1])), tf.shape(widths))
+
+    return {
+        "text": tokens.values,
+        "counts": tf.repeat(tf.concat([unique.count for unique in uniques], 0), per_value),
+        "tokens": _sums(per_value, sizes),
+        # In most data each value is one token, and then a row has as many tokens as values.
+        "per_row": tf.cond(tf.reduce_all(tf.equal(per_value, 1)), lambda: widths, per_row),
+        "widest": tf.reduce_max(widths, axis=1),
+    }
+
+
+def _hashable(values: tf.Tensor) -> tf.Tensor:
+    """Floats as their bits, so that all NaN are one value."""
+    return tf.bitcast(values, tf.int32) if values.dtype == tf.float32 else values
+
+
+def _unhashable(column: ColumnConfig, values: tf.Tensor) -> tf.Tensor:
+    return tf.bitcast(values, tf.float32) if column.dtype == "float32" else values
+
+
+def _sums(values: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """Sums of consecutive stretches of int64 [n]: int64, one for each of `lengths`."""
+    running = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(values)], 0)
+    ends = tf.cumsum(tf.cast(lengths, tf.int64))
+    return tf.gather(running, ends) - tf.gather(running, ends - tf.cast(lengths, tf.int64))
+
+
+def batch_counts(features: Sequence[CountedFeature], counted: Counted) -> Iterator[tuple[CountedFeature, BatchCounts]]:
+    """Take apart what `count_values` returned, without copying the tokens.
+
+    Args:
+      features: the features that were counted.
+      counted: the tensors, evaluated.
+
+    Yields:
+      Each feature with what was counted for it.
+    """
+    arrays: dict[str, Any] = {key: tensor.numpy() for key, tensor in counted.items()}
+    offsets = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(arrays["bytes"])]
+    tokens = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    ends = np.cumsum(arrays["tokens"])
+    order = itertools.chain.from_iterable(_by_kind([feature.column for feature in features]))
+    for place, position in enumerate(order):
+        start, end = ends[place] - arrays["tokens"][place], ends[place]
+        yield (
+            features[position],
+            BatchCounts(
+                tokens=tokens[start:end],
+                counts=arrays["counts"][start:end].astype(np.int64),
+                histogram=arrays["rows"][place],
+                widest=int(arrays["widest"][place]),
+            ),
+        )

@@ -1,0 +1,136 @@
+"""The Beam pipeline: sources are counted where they lie, and put together by vocabulary in one keyed pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+from tfx.dsl.io import fileio
+from tfx_bsl.public import tfxio
+
+from components.vocabulary_gen.arrow_source import ArrowCounter
+from components.vocabulary_gen.assembling import assemble_sources, assemble_vocabulary
+from components.vocabulary_gen.gathering import SOURCES, Gathered
+from components.vocabulary_gen.plan import CountingPlan
+from components.vocabulary_gen.sources import FileCounter
+from components.vocabulary_gen.transforming import SavedTransform
+from embedding_core.errors import EmbeddingError
+from embedding_core.vocabulary import save_vocabulary
+
+__all__ = ["METRICS", "ROWS_METRIC", "count_arrow", "count_files", "write_vocabularies"]
+
+METRICS, ROWS_METRIC = "vocabulary_gen", "rows"
+
+Message = tuple[str, bytes]
+
+
+@beam.typehints.with_output_types(tuple[str, bytes])
+class _CountFile(beam.DoFn):
+    """A path of a TFRecord file of tf.Examples -> messages by vocabulary."""
+
+    def __init__(self, plan: CountingPlan) -> None:
+        self._plan = plan
+        self._rows = Metrics.counter(METRICS, ROWS_METRIC)
+
+    def setup(self) -> None:
+        self._counter = FileCounter(self._plan)
+
+    def process(self, path: str) -> Iterator[Message]:
+        gathered = self._counter.count(path)
+        self._rows.inc(gathered.rows)
+        yield from gathered.messages()
+
+
+@beam.typehints.with_output_types(tuple[str, bytes])
+class _CountArrow(beam.DoFn):
+    """Arrow record batches -> messages by vocabulary, once for each bundle."""
+
+    def __init__(self, plan: CountingPlan, source: str, adapter: tfxio.TensorAdapterConfig | None) -> None:
+        self._plan = plan
+        self._source = source
+        self._adapter_config = adapter
+        self._rows = Metrics.counter(METRICS, ROWS_METRIC)
+
+    def setup(self) -> None:
+        self._counter = ArrowCounter(self._plan, self._source)
+        if self._adapter_config is not None and self._plan.transform_graph is not None:
+            self._adapter = tfxio.TensorAdapter(self._adapter_config)
+            self._transform = SavedTransform(self._plan.transform_graph)
+
+    def start_bundle(self) -> None:
+        self._gathered = Gathered(self._plan, self._source)
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        transformed: Mapping[str, Any] = {}
+        if self._plan.transform_graph is not None:
+            transformed = self._transform.of_columns(self._adapter.ToBatchTensors(batch))
+        self._counter.count(batch, transformed, self._gathered)
+        self._rows.inc(batch.num_rows)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for message in self._gathered.messages():
+            yield WindowedValue(message, GlobalWindow().max_timestamp(), [GlobalWindow()])
+
+
+class _Write(beam.DoFn):
+    """All messages of one vocabulary -> its files; yields what the report says of it, as JSON."""
+
+    def __init__(self, plan: CountingPlan, folder: str) -> None:
+        self._plan = plan
+        self._folder = folder
+
+    def process(self, keyed: tuple[str, Iterable[bytes]]) -> Iterator[tuple[None, str]]:
+        name, messages = keyed
+        if name == SOURCES:
+            yield None, json.dumps(assemble_sources(messages))
+            return
+        try:
+            vocabulary = assemble_vocabulary(self._plan, name, messages)
+        except EmbeddingError as error:
+            yield None, json.dumps({"failed": name, "error": type(error).__name__, "message": str(error)})
+            return
+        save_vocabulary(vocabulary, self._folder, open_file=fileio.open)
+        facts = {key: getattr(vocabulary, key) for key in ("digest", "coverage", "total_count", "private")}
+        yield None, json.dumps({"vocabulary": name, "size": len(vocabulary), **facts})
+
+
+def count_files(pipeline: beam.Pipeline, files: Sequence[str], plan: CountingPlan, label: str = "") -> beam.PCollection:
+    """Count TFRecord files of tf.Examples: messages by vocabulary."""
+    return (
+        pipeline
+        | f"Files{label}" >> beam.Create(list(files), reshuffle=False)
+        | f"Spread{label}" >> beam.Reshuffle()
+        | f"CountFiles{label}" >> beam.ParDo(_CountFile(plan))
+    )
+
+
+def count_arrow(pipeline: beam.Pipeline, source: tfxio.TFXIO, plan: CountingPlan, label: str) -> beam.PCollection:
+    """Count what TFXIO reads, of any payload: messages by vocabulary; the label names the source in messages."""
+    adapter = source.TensorAdapterConfig() if plan.transform_graph is not None else None
+    return (
+        pipeline
+        | f"Read[{label}]" >> source.BeamSource()
+        | f"CountArrow[{label}]" >> beam.ParDo(_CountArrow(plan, label, adapter))
+    )
+
+
+def write_vocabularies(messages: beam.PCollection, plan: CountingPlan, folder: str, report: str) -> None:
+    """Put the messages together: the vocabularies into a folder, and a JSON list of what was found into a file."""
+
+    def write_report(keyed: tuple[None, Iterable[str]]) -> None:
+        with fileio.open(report, "w") as file:
+            file.write(json.dumps([json.loads(text) for text in sorted(keyed[1])], indent=2) + "\n")
+
+    _ = (
+        messages
+        | "ByVocabulary" >> beam.GroupByKey()
+        | "WriteVocabularies" >> beam.ParDo(_Write(plan, folder))
+        | "Together" >> beam.GroupByKey()
+        | "WriteReport" >> beam.Map(write_report)
+    )

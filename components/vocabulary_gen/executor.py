@@ -1,0 +1,139 @@
+"""The executor of VocabularyGen: glue between artifacts and the counting pipeline."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import apache_beam as beam
+from tfx import types
+from tfx.components.util import tfxio_utils
+from tfx.dsl.components.base import base_beam_executor
+from tfx.dsl.io import fileio
+from tfx.proto import example_gen_pb2
+from tfx.types import artifact_utils
+
+from components.vocabulary_gen.counting_pipeline import count_arrow, count_files, write_vocabularies
+from components.vocabulary_gen.plan import CountingPlan, plan_from_json
+from components.vocabulary_gen.transforming import plan_after_transform, raw_schema
+from embedding_core import errors
+from embedding_core.errors import ConfigError, DataError, EmbeddingError
+
+__all__ = ["REPORT_FILE", "Executor"]
+
+EXAMPLES_KEY = "examples"
+TRANSFORM_GRAPH_KEY = "transform_graph"
+FEATURES_KEY = "features"
+VOCABULARIES_KEY = "vocabularies"
+RULES_KEY = "vocabulary_rules"
+SPLITS_KEY = "splits"
+MAX_BAD_ROW_RATE_KEY = "max_bad_row_rate"
+
+_TFRECORD = "tfrecords_gzip"
+"""TFX's word for TFRecord files; each is told to be gzip or plain when it is read."""
+
+REPORT_FILE = "report/counting.json"
+"""Rows read, rows set aside and why, and each vocabulary's facts; below the artifact's folder."""
+
+
+class Executor(base_beam_executor.BaseBeamExecutor):
+    """Counts the tokens of all features in one pass over the examples."""
+
+    def Do(  # noqa: N802
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Count, and write the vocabularies.
+
+        Args:
+          input_dict: `examples`, and `transform_graph` where a column is read after Transform.
+          output_dict: `vocabularies`, one artifact.
+          exec_properties: `features`, `vocabulary_rules`, `splits` (JSON) and `max_bad_row_rate`.
+
+        Raises:
+          ConfigError: a parameter breaks its rule.
+          DataError: a file is damaged; a feature is absent, empty or of mixed type; too many rows do not parse.
+        """
+        examples = input_dict[EXAMPLES_KEY]
+        transform = input_dict.get(TRANSFORM_GRAPH_KEY) or []
+        plan = plan_after_transform(
+            plan_from_json(
+                exec_properties[FEATURES_KEY],
+                exec_properties.get(RULES_KEY) or "{}",
+                artifact_utils.get_single_uri(transform) if transform else None,
+            )
+        )
+        artifact = artifact_utils.get_single_instance(output_dict[VOCABULARIES_KEY])
+        report = os.path.join(artifact.uri, REPORT_FILE)
+        fileio.makedirs(os.path.dirname(report))
+        with self._make_beam_pipeline() as pipeline:
+            counted = _count(pipeline, examples, _splits(exec_properties.get(SPLITS_KEY)), plan)
+            write_vocabularies(counted, plan, artifact.uri, report)
+        with fileio.open(report) as file:
+            found = json.load(file)
+        sources = next(entry for entry in found if "rows" in entry)
+        _check(found, sources, float(exec_properties.get(MAX_BAD_ROW_RATE_KEY) or 0.0))
+        vocabularies = {entry.pop("vocabulary"): entry for entry in found if "vocabulary" in entry}
+        artifact.put_facts(vocabularies=vocabularies, rows=sources["rows"], bad_rows=sources["bad_rows"])
+
+
+def _splits(given: str | None) -> list[str]:
+    splits = json.loads(given or '["train"]')
+    if not isinstance(splits, list) or not splits:
+        raise ConfigError(f'`splits` is {given!r}: it must be a JSON list of split names, such as ["train"].')
+    return splits
+
+
+def _count(
+    pipeline: beam.Pipeline, examples: list[types.Artifact], splits: list[str], plan: CountingPlan
+) -> beam.PCollection:
+    """Messages from all splits: the fast path for TFRecord of tf.Example, TFXIO for any other payload."""
+    payload, _ = tfxio_utils.resolve_payload_format_and_data_view_uri(examples)
+    patterns: list[str] = []
+    for split in splits:
+        found, formats = _patterns(examples, split)
+        patterns += found
+        fast = payload == example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE and set(formats) <= {_TFRECORD}
+    files = sorted(file for pattern in patterns for file in fileio.glob(pattern) if not fileio.isdir(file))
+    if not files:
+        raise DataError(f"there are no files in {', '.join(map(repr, patterns))}: write examples there.")
+    if fast:
+        return count_files(pipeline, files, plan)
+    schema = raw_schema(plan)
+    sources = [tfxio_utils.get_split_tfxio(examples, split, ["VocabularyGen"], schema) for split in splits]
+    counted = [count_arrow(pipeline, source, plan, split) for split, source in zip(splits, sources, strict=True)]
+    return counted | "AllSplits" >> beam.Flatten()
+
+
+def _patterns(examples: list[types.Artifact], split: str) -> tuple[list[str], list[str]]:
+    try:
+        patterns, formats = tfxio_utils.get_file_format_and_patterns(examples, split)
+    except ValueError as error:
+        raise DataError(
+            f"the examples have no split {split!r}: they have {[artifact.split_names for artifact in examples]}; "
+            "name one of these in `splits`."
+        ) from error
+    return patterns, formats
+
+
+def _check(found: list[dict[str, Any]], sources: dict[str, Any], max_bad_row_rate: float) -> None:
+    """Raise the first of what was found wrong, saying how many more there are."""
+    rows, bad = sources["rows"], sources["bad_rows"]
+    wrong: list[EmbeddingError] = [DataError(problem) for problem in sources["problems"]]
+    if bad > max_bad_row_rate * (rows + bad):
+        first = sources["bad"][0]
+        wrong.append(
+            DataError(
+                f"file {first['source']!r}, row {first['row']}: {first['reason']}; {bad} of {rows + bad} rows are bad, "
+                f"but `max_bad_row_rate` is {max_bad_row_rate}: mend the rows, or allow a higher rate."
+            )
+        )
+    if not rows and not wrong:
+        wrong.append(DataError("the examples hold no rows: check the data, its split and its filters."))
+    wrong += [getattr(errors, entry["error"])(entry["message"]) for entry in found if "failed" in entry]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more like it)" if len(wrong) > 1 else ""
+        raise type(wrong[0])(f"{wrong[0]}{more}")

@@ -1,0 +1,106 @@
+"""What one worker found out, on its way to the places where it is put together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from components.vocabulary_gen.counting import BatchCounts
+from components.vocabulary_gen.merging import TokenCounts, write_counts
+from components.vocabulary_gen.plan import CountedFeature, CountingPlan
+
+__all__ = ["FACTS", "SOURCES", "TOKENS", "Gathered", "add_histograms"]
+
+TOKENS, FACTS = b"T", b"F"
+"""First byte of a message: an Arrow message of counts, or JSON."""
+
+SOURCES = ""
+"""Key of the facts on the sources; all other keys are vocabularies."""
+
+_BAD_ROWS_NAMED = 1000
+
+
+def add_histograms(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The sum of two histograms of any lengths."""
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    total = longer.astype(np.int64)
+    total[: len(shorter)] += shorter
+    return total
+
+
+class Gathered:
+    """The counts of one source (a file, or one worker's share of the batches), batch after batch.
+
+    Attributes:
+      rows: good rows counted so far.
+    """
+
+    def __init__(self, plan: CountingPlan, source: str) -> None:
+        self.rows = 0
+        self._plan = plan
+        self._source = source
+        self._tokens = TokenCounts()
+        self._histograms = {feature.name: np.zeros(1, np.int64) for feature in plan.features}
+        self._widest = dict.fromkeys(self._histograms, 0)
+        self._dtypes: dict[str, dict[str, str]] = {name: {} for name in self._histograms}
+        self._bad: dict[int, str] = {}
+        self._bad_rows = 0
+        self._problem: str | None = None
+
+    def add_batch(self, rows: int, counts: Iterable[tuple[CountedFeature, BatchCounts]]) -> None:
+        """Add the counts of one batch of good rows."""
+        self.rows += rows
+        for feature, batch in counts:
+            self._tokens.add(feature.vocabulary, batch.tokens, batch.counts)
+            self._histograms[feature.name] = add_histograms(self._histograms[feature.name], batch.histogram)
+            self._widest[feature.name] = max(self._widest[feature.name], batch.widest)
+        self._tokens.compact()
+
+    def add_dtype(self, feature: str, dtype: str, where: str) -> None:
+        """Record the dtype of a feature's column, and where it was seen first."""
+        self._dtypes[feature].setdefault(dtype, where)
+
+    def add_bad(self, bad: Mapping[int, str]) -> None:
+        """Set bad rows aside: all are counted, the first thousand of each source are named."""
+        self._bad_rows += len(bad)
+        self._bad.update(list(bad.items())[: _BAD_ROWS_NAMED - len(self._bad)])
+
+    def set_problem(self, message: str) -> None:
+        """Record why the source cannot be used at all."""
+        self._problem = message
+
+    def messages(self) -> Iterator[tuple[str, bytes]]:
+        """What was found out, by vocabulary; and by `SOURCES`, on the source."""
+        yield (
+            SOURCES,
+            _facts(
+                source=self._source,
+                rows=self.rows,
+                bad_rows=self._bad_rows,
+                bad=sorted(self._bad.items()),
+                problem=self._problem,
+            ),
+        )
+        if self._problem is not None:
+            return
+        for feature in self._plan.features:
+            yield (
+                feature.vocabulary,
+                _facts(
+                    feature=feature.name,
+                    histogram=self._histograms[feature.name].tolist(),
+                    widest=self._widest[feature.name],
+                    dtypes=self._dtypes[feature.name],
+                ),
+            )
+        for vocabulary, counts in self._tokens.items():
+            for message in write_counts(*counts):
+                yield vocabulary, TOKENS + message
+
+
+def _facts(**facts: Any) -> bytes:
+    return FACTS + json.dumps(facts).encode()

@@ -1,0 +1,141 @@
+"""What VocabularyGen counts: its JSON parameters as checked, frozen values; no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from embedding_core.config import ColumnConfig, check_name
+from embedding_core.errors import ConfigError
+
+__all__ = ["CountedFeature", "CountingPlan", "VocabularyRule", "plan_from_json"]
+
+_COLUMN_KEYS = tuple(field.name for field in dataclasses.fields(ColumnConfig) if field.name != "dtype")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VocabularyRule:
+    """Which tokens of a vocabulary get rows: those with `min_count` occurrences, at most `max_size` of them."""
+
+    min_count: int = 1
+    max_size: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountedFeature:
+    """One feature to count.
+
+    Attributes:
+      name: the feature's name.
+      column: where its tokens come from; the dtype is that of the data once it is known.
+      multivalent: whether a row may hold several values, or None to find it out from the data.
+      vocabulary: the vocabulary that its tokens are counted into.
+    """
+
+    name: str
+    column: ColumnConfig
+    multivalent: bool | None
+    vocabulary: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountingPlan:
+    """Everything a worker needs to count: features, rules by vocabulary, and Transform's output if it is needed."""
+
+    features: tuple[CountedFeature, ...]
+    rules: Mapping[str, VocabularyRule]
+    transform_graph: str | None = None
+
+    def feeding(self, vocabulary: str) -> list[CountedFeature]:
+        """The features whose tokens are counted into a vocabulary."""
+        return [feature for feature in self.features if feature.vocabulary == vocabulary]
+
+    def is_private(self, vocabulary: str) -> bool:
+        """Whether any column that feeds a vocabulary is private."""
+        return any(feature.column.private for feature in self.feeding(vocabulary))
+
+
+def plan_from_json(features: str, vocabularies: str, transform_graph: str | None = None) -> CountingPlan:
+    """Read and check the component's parameters.
+
+    Args:
+      features: JSON list of {"name", "column": {fields of ColumnConfig without dtype}, "vocabulary"}; a column
+        without "multivalent" has its valency found in the data. Other keys are TableConfigGen's.
+      vocabularies: JSON object {vocabulary: {"min_count", "max_size"}}; vocabularies not in it keep all tokens.
+      transform_graph: where Transform's output is, if there is one.
+
+    Raises:
+      ConfigError: not such JSON, or a value that breaks its rule.
+    """
+    counted = tuple(_feature(entry) for entry in _parsed("features", features, list))
+    _check_unique(feature.name for feature in counted)
+    rules = {feature.vocabulary: VocabularyRule() for feature in counted}
+    for name, rule in _parsed("vocabularies", vocabularies, dict).items():
+        if name not in rules:
+            raise ConfigError(f"vocabulary {name!r} has no feature: it must be one of {sorted(rules)}.")
+        rules[name] = _rule(name, rule)
+    for feature in counted:
+        if feature.column.after_transform and transform_graph is None:
+            raise ConfigError(
+                f"`after_transform` of column {feature.column.name!r} is true, but there is no `transform_graph`: "
+                "pass Transform's output to VocabularyGen, or read the raw column."
+            )
+    return CountingPlan(features=counted, rules=dict(sorted(rules.items())), transform_graph=transform_graph)
+
+
+def _parsed(key: str, text: str, kind: type) -> Any:
+    try:
+        value = json.loads(text)
+    except (TypeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"`{key}` is {text!r}: it must be JSON ({error}).") from error
+    if not isinstance(value, kind) or (kind is list and not value):
+        raise ConfigError(f"`{key}` is {text!r}: it must be a JSON {'object' if kind is dict else 'list, not empty'}.")
+    return value
+
+
+def _check_keys(owner: str, given: object, allowed: Iterable[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{owner} is {given!r}: it must be a JSON object.")
+    for key in given:
+        if key not in allowed:
+            near = difflib.get_close_matches(str(key), allowed, n=1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise ConfigError(f"{owner} has the key {key!r}: it may have {', '.join(allowed)}{hint}")
+
+
+def _feature(entry: Any) -> CountedFeature:
+    if not isinstance(entry, Mapping) or not {"name", "column"} <= set(entry):
+        raise ConfigError(f'`features` holds {entry!r}: each must be an object with "name" and "column".')
+    check_name("a feature", entry["name"])
+    column, vocabulary = entry["column"], entry.get("vocabulary") or entry["name"]
+    check_name("a vocabulary", vocabulary)
+    _check_keys(f"`column` of feature {entry['name']!r}", column, _COLUMN_KEYS)
+    if "name" not in column:
+        raise ConfigError(f"`column` of feature {entry['name']!r} has no `name`: name the column in the examples.")
+    multivalent = column.get("multivalent")
+    return CountedFeature(
+        name=entry["name"],
+        column=ColumnConfig(**{**column, "multivalent": bool(multivalent)}),
+        multivalent=multivalent,
+        vocabulary=vocabulary,
+    )
+
+
+def _check_unique(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigError(f"feature {name!r} stands twice: names must be unique.")
+        seen.add(name)
+
+
+def _rule(name: str, rule: Any) -> VocabularyRule:
+    _check_keys(f"`vocabularies.{name}`", rule, ("min_count", "max_size"))
+    for key, value in rule.items():
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not whole and not (key == "max_size" and value is None):
+            raise ConfigError(f"`vocabularies.{name}.{key}` is {value!r}: it must be a whole number >= 1.")
+    return VocabularyRule(**rule)

@@ -1,0 +1,181 @@
+"""Reads TFRecord files of tf.Examples, and reads again, row by row, what TensorFlow refused to parse."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from components.vocabulary_gen.plan import CountedFeature
+from embedding_core.config import TokenDtype
+from embedding_core.errors import DataError
+
+__all__ = ["PARSE_ERRORS", "Vetted", "error_reason", "find_dtypes", "first_wide_row", "record_batches", "vet_rows"]
+
+_DTYPES: dict[str, TokenDtype] = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
+_READ_BUFFER = 1 << 20
+_READ_ERRORS = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError)
+
+PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+"""What a batch that does not parse raises: TensorFlow quotes the row in its message, which may not be UTF-8."""
+
+
+def record_batches(path: str, batch_size: int) -> Iterator[tf.Tensor]:
+    """The records of a file as string [B] tensors, in order.
+
+    Args:
+      path: a TFRecord file, plain or gzip: told apart by the ending `.gz` or else by the first bytes.
+      batch_size: records in each tensor but the last.
+
+    Raises:
+      DataError: the file is missing or damaged.
+    """
+    try:
+        yield from _dataset(path).batch(batch_size).prefetch(1)
+    except _READ_ERRORS as error:
+        raise DataError(
+            f"file {path!r} is damaged or no TFRecord file: only its first {_readable_rows(path)} rows can be read "
+            f"({error_reason(error)}); write it again."
+        ) from error
+
+
+def _dataset(path: str) -> tf.data.Dataset:
+    return tf.data.TFRecordDataset(path, compression_type=_compression(path), buffer_size=_READ_BUFFER)
+
+
+def _readable_rows(path: str) -> int:
+    """How many rows come before the damage."""
+    rows = 0
+    try:
+        for _ in _dataset(path):
+            rows += 1
+    except _READ_ERRORS:
+        pass
+    return rows
+
+
+def _compression(path: str) -> str:
+    if path.endswith(".gz"):
+        return "GZIP"
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return "GZIP" if file.read(3) == b"\x1f\x8b\x08" else ""
+
+
+def error_reason(error: Exception) -> str:
+    """One line of what TensorFlow says, without the row's bytes, which its message may quote."""
+    if not isinstance(error, tf.errors.OpError) or not error.message:
+        return "TensorFlow cannot parse it"
+    line = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", error.message.strip().splitlines()[0])
+    return line.split(", value:")[0].strip()
+
+
+def _kind(message: tf.train.Example, column: str) -> TokenDtype | None:
+    """The dtype of a row's value, or None where there is none; an empty list is no value."""
+    if column not in message.features.feature:
+        return None
+    feature = message.features.feature[column]
+    kind = feature.WhichOneof("kind")
+    return _DTYPES[kind] if kind and getattr(feature, kind).value else None
+
+
+def find_dtypes(path: str, columns: Iterable[str]) -> dict[str, tuple[TokenDtype, int]]:
+    """Find the dtype of each column with the protobuf parser, which needs none to be known beforehand.
+
+    Args:
+      path: a TFRecord file of tf.Examples.
+      columns: names of the columns.
+
+    Returns:
+      Column -> (dtype, the first row that has a value); columns without any value are left out. Rows
+      are read until each column has been seen, usually one.
+    """
+    found: dict[str, tuple[TokenDtype, int]] = {}
+    wanted, row = set(columns), 0
+    for batch in record_batches(path, 256):
+        for record in batch.numpy():
+            message = _parsed(record)
+            for column in wanted - set(found) if message is not None else ():
+                if kind := _kind(message, column):
+                    found[column] = (kind, row)
+            row += 1
+            if len(found) == len(wanted):
+                return found
+    return found
+
+
+def _parsed(record: bytes) -> tf.train.Example | None:
+    try:
+        return tf.train.Example.FromString(record)
+    except DecodeError:
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vetted:
+    """Rows that were read one by one.
+
+    Attributes:
+      good: the rows that parse, made fit for `tf.io.parse_example`, with their numbers.
+      bad: number of each bad row -> why it is one.
+    """
+
+    good: list[tuple[int, bytes]]
+    bad: dict[int, str]
+
+
+def vet_rows(path: str, first_row: int, records: Sequence[bytes], features: Sequence[CountedFeature]) -> Vetted:
+    """Read rows one by one with the protobuf parser.
+
+    Args:
+      path: the file they are from, for messages.
+      first_row: number of the first of them, from 0.
+      records: the rows.
+      features: what is counted, with the dtype that each column has elsewhere in the file.
+
+    Returns:
+      The rows that parse, and the reason for each that does not.
+
+    Raises:
+      DataError: a column has another dtype than elsewhere, or is a list of floats.
+    """
+    good, bad = [], {}
+    raw = [feature for feature in features if not feature.column.after_transform]
+    for row, record in enumerate(records, first_row):
+        message = _parsed(record)
+        if message is None:
+            bad[row] = "its bytes are no tf.Example"
+            continue
+        for feature in raw:
+            _check_value(message, feature, f"file {path!r}, row {row}")
+        good.append((row, message.SerializeToString()))
+    return Vetted(good=good, bad=bad)
+
+
+def _check_value(message: tf.train.Example, feature: CountedFeature, where: str) -> None:
+    """Refuse values of another dtype; drop empty lists, which `tf.io.parse_example` takes for values."""
+    name, dtype = feature.column.name, feature.column.dtype
+    kind = _kind(message, name)
+    if kind is None:
+        message.features.feature.pop(name, None)
+    elif kind != dtype:
+        raise DataError(
+            f"feature {feature.name!r}: column {name!r} is of mixed type: {kind} in {where}, but {dtype} before: "
+            "write it with one type in all rows."
+        )
+    elif kind == "float32" and len(message.features.feature[name].float_list.value) > 1:
+        raise DataError(
+            f"feature {feature.name!r}: column {name!r} holds a list of floats in {where}: a categorical float column "
+            "has at most one value per row; write the values as strings or integers."
+        )
+
+
+def first_wide_row(records: Iterable[bytes], column: str) -> int:
+    """Index of the first record whose column holds more than one value; -1 where none does."""
+    for index, record in enumerate(records):
+        feature = tf.train.Example.FromString(record).features.feature[column]
+        if len(getattr(feature, feature.WhichOneof("kind") or "bytes_list").value) > 1:
+            return index
+    return -1

@@ -1,0 +1,146 @@
+"""Counts the rows of one source on one worker: the fast path, TFRecord files of tf.Examples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from components.vocabulary_gen.counting import BatchCounts, CountBatch, batch_counts, examples_counter
+from components.vocabulary_gen.gathering import Gathered
+from components.vocabulary_gen.plan import CountedFeature, CountingPlan
+from components.vocabulary_gen.reading import (
+    PARSE_ERRORS,
+    error_reason,
+    find_dtypes,
+    first_wide_row,
+    record_batches,
+    vet_rows,
+)
+from components.vocabulary_gen.transforming import SavedTransform
+from embedding_core.config import TokenDtype
+from embedding_core.errors import DataError, EmbeddingError
+
+__all__ = ["BATCH_SIZE", "Features", "FileCounter", "check_width", "with_dtypes"]
+
+BATCH_SIZE = 16384
+"""Rows counted at a time: from 16384 on a larger batch makes no difference to the speed."""
+
+Features = tuple[CountedFeature, ...]
+
+
+def with_dtypes(plan: CountingPlan, dtypes: Mapping[str, TokenDtype]) -> Features:
+    """The features with the dtypes found for their raw columns; string where a column has no value at all."""
+    return tuple(
+        feature
+        if feature.column.after_transform
+        else dataclasses.replace(
+            feature, column=dataclasses.replace(feature.column, dtype=dtypes.get(feature.column.name, "string"))
+        )
+        for feature in plan.features
+    )
+
+
+class FileCounter:
+    """Counts TFRecord files of tf.Examples; graph functions are traced once for all files with the same dtypes."""
+
+    def __init__(self, plan: CountingPlan) -> None:
+        self._plan = plan
+        self._counters: dict[Features, CountBatch] = {}
+        self._transform = SavedTransform(plan.transform_graph) if plan.transform_graph else None
+        if self._transform is not None:
+            self._transform.load()
+
+    def count(self, path: str) -> Gathered:
+        """Count one file; what makes the whole file useless is a problem among the facts, not an exception."""
+        gathered = Gathered(self._plan, path)
+        try:
+            self._count(path, gathered)
+        except EmbeddingError as error:
+            gathered.set_problem(str(error))
+        return gathered
+
+    def _count(self, path: str, gathered: Gathered) -> None:
+        raw = {feature.column.name for feature in self._plan.features if not feature.column.after_transform}
+        dtypes = find_dtypes(path, raw) if raw else {}
+        features = with_dtypes(self._plan, {column: dtype for column, (dtype, _) in dtypes.items()})
+        for feature in features:
+            if feature.column.after_transform:
+                gathered.add_dtype(feature.name, feature.column.dtype, "Transform's output")
+            elif feature.column.name in dtypes:
+                dtype, row = dtypes[feature.column.name]
+                gathered.add_dtype(feature.name, dtype, f"file {path!r}, row {row}")
+        counting = _Counting(path, features, self._counter(features), gathered)
+        first_row = 0
+        for batch in record_batches(path, BATCH_SIZE):
+            counting.add(batch, first_row, vet=self._transform is not None and self._transform.needs_vetting)
+            first_row += int(batch.shape[0])
+
+    def _counter(self, features: Features) -> CountBatch:
+        if features not in self._counters:
+            transform = self._transform.of_examples if self._transform is not None else None
+            self._counters[features] = examples_counter(features, transform)
+        return self._counters[features]
+
+
+class _Counting:
+    """The counting of one file."""
+
+    def __init__(self, path: str, features: Features, count: CountBatch, gathered: Gathered) -> None:
+        self._path = path
+        self._features = features
+        self._count = count
+        self._gathered = gathered
+        private = any(feature.column.private for feature in features)
+        self._reason = "TensorFlow refuses it" if private else "TensorFlow refuses it: {}"
+
+    def add(self, records: tf.Tensor, first_row: int, *, vet: bool) -> None:
+        """Count a batch; a batch that does not parse is read again row by row."""
+        if not vet:
+            try:
+                self._add(records, first_row)
+                return
+            except PARSE_ERRORS:
+                pass
+        vetted = vet_rows(self._path, first_row, records.numpy(), self._features)
+        self._gathered.add_bad(vetted.bad)
+        self._add_or_split(vetted.good)
+
+    def _add(self, records: tf.Tensor, first_row: int) -> None:
+        counts = list(batch_counts(self._features, self._count(records)))
+        for feature, batch in counts:
+            check_width(feature, batch, self._path, records, first_row)
+        self._gathered.add_batch(int(records.shape[0]), counts)
+
+    def _add_or_split(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Count rows that the protobuf parser accepts, setting aside those that TensorFlow refuses all the same."""
+        if not rows:
+            return
+        try:
+            self._add(tf.constant([record for _, record in rows]), rows[0][0])
+        except PARSE_ERRORS as error:
+            if len(rows) == 1:
+                self._gathered.add_bad({rows[0][0]: self._reason.format(error_reason(error))})
+                return
+            self._add_or_split(rows[: len(rows) // 2])
+            self._add_or_split(rows[len(rows) // 2 :])
+
+
+def check_width(
+    feature: CountedFeature, counts: BatchCounts, source: str, records: tf.Tensor | None = None, first_row: int = 0
+) -> None:
+    """Refuse lists in a column that the configuration says holds one value.
+
+    Raises:
+      DataError: it does hold a list; the row is named where the records are given.
+    """
+    if feature.multivalent is not False or counts.widest <= 1:
+        return
+    where = repr(source)
+    if records is not None and not feature.column.after_transform:
+        where += f", row {first_row + first_wide_row(records.numpy(), feature.column.name)}"
+    raise DataError(
+        f"feature {feature.name!r}: column {feature.column.name!r} holds up to {counts.widest} values in {where}, but "
+        "`multivalent` is false: set it to true, or write one value per row."
+    )

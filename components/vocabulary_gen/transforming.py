@@ -1,0 +1,92 @@
+"""The columns of Transform's output, for features that are counted `after_transform`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_transform as tft
+
+from components.vocabulary_gen.plan import CountedFeature, CountingPlan
+from embedding_core.config import TokenDtype
+from embedding_core.errors import DataError
+from embedding_core.tokens import Values
+
+__all__ = ["SavedTransform", "plan_after_transform", "raw_schema"]
+
+_TOKEN_DTYPES: dict[tf.DType, TokenDtype] = {tf.string: "string", tf.int64: "int64", tf.float32: "float32"}
+
+
+class SavedTransform:
+    """The saved transform, loaded when it is first applied.
+
+    Attributes:
+      needs_vetting: whether rows must pass the protobuf parser first: Transform's inputs hold a float
+        column of variable length, and a malformed list of such a column can end the process inside
+        TensorFlow's parser.
+    """
+
+    def __init__(self, transform_graph: str) -> None:
+        self._output = tft.TFTransformOutput(transform_graph)
+        self._spec = self._output.raw_feature_spec()
+        self.needs_vetting = any(
+            isinstance(feature, (tf.io.VarLenFeature, tf.io.RaggedFeature, tf.io.SparseFeature))
+            and feature.dtype == tf.float32
+            for feature in self._spec.values()
+        )
+
+    @functools.cached_property
+    def _layer(self) -> tf.Module:
+        return self._output.transform_features_layer()
+
+    def load(self) -> None:
+        """Load the graph; call it outside of any graph function, whose own it would become."""
+        _ = self._layer
+
+    def _parse(self, records: tf.Tensor) -> dict[str, Values]:
+        parsed: dict[str, Values] = tf.io.parse_example(records, self._spec)
+        return parsed
+
+    def of_examples(self, records: tf.Tensor) -> Mapping[str, Values]:
+        """Transform's output for serialized tf.Examples [B]; a graph function."""
+        return self.of_columns(self._parse(records))
+
+    def of_columns(self, columns: Mapping[str, Values]) -> Mapping[str, Values]:
+        """Transform's output for its raw columns."""
+        transformed: Mapping[str, Values] = self._layer(dict(columns))
+        return transformed
+
+
+def raw_schema(plan: CountingPlan) -> Any:
+    """Schema of the raw columns that Transform reads; None where no feature needs Transform."""
+    return None if plan.transform_graph is None else tft.TFTransformOutput(plan.transform_graph).raw_metadata.schema
+
+
+def plan_after_transform(plan: CountingPlan) -> CountingPlan:
+    """Give the columns `after_transform` the dtypes that Transform's output has.
+
+    Raises:
+      DataError: Transform's output has no such column, or one that cannot be counted.
+      ConfigError: a string separator for numbers.
+    """
+    if plan.transform_graph is None or not any(feature.column.after_transform for feature in plan.features):
+        return dataclasses.replace(plan, transform_graph=None)
+    spec = tft.TFTransformOutput(plan.transform_graph).transformed_feature_spec()
+    dtypes = {name: _TOKEN_DTYPES[feature.dtype] for name, feature in spec.items()}
+    features = tuple(
+        _with_dtype(feature, dtypes) if feature.column.after_transform else feature for feature in plan.features
+    )
+    return dataclasses.replace(plan, features=features)
+
+
+def _with_dtype(feature: CountedFeature, dtypes: Mapping[str, TokenDtype]) -> CountedFeature:
+    column = feature.column
+    if column.name not in dtypes:
+        raise DataError(
+            f"feature {feature.name!r}: Transform's output has no column {column.name!r}: it has "
+            f"{', '.join(sorted(dtypes))}; return it from `preprocessing_fn`, or name another."
+        )
+    return dataclasses.replace(feature, column=dataclasses.replace(column, dtype=dtypes[column.name]))
