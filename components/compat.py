@@ -10,6 +10,9 @@ from tfx.components.example_gen.component import FileBasedExampleGen
 from tfx.components.example_gen.driver import FileBasedDriver
 from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME
 
+# Its reading of blessings and model paths, and how it marks a PushedModel, are what other tools look at.
+from tfx.components.pusher.executor import Executor as PusherExecutor
+
 # The local runner's parts: `LocalDagRunner` itself neither says which node runs nor which was cached.
 from tfx.dsl.compiler.constants import PIPELINE_RUN_ID_PARAMETER_NAME
 from tfx.orchestration import metadata
@@ -25,6 +28,7 @@ __all__ = [
     "FileBasedExampleGen",
     "IrBasedRunner",
     "Launcher",
+    "PusherExecutor",
     "metadata",
     "runner_utils",
     "substitute_runtime_parameter",
