@@ -10,9 +10,8 @@ while it trains) and ``eval.parquet`` (later purchases, label 1, and as many dra
 
     CustomerID, StockCode   who, and which item
     Country                 of the customer
-    Period                  month of the invoice
+    Period                  month of the invoice: what sells changes with the season
     History                 items of the customer's earlier invoices, latest first, separated by spaces
-    Weight                  of the row in training: halves with every `--half-life` days of age
     label, split            1 or 0; "train" or "eval"
 
 An evaluation row says only what was known on the evening before the first evaluation day: its country, period
@@ -24,9 +23,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
-import datetime
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +40,7 @@ FIRST_EVALUATION_DAY = "2011-11-01"
 _COLUMNS = ("InvoiceNo", "StockCode", "InvoiceDate", "CustomerID", "Country")
 _SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("CustomerID", "StockCode", "Country", "Period", "History")]
-    + [("Weight", pa.float32()), ("label", pa.int64()), ("split", pa.string())]
+    + [("label", pa.int64()), ("split", pa.string())]
 )
 
 
@@ -144,28 +141,15 @@ def _latest(items: dict[str, None], length: int) -> str:
     return " ".join(list(reversed(items))[:length])
 
 
-def _row(purchase: Purchase, item: str, known: _Known, weight: float, label: int, split: str) -> tuple[object, ...]:
-    return purchase.customer, item, known.country, known.period, known.history, weight, label, split
-
-
-def _weights(train: Iterable[Purchase], first_evaluation_day: str, half_life: float) -> Callable[[Purchase], float]:
-    """A function from a purchase to the weight of its age; the mean over `train` is 1."""
-    end = datetime.date.fromisoformat(first_evaluation_day)
-
-    def weight(purchase: Purchase) -> float:
-        age = (end - datetime.date.fromisoformat(purchase.date[:10])).days
-        return float(0.5 ** (age / half_life))
-
-    mean = float(np.mean([weight(purchase) for purchase in train]))
-    return lambda purchase: weight(purchase) / mean
+def _row(purchase: Purchase, item: str, known: _Known, label: int, split: str) -> tuple[object, ...]:
+    return purchase.customer, item, known.country, known.period, known.history, label, split
 
 
 def prepare(
     purchases: Sequence[Purchase],
     *,
     first_evaluation_day: str = FIRST_EVALUATION_DAY,
-    history_length: int = 50,
-    half_life: float = math.inf,
+    history_length: int = 100,
 ) -> tuple[pa.Table, pa.Table]:
     """The training rows and the evaluation rows: positives, then negatives in the same order.
 
@@ -174,7 +158,6 @@ def prepare(
       first_evaluation_day: "YYYY-MM-DD"; earlier purchases are for training. Of the later ones those count
         whose customer and item occur in the earlier ones.
       history_length: how many distinct items of earlier invoices a row's history holds at most.
-      half_life: days after which a training row weighs half; infinity weighs all alike.
 
     Raises:
       DataError: no purchase lies before, or no usable one after the first evaluation day.
@@ -192,11 +175,10 @@ def prepare(
             "must be some; choose another first evaluation day."
         )
     before, final = _known_over_time(train, history_length)
-    weight = _weights(train, first_evaluation_day, half_life)
-    rows = [_row(bought, bought.item, before[bought.invoice], weight(bought), 1, "train") for bought in train]
-    pairs = [_row(bought, bought.item, final[bought.customer], 1.0, 1, "eval") for bought in test]
+    rows = [_row(bought, bought.item, before[bought.invoice], 1, "train") for bought in train]
+    pairs = [_row(bought, bought.item, final[bought.customer], 1, "eval") for bought in test]
     for bought, drawn in zip(test, draw_negatives(train, len(test)), strict=True):
-        pairs.append(_row(bought, drawn, final[bought.customer], 1.0, 0, "eval"))
+        pairs.append(_row(bought, drawn, final[bought.customer], 0, "eval"))
     return _table(rows), _table(pairs)
 
 
@@ -206,18 +188,27 @@ def _table(rows: Sequence[tuple[object, ...]]) -> pa.Table:
 
 
 def baselines(train: pa.Table, pairs: pa.Table) -> dict[str, float]:
-    """AUC over the evaluation pairs of scorers that learn nothing: popularity, and it plus "bought before"."""
+    """AUC over the evaluation pairs of scorers that count and learn nothing.
+
+    The popularity of an item is how often it was bought, in all training rows or in their last month.
+    """
     from sklearn.metrics import roc_auc_score
 
     items, customers = pairs["StockCode"].to_pylist(), pairs["CustomerID"].to_pylist()
     counts = collections.Counter(train["StockCode"].to_pylist())
     bought = set(zip(train["CustomerID"].to_pylist(), train["StockCode"].to_pylist(), strict=True))
     popularity = np.array([counts[item] for item in items])
+    last = train.filter(pc.equal(train["Period"], pc.max(train["Period"])))
+    recent_counts = collections.Counter(last["StockCode"].to_pylist())
+    recent = np.array([recent_counts[item] for item in items])
     before = np.array([pair in bought for pair in zip(customers, items, strict=True)])
     label = pairs["label"].to_numpy()
     return {
         "popularity": float(roc_auc_score(label, popularity)),
         "log1p(popularity) + 3 * bought before": float(roc_auc_score(label, np.log1p(popularity) + 3 * before)),
+        "log1p(popularity of the last month) + 3 * bought before": float(
+            roc_auc_score(label, np.log1p(recent) + 3 * before)
+        ),
     }
 
 
@@ -226,8 +217,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("source", type=Path, help="folder with the daily *.csv.gz files")
     parser.add_argument("destination", type=Path, help="folder for train.parquet and eval.parquet")
     parser.add_argument("--first-evaluation-day", default=FIRST_EVALUATION_DAY, help="default: %(default)s")
-    parser.add_argument("--history-length", type=int, default=50, help="items at most; default: %(default)s")
-    parser.add_argument("--half-life", type=float, default=math.inf, help="in days; default: all rows weigh alike")
+    parser.add_argument("--history-length", type=int, default=100, help="items at most; default: %(default)s")
     return parser.parse_args(arguments)
 
 
@@ -238,7 +228,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         read_purchases(given.source),
         first_evaluation_day=given.first_evaluation_day,
         history_length=given.history_length,
-        half_life=given.half_life,
     )
     given.destination.mkdir(parents=True, exist_ok=True)
     for name, table in (("train", train), ("eval", pairs)):
