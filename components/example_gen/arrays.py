@@ -38,7 +38,7 @@ def normal(column: pa.Array) -> pa.Array:
 def _list(column: pa.Array) -> pa.Array:
     kept = column.flatten()
     values = normal(kept)
-    if is_list(values.type):
+    if is_list(kept.type):
         raise UnsupportedTypeError(str(column.type))
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     valid = values.is_valid().to_numpy(zero_copy_only=False)

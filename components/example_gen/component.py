@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pathlib
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ from tfx.types.standard_component_specs import (
 from components.compat import FileBasedExampleGen
 from components.example_gen.driver import Driver
 from components.example_gen.executor import DATA_FORMAT_KEY, SETTINGS_KEY, Executor
+from components.example_gen.files import without_spans
 from components.example_gen.ingest import READERS
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
@@ -75,17 +77,19 @@ class ExampleGen(FileBasedExampleGen):
 
         Args:
           input_base: the folder of the data.
-          pattern: glob of the files under it; without a span the files that match are one data set.
+          pattern: glob of the files under it; may hold {YYYY}, {MM} and {DD}, or {SPAN}. With `spans` in the settings
+            ({"first": ..., "last": ...}, both optional and included) the files of all these spans are read, and
+            otherwise those of one span, as TFX chooses it: the latest, or that of `range_config`.
           data_format: "csv", "tfrecord" or "parquet".
           settings: JSON of the columns, row filters and split, see `components.example_gen.settings.Settings`.
-          range_config: which span to read, where the pattern has one; the latest by default.
+          range_config: which span TFX is to choose.
 
         Raises:
           ConfigError: the format is none of these, or the settings break a rule.
         """
         if data_format not in READERS:
             raise ConfigError(f"`data_format` is {data_format!r}: it must be one of {', '.join(READERS)}.")
-        Settings.from_json(settings)
+        pattern, settings = _with_pattern(pattern, settings)
         spec = ExampleGenSpec(
             **{
                 INPUT_BASE_KEY: input_base,
@@ -104,6 +108,18 @@ class ExampleGen(FileBasedExampleGen):
         )
         # TFX's own constructor takes no further parameters; what is above it builds the component from a spec.
         super(FileBasedExampleGen, self).__init__(spec=spec)
+
+
+def _with_pattern(pattern: str, settings: str) -> tuple[str, str]:
+    """The glob that TFX watches, and the settings checked; where they choose the spans, with the pattern of these."""
+    data = json.loads(settings)
+    if data.get("spans") is None:
+        Settings.from_json(settings)
+        return pattern, settings
+    data["spans"] = {**data["spans"], "pattern": pattern}
+    settings = json.dumps(data)
+    Settings.from_json(settings)
+    return without_spans(pattern), settings
 
 
 def _named_splits() -> Any:

@@ -12,7 +12,9 @@ from tfx.proto import example_gen_pb2
 from tfx.types import standard_component_specs
 
 from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver
-from components.example_gen.reading import find_files
+from components.example_gen.executor import DATA_FORMAT_KEY, SETTINGS_KEY
+from components.example_gen.files import find_files
+from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
 
 __all__ = ["Driver"]
@@ -40,7 +42,8 @@ class Driver(FileBasedDriver):
             resolved[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
         )
         digest = hashlib.sha256()
-        for path in find_files(input_base, config.splits[0].pattern):
+        settings = Settings.from_json(exec_properties[SETTINGS_KEY])
+        for path in find_files(input_base, config.splits[0].pattern, exec_properties[DATA_FORMAT_KEY], settings).files:
             stat = fileio.stat(path)
             digest.update(f"{posixpath.relpath(path, input_base)}\0{stat.length}\0{stat.mtime_nsec}\n".encode())
         resolved[FINGERPRINT_PROPERTY_NAME] += f",files:{digest.hexdigest()[:16]}"

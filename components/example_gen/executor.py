@@ -17,8 +17,9 @@ from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 
+from components.example_gen.files import find_files, group_files
 from components.example_gen.ingest import ingest
-from components.example_gen.reading import find_files, group_files
+from components.example_gen.rows import SHOWN
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally
@@ -56,16 +57,17 @@ class Executor(BaseBeamExecutor):
         examples = artifact_utils.get_single_instance(output_dict[standard_component_specs.EXAMPLES_KEY])
         settings = Settings.from_json(exec_properties[SETTINGS_KEY])
         input_base, pattern = exec_properties[standard_component_specs.INPUT_BASE_KEY], _pattern(exec_properties)
-        groups = group_files(find_files(input_base, pattern))
+        found = find_files(input_base, pattern, exec_properties[DATA_FORMAT_KEY], settings)
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
         fileio.makedirs(staging)
         try:
-            tally = self._ingest(groups, exec_properties, staging)
+            tally = self._ingest(group_files(found.files), exec_properties, staging)
             tally.check(settings, posixpath.join(input_base, pattern))
             _publish(tally, staging, examples)
         finally:
             fileio.rmtree(staging)
-        examples.set_string_custom_property(INGEST_FACT, json.dumps(tally.facts(settings)))
+        facts = {**tally.facts(settings), "files_ignored": found.ignored[:SHOWN]}
+        examples.set_string_custom_property(INGEST_FACT, json.dumps(facts))
 
     def _ingest(self, groups: Sequence[Sequence[str]], exec_properties: dict[str, Any], staging: str) -> Tally:
         work = beam.ParDo(_Ingest(exec_properties[DATA_FORMAT_KEY], exec_properties[SETTINGS_KEY], staging))

@@ -1,12 +1,10 @@
-"""Files: found, opened, unpacked and grouped, wherever TFX's file systems reach; damage has the file's name."""
+"""Files opened and unpacked, wherever TFX's file systems reach; damage is reported with the file's name."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
 import io
-import os
-import posixpath
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -17,13 +15,10 @@ from tfx.dsl.io import fileio
 from components.example_gen.settings import nearest
 from embedding_core.errors import DataError
 
-__all__ = ["check_columns", "find_files", "group_files", "open_file", "open_unpacked", "reading"]
+__all__ = ["check_columns", "open_file", "open_unpacked", "reading"]
 
 _GZIP = b"\x1f\x8b"
 _BUFFER = 1 << 20
-# Bytes of text or records that one worker takes at a time, and what a packed byte counts for.
-_GROUP_BYTES = 64 << 20
-_UNPACKED = {".gz": 6, ".parquet": 4}
 
 
 class _Raw(io.RawIOBase):
@@ -78,39 +73,6 @@ def reading(path: str) -> Iterator[None]:
         raise DataError(f"{path} is truncated or damaged ({error}): write it again.") from error
     except (OSError, tf.errors.OpError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-
-
-def find_files(input_base: str, pattern: str) -> list[str]:
-    """The files that match, sorted.
-
-    Raises:
-      DataError: the folder does not exist, or no file matches.
-    """
-    full = posixpath.join(input_base, pattern)
-    with reading(full):
-        files = sorted(str(path) for path in fileio.glob(full) if not fileio.isdir(path))
-        if files:
-            return files
-        folder = posixpath.dirname(full)
-        if not any(sign in folder for sign in "*?[{") and not fileio.isdir(folder):
-            raise DataError(f"the folder {folder!r} does not exist: give the path of the data (here {full!r}).")
-        known = fileio.listdir(folder) if fileio.isdir(folder) else []
-    hint = nearest(posixpath.basename(full), map(str, known)) if known else "the folder is empty."
-    raise DataError(f"no file matches {full!r}: {hint}")
-
-
-def group_files(files: Sequence[str]) -> list[list[str]]:
-    """Consecutive files in groups of about 64 MB unpacked (estimated): the same files give the same groups."""
-    groups: list[list[str]] = [[]]
-    size = 0
-    for path in files:
-        if size >= _GROUP_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(path)
-        with reading(path):
-            size += fileio.stat(path).length * _UNPACKED.get(os.path.splitext(path)[1], 1)
-    return groups
 
 
 def check_columns(path: str, found: Sequence[str], needed: Sequence[str]) -> None:

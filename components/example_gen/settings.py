@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 from components.example_gen.values import instant
 from embedding_core.errors import ConfigError
 
-__all__ = ["ColumnSplit", "HashSplit", "RowFilter", "Settings", "Split", "TimeSplit", "nearest"]
+__all__ = ["ColumnSplit", "HashSplit", "RowFilter", "Settings", "Spans", "Split", "TimeSplit", "nearest"]
 
 Kind: TypeAlias = Literal["token", "float"]
 _RULES = ("present", "equals", "not_equals", "in", "matches", "not_matches", "min", "max")
@@ -22,7 +22,8 @@ _RULES = ("present", "equals", "not_equals", "in", "matches", "not_matches", "mi
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a name that is not among the known ones: the nearest of them, or else the first ten."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1) or [n for n in names if n.casefold() == name.casefold()][:1]
+    same = [one for one in names if one.casefold() == name.casefold()]
+    close = same or difflib.get_close_matches(name, names, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
     return f"there are {', '.join(map(repr, names[:10]))}{', ...' if len(names) > 10 else ''}."
@@ -165,6 +166,41 @@ class TimeSplit:
         return (self.column,)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spans:
+    """The spans that are read, where the pattern of the files has {YYYY}, {MM} and {DD}, or {SPAN}.
+
+    Attributes:
+      pattern: the pattern of the files, with its placeholders.
+      first: the first span (a day as its ordinal, see `datetime.date.toordinal`).
+      last: the last span, included.
+    """
+
+    pattern: str
+    first: int = 0
+    last: int = 1 << 62
+
+    @classmethod
+    def from_bounds(cls, pattern: str, first: Any = None, last: Any = None) -> Spans:
+        """The spans from `first` to `last`, both included: ISO dates, or numbers for {SPAN}; None is open.
+
+        Raises:
+          ConfigError: the pattern has no placeholders, or a bound is none of its kind.
+        """
+        by_date = all(part in pattern for part in ("{YYYY}", "{MM}", "{DD}"))
+        if by_date == ("{SPAN}" in pattern):
+            raise ConfigError(f"`spans` need {{YYYY}}, {{MM}} and {{DD}}, or {{SPAN}}, in the pattern {pattern!r}.")
+        bounds: dict[str, int] = {}
+        for name, value in (("first", first), ("last", last)):
+            try:
+                if value is not None:
+                    bounds[name] = datetime.date.fromisoformat(value).toordinal() if by_date else int(value)
+            except (TypeError, ValueError) as error:
+                kind = "a date such as '2011-11-01'" if by_date else "a whole number"
+                raise ConfigError(f"`{name}` of the spans is {value!r}: it must be {kind}.") from error
+        return cls(pattern=pattern, **bounds)
+
+
 Split: TypeAlias = HashSplit | ColumnSplit | TimeSplit
 _SPLITS: Mapping[str, type[Any]] = {"hash": HashSplit, "column": ColumnSplit, "time": TimeSplit}
 
@@ -180,6 +216,7 @@ class Settings:
       allowed_bad_rate: share of the rows read that may be set aside as bad, 0 to 1.
       seed: of the hash split and of the order of rows.
       passthrough: keep all other columns too (CSV: as tokens; TFRecord: each record as it is).
+      spans: which spans are read; None leaves it to TFX, which reads the latest.
 
     Raises:
       ConfigError: a value breaks its rule.
@@ -191,6 +228,7 @@ class Settings:
     allowed_bad_rate: float = 0.0
     seed: int = 0
     passthrough: bool = False
+    spans: Spans | None = None
 
     def __post_init__(self) -> None:
         for name, kind in self.columns.items():
@@ -221,6 +259,7 @@ class Settings:
             data["columns"] = dict(data.get("columns") or {})
             data["row_filters"] = tuple(rule for entry in data.get("row_filters") or () for rule in _filters(entry))
             data["split"] = _split(dict(data.get("split") or {"by": "hash"}))
+            data["spans"] = None if data.get("spans") is None else Spans.from_bounds(**data["spans"])
         except (json.JSONDecodeError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise

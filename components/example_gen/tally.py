@@ -62,7 +62,8 @@ class Tally:
             for split, count in counts.items():
                 mine[split] += count
         for name, kinds in other.kinds.items():
-            self.kinds[name] = {**kinds, **self.kinds.get(name, {})}
+            for kind, place in kinds.items():
+                self.kinds.setdefault(name, {}).setdefault(kind, place)
 
     def to_json(self) -> str:
         """The counts as JSON; `from_json` gives equal ones."""

@@ -1,43 +1,194 @@
-import json
+import collections
+import csv
+import gzip
 import pathlib
+import shutil
 
 import pytest
 import tfx
-from tfx.proto import example_gen_pb2
-from tfx.types import standard_artifacts
-from tfx.utils import proto_utils
 
-from components.example_gen.executor import Executor
 from embedding_core.errors import DataError
 
 pytestmark = pytest.mark.tfx
 
 TAXI = pathlib.Path(tfx.__file__).parent / "examples/chicago_taxi_pipeline/data/simple"
 RETAIL = pathlib.Path(__file__).parents[4] / "shared/data/online_retail"
-BEAM = ["--direct_running_mode=in_memory"]
+HALF = {"by": "hash", "eval_fraction": 0.5}
+SIDES = {"by": "column", "column": "side", "train": ["train"], "eval": ["eval"]}
 
 
-def run(folder, out, settings, data_format="csv", pattern="*", beam=()):
-    examples = standard_artifacts.Examples()
-    examples.uri = str(out)
-    config = example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="data", pattern=pattern)])
-    properties = {
-        "input_base": str(folder),
-        "input_config": proto_utils.proto_to_json(config),
-        "data_format": data_format,
-        "settings": json.dumps(settings),
-    }
-    Executor(Executor.Context(beam_pipeline_args=[*BEAM, *beam])).Do({}, {"examples": [examples]}, properties)
-    return examples
-
-
-def test_taxi_is_split(tmp_path):
-    artifact = run(
-        TAXI,
-        tmp_path,
-        {"columns": {"company": "token", "fare": "float"}, "split": {"by": "hash", "eval_fraction": 0.3}},
+def test_taxi_is_split(ingest):
+    columns = {"company": "token", "fare": "float", "pickup_community_area": "token"}
+    output = ingest(TAXI, columns=columns, split={"by": "hash", "eval_fraction": 0.3})
+    assert output.facts["rows_read"] == output.facts["rows_kept"] == 15002
+    assert output.facts["splits"]["eval"] == pytest.approx(0.3 * 15002, rel=0.04)
+    rows = output.rows("train") + output.rows("eval")
+    written = collections.Counter(
+        tuple(row.get(name, [b""])[0].decode() for name in ("company", "pickup_community_area")) for row in rows
     )
-    facts = json.loads(artifact.get_string_custom_property("ingest"))
-    print(json.dumps(facts, indent=1))
-    assert facts["rows_read"] == facts["rows_kept"] == 15002
-    assert 0.28 < facts["splits"]["eval"] / 15002 < 0.32
+    with open(TAXI / "data.csv", newline="") as file:
+        given = [(row["company"], row["pickup_community_area"], float(row["fare"])) for row in csv.DictReader(file)]
+    assert written == collections.Counter(row[:2] for row in given)
+    assert sum(row["fare"][0] for row in rows) == pytest.approx(sum(row[2] for row in given))
+
+
+def test_taxi_is_the_same_bytes_again(ingest, tmp_path):
+    settings = {"columns": {"company": "token"}, "split": HALF}
+    first = ingest(TAXI, out=tmp_path / "1", **settings)
+    again = ingest(TAXI, out=tmp_path / "2", mode="multi_threading", **settings)
+    assert first.files() == again.files()
+    assert first.files() != ingest(TAXI, out=tmp_path / "3", seed=1, **settings).files()
+
+
+def test_split_does_not_depend_on_files_order_or_columns_kept(ingest, write, tmp_path):
+    rows = [(str(i), str(i % 7)) for i in range(400)]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    write("\n".join(map(",".join, [("id", "x"), *rows])), "one/a.csv")
+    write(gzip.compress("\n".join(f"{x},{i}" for i, x in [("id", "x"), *rows[300:]]).encode()), "two/1.csv.gz")
+    write("\n".join(map(",".join, [("id", "x"), *rows[:300]])), "two/2.csv")
+    one = ingest(tmp_path / "one", out=tmp_path / "o1", columns={"id": "token"}, split=HALF)
+    two = ingest(tmp_path / "two", out=tmp_path / "o2", columns={"id": "token", "x": "float"}, split=HALF)
+    assert {row["id"][0] for row in one.rows("eval")} == {row["id"][0] for row in two.rows("eval")}
+
+
+def test_rows_of_one_key_stay_together(ingest, write):
+    write("user,item\n" + "\n".join(f"{i % 20},{i}" for i in range(200)))
+    output = ingest(columns={"user": "token"}, split={**HALF, "key": "user"})
+    users = [{row["user"][0] for row in output.rows(split)} for split in ("train", "eval")]
+    assert len(users[0] | users[1]) == 20
+    assert not users[0] & users[1]
+
+
+def test_text_stays_as_it_is(ingest, write):
+    texts = ["0017", "17850.0", " x ", "caffè", "NA", "1e3"]
+    write("id,side\n" + "\n".join(f"{text},{side}" for text in texts for side in ("train", "eval")))
+    output = ingest(columns={"id": "token"}, split=SIDES)
+    assert {row["id"][0].decode() for row in output.rows("train")} == set(texts)
+
+
+def test_quoted_fields_hold_commas_quotes_and_lines(ingest, write):
+    write('id,side\r\n"a,b\nc ""d""",train\r\nx,eval\r\n')
+    assert ingest(columns={"id": "token"}, split=SIDES).rows("train") == [{"id": [b'a,b\nc "d"']}]
+
+
+def test_missing_values_are_no_feature(ingest, write):
+    write("a,b,side\n,nan,train\nx,1.5,train\ny,2,eval\n")
+    output = ingest(columns={"a": "token", "b": "float"}, split=SIDES)
+    assert sorted(output.rows("train"), key=len) == [{}, {"a": [b"x"], "b": [1.5]}]
+    assert output.facts["columns"]["a"] == {"kind": "bytes", "present": {"train": 1, "eval": 1}}
+
+
+def test_filters_leave_out_and_count(ingest, write):
+    write("id,x,side\nC1,5,train\n2,5,train\n3,-1,train\n4,7,eval\n,7,eval\n")
+    filters = [{"column": "id", "present": True, "not_matches": "^C"}, {"column": "x", "min": 0, "max": 7}]
+    output = ingest(columns={"id": "token"}, row_filters=filters, split=SIDES)
+    assert output.values("id") == [[b"2"], [b"4"]]
+    assert [entry["rows"] for entry in output.facts["filtered"]] == [1, 1, 1, 0]
+
+
+def test_time_splits(ingest, write):
+    write("t,id\n2011-10-31 23:59:59,a\n2011-11-01,b\n2011-11-01T00:00:00+02:00,c\n1320105600,d\n1320105599999,e\n")
+    output = ingest(columns={"id": "token"}, split={"by": "time", "column": "t", "before": "2011-11-01"})
+    assert sorted(row["id"][0] for row in output.rows("train")) == [b"a", b"c", b"e"]
+    assert sorted(row["id"][0] for row in output.rows("eval")) == [b"b", b"d"]
+
+
+def test_rows_in_neither_split_are_counted(ingest, write):
+    write("id,side\na,train\nb,eval\nc,test\nd,\n")
+    assert ingest(columns={"id": "token"}, split=SIDES).facts["in_neither_split"] == 2
+
+
+def test_bad_rows_are_set_aside_up_to_the_allowed_rate(ingest, write):
+    path = write(b'id,x,side\n1,2,train\n2\n"3"x,1,train\n\xff,1,eval\n5,abc,eval\n6,inf,eval\n7,1,eval\n')
+    output = ingest(columns={"id": "token", "x": "float"}, split=SIDES, allowed_bad_rate=0.8)
+    assert output.values("id") == [[b"1"], [b"7"]]
+    assert output.facts["set_aside"]["rows"] == 5
+    places = [reason.removeprefix(str(path)).split(": ")[0] for reason in output.facts["set_aside"]["first"]]
+    assert sorted(places) == [":3", ":4", ":5", ":6", ":7"]
+
+
+def test_more_bad_rows_than_allowed_are_one_error(ingest, write, tmp_path):
+    path = write("id,x,side\n1,2,train\n" + "2,x,eval\n" * 9)
+    with pytest.raises(DataError, match=rf"9 of 10 rows.*\n  {path}:3: column 'x': 'x' is no number") as error:
+        ingest(columns={"id": "token", "x": "float"}, split=SIDES, allowed_bad_rate=0.5)
+    assert "while running" not in str(error.value)
+    assert not list((tmp_path / "out").rglob("*.gz"))
+    assert not list((tmp_path / "out").rglob(".staging*"))
+
+
+def test_unclosed_quote_counts_the_lines_it_swallows(ingest, write):
+    write('id,side\n1,train\n"2,eval\n3,eval\n4,eval\n')
+    with pytest.raises(DataError, match=r"3 of 4 rows.*\n.*data.csv:3: malformed CSV: unexpected end of data"):
+        ingest(columns={"id": "token"}, split=SIDES)
+
+
+BAD_FILES = {
+    "no header": (b"", r"data.csv has no header"),
+    "header only": (b"id,side\n", r"none of the 1 file\(s\) holds a row.*data.csv"),
+    "absent column": (b"ID,side\n1,train\n", r"data.csv: there is no column 'id': did you mean 'ID'\?"),
+    "column twice": (b"id,id,side\n1,1,train\n", r"data.csv: column 'id' stands 2 times"),
+    "header not UTF-8": (b"id,\xff,side\n1,1,train\n", r"data.csv:1: the header holds bytes that are not UTF-8"),
+    "cut off": (gzip.compress(b"id,side\n" + b"1,train\n2,eval\n" * 999)[:-20], r"data.csv is truncated or damaged"),
+    "no split": (b"id,side\n1,train\n", r"no row is left for the eval split; 1 rows read"),
+    "empty column": (b"id,side\n,train\n1,eval\n", r"column 'id' is empty in all 1 rows of the train split"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_file_is_one_clear_error(case, ingest, write):
+    content, expected = BAD_FILES[case]
+    write(content)
+    with pytest.raises(DataError, match=expected):
+        ingest(columns={"id": "token"}, split=SIDES)
+
+
+def test_files_that_are_no_data_are_ignored_and_named(ingest, write):
+    write("id,side\n1,train\n2,eval\n")
+    ignored = [str(write("x", name)) for name in ("README.md", "_SUCCESS")]
+    output = ingest(columns={"id": "token"}, split=SIDES)
+    assert (output.facts["files"], output.facts["files_ignored"]) == (1, ignored)
+
+
+def test_spans_are_read_from_first_to_last(ingest, write):
+    for day in range(1, 5):
+        write(f"id,side\n{day},train\n{day},eval\n", f"2011-10-0{day}.csv")
+    spans = {"pattern": "{YYYY}-{MM}-{DD}.csv", "first": "2011-10-02", "last": "2011-10-03"}
+    output = ingest(pattern="*-*-*.csv", columns={"id": "token"}, split=SIDES, spans=spans)
+    assert {row["id"][0] for row in output.rows("train")} == {b"2", b"3"}
+
+
+def test_no_match_names_what_is_there(ingest, write, tmp_path):
+    write("x", "trips.csv")
+    with pytest.raises(DataError, match=r"no file matches .*trip\.csv': did you mean 'trips.csv'\?"):
+        ingest(pattern="trip.csv", columns={"id": "token"})
+    with pytest.raises(DataError, match="nowhere' does not exist"):
+        ingest(tmp_path / "nowhere", columns={"id": "token"})
+
+
+def test_a_filter_that_leaves_nothing_is_named(ingest, write):
+    write("id,side\n1,train\n2,eval\n")
+    with pytest.raises(DataError, match=r"no row is left.*2 left out by `id matches \"x\"`"):
+        ingest(columns={"id": "token"}, row_filters=[{"column": "id", "matches": "x"}], split=SIDES)
+
+
+def test_an_earlier_attempt_is_replaced(ingest, write, tmp_path):
+    write("id,side\n1,train\n2,eval\n")
+    stale = tmp_path / "out/examples/Split-train/data_tfrecord-00000-of-00009.gz"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"half")
+    assert sorted(ingest(columns={"id": "token"}, split=SIDES).files()) == [
+        f"Split-{split}/data_tfrecord-00000-of-00001.gz" for split in ("eval", "train")
+    ]
+
+
+@pytest.mark.skipif(not RETAIL.is_dir(), reason="the Online Retail files are not here")
+def test_online_retail_days(ingest, tmp_path):
+    for day in ("2011-10-30", "2011-10-31", "2011-11-01"):
+        shutil.copy(RETAIL / f"{day}.csv.gz", tmp_path)
+    filters = [{"column": "CustomerID", "present": True}, {"column": "InvoiceNo", "not_matches": "^C"}]
+    split = {"by": "time", "column": "InvoiceDate", "before": "2011-11-01"}
+    output = ingest(columns={"CustomerID": "token", "Quantity": "float"}, row_filters=filters, split=split)
+    assert output.facts["files"] == 3
+    assert all(row["CustomerID"][0].endswith(b".0") for row in output.rows("train"))
+    assert all(output.facts["splits"].values())

@@ -1,0 +1,77 @@
+import json
+import pathlib
+
+import pytest
+
+
+class Output:
+    """What the executor wrote: counts, and examples per split as dicts."""
+
+    def __init__(self, artifact):
+        self.artifact = artifact
+        self.folder = pathlib.Path(artifact.uri)
+        self.facts = json.loads(artifact.get_string_custom_property("ingest"))
+
+    def files(self):
+        return {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in self.folder.rglob("*.gz")}
+
+    def rows(self, split):
+        import tensorflow as tf
+
+        files = sorted(map(str, (self.folder / f"Split-{split}").iterdir()))
+        return [as_dict(data) for data in tf.data.TFRecordDataset(files, "GZIP").as_numpy_iterator()]
+
+    def values(self, column):
+        return sorted((row.get(column) for split in ("train", "eval") for row in self.rows(split)), key=repr)
+
+
+def as_dict(data):
+    import tensorflow as tf
+
+    example = tf.train.Example.FromString(data)
+    kinds = {name: value.WhichOneof("kind") for name, value in example.features.feature.items()}
+    return {name: list(getattr(example.features.feature[name], kind).value) for name, kind in kinds.items()}
+
+
+@pytest.fixture
+def ingest(tmp_path):
+    """Run the executor over a folder; keyword arguments are settings."""
+    import apache_beam as beam
+    from tfx.proto import example_gen_pb2
+    from tfx.types import standard_artifacts
+    from tfx.utils import proto_utils
+
+    from components.example_gen.executor import Executor
+
+    def run(folder=tmp_path, *, data_format="csv", pattern="*", out=None, mode="in_memory", **settings):
+        examples = standard_artifacts.Examples()
+        examples.uri = str(out or tmp_path / "out" / "examples")
+        config = example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="data", pattern=pattern)])
+        properties = {
+            "input_base": str(folder),
+            "input_config": proto_utils.proto_to_json(config),
+            "data_format": data_format,
+            "settings": json.dumps(settings),
+        }
+        options = [
+            "--runner=DirectRunner",
+            f"--direct_running_mode={mode}",
+            f"--direct_num_workers={1 + (mode != 'in_memory')}",
+        ]
+        context = Executor.Context(make_beam_pipeline_fn=lambda: beam.Pipeline(argv=options))
+        Executor(context).Do({}, {"examples": [examples]}, properties)
+        return Output(examples)
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file of the data; returns its path."""
+
+    def put(content, name="data.csv"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return put

@@ -1,0 +1,96 @@
+import json
+import os
+
+import pytest
+
+from embedding_core.errors import ConfigError, DataError
+
+pytestmark = pytest.mark.tfx
+
+SETTINGS = json.dumps({"columns": {"id": "token"}, "split": {"by": "column", "column": "side"}})
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a pipeline of ExampleGen alone; returns the states of its executions so far."""
+    from ml_metadata.proto import metadata_store_pb2
+    from tfx import v1 as tfx
+    from tfx.orchestration import metadata
+
+    from components.example_gen import ExampleGen
+
+    connection = metadata.sqlite_metadata_connection_config(str(tmp_path / "metadata.sqlite"))
+
+    def go(settings=SETTINGS, pattern="*.csv"):
+        pipeline = tfx.dsl.Pipeline(
+            pipeline_name="test",
+            pipeline_root=str(tmp_path / "root"),
+            components=[ExampleGen(str(tmp_path / "data"), pattern, "csv", settings)],
+            enable_cache=True,
+            metadata_connection_config=connection,
+        )
+        tfx.orchestration.LocalDagRunner().run(pipeline)
+        with metadata.Metadata(connection) as store:
+            executions = store.store.get_executions()
+            return [metadata_store_pb2.Execution.State.Name(one.last_known_state) for one in executions]
+
+    (tmp_path / "data").mkdir()
+    return go
+
+
+def write(tmp_path, text, name="a.csv"):
+    path = tmp_path / "data" / name
+    path.write_text(text)
+    return path
+
+
+def test_only_changed_files_or_settings_run_again(run, tmp_path):
+    path = write(tmp_path, "id,side\n1,train\n2,eval\n")
+    assert run() == ["COMPLETE"]
+    assert run() == ["COMPLETE", "CACHED"]
+    changed = os.stat(path).st_mtime_ns
+    write(tmp_path, "id,side\n1,train\n3,eval\n")
+    os.utime(path, ns=(changed, changed + 1000))  # as large as before, within the same second
+    assert run()[2:] == ["COMPLETE"]
+    assert run(json.dumps({**json.loads(SETTINGS), "seed": 1}))[3:] == ["COMPLETE"]
+    assert sorted(os.listdir(tmp_path / "root/ExampleGen/examples/1")) == ["Split-eval", "Split-train"]
+
+
+def test_bad_data_leaves_nothing(run, tmp_path):
+    write(tmp_path, "id,side\n1,train\n2\n")
+    with pytest.raises(DataError, match=r"1 of 2 rows .*\n  .*a.csv:3: 1 field, the header has 2"):
+        run()
+    assert not list((tmp_path / "root").rglob("*.gz"))
+
+
+def test_no_file_is_an_error_before_anything_runs(run, tmp_path):
+    with pytest.raises(DataError, match=r"no file matches '.*/data/\*.csv': it is empty"):
+        run()
+
+
+def test_spans_become_a_glob(tmp_path):
+    from components.example_gen import ExampleGen
+
+    settings = json.dumps({**json.loads(SETTINGS), "spans": {"first": "2011-10-01"}})
+    component = ExampleGen(str(tmp_path), "{YYYY}-{MM}-{DD}.csv", "csv", settings)
+    assert component.exec_properties["input_config"].splits[0].pattern == "*-*-*.csv"
+    assert json.loads(component.exec_properties["settings"])["spans"]["pattern"] == "{YYYY}-{MM}-{DD}.csv"
+
+
+def test_unknown_format_is_refused(tmp_path):
+    from components.example_gen import ExampleGen
+
+    with pytest.raises(ConfigError, match="`data_format` is 'json': it must be one of csv, tfrecord, parquet"):
+        ExampleGen(str(tmp_path), "*", "json", SETTINGS)
+
+
+def test_compiles_for_kfp(tmp_path):
+    from tfx import v1 as tfx
+
+    from components.example_gen import ExampleGen
+
+    pipeline = tfx.dsl.Pipeline("test", str(tmp_path), components=[ExampleGen(str(tmp_path), "*", "csv", SETTINGS)])
+    config = tfx.orchestration.experimental.KubeflowV2DagRunnerConfig(default_image="image")
+    runner = tfx.orchestration.experimental.KubeflowV2DagRunner(config, output_dir=str(tmp_path))
+    compiled = runner.run(pipeline, write_out=False)
+    assert compiled["pipelineSpec"]["root"]["dag"]["tasks"]["ExampleGen"]["inputs"]["parameters"]["settings"]

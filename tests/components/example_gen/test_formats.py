@@ -1,0 +1,199 @@
+import datetime
+import decimal
+import gzip
+import zlib
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from embedding_core.errors import DataError
+
+pytestmark = pytest.mark.tfx
+
+SIDES = {"by": "column", "column": "side"}
+
+
+@pytest.fixture
+def write_parquet(tmp_path):
+    def put(name="data.parquet", **columns):
+        parquet.write_table(pa.table(columns), tmp_path / name)
+
+    return put
+
+
+@pytest.fixture
+def write_records(tmp_path):
+    """Write tf.Examples (dicts of lists) or raw bytes as one TFRecord file."""
+    import tensorflow as tf
+
+    def feature(values):
+        if isinstance(values[0], bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        if isinstance(values[0], int):
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+
+    def example(row):
+        return tf.train.Example(features=tf.train.Features(feature={k: feature(v) for k, v in row.items()}))
+
+    def put(rows, name="data.tfrecord.gz"):
+        path = tmp_path / name
+        with tf.io.TFRecordWriter(str(path), "GZIP" if name.endswith("gz") else "") as writer:
+            for row in rows:
+                writer.write(row if isinstance(row, bytes) else example(row).SerializeToString())
+        return path
+
+    return put
+
+
+def test_parquet_types(ingest, write_parquet):
+    day = datetime.datetime(2011, 11, 1, 8, 26)
+    write_parquet(
+        side=pa.array(["train", "eval"]).dictionary_encode(),
+        text=["a", None],
+        whole=pa.array([1 << 40, None]),
+        real=[17850.0, float("nan")],
+        flag=[True, None],
+        words=[["x", None, "y"], []],
+        moment=[day, None],
+        day=[day.date(), None],
+        price=[decimal.Decimal("1.50"), None],
+        dense=pa.array([7, None]),
+    )
+    names = ["side", "text", "whole", "real", "flag", "words", "moment", "day", "price"]
+    columns = {**dict.fromkeys(names, "token"), "dense": "float"}
+    output = ingest(data_format="parquet", columns=columns, split=SIDES)
+    assert output.rows("train") == [
+        {
+            "side": [b"train"],
+            "text": [b"a"],
+            "whole": [1 << 40],
+            "real": [17850.0],
+            "flag": [1],
+            "words": [b"x", b"y"],
+            "moment": [b"2011-11-01 08:26:00"],
+            "day": [b"2011-11-01"],
+            "price": [1.5],
+            "dense": [7.0],
+        }
+    ]
+    assert output.rows("eval") == [{"side": [b"eval"]}]
+
+
+def test_parquet_filters_and_splits_by_type(ingest, write_parquet):
+    days = [datetime.datetime(2011, 10, 31), datetime.datetime(2011, 11, 1), None]
+    write_parquet(t=days[:2] * 2, id=[1, 2, 3, 4], x=[0.5, 1.5, 2.5, 3.5])
+    filters = [{"column": "id", "in": [1, 2, "3"]}, {"column": "x", "max": 2.5}]
+    split = {"by": "time", "column": "t", "before": "2011-11-01"}
+    output = ingest(data_format="parquet", columns={"id": "token"}, row_filters=filters, split=split)
+    assert sorted(row["id"] for row in output.rows("train")) == [[1], [3]]
+    assert output.rows("eval") == [{"id": [2]}]
+
+
+def test_parquet_token_that_float32_cannot_hold_is_refused(ingest, write_parquet):
+    write_parquet(id=[1.0, 16777217.0], side=["train", "eval"])
+    with pytest.raises(DataError, match=r"data.parquet, row 2: 16777217.0 of token column 'id' needs a float64"):
+        ingest(data_format="parquet", columns={"id": "token"}, split=SIDES)
+
+
+def test_column_of_two_types_is_refused(ingest, write_parquet):
+    write_parquet("1.parquet", id=[1, 2], side=["train", "eval"])
+    write_parquet("2.parquet", id=["1", "2"], side=["train", "eval"])
+    with pytest.raises(DataError, match=r"column 'id' is int64 in .*1.parquet, row 1 and bytes in .*2.parquet, row 1"):
+        ingest(data_format="parquet", columns={"id": "token"}, split=SIDES)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "expected"),
+    [
+        (["a", "b"], "float", "row 1: column 'x' holds text, and the configuration says float"),
+        ([{"a": 1}, {"a": 2}], "token", "row 1: column 'x' is of type struct"),
+        ([[[1]], [[2]]], "token", "row 1: column 'x' is of type list"),
+    ],
+)
+def test_parquet_type_that_does_not_fit_is_refused(ingest, write_parquet, column, kind, expected):
+    write_parquet(x=column, side=["train", "eval"])
+    with pytest.raises(DataError, match=expected):
+        ingest(data_format="parquet", columns={"x": kind}, split=SIDES)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"id,side\n1,train\n"])
+def test_file_that_is_no_parquet_is_named(ingest, write, content):
+    write(content, "data.parquet")
+    with pytest.raises(DataError, match=r"data.parquet is no Parquet file, or is damaged"):
+        ingest(data_format="parquet", columns={"id": "token"}, split=SIDES)
+
+
+@pytest.mark.parametrize("name", ["data.tfrecord", "data.tfrecord.gz"])
+def test_records_keep_their_kinds(ingest, write_records, name):
+    rows = [{"id": [b"a", b"b"], "n": [-5], "x": [0.5], "side": [side]} for side in (b"train", b"eval")]
+    write_records([*rows, {"side": [b"eval"]}], name)
+    output = ingest(data_format="tfrecord", columns=dict.fromkeys(("id", "n"), "token") | {"x": "float"}, split=SIDES)
+    assert output.rows("train") == [{"id": [b"a", b"b"], "n": [-5], "x": [0.5]}]
+    assert {} in output.rows("eval")
+
+
+def test_passthrough_keeps_all_columns(ingest, write_records, write):
+    rows = [{"side": [side], "other": [1, 2]} for side in (b"train", b"eval")]
+    write_records(rows)
+    output = ingest(data_format="tfrecord", columns={}, passthrough=True, split=SIDES)
+    assert output.rows("train") == rows[:1]
+    write("side,other\ntrain,1\neval,2\n")
+    assert ingest(columns={}, passthrough=True, split=SIDES).rows("train") == [{"side": [b"train"], "other": [b"1"]}]
+
+
+def test_split_of_records_does_not_depend_on_the_order_of_features(ingest, write_records, tmp_path):
+    rows = [{"a": [i], "b": [b"%d" % i], "c": [i / 2]} for i in range(200)]
+    evals = []
+    for name, order in (("x", "abc"), ("y", "cba")):
+        (tmp_path / name).mkdir()
+        write_records([{key: row[key] for key in order} for row in rows], f"{name}/data.tfrecord.gz")
+        output = ingest(tmp_path / name, out=tmp_path / f"out{name}", data_format="tfrecord", columns={"a": "token"})
+        evals.append({row["a"][0] for row in output.rows("eval")})
+    assert evals[0] == evals[1]
+
+
+def test_records_that_are_no_examples_are_named(ingest, write_records):
+    path = write_records([{"side": [b"train"]}, b"abc", {"side": [b"eval"]}])
+    with pytest.raises(DataError, match=f"1 of 3 rows.*\n  {path}, record 2: no tf.Example"):
+        ingest(data_format="tfrecord", columns={"side": "token"}, split=SIDES)
+    output = ingest(data_format="tfrecord", columns={"side": "token"}, split=SIDES, allowed_bad_rate=0.4)
+    assert output.facts["set_aside"]["rows"] == 1
+
+
+def test_feature_of_two_kinds_is_refused(ingest, write_records):
+    write_records([{"side": [b"train"], "id": [1]}, {"side": [b"eval"], "id": [b"1"]}])
+    with pytest.raises(DataError, match=r'records 1 to 2: .*feature "id"; a feature must be of one kind'):
+        ingest(data_format="tfrecord", columns={"id": "token"}, split=SIDES)
+
+
+def test_feature_that_is_in_no_record_is_refused(ingest, write_records):
+    write_records([{"side": [b"train"], "Id": [1]}, {"side": [b"eval"]}])
+    with pytest.raises(DataError, match="there is no column 'id' in any row: did you mean 'Id'"):
+        ingest(data_format="tfrecord", columns={"id": "token"}, split=SIDES)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda data: data[:-6], "is cut off within record 2"),
+        (lambda data: data[: len(data) // 2] + b"?" + data[len(data) // 2 + 1 :], "is damaged at record 2"),
+        (lambda data: b"id,side\n1,train\n2,eval\n", "is no TFRecord file, or is damaged at record 1"),
+    ],
+)
+def test_damaged_record_file_is_named(ingest, write_records, damage, expected, packed):
+    path = write_records([{"side": [b"train"]}, {"side": [b"eval"], "id": [b"x" * 99]}], "data.tfrecord")
+    data = damage(path.read_bytes())
+    path.write_bytes(gzip.compress(data) if packed else data)
+    with pytest.raises(DataError, match=f"data.tfrecord {expected}"):
+        ingest(data_format="tfrecord", columns={"side": "token"}, split=SIDES)
+
+
+def test_gzip_cut_off_between_records_is_named(ingest, write_records):
+    path = write_records([{"side": [b"train"]}, {"side": [b"eval"]}], "data.tfrecord")
+    whole = zlib.compressobj(wbits=31)
+    path.write_bytes(whole.compress(path.read_bytes()) + whole.flush(zlib.Z_SYNC_FLUSH))
+    with pytest.raises(DataError, match=r"data.tfrecord is truncated or damaged"):
+        ingest(data_format="tfrecord", columns={"side": "token"}, split=SIDES)
