@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def log_sink(seconds: float = 10.0, log: Callable[[str], None] = _log.info) -> Sink:
-    """A sink that logs a line per task at most every `seconds`, and its last one."""
+    """A sink that logs a line per task at most every `seconds`, and the last one of a task that took longer."""
     started: dict[str, tuple[float, float]] = {}
 
     def sink(state: Report) -> None:
@@ -39,7 +39,7 @@ def log_sink(seconds: float = 10.0, log: Callable[[str], None] = _log.info) -> S
         begun, last = started.get(state.task, (now, now))
         over = state.total is not None and state.done >= state.total
         started[state.task] = (begun, last)
-        if not over and now - last < seconds:
+        if now - last < seconds and not (over and last > begun):
             return
         started[state.task] = (begun, now)
         rate = state.done / (now - begun) if now > begun else 0.0

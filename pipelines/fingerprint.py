@@ -15,12 +15,19 @@ import pipelines.models
 from pipelines.config import PipelineConfig
 from pipelines.config.sources import source_file
 
-__all__ = ["code_fingerprint", "digest_of_files"]
+__all__ = ["code_fingerprint", "digest_of_files", "preprocessing_fingerprint"]
 
 
 def code_fingerprint(config: PipelineConfig) -> str:
     """The digest of `embedding_core`, the models, and the user's own model and preprocessing modules."""
     return digest_of_files([*_sources(embedding_core.__file__), *_sources(pipelines.models.__file__), *_users(config)])
+
+
+def preprocessing_fingerprint(config: PipelineConfig) -> str:
+    """The digest of the module that Transform's function is in, the user's own or ours."""
+    module = (config.preprocessing_fn or "pipelines.preprocessing.preprocessing_fn").rpartition(".")[0]
+    file = source_file(module, config.python_path)
+    return digest_of_files([] if file is None else [file])
 
 
 def digest_of_files(files: Iterable[str]) -> str:

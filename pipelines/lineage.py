@@ -7,19 +7,25 @@ Reads only: the store is opened read-only, and no file of an artifact is touched
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ml_metadata
 from ml_metadata.proto import metadata_store_pb2 as mlmd
+from rich.console import Console
 from rich.tree import Tree
 
 from embedding_core.errors import DataError
+from pipelines.config import load_config
 
-__all__ = ["Execution", "Node", "lineage_tree", "newest_artifact", "open_store", "trace"]
+METADATA_FILE = "metadata.sqlite"  # in the work_dir
+
+__all__ = ["Execution", "Node", "lineage_tree", "main", "newest_artifact", "open_store", "outputs_of", "trace"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,6 +94,12 @@ def newest_artifact(store: Any, type_name: str, *, having: Mapping[str, Any] | N
     return max((artifact.id for artifact in live), default=None)
 
 
+def outputs_of(store: Any, execution_id: int) -> list[int]:
+    """The ids of the artifacts that the execution put out, in order; for a cached one, those taken from the cache."""
+    kinds = (mlmd.Event.OUTPUT, mlmd.Event.DECLARED_OUTPUT)
+    return [event.artifact_id for event in store.get_events_by_execution_ids([execution_id]) if event.type in kinds]
+
+
 def trace(store: Any, artifact_id: int) -> dict[int, Node]:
     """The artifact of that id and everything it was made of, by id, the artifact itself first."""
     nodes: dict[int, Node] = {}
@@ -97,6 +109,28 @@ def trace(store: Any, artifact_id: int) -> dict[int, Node]:
         nodes.update({node.id: node for node in _read_nodes(store, fresh)})
         waiting = [parent for found in fresh for parent in nodes[found].inputs if parent not in nodes]
     return nodes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`tfx-embeddings lineage CONFIG [--version N]`: print what a pushed version was made of.
+
+    Returns:
+      0; every error is raised.
+    """
+    parser = argparse.ArgumentParser(prog="tfx-embeddings lineage", description="What a pushed model was made of.")
+    parser.add_argument("config", metavar="CONFIG", help="the YAML file of the pipeline")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--version", help="the pushed version; the newest by default")
+    given = parser.parse_args(arguments)
+    config = load_config(given.config, given.overrides)
+    store = open_store(os.path.join(config.work_dir, METADATA_FILE))
+    having = {"pushed": 1} if given.version is None else {"pushed": 1, "pushed_version": given.version}
+    pushed = newest_artifact(store, "PushedModel", having=having)
+    if pushed is None:
+        what = "no version" if given.version is None else f"no version {given.version!r}"
+        raise DataError(f"{what} was pushed by the pipeline in {config.work_dir!r}: look into its serving folder.")
+    Console(highlight=False).print(lineage_tree(trace(store, pushed)))
+    return 0
 
 
 def lineage_tree(nodes: Mapping[int, Node]) -> Tree:

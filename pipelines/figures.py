@@ -1,0 +1,172 @@
+"""The figures of a run, read from its artifacts: what `report.py` shows."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.vocabulary import Vocabulary, load_vocabularies
+from pipelines.baselines import compare_with_baselines, inputs_of_run
+from pipelines.config import PipelineConfig
+from pipelines.embedding_pipeline import metadata_path
+from pipelines.lineage import Node, open_store, outputs_of, trace
+from pipelines.report import Report
+from pipelines.runner import NodeRun
+
+__all__ = ["collect_report"]
+
+_MOST_FREQUENT = 5
+
+
+def collect_report(config: PipelineConfig, runs: Sequence[NodeRun]) -> Report:
+    """Read the figures of a finished run and measure the baselines.
+
+    Args:
+      config: of the pipeline.
+      runs: what became of each node, the pusher last.
+    """
+    store = open_store(metadata_path(config))
+    (pushed,) = outputs_of(store, int(runs[-1].execution or 0))
+    lineage = trace(store, pushed)
+    by_type = {node.type: node for node in reversed(lineage.values())}
+    vocabularies = load_vocabularies(by_type["components.Vocabularies"].uri)
+    embedding = _embedding_config(by_type["components.TableConfigs"])
+    scores, rows = compare_with_baselines(
+        inputs_of_run(by_type["ModelRun"].uri, by_type["components.Vocabularies"].uri, by_type["TransformGraph"].uri),
+        train_files=_files(by_type["Examples"], "train"),
+        eval_files=_files(by_type["Examples"], "eval"),
+        model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
+        candidate=config.training.negatives.feature if config.training.negatives else None,
+        counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
+    )
+    history = _json(os.path.join(by_type["ModelRun"].uri, "history.json"))
+    return Report(
+        name=config.name,
+        finished=datetime.datetime.now().isoformat(timespec="seconds"),
+        seconds=sum(run.seconds for run in runs),
+        nodes=[
+            {"node": run.node, "state": run.state, "seconds": run.seconds, "execution": run.execution} for run in runs
+        ],
+        push=_push(lineage[pushed]),
+        quality=[{"scorer": score.scorer, "metrics": dict(score.metrics)} for score in scores],
+        eval_rows=rows,
+        curves=_curves(history),
+        training_note=_training_note(history),
+        parity=_parity(lineage[pushed]),
+        tables=_tables(by_type["components.TableConfigs"], embedding),
+        vocabularies=[_vocabulary(vocabulary) for vocabulary in vocabularies.values()],
+        data=_data(by_type["Examples"]),
+    )
+
+
+def _json(path: str) -> Any:
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _files(examples: Node, split: str) -> list[str]:
+    folder = os.path.join(examples.uri, f"Split-{split}")
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder))
+
+
+def _embedding_config(node: Node) -> EmbeddingConfig:
+    with open(os.path.join(node.uri, "embedding_config.json"), encoding="utf-8") as file:
+        return EmbeddingConfig.from_json(file.read())
+
+
+def _push(node: Node) -> dict[str, Any]:
+    pushed = bool(node.facts.get("pushed"))
+    destination = str(node.facts.get("pushed_destination", ""))
+    return {
+        "pushed": pushed,
+        "version": node.facts.get("pushed_version"),
+        "destination": destination,
+        "reason": node.facts.get("reason", ""),
+        "query": _query(destination) if pushed else "",
+    }
+
+
+def _query(folder: str) -> str:
+    """Two lines of Python that ask the version, with nothing of this project installed."""
+    return (
+        f"import tensorflow as tf; model = tf.saved_model.load({folder!r})\n"
+        'model.signatures["serving_default"](examples=tf.constant([serialized_example]))["probability"]'
+    )
+
+
+def _curves(history: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    def points(entries: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+        return [(entry["step"], entry[key]) for entry in entries if entry.get(key) is not None]
+
+    return {
+        "loss": {"train": points(history["train"], "loss"), "eval": points(history["evals"], "loss")},
+        "auc": {"eval": points(history["evals"], "auc")},
+    }
+
+
+def _training_note(history: Mapping[str, Any]) -> str:
+    facts = ", ".join(f"{key.replace('_', ' ')} {value:,}" for key, value in history["facts"].items() if _plain(value))
+    rates = [entry["rows_per_second"] for entry in history["train"] if entry.get("rows_per_second")]
+    rate = f"; {sorted(rates)[len(rates) // 2]:,.0f} rows/s (median)" if rates else ""
+    return f"{history['seconds']:.1f} s of training{rate}; {facts}"
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _parity(node: Node) -> list[dict[str, Any]]:
+    figures = node.facts.get("parity") or {}
+    return [
+        {"name": name, "difference": float(item["max_abs"]), "tolerance": figures["tolerance"], "rows": item["rows"]}
+        for name, item in figures.get("differences", {}).items()
+    ]
+
+
+def _tables(node: Node, config: EmbeddingConfig) -> list[dict[str, Any]]:
+    plan = _json(os.path.join(node.uri, "plan.json"))["tables"]
+    return [
+        {
+            "name": table.name,
+            "combiner": table.combiner,
+            "optimizer": type(table.optimizer).__name__ if table.optimizer else "default",
+            **plan[table.name],
+        }
+        for table in config.tables
+    ]
+
+
+def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
+    return {
+        "name": vocabulary.name,
+        "size": len(vocabulary),
+        "distinct": vocabulary.distinct,
+        "coverage": vocabulary.coverage,
+        "digest": vocabulary.digest,
+        "sample": [_shown(token.as_py(), vocabulary.private) for token in vocabulary.tokens.slice(0, _MOST_FREQUENT)],
+    }
+
+
+def _shown(token: bytes, private: bool) -> str:
+    """A token as a report may show it: of a private column only a digest."""
+    if private:
+        return f"sha256:{hashlib.sha256(token).hexdigest()[:12]}"
+    return token.decode("utf-8", errors="backslashreplace")
+
+
+def _data(node: Node) -> dict[str, Any]:
+    ingest = node.facts.get("ingest") or {}
+    rows = {
+        "files": ingest.get("files"),
+        "rows read": ingest.get("rows_read"),
+        **{f"rows left out by {item['filter']}": item["rows"] for item in ingest.get("filtered", ())},
+        "rows in neither split": ingest.get("in_neither_split"),
+        "rows set aside as bad": ingest.get("set_aside", {}).get("rows"),
+        **{f"rows of the {split} split": count for split, count in ingest.get("splits", {}).items()},
+    }
+    return {name: f"{count:,}" for name, count in rows.items() if count is not None}
