@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from embedding_core.errors import EmbeddingError
+from pipelines.expected_errors import expected_message
 from pipelines.quiet import load_tensorflow, silence
 
 __all__ = ["app", "main"]
@@ -77,19 +77,12 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(args=given)
     except Exception as error:
-        expected = _expected(error)
+        expected = expected_message(error)
         if expected is None or "--debug" in given:
             traceback.print_exc()
         if expected is not None:
-            typer.echo("\n".join(f"error: {line}" for line in str(expected).splitlines()), err=True)
+            typer.echo("\n".join(f"error: {line}" for line in expected.splitlines()), err=True)
         sys.exit(1)
-
-
-def _expected(error: BaseException | None) -> EmbeddingError | None:
-    """The error that this project raised on purpose, where the given one is it or was raised from it."""
-    while error is not None and not isinstance(error, EmbeddingError):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def sample_weights(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str
     if column is None:
         return {}
     value = one_value(_column(inputs, column), column)
-    rule = f"sample weight {column!r}: a row has no finite weight >= 0; set it, or leave such rows out (row_filters)."
+    rule = f"sample weight `{column}`: a row has no finite weight >= 0; set it, or leave such rows out (row_filters)."
     return {"sample_weight": _checked(value, tf.math.is_finite(value) & (value >= 0), rule)}
 
 
@@ -110,8 +110,8 @@ def checked_label(value: tf.Tensor, name: str) -> tf.Tensor:
     """The label as float32, where a missing (NaN) one or one outside [0, 1] is an error when the row is read."""
     value = tf.cast(value, tf.float32)
     rule = (
-        f"label {name!r}: a row has none, or one outside [0, 1]; mend the data, or leave such rows out by "
-        f"row_filters: [{{column: {name}, present: true}}]."
+        f"label `{name}`: a row has none, or one outside 0 to 1; mend the data, or leave such rows out by a row filter "
+        "(column, present: true)."
     )
     return _checked(value, (value >= 0) & (value <= 1), rule)  # NaN is in no range
 
@@ -137,7 +137,7 @@ def fill_missing(tensor: Any, default: Any, column: str, *, dtype: tf.DType | No
     tensor = tf.cast(tensor, dtype) if dtype is not None else tensor
     if not isinstance(tensor, tf.SparseTensor):
         return tf.reshape(tensor, [-1, 1])
-    rule = f"column {column!r}: a row has several values where one is expected; make it a multivalent feature."
+    rule = f"column `{column}`: a row has several values where one is expected; make it a multivalent feature."
     indices = _checked(tensor.indices, tensor.indices[:, 1] < 1, rule)
     shape = tf.stack([tensor.dense_shape[0], 1])
     dense = tf.sparse.to_dense(tf.SparseTensor(indices, tensor.values, shape), default_value=default)
@@ -153,6 +153,6 @@ def _column(inputs: Inputs, column: str) -> Any:
 
 
 def _checked(value: tf.Tensor, good: tf.Tensor, message: str) -> tf.Tensor:
-    """The value, where computing it checks that all is good."""
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [message])]):
+    """The value, where computing it checks that all is good; `pipelines.expected_errors` finds the message again."""
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [f"DataError: {message}"])]):
         return tf.identity(value)

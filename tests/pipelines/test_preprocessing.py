@@ -110,7 +110,7 @@ def test_label_and_weight_are_passed_on(graph):
 
 def test_missing_label_is_an_error_when_the_row_is_read(graph):
     rows = [*ROWS[:3], {**ROWS[3], "bought": []}]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="label 'bought'"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="label `bought`"):
         graph.transform_raw_features(_raw(rows))
 
 
@@ -128,14 +128,14 @@ def test_label_alone_needs_no_dense_feature():
 
 @pytest.mark.parametrize("value", [2.0, -1.0, math.nan])
 def test_label_outside_0_to_1_is_an_error(value):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="'y'"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`y`"):
         preprocessing.checked_label(tf.constant([[value]]), "y")
 
 
 @pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])
 def test_sample_weight_that_is_no_weight_is_an_error(value):
     config = {"sample_weight_column": "w"}
-    with pytest.raises(tf.errors.InvalidArgumentError, match="'w'"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`w`"):
         preprocessing.sample_weights({"w": tf.constant([value])}, config)
 
 

@@ -1,0 +1,40 @@
+"""Finds the error that this project raised on purpose inside the errors that others wrapped around it.
+
+An orchestrator chains exceptions, Beam puts a worker's traceback into the text of another error, and
+TensorFlow reports a failed check of a graph (see `pipelines.preprocessing`) with the text of the check.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from embedding_core.errors import EmbeddingError
+
+__all__ = ["expected_message"]
+
+_KINDS = "Config|Data|Vocabulary|Checkpoint|Engine|Parity"
+_IN_TRACEBACK = re.compile(rf"^embedding_core\.errors\.(?:{_KINDS})Error: (.+)$", re.MULTILINE)
+_WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # what Beam adds to the message
+_IN_ASSERTION = re.compile(rf"assertion failed: \[(?:{_KINDS})Error: ([^\]\n]+)\]")
+
+
+def expected_message(error: BaseException) -> str | None:
+    """The message for the user, or None where the error is none that this project foresaw."""
+    for one in _chain(error):
+        if isinstance(one, EmbeddingError):
+            return _WHILE_RUNNING.sub("", str(one))
+    for one in _chain(error):
+        text = str(one)
+        found = _IN_ASSERTION.search(text) or next(reversed(list(_IN_TRACEBACK.finditer(text))), None)
+        if found:
+            return _WHILE_RUNNING.sub("", found.group(1))
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
