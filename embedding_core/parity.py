@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from embedding_core.errors import ParityError
 
-__all__ = ["Difference", "ParityReport", "compare", "score_in_fresh_process", "score_signatures"]
+__all__ = ["Difference", "Inputs", "ParityReport", "compare", "score_in_fresh_process", "score_signatures"]
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Inputs: TypeAlias = Sequence[bytes] | Mapping[str, Any]
@@ -204,10 +204,13 @@ def _run(command: list[str], model: str, timeout: float) -> None:
 
 
 def _last_line(text: str) -> str:
-    """The line of a traceback that names the error, or the last one that says anything."""
+    """The lines of a traceback that name the error: the exception, and TensorFlow's message behind it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    return (named or lines or ["it said nothing; it was killed, or crashed."])[-1]
+    named = [number for number, line in enumerate(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    if not named:
+        return lines[-1] if lines else "it said nothing; it was killed, or crashed."
+    told = [line for line in lines[named[-1] + 1 :] if not line.startswith(("[[", "Detected", "<stack"))]
+    return " ".join([lines[named[-1]], *told[:1]])
 
 
 def _write(signature: str, inputs: Inputs, folder: Path) -> None:

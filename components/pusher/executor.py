@@ -8,7 +8,6 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from tfx import types
@@ -40,7 +39,6 @@ PARITY_ROWS_KEY = "parity_rows"
 PARITY_SPLIT_KEY = "parity_split"
 PUSHED_MODEL_KEY = "pushed_model"
 
-PARITY_FILE = "assets.extra/parity.json"
 
 _log = logging.getLogger(__name__)
 
@@ -91,26 +89,27 @@ class Executor(PusherExecutor):
         input_dict: dict[str, list[types.Artifact]],
         properties: Mapping[str, Any],
     ) -> tuple[Publication, Proof]:
-        """Export into `folder`, compare, publish; nothing is published unless all agree."""
+        """Export into `folder` and publish a copy; it gets its version only where it agrees with training."""
         rows = _rows(input_dict, properties)
-        _report(1, "exporting")
-        proof = _proof(folder, self.GetModelPath(input_dict), trained, rows, float(properties[TOLERANCE_KEY]))
-        if not proof.report.passed:
-            raise _NotPushedError(proof.report.reason, proof.to_dict())
-        _write_json(os.path.join(folder, PARITY_FILE), proof.to_dict())
-        _report(3, "publishing")
-        facts = {"parity": proof.to_dict(), "vocabularies": dict(trained.digests)}
+        tolerance = float(properties[TOLERANCE_KEY])
+        measured: list[Proof] = []
+
+        def check(copy: str) -> dict[str, Any]:
+            _report(2, "comparing with training")
+            measured.append(prove(copy, self.GetModelPath(input_dict), trained, rows, tolerance))
+            if not measured[0].report.passed:
+                raise ParityError(measured[0].report.reason)
+            _report(3, "publishing")
+            return {"parity": measured[0].to_dict(), "vocabularies": dict(trained.digests)}
+
+        keep_last = properties.get(KEEP_LAST_KEY)
         try:
-            published = publish(
-                folder,
-                properties[PUSH_DESTINATION_KEY],
-                check=proof.check_copy,
-                facts=facts,
-                keep_last=properties.get(KEEP_LAST_KEY),
-            )
-        except ParityError as error:
-            raise _NotPushedError(str(error), proof.to_dict()) from error
-        return published, proof
+            _report(1, "exporting")
+            trained.export(folder)
+            published = publish(folder, properties[PUSH_DESTINATION_KEY], check=check, keep_last=keep_last)
+        except (CheckpointError, ParityError) as error:  # not finite, does not load or score, or over tolerance
+            raise _NotPushedError(str(error), measured[0].to_dict() if measured else None) from error
+        return published, measured[0]
 
     def _refuse(self, pushed: types.Artifact, reason: str, figures: Mapping[str, Any] | None = None) -> None:
         """Nothing is pushed, and the artifact says why."""
@@ -129,15 +128,6 @@ class _NotPushedError(Exception):
 
 def _report(done: int, what: str) -> None:
     progress.report("prove and push", done, 4, unit="steps", detail=what)
-
-
-def _proof(folder: str, evaluated: str, trained: Trained, rows: list[bytes], tolerance: float) -> Proof:
-    try:
-        trained.export(folder)
-        _report(2, "comparing with training")
-        return prove(folder, evaluated, trained, rows, tolerance)
-    except (CheckpointError, ParityError) as error:  # values that are not finite; a model that does not load or score
-        raise _NotPushedError(str(error)) from error
 
 
 def _sources(input_dict: Mapping[str, list[types.Artifact]]) -> Sources:
@@ -170,11 +160,6 @@ def _one_digest(digests: Mapping[str, str]) -> str:
     """One sha256 over all vocabularies, names included."""
     lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
     return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def _write_json(path: str, value: Any) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps(value, indent=2, sort_keys=True))
 
 
 def _clear(folder: str) -> None:

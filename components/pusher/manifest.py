@@ -14,7 +14,16 @@ from typing import Any
 
 from embedding_core.errors import CheckpointError
 
-__all__ = ["MANIFEST", "content_digest", "copy_with_manifest", "file_digests", "sync", "sync_tree", "verify_manifest"]
+__all__ = [
+    "MANIFEST",
+    "content_digest",
+    "copy_files",
+    "file_digests",
+    "sync",
+    "sync_tree",
+    "verify_manifest",
+    "write_manifest",
+]
 
 MANIFEST = "assets.extra/manifest.json"
 _BLOCK = 1 << 22
@@ -48,22 +57,40 @@ def content_digest(files: Mapping[str, Mapping[str, Any]]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def copy_with_manifest(source: Path, target: Path, facts: Mapping[str, Any]) -> str:
-    """Copy a model into a new folder, with a manifest of what was read; returns the content digest.
+def copy_files(source: Path, target: Path) -> dict[str, dict[str, Any]]:
+    """Copy a model into a new folder, and read it back.
 
     Args:
       source: folder of a SavedModel.
       target: folder to copy into; it must exist and be empty.
-      facts: JSON values that the manifest says besides the files (vocabularies, parity figures).
+
+    Returns:
+      The digests of the files, as `file_digests` gives them.
+
+    Raises:
+      CheckpointError: what was written is not what was read.
     """
     files = {}
     for name in _files(source):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         files[name] = _digest(source / name, copy_to=target / name)
+    if files != file_digests(target):
+        raise CheckpointError(f"the copy of {str(source)!r} is not what was read: check the disk, and push again.")
+    return files
+
+
+def write_manifest(folder: Path, files: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
+    """Write the manifest of a folder; returns the content digest.
+
+    Args:
+      folder: of the copied model.
+      files: digests of its files.
+      facts: JSON values that the manifest says besides the files (vocabularies, parity figures).
+    """
     digest = content_digest(files)
-    manifest = target / MANIFEST
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    manifest.write_text(json.dumps({"digest": digest, "facts": dict(facts), "files": files}, indent=2, sort_keys=True))
+    path = folder / MANIFEST
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"digest": digest, "facts": facts, "files": files}, indent=2, sort_keys=True))
     return digest
 
 

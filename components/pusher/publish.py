@@ -4,7 +4,7 @@ TF Serving takes any folder with a numeric name for a version, complete or not, 
 given last::
 
     .push-<id>.lock   held (flock) as long as the pusher lives; who can take it may sweep
-    .push-<id>/       the copy: files, manifest, fsync, then the caller's check loads this very copy
+    .push-<id>/       the copy: files, read back; the caller's check loads this very copy; manifest, fsync
     <version>/        the same folder after one rename, under the folder's lock
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from components.pusher.manifest import copy_with_manifest, sync, sync_tree, verify_manifest
+from components.pusher.manifest import copy_files, sync, sync_tree, write_manifest
 from embedding_core.errors import ConfigError
 
 __all__ = ["Publication", "publish", "sweep", "versions"]
@@ -53,8 +53,7 @@ def publish(
     source: str | os.PathLike[str],
     base: str | os.PathLike[str],
     *,
-    check: Callable[[str], None],
-    facts: Mapping[str, Any] | None = None,
+    check: Callable[[str], Mapping[str, Any]],
     keep_last: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Publication:
@@ -66,8 +65,8 @@ def publish(
     Args:
       source: folder of a SavedModel.
       base: folder that holds the versions; made where absent. It must be on a file system with rename.
-      check: called with the path of the hidden copy before it gets its number; raises to stop the push.
-      facts: JSON values for the manifest.
+      check: called with the path of the hidden copy before it gets its number: returns JSON values for the
+        manifest, or raises to stop the push.
       keep_last: how many of the newest versions to keep, or None for all.
       clock: seconds since 1970.
 
@@ -82,10 +81,9 @@ def publish(
     root.mkdir(parents=True, exist_ok=True)
     sweep(root)
     with _hidden_folder(root) as copy:
-        digest = copy_with_manifest(Path(source), copy, facts or {})
-        verify_manifest(copy)
+        files = copy_files(Path(source), copy)
+        digest = write_manifest(copy, files, check(str(copy)))
         sync_tree(copy)
-        check(str(copy))
         version = _give_number(copy, root, clock)
     if keep_last is not None:
         _remove_old(root, keep_last)

@@ -30,13 +30,13 @@ from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError
 from embedding_core.tokens import parse_spec
 
-__all__ = ["MISSING_INT", "Columns", "DenseInputs", "RawColumns", "input_name"]
+__all__ = ["MISSING", "MISSING_INT", "Columns", "DenseInputs", "RawColumns", "input_name"]
 
 MISSING_INT = -(2**63)
 Raw: TypeAlias = "dict[str, Any]"
 
 _DTYPES = {"string": tf.string, "int64": tf.int64, "float32": tf.float32}
-_MISSING = {tf.string: "", tf.int64: MISSING_INT, tf.float32: float("nan")}
+MISSING = {tf.string: "", tf.int64: MISSING_INT, tf.float32: float("nan")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,14 +177,14 @@ def _safe(feature: Any) -> Any:
 
 
 def _with_default(feature: tf.io.FixedLenFeature) -> tf.io.FixedLenFeature:
-    default = np.full(feature.shape, _MISSING[feature.dtype])
+    default = np.full(feature.shape, MISSING[feature.dtype])
     return feature._replace(default_value=default.tolist())
 
 
 def _mask(value: tf.Tensor) -> tf.Tensor:
     if value.dtype == tf.float32:
         return ~tf.math.is_nan(value)
-    return tf.not_equal(value, tf.constant(_MISSING[value.dtype], value.dtype))
+    return tf.not_equal(value, tf.constant(MISSING[value.dtype], value.dtype))
 
 
 def _present(value: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:

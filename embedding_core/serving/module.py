@@ -16,7 +16,7 @@ from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.serving.inputs import Columns, DenseInputs, RawColumns
 from embedding_core.tokens import tokens_of
 
-__all__ = ["ServingModule", "only"]
+__all__ = ["ServingModule", "columns_of", "only", "require_model_inputs"]
 
 _CPU = "/device:CPU:0"
 _ROWS_PER_CHECK = 1 << 20
@@ -27,6 +27,19 @@ def only(config: EmbeddingConfig, features: Iterable[str]) -> EmbeddingConfig:
     kept = tuple(config.feature(name) for name in features)
     used = {feature.table for feature in kept}
     return EmbeddingConfig(tables=tuple(table for table in config.tables if table.name in used), features=kept)
+
+
+def columns_of(config: EmbeddingConfig, dense: DenseInputs | None, *, with_dense: bool = True) -> Columns:
+    """The raw columns of a model: those of its features, and those that its dense inputs are computed from.
+
+    Args:
+      config: the features.
+      dense: where dense inputs, and columns `after_transform`, come from.
+      with_dense: False leaves out what only dense inputs need.
+    """
+    chosen = [_column_of(feature) for feature in config.features]
+    needed = dense is not None and (with_dense or any(column.after_transform for column in chosen))
+    return Columns(chosen, dense.spec if dense is not None and needed else {})
 
 
 class ServingModule(tf.Module):
@@ -74,9 +87,7 @@ class ServingModule(tf.Module):
 
     def columns(self, features: Iterable[str], *, dense: bool = True) -> Columns:
         """The raw columns that some features, and the dense inputs where asked for, are read from."""
-        chosen = [_column_of(self._config.feature(name)) for name in features]
-        with_transform = self._dense is not None and (dense or any(column.after_transform for column in chosen))
-        return Columns(chosen, self._dense.spec if self._dense is not None and with_transform else {})
+        return columns_of(only(self._config, features), self._dense, with_dense=dense)
 
     def inputs_of(self, raw: RawColumns, features: Iterable[str]) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """Activations by feature, `[B, dim]` or `[B, L, dim]`, and dense inputs by name, `[B, 1]`."""

@@ -33,7 +33,8 @@ def base(tmp_path):
 
 
 def passes(path):
-    verify_manifest(path)
+    assert os.path.exists(f"{path}/saved_model.pb")
+    return {"why": 1}
 
 
 def hidden(base):
@@ -41,7 +42,7 @@ def hidden(base):
 
 
 def test_publish_copies_every_file_and_says_so(model, base):
-    published = publish(model, base, check=passes, facts={"why": 1}, clock=lambda: 100.5)
+    published = publish(model, base, check=passes, clock=lambda: 100.5)
     assert published.version == 100
     manifest = verify_manifest(published.path)
     assert sorted(manifest["files"]) == ["assets/v.txt", "saved_model.pb", "variables/data"]
@@ -79,7 +80,7 @@ def test_publish_failed_check_leaves_everything_as_it_was(model, base):
 
 def test_publish_check_sees_the_copy_before_it_has_a_number(model, base):
     seen = []
-    publish(model, base, check=lambda path: seen.append((os.path.basename(path)[:6], versions(base))))
+    publish(model, base, check=lambda path: seen.append((os.path.basename(path)[:6], versions(base))) or {})
     assert seen == [(".push-", [])]
 
 
@@ -124,6 +125,7 @@ model, base, times, die = sys.argv[1:]
 def check(path):
     if die == "yes":
         os.kill(os.getpid(), signal.SIGKILL)
+    return {}
 for _ in range(int(times)):
     print(publish(model, base, check=check, clock=lambda: 100).version)
 """
@@ -144,7 +146,7 @@ def test_publish_killed_leaves_no_version_and_is_swept(model, base):
 
 def test_sweep_spares_the_living(model, base):
     swept = []
-    publish(model, base, check=lambda path: swept.append((sweep(base), os.path.exists(path))))
+    publish(model, base, check=lambda path: swept.append((sweep(base), os.path.exists(path))) or {})
     assert swept == [(0, True)]
 
 
@@ -168,3 +170,38 @@ def test_publish_from_several_processes_at_once(model, base):
     assert sorted(numbers) == list(range(100, 132)) == versions(base)
     assert bad == []
     assert hidden(base) == []
+
+
+DIES_AT = """
+import os, sys
+from components.pusher.publish import publish
+model, base, limit = sys.argv[1:]
+left = [int(limit)]
+def hook(event, arguments):
+    if event.startswith(("os.", "shutil.", "fcntl.")) or event == "open":
+        left[0] -= 1
+        if not left[0]:
+            os._exit(9)
+publish(model, base, check=lambda path: {}, keep_last=1)  # once without the hook: everything is imported
+sys.addaudithook(hook)
+publish(model, base, check=lambda path: {}, keep_last=1)
+"""
+
+
+def test_publish_dying_at_any_file_operation_leaves_whole_versions(model, tmp_path):
+    """Every place where the process can die between two operations on files, one after the other."""
+    died = 0
+    for limit in range(1, 1000):
+        base = tmp_path / str(limit)
+        command = [sys.executable, "-c", DIES_AT, str(model), str(base), str(limit)]
+        code = subprocess.run(command, env={**os.environ, "PYTHONPATH": os.getcwd()}, check=False).returncode
+        assert versions(base) != []
+        assert all(verify_manifest(base / str(version)) for version in versions(base))
+        newest = versions(base)[-1]
+        assert publish(model, base, check=passes, keep_last=1).version > newest
+        assert hidden(base) == []
+        assert len(versions(base)) == 1
+        if code == 0:
+            break
+        died += 1
+    assert died > 30
