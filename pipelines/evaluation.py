@@ -15,8 +15,8 @@ _LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
 def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.EvalConfig:
     """What the Evaluator computes, and what the model must reach to be blessed.
 
-    The model is judged by its `serving_default` signature, so by what will be served; label and weight
-    come from its `transform_labels` signature.
+    Thresholds hold for all rows together; slices are shown, and bless nothing. The model is judged by its
+    `serving_default` signature, so by what will be served; label and weight come from its `transform_labels`.
 
     Args:
       config: the configuration.
@@ -51,7 +51,11 @@ def _metric(evaluation: Evaluation, name: str, has_baseline: bool) -> tfma.Metri
     threshold = evaluation.thresholds.get(name)
     if threshold is None:
         return tfma.MetricConfig(class_name=name)
-    return tfma.MetricConfig(class_name=name, threshold=_threshold(name, threshold, has_baseline))
+    # A plain `threshold` would hold for every slice too, down to one row of a rare value.
+    overall = tfma.PerSliceMetricThreshold(
+        slicing_specs=[tfma.SlicingSpec()], threshold=_threshold(name, threshold, has_baseline)
+    )
+    return tfma.MetricConfig(class_name=name, per_slice_thresholds=[overall])
 
 
 def _threshold(name: str, threshold: Threshold, has_baseline: bool) -> tfma.MetricThreshold:

@@ -49,15 +49,15 @@ def test_thresholds_bound_the_metric_and_its_change(config):
         baseline="latest",
     )
     auc, loss = eval_config(chosen, has_baseline=True).metrics_specs[0].metrics
-    assert auc.threshold.value_threshold.lower_bound.value == 0.8
-    assert loss.threshold.change_threshold.direction == tfma.MetricDirection.LOWER_IS_BETTER
-    assert loss.threshold.change_threshold.absolute.value == -0.01
+    assert auc.per_slice_thresholds[0].threshold.value_threshold.lower_bound.value == 0.8
+    assert loss.per_slice_thresholds[0].threshold.change_threshold.direction == tfma.MetricDirection.LOWER_IS_BETTER
+    assert loss.per_slice_thresholds[0].threshold.change_threshold.absolute.value == -0.01
 
 
 def test_improvement_is_left_out_without_a_baseline(config):
     chosen = config(metrics=["AUC"], thresholds={"AUC": {"min_improvement": 0}}, baseline="latest")
     made = eval_config(chosen)
-    assert not made.metrics_specs[0].metrics[0].threshold.HasField("change_threshold")
+    assert not made.metrics_specs[0].metrics[0].per_slice_thresholds[0].threshold.HasField("change_threshold")
     assert len(made.model_specs) == 1
 
 
