@@ -30,6 +30,8 @@ __all__ = [
 class EmbeddingError(Exception):
     """The root of every error that this project raises on purpose."""
 
+    ag_pass_through = True  # AutoGraph would otherwise replace the class of errors raised inside a tf.function
+
 
 class ConfigError(EmbeddingError, ValueError):
     """A value that the user wrote breaks a rule."""

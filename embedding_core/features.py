@@ -96,13 +96,15 @@ def kind_of(value: object) -> str:
     return "dense" if tf.is_tensor(value) or isinstance(value, tf.Variable) else ""
 
 
-def normal_form(spec: FeatureSpec, value: Any, weight: Any = None) -> NormalForm:
+def normal_form(spec: FeatureSpec, value: Any, weight: Any = None, *, weighted_sequences: bool = False) -> NormalForm:
     """Bring one feature of one batch to the normal form.
 
     Args:
       spec: the feature.
       value: dense ids [B], [B, 1] or [B, .., 1]; sparse ids of rank >= 2, in any order; ragged ids [B, None].
       weight: None, or of the kind and with the indices of `value`.
+      weighted_sequences: whether a sequence may have weights, as in the TPU's engine; the combiner then acts on
+        each place alone.
 
     Raises:
       DataError (ValueError): a kind, type, rank or weight that the feature cannot have.
@@ -114,6 +116,8 @@ def normal_form(spec: FeatureSpec, value: Any, weight: Any = None) -> NormalForm
             "convert it with tf.constant."
         )
     _check_weight(spec, value, kind, weight)
+    if weight is not None and not weighted_sequences:
+        _refuse_sequence_weight(spec, kind, value)
     value = _with_index_dtype(spec, value)
     if kind == "dense":
         return _dense(spec, value)
@@ -122,8 +126,7 @@ def normal_form(spec: FeatureSpec, value: Any, weight: Any = None) -> NormalForm
 
 
 def _check_weight(spec: FeatureSpec, value: Any, kind: str, weight: Any) -> None:
-    sequence = spec.max_sequence_length > 0
-    if kind == "dense" and sequence:
+    if kind == "dense" and spec.max_sequence_length > 0:
         raise DataError(
             f"Feature {spec.path} is a sequence feature but a dense tensor was passed: pass a SparseTensor or "
             "RaggedTensor, or set max_sequence_length to 0."
@@ -137,7 +140,11 @@ def _check_weight(spec: FeatureSpec, value: Any, kind: str, weight: Any) -> None
             f"Weight for {spec.path} is of type {type(weight)} but it does not match type of the input which is "
             f"{type(value)}: build the weights as a {kind} tensor with the indices of the ids."
         )
-    if sequence and not (kind == "sparse" and _rank(value) != 2):
+
+
+def _refuse_sequence_weight(spec: FeatureSpec, kind: str, value: Any) -> None:
+    ignored = kind == "sparse" and _rank(value) != 2  # max_sequence_length counts for two dimensions only
+    if spec.max_sequence_length > 0 and not ignored:
         raise DataError(f"Weight specified for {spec.path}, but this is a sequence feature: pass None as its weight.")
 
 
@@ -257,24 +264,15 @@ def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> Norm
     if isinstance(length, int):
         if length == 1:
             return dataclasses.replace(form, leading=leading)
-        _refuse_sequence_weight(spec, form)
         return dataclasses.replace(_as_sequence(form, _positions(ids), length), leading=leading)
     return _places_at_run_time(form, ids, length, leading)
-
-
-def _refuse_sequence_weight(spec: FeatureSpec, form: NormalForm) -> None:
-    if form.weights is not None:
-        raise DataError(
-            f"Weight specified for {spec.path}, but its output_shape makes it a sequence feature: pass None as its "
-            "weight."
-        )
 
 
 def _places(spec: FeatureSpec, total: int, rows: Any) -> Any:
     """How many output places a ragged row has; an int where the batch is known."""
     message = (
-        f"Output shape set in the FeatureConfig of {spec.path} has {total} elements, which is not a multiple of the "
-        "batch of its ragged input: make the one a multiple of the other."
+        "Output shape set in the FeatureConfig should be the factor of the batch of its input: that of "
+        f"{spec.path} has {total} elements, which is no multiple of the number of ragged rows."
     )
     if isinstance(rows, int):
         if rows == 0 or total % rows:

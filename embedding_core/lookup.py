@@ -13,6 +13,7 @@ from embedding_core.features import FeatureSpec, NormalForm, Quantization, norma
 __all__ = ["combine", "cpu_embedding_lookup", "divisor", "quantized", "row_gradients"]
 
 
+@tf.autograph.experimental.do_not_convert
 def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> Any:
     """Look up and combine the rows of every feature; exportable with an unknown batch.
 

@@ -1,5 +1,7 @@
 """Where tables live and how a step updates them: on this process, or on a TPU, real or simulated."""
 
 from embedding_core.engines.host import HostEngine
+from embedding_core.engines.strategy import SimulatedTPUStrategy, initialize_simulated_tpu, simulated_tpu
+from embedding_core.engines.tpu import TPUEmbedding
 
-__all__ = ["HostEngine"]
+__all__ = ["HostEngine", "SimulatedTPUStrategy", "TPUEmbedding", "initialize_simulated_tpu", "simulated_tpu"]

@@ -88,6 +88,7 @@ class HostEngine:
             for name, optimizer in self._optimizers.items()
         }
 
+    @tf.autograph.experimental.do_not_convert
     def lookup(self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> dict[str, tf.Tensor]:
         """The activations of the features given.
 
@@ -108,6 +109,7 @@ class HostEngine:
             for name, (spec, form) in forms.items()
         }
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(
         self, ids: Mapping[str, Any], gradients: Mapping[str, Any], weights: Mapping[str, Any] | None = None
     ) -> None:

@@ -1,0 +1,109 @@
+"""A strategy over logical CPU devices that stands in for a TPU slice of hosts and cores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import tensorflow as tf
+
+from embedding_core.errors import ConfigError, EngineError
+
+__all__ = ["EmbeddingFeature", "SimulatedTPUStrategy", "initialize_simulated_tpu", "simulated_tpu"]
+
+EmbeddingFeature: TypeAlias = Literal["V1", "V0"]
+
+SPARE_CORES = 8  # logical devices made at the first call, so that other small topologies can follow it
+_lock = threading.Lock()
+
+
+class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
+    """One replica per simulated core, each on a logical CPU device of its own; CPU:0 is the host of them all.
+
+    Attributes:
+      hosts: number of hosts.
+      cores_per_host: number of cores of each.
+      embedding_feature: "V1" where the cores have an embedding engine, "V0" where they have none.
+      embedding_engine: the engine that was built since the last initialization, or None.
+    """
+
+    def __init__(self, hosts: int, cores_per_host: int, embedding_feature: EmbeddingFeature):
+        devices = [f"CPU:{core + 1}" for core in range(hosts * cores_per_host)]
+        super().__init__(devices=devices, cross_device_ops=tf.distribute.ReductionToOneDevice())
+        self.hosts = hosts
+        self.cores_per_host = cores_per_host
+        self.embedding_feature = embedding_feature
+        self.embedding_engine: Any = None
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[Any], Any], options: Any = None
+    ) -> tf.distribute.DistributedDataset:
+        """As on a TPU, `dataset_fn` is called once per host; its dataset yields per-replica batches in turn.
+
+        Args:
+          dataset_fn: from a tf.distribute.InputContext to a dataset of per-replica batches.
+          options: tf.distribute.InputOptions or None.
+        """
+        if self.hosts == 1:
+            return super().distribute_datasets_from_function(dataset_fn, options)
+
+        def one_dataset(_: Any) -> Any:
+            contexts = [
+                tf.distribute.InputContext(self.hosts, host, self.num_replicas_in_sync) for host in range(self.hosts)
+            ]
+            turns = [host for host in range(self.hosts) for _ in range(self.cores_per_host)]
+            choice = tf.data.Dataset.from_tensor_slices(tf.constant(turns, tf.int64)).repeat()
+            return tf.data.Dataset.choose_from_datasets([dataset_fn(context) for context in contexts], choice)
+
+        return super().distribute_datasets_from_function(one_dataset, options)
+
+
+def simulated_tpu(
+    *, hosts: int = 1, cores_per_host: int = 2, embedding_feature: EmbeddingFeature = "V1"
+) -> SimulatedTPUStrategy:
+    """A strategy over hosts x cores_per_host logical CPU devices, freshly initialized as a TPU would be.
+
+    Args:
+      hosts: number of hosts, >= 1.
+      cores_per_host: number of cores of each, >= 1.
+      embedding_feature: "V1" plays a TPU with an embedding engine (`engines.TPUEmbedding`), "V0" one without
+        (`engines.TPUEmbeddingV0`), as v5e is.
+
+    Raises:
+      ConfigError (ValueError): an argument out of range.
+      EngineError (RuntimeError): TensorFlow already runs with fewer logical devices.
+    """
+    for name, value in (("hosts", hosts), ("cores_per_host", cores_per_host)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"`{name}` of simulated_tpu is {value!r}: it must be a whole number >= 1.")
+    if embedding_feature not in ("V1", "V0"):
+        raise ConfigError(
+            f"`embedding_feature` of simulated_tpu is {embedding_feature!r}: it must be 'V1' or 'V0'; V2 (SparseCore) "
+            "is not simulated."
+        )
+    with _lock:
+        _ensure_devices(hosts * cores_per_host + 1)
+    return SimulatedTPUStrategy(hosts, cores_per_host, embedding_feature)
+
+
+def initialize_simulated_tpu(strategy: SimulatedTPUStrategy) -> None:
+    """Forget the engine built on a strategy, as `tf.tpu.experimental.initialize_tpu_system` does on a TPU."""
+    strategy.embedding_engine = None
+
+
+def _ensure_devices(needed: int) -> None:
+    physical = tf.config.list_physical_devices("CPU")[0]
+    try:
+        if len(tf.config.get_logical_device_configuration(physical) or ()) < needed:
+            count = max(needed, SPARE_CORES + 1)
+            tf.config.set_logical_device_configuration(physical, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError:  # TensorFlow is running: what it has is what there is
+        pass
+    found = len(tf.config.list_logical_devices("CPU"))
+    if found < needed:
+        raise EngineError(
+            f"simulated_tpu needs {needed} logical CPU devices (one per core and one for the host), but TensorFlow "
+            f"already runs with {found}: call simulated_tpu, with the largest topology first, before any other "
+            "TensorFlow operation of the process."
+        )

@@ -1,0 +1,148 @@
+"""`TPUEmbedding`: TensorFlow's mid-level embedding API, on a TPU, on a simulated one, and without any."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.engines.base import Engine, TablesOnly
+from embedding_core.engines.simulated import SimulatedEngine
+from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.translate import model_of
+
+__all__ = ["HardwareTPUEmbedding", "TPUEmbedding"]
+
+
+class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
+    """A drop-in for `tf.tpu.experimental.embedding.TPUEmbedding` that also runs without a TPU.
+
+    Created in the scope of `engines.simulated_tpu()` it executes the TPU's rules on CPU; outside of any
+    TPU's scope it holds the tables only, as upstream; in the scope of a real `tf.distribute.TPUStrategy`
+    creating one gives a `HardwareTPUEmbedding`, which is TensorFlow's own class. Arguments, errors and
+    checkpoint keys are upstream's, and the configurations given are never changed.
+    """
+
+    def __new__(
+        cls, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False, *, seed: int = 0
+    ) -> Any:
+        """One of this class, or on a TPU one of TensorFlow's."""
+        if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy | tf.distribute.experimental.TPUStrategy):
+            return HardwareTPUEmbedding(feature_config, optimizer, pipeline_execution_with_tensor_core)
+        return super().__new__(cls)
+
+    def __init__(
+        self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False, *, seed: int = 0
+    ):
+        """Read the configuration; variables are created by `build`, or by the first `enqueue`.
+
+        Args:
+          feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`, or an EmbeddingConfig.
+          optimizer: one of `tf.tpu.experimental.embedding` or of `embedding_core`, for tables without their own; None
+            off a TPU leaves out the slots.
+          pipeline_execution_with_tensor_core: whether activations may be one step old, as on a TPU.
+          seed: of first rows: the same seed gives a table of the same name the same rows on every topology.
+
+        Raises:
+          ConfigError (ValueError): an unsupported optimizer, a hyperparameter out of range, two tables of one name.
+        """
+        strategy = tf.distribute.get_strategy()
+        simulated = isinstance(strategy, SimulatedTPUStrategy)
+        model = model_of(feature_config, optimizer, needs_optimizer=simulated)
+        self._engine: Engine = (
+            SimulatedEngine(model, self._track_variable, seed, strategy, pipelined=pipeline_execution_with_tensor_core)
+            if simulated
+            else TablesOnly(model, self._track_variable, seed)
+        )
+
+    def _track_variable(self, key: str, variable: tf.Variable) -> None:
+        self._track_trackable(variable, name=key)
+
+    def build(self, per_replica_input_shapes: Any = None, per_replica_batch_size: Any = None) -> None:
+        """Create tables and slots and, on a simulated TPU, occupy its engine; does nothing the second time.
+
+        Args:
+          per_replica_input_shapes: a structure of input shapes like `feature_config`, or a batch size.
+          per_replica_batch_size: (deprecated) the batch size of one core.
+
+        Raises:
+          DataError (ValueError): shapes contradict the configured output shapes, or are not fully defined.
+          EngineError (RuntimeError): the TPU already has an engine.
+        """
+        self._engine.build(per_replica_input_shapes, per_replica_batch_size)
+
+    @tf.autograph.experimental.do_not_convert
+    def enqueue(
+        self,
+        features: Any,
+        weights: Any = None,
+        training: bool = True,
+        name: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        """Hand the ids of one batch to the engine.
+
+        Args:
+          features: dense, sparse or ragged ids in the structure of `feature_config`, per replica or of one core.
+          weights: None, or a like structure of weights or None.
+          training: whether `apply_gradients` will be called for the batch.
+          name: pairs this call with `dequeue` and `apply_gradients` of the same name.
+          device: the core whose batch this is, outside of strategy.run.
+
+        Raises:
+          EngineError (RuntimeError): not under a TPU strategy, or inside control flow within strategy.run.
+          DataError (ValueError): structure, kind, shape, weight or device do not fit.
+        """
+        self._engine.enqueue(features, weights, training, name, device)
+
+    @tf.autograph.experimental.do_not_convert
+    def dequeue(self, name: str | None = None) -> Any:
+        """The activations of this core's oldest batch, [*output_shape, dim] in the structure of `feature_config`.
+
+        Raises:
+          EngineError (RuntimeError): not under a TPU strategy, outside of strategy.run, or before `build`.
+        """
+        return self._engine.dequeue(name)
+
+    @tf.autograph.experimental.do_not_convert
+    def apply_gradients(self, gradients: Any, name: str | None = None) -> None:
+        """Update the tables with the gradients of the activations last dequeued.
+
+        Args:
+          gradients: in the structure of `feature_config`, in the shapes of the activations; None counts as zeros.
+          name: as given to `dequeue`.
+
+        Raises:
+          EngineError (RuntimeError): not under a TPU strategy, outside of strategy.run, or before `build`.
+          DataError (ValueError): a gradient is no tensor, or of another shape.
+        """
+        self._engine.apply_gradients(gradients, name)
+
+    @property
+    def embedding_tables(self) -> dict[Any, tf.Variable]:
+        """The float32 [rows, dim] tables by TableConfig, off a TPU.
+
+        Raises:
+          EngineError (RuntimeError): created under a TPU strategy.
+        """
+        return self._engine.embedding_tables()
+
+
+class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):
+    """TensorFlow's own class on a real TPU, given copies of the caller's configurations."""
+
+    def __init__(self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False):
+        model_of(feature_config, optimizer, needs_optimizer=True)  # refuses what TensorFlow would silently accept
+        super().__init__(_copied(feature_config), optimizer, pipeline_execution_with_tensor_core)
+
+
+def _copied(feature_config: Any) -> Any:
+    tables: dict[int, Any] = {}
+
+    def copied(feature: Any) -> Any:
+        feature = copy.copy(feature)
+        feature.table = tables.setdefault(id(feature.table), copy.copy(feature.table))
+        return feature
+
+    return tf.nest.map_structure(copied, feature_config)

@@ -1,0 +1,199 @@
+"""TensorFlow's configurations of tables, features and optimizers <-> this project's.
+
+What cannot be translated without a change of meaning is refused by name; nothing is dropped, and
+the caller's objects are never changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core import config as core
+from embedding_core.config import EmbeddingConfig, InitializerConfig
+from embedding_core.errors import ConfigError
+from embedding_core.features import FeatureSpec, Quantization, paths_of
+from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
+
+__all__ = ["Model", "TableSpec", "initializer_to_core", "model_of", "optimizer_to_core", "optimizer_to_tensorflow"]
+
+tpu = tf.tpu.experimental.embedding
+
+_OPTIMIZERS: tuple[tuple[Any, type[Optimizer]], ...] = (
+    (tpu.SGD, SGD),
+    (tpu.Adagrad, Adagrad),
+    (tpu.AdagradMomentum, AdagradMomentum),
+    (tpu.Adam, Adam),
+    (tpu.FTRL, FTRL),
+)
+_ALL_FIELDS = {field.name for _, own in _OPTIMIZERS for field in dataclasses.fields(own)}
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSpec:
+    """One table, whichever class it was configured with.
+
+    Attributes:
+      name: checkpoint key of the table.
+      rows, dim: its shape.
+      combiner: "mean", "sum" or "sqrtn".
+      optimizer: this project's, or None for a table without slots.
+      initializer: this project's, or the caller's callable of a shape and dtype.
+      quantization: of its rows in lookups, or None.
+      key: the caller's configuration object.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    combiner: core.Combiner
+    optimizer: Optimizer | None
+    initializer: InitializerConfig | Callable[..., Any]
+    quantization: Quantization | None
+    key: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The tables and features of a structure of configurations.
+
+    Attributes:
+      structure: what inputs and outputs are structured like.
+      tables: in the order of their first use.
+      features: in the order of tf.nest.flatten; `FeatureSpec.table` is the table's name.
+    """
+
+    structure: Any
+    tables: tuple[TableSpec, ...]
+    features: tuple[FeatureSpec, ...]
+
+    def features_of(self, table: str) -> list[int]:
+        """The places of a table's features among `features`."""
+        return [place for place, feature in enumerate(self.features) if feature.table == table]
+
+
+def optimizer_to_core(optimizer: Any) -> Optimizer:
+    """This project's optimizer for one of `tf.tpu.experimental.embedding`, or for itself.
+
+    Raises:
+      ConfigError (ValueError): another class, or a hyperparameter out of range.
+    """
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    for theirs, own in _OPTIMIZERS:
+        if isinstance(optimizer, theirs):
+            fields = {field.name for field in dataclasses.fields(own)} - {"clipvalue"}
+            values = {name: getattr(optimizer, name) for name in fields}
+            low, high = optimizer.clip_gradient_min, optimizer.clip_gradient_max
+            return own(**values, clipvalue=None if low is None and high is None else (low, high))
+    raise ConfigError(
+        f"{type(optimizer)} is an unsupported optimizer class. Please pass an instance of one of the optimizer classes "
+        "under tf.tpu.experimental.embedding, or of embedding_core."
+    )
+
+
+def optimizer_to_tensorflow(optimizer: Optimizer) -> Any:
+    """The optimizer of `tf.tpu.experimental.embedding` with the same hyperparameters."""
+    for theirs, own in _OPTIMIZERS:
+        if type(optimizer) is own:
+            return theirs(**{field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)})
+    raise ConfigError(f"{optimizer!r} has no namesake under tf.tpu.experimental.embedding.")
+
+
+def initializer_to_core(initializer: Any, dim: int) -> Any:
+    """This project's initializer where TensorFlow's means the same, else the caller's own.
+
+    Only unseeded ones are taken over: their rows then are a function of seed, table and row. `dim`
+    is the length of a row, for recognising the default scale.
+    """
+    fields = initializer.get_config() if hasattr(initializer, "get_config") else {}
+    kind = type(initializer).__name__
+    if kind in ("Zeros", "Ones"):
+        return InitializerConfig(name="constant", scale=float(kind == "Ones"))
+    if fields.get("seed") is not None:
+        return initializer
+    if kind == "TruncatedNormal" and fields["mean"] == 0.0:
+        default = math.isclose(fields["stddev"], 1.0 / math.sqrt(dim))
+        return InitializerConfig(scale=None if default else fields["stddev"])
+    if kind == "RandomUniform" and fields["minval"] == -fields["maxval"]:
+        return InitializerConfig(name="uniform", scale=fields["maxval"])
+    return initializer
+
+
+def model_of(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> Model:
+    """Read a structure of feature configurations.
+
+    Args:
+      feature_config: an EmbeddingConfig, or a structure of `tf.tpu.experimental.embedding.FeatureConfig`.
+      optimizer: of the tables that have none of their own; of this project or of TensorFlow.
+      needs_optimizer: whether a table without an optimizer is an error.
+
+    Raises:
+      ConfigError (ValueError): two tables of one name, or an optimizer that is none.
+    """
+    if isinstance(feature_config, EmbeddingConfig):
+        leaves: list[Any] = list(feature_config.features)
+        structure: Any = {feature.name: feature for feature in leaves}
+        leaves = [structure[name] for name in sorted(structure)]
+        keys = [feature_config.table(feature.table) for feature in leaves]
+    else:
+        structure = feature_config
+        leaves = tf.nest.flatten(feature_config)
+        keys = [feature.table for feature in leaves]
+    distinct = [key for place, key in enumerate(keys) if not any(key is other for other in keys[:place])]
+    tables = tuple(_table(place, key, optimizer, needs_optimizer) for place, key in enumerate(distinct))
+    _check_names(tables)
+    features = tuple(
+        _feature(path, leaf, tables[next(i for i, other in enumerate(distinct) if other is key)])
+        for path, leaf, key in zip(paths_of(structure), leaves, keys, strict=True)
+    )
+    return Model(structure, tables, features)
+
+
+def _check_names(tables: tuple[TableSpec, ...]) -> None:
+    names = [table.name for table in tables]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"Tables must have a unique name. Multiple tables with name {name} found. Features share a table by "
+                "sharing one TableConfig object."
+            )
+
+
+def _table(place: int, key: Any, optimizer: Any, needs_optimizer: bool) -> TableSpec:
+    own = key.optimizer if key.optimizer is not None else optimizer
+    quantization = getattr(key, "quantization_config", None)
+    initializer = key.initializer
+    if not isinstance(initializer, InitializerConfig):
+        initializer = initializer_to_core(initializer, key.dim)
+    return TableSpec(
+        name=f"table_{place}" if key.name is None else key.name,
+        rows=key.vocabulary_size,
+        dim=key.dim,
+        combiner=key.combiner,
+        optimizer=optimizer_to_core(own) if own is not None or needs_optimizer else None,
+        initializer=initializer,
+        quantization=None
+        if quantization is None
+        else Quantization(quantization.num_buckets, quantization.lower, quantization.upper),
+        key=key,
+    )
+
+
+def _feature(path: str, feature: Any, table: TableSpec) -> FeatureSpec:
+    shape = getattr(feature, "output_shape", None)
+    return FeatureSpec(
+        path=path,
+        table=table.name,
+        vocabulary_size=table.rows,
+        dim=table.dim,
+        combiner=table.combiner,
+        max_sequence_length=feature.max_sequence_length,
+        output_shape=None if shape is None or shape.rank is None else tuple(shape.as_list()),
+        invalid_id=getattr(feature, "invalid_id", "error"),
+        quantization=table.quantization,
+    )
