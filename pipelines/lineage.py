@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ml_metadata
+from google.protobuf import json_format
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 from rich.console import Console
 from rich.tree import Tree
@@ -152,7 +153,9 @@ def _grow(tree: Tree, node: Node, nodes: Mapping[int, Node], shown: set[int]) ->
 
 def _label(node: Node) -> str:
     made = "imported" if node.producer is None else f"{node.producer.node}, {node.producer.seconds:.1f} s"
-    facts = "".join(f"\n  {key}: {_short(value)}" for key, value in sorted(node.facts.items()))
+    facts = "".join(
+        f"\n  {key}: {_short(value)}" for key, value in sorted(node.facts.items()) if value not in ("", None)
+    )
     return f"[bold]{node.type}[/bold] #{node.id} [dim]({made})[/dim]\n  {node.uri}{facts}"
 
 
@@ -209,7 +212,12 @@ def _facts(artifact: Any) -> dict[str, Any]:
 
 
 def _decoded(value: Any) -> Any:
-    plain = getattr(value, value.WhichOneof("value"))
+    kind = value.WhichOneof("value")
+    if kind in (None, "proto_value"):
+        return None
+    plain = getattr(value, kind)
+    if kind == "struct_value":
+        return json_format.MessageToDict(plain)
     if not isinstance(plain, str):
         return plain
     try:
