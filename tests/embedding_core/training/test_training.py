@@ -1,3 +1,10 @@
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -46,47 +53,46 @@ def transform(raw):
     return {"number": number, "label": raw["label"]}
 
 
+def job_in(folder, train_rows=None, *, table=None, **training):
+    """A small job; its files are written anew only where their rows are given, or missing."""
+    (folder / "word.txt").write_text("".join(word + "\n" for word in WORDS[:-1]))
+    files = [folder / "train-0.gz", folder / "train-1.gz", folder / "eval.gz"]
+    if train_rows is not None or not files[-1].exists():
+        train_rows = list(rows(300, 1)) if train_rows is None else train_rows
+        half = len(train_rows) // 2
+        for path, part in zip(files, [train_rows[:half], train_rows[half:], rows(200, 2)], strict=True):
+            write(path, part)
+    words = TableConfig(name="words", vocabulary_size=8, dim=4, vocabulary="word", oov_rows=1, **(table or {}))
+    feature = FeatureConfig(name="word", table="words", column=ColumnConfig(name="word"))
+    inputs = Inputs(
+        config=EmbeddingConfig(tables=(words,), features=(feature,)),
+        vocabularies={"word": str(folder / "word.txt")},
+        dense=("number",),
+        raw_spec=SPEC,
+        transform=transform,
+    )
+    settings = {"epochs": 4, "batch_size": 32, "learning_rate": 0.01, "learning_rate_tables": 0.2, **training}
+    return TrainingJob(
+        inputs=inputs,
+        training=TrainingConfig(**settings),
+        model="pipelines.models.ranking",
+        arguments={"hidden_units": [8], "dropout": 0.2},
+        train_files=[str(path) for path in files[:2]],
+        eval_files=[str(files[2])],
+    )
+
+
 @pytest.fixture
 def make_job(tmp_path):
-    vocabulary = tmp_path / "word.txt"
-    vocabulary.write_text("".join(word + "\n" for word in WORDS[:-1]))
-    files = {}
-
-    def make(train_rows=None, *, table=None, **training):
-        if not files or train_rows is not None:
-            train_rows = list(rows(300, 1)) if train_rows is None else train_rows
-            half = len(train_rows) // 2
-            parts = [train_rows[:half], train_rows[half:]]
-            files["train"] = [write(tmp_path / f"train-{i}.gz", part) for i, part in enumerate(parts)]
-            files["eval"] = [write(tmp_path / "eval.gz", rows(200, 2))]
-        config = EmbeddingConfig(
-            tables=(
-                TableConfig(name="words", vocabulary_size=8, dim=4, vocabulary="word", oov_rows=1, **(table or {})),
-            ),
-            features=(FeatureConfig(name="word", table="words", column=ColumnConfig(name="word")),),
-        )
-        inputs = Inputs(
-            config=config,
-            vocabularies={"word": str(vocabulary)},
-            dense=("number",),
-            raw_spec=SPEC,
-            transform=transform,
-        )
-        settings = {"epochs": 4, "batch_size": 32, "learning_rate": 0.01, "learning_rate_tables": 0.2, **training}
-        return TrainingJob(
-            inputs=inputs,
-            training=TrainingConfig(**settings),
-            model="pipelines.models.ranking",
-            arguments={"hidden_units": [8], "dropout": 0.2},
-            train_files=files["train"],
-            eval_files=files["eval"],
-        )
-
-    return make
+    return functools.partial(job_in, tmp_path)
 
 
 def state_of(result):
-    reader = tf.train.load_checkpoint(result.checkpoint)
+    return state_at(result.checkpoint)
+
+
+def state_at(checkpoint):
+    reader = tf.train.load_checkpoint(checkpoint)
     keys = [key for key in reader.get_variable_to_shape_map() if key != "_CHECKPOINTABLE_OBJECT_GRAPH"]
     return {key: reader.get_tensor(key) for key in keys if "save_counter" not in key}
 
@@ -143,6 +149,41 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(make_job, tmp_path
     assert [(e["step"], e["loss"]) for e in whole.history.evals] == [
         (e["step"], e["loss"]) for e in resumed.history.evals
     ]
+
+
+KILLED_RUN = """
+import importlib.util, pathlib, sys
+spec = importlib.util.spec_from_file_location("job", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+folder = pathlib.Path(sys.argv[2])
+job = module.job_in(folder, epochs=60, checkpoint_every=3)
+module.train(job, str(folder / "out"), resume_folder=str(folder / "kept"))
+"""
+
+
+@pytest.mark.slow
+def test_run_killed_at_random_moments_ends_in_the_same_tables(make_job, tmp_path):
+    whole = train(make_job(epochs=60, checkpoint_every=3), str(tmp_path / "whole"))
+    command = [sys.executable, "-c", KILLED_RUN, __file__, str(tmp_path)]
+    random, kills = np.random.default_rng(0), 0
+    while True:
+        process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        before = (tmp_path / "kept/history.json").stat().st_mtime if (tmp_path / "kept/history.json").exists() else 0
+        while process.poll() is None and kills < 3:
+            history = tmp_path / "kept/history.json"
+            if history.exists() and history.stat().st_mtime > before:
+                time.sleep(random.uniform(0, 0.5))
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+                break
+            time.sleep(0.01)
+        if process.wait() == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+    assert kills
+    final = tf.train.latest_checkpoint(str(tmp_path / "out/checkpoints"))
+    assert_same(state_at(whole.checkpoint), state_at(final))
 
 
 def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):
