@@ -1,4 +1,4 @@
-"""Opening the TransformGraph artifact: which raw columns some of its outputs need, and the layer that computes them."""
+"""Where numbers come from: outputs of Transform with the raw columns that they need, or raw columns of the schema."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_transform as tft
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx.utils import io_utils
 
 from embedding_core.errors import DataError
 from embedding_core.serving.inputs import DenseInputs
 
-__all__ = ["open_transform_graph"]
+__all__ = ["number_columns", "open_transform_graph"]
 
 
 def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[str] | None = None) -> DenseInputs:
@@ -57,3 +59,27 @@ def _outputs_without(layer: Any, spec: Mapping[str, Any], column: str) -> set[st
         return layer(tf.io.parse_example(examples, rest))
 
     return set(tf.function(compute).get_concrete_function(tf.TensorSpec([None], tf.string)).structured_outputs)
+
+
+def number_columns(schema_file: str, names: Collection[str]) -> dict[str, tf.io.FixedLenFeature]:
+    """How to read raw columns of one number per row: a missing float is NaN, a whole number must be there.
+
+    Args:
+      schema_file: path of a `schema.pbtxt`.
+      names: of the columns.
+
+    Raises:
+      DataError: a column that the schema does not have, or that holds no numbers.
+    """
+    schema = io_utils.parse_pbtxt_file(schema_file, schema_pb2.Schema())
+    types = {feature.name: feature.type for feature in schema.feature}
+    return {name: _number_column(name, types.get(name)) for name in dict.fromkeys(names)}
+
+
+def _number_column(name: str, kind: int | None) -> tf.io.FixedLenFeature:
+    if kind == schema_pb2.INT:
+        return tf.io.FixedLenFeature([], tf.int64)
+    if kind == schema_pb2.FLOAT:
+        return tf.io.FixedLenFeature([], tf.float32, default_value=float("nan"))
+    given = "not in the schema" if kind is None else "not a column of numbers"
+    raise DataError(f"column {name!r} is {given}: name a column of numbers, or compute it with Transform.")

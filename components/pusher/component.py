@@ -20,6 +20,7 @@ from components.pusher.executor import (
     PARITY_SPLIT_KEY,
     PUSH_DESTINATION_KEY,
     PUSHED_MODEL_KEY,
+    SCHEMA_KEY,
     TABLE_CONFIGS_KEY,
     TOLERANCE_KEY,
     TRANSFORM_GRAPH_KEY,
@@ -48,6 +49,7 @@ class EmbeddingPusherSpec(ComponentSpec):
         VOCABULARIES_KEY: ChannelParameter(type=Vocabularies),
         TABLE_CONFIGS_KEY: ChannelParameter(type=TableConfigs),
         TRANSFORM_GRAPH_KEY: ChannelParameter(type=standard_artifacts.TransformGraph, optional=True),
+        SCHEMA_KEY: ChannelParameter(type=standard_artifacts.Schema, optional=True),
         MODEL_BLESSING_KEY: ChannelParameter(type=standard_artifacts.ModelBlessing, optional=True),
     }
     OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
@@ -82,6 +84,7 @@ class EmbeddingPusher(base_component.BaseComponent):
         table_configs: types.BaseChannel,
         push_destination: str,
         transform_graph: types.BaseChannel | None = None,
+        schema: types.BaseChannel | None = None,
         model_blessing: types.BaseChannel | None = None,
         tolerance: float = 1e-5,
         keep_last: int | None = None,
@@ -98,6 +101,7 @@ class EmbeddingPusher(base_component.BaseComponent):
           table_configs: a channel of `TableConfigs`, from TableConfigGen.
           push_destination: folder that holds the versions; a TensorFlow Serving `base_path`.
           transform_graph: a channel of `TransformGraph`, for dense features and transformed columns.
+          schema: a channel of `Schema`; needed where dense features are raw columns, without a transform graph.
           model_blessing: a channel of `ModelBlessing`; a model that is not blessed is not pushed.
           tolerance: the largest difference allowed, absolute below 1 and relative above.
           keep_last: how many of the newest versions stay; None keeps all.
@@ -118,6 +122,7 @@ class EmbeddingPusher(base_component.BaseComponent):
                 VOCABULARIES_KEY: vocabularies,
                 TABLE_CONFIGS_KEY: table_configs,
                 TRANSFORM_GRAPH_KEY: transform_graph,
+                SCHEMA_KEY: schema,
                 MODEL_BLESSING_KEY: model_blessing,
                 PUSH_DESTINATION_KEY: push_destination,
                 TOLERANCE_KEY: float(tolerance),

@@ -31,6 +31,7 @@ EXAMPLES_KEY = "examples"
 VOCABULARIES_KEY = "vocabularies"
 TABLE_CONFIGS_KEY = "table_configs"
 TRANSFORM_GRAPH_KEY = "transform_graph"
+SCHEMA_KEY = "schema"
 MODEL_BLESSING_KEY = "model_blessing"
 PUSH_DESTINATION_KEY = "push_destination"
 TOLERANCE_KEY = "tolerance"
@@ -56,7 +57,7 @@ class Executor(PusherExecutor):
 
         Args:
           input_dict: `model`, `model_run`, `examples`, `vocabularies`, `table_configs`, and perhaps
-            `transform_graph` and `model_blessing`.
+            `transform_graph`, `schema` and `model_blessing`.
           output_dict: `pushed_model`, one artifact.
           exec_properties: `push_destination`, `tolerance`, `keep_last`, `parity_rows`, `parity_split`.
 
@@ -131,13 +132,8 @@ def _report(done: int, what: str) -> None:
 
 
 def _sources(input_dict: Mapping[str, list[types.Artifact]]) -> Sources:
-    transform = input_dict.get(TRANSFORM_GRAPH_KEY)
-    return Sources(
-        model_run=artifact_utils.get_single_uri(input_dict[MODEL_RUN_KEY]),
-        vocabularies=artifact_utils.get_single_uri(input_dict[VOCABULARIES_KEY]),
-        table_configs=artifact_utils.get_single_uri(input_dict[TABLE_CONFIGS_KEY]),
-        transform_graph=artifact_utils.get_single_uri(transform) if transform else None,
-    )
+    keys = (MODEL_RUN_KEY, VOCABULARIES_KEY, TABLE_CONFIGS_KEY, TRANSFORM_GRAPH_KEY, SCHEMA_KEY)
+    return Sources(**{key: artifact_utils.get_single_uri(input_dict[key]) for key in keys if input_dict.get(key)})
 
 
 def _rows(input_dict: Mapping[str, list[types.Artifact]], properties: Mapping[str, Any]) -> list[bytes]:

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import tensorflow as tf
 from tfx.dsl.io import fileio
 
-from components.transform_graph import open_transform_graph
+from components.transform_graph import number_columns, open_transform_graph
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
-from embedding_core.errors import CheckpointError, VocabularyError
+from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import call_model
 from embedding_core.serving import DenseInputs, export_model
 from embedding_core.training import Inputs
@@ -36,6 +36,7 @@ class Sources:
     vocabularies: str
     table_configs: str
     transform_graph: str | None = None
+    schema: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,7 +124,7 @@ def load_trained(sources: Sources) -> Trained:
         digests=digests,
         engine=run.engine,
         model=run.model,
-        dense=_dense_inputs(sources.transform_graph, config, run.description.dense),
+        dense=_dense_inputs(sources, config, run.description.dense),
     )
 
 
@@ -144,9 +145,16 @@ def _check_same_run(sources: Sources, run: RunDescription, digests: Mapping[str,
             )
 
 
-def _dense_inputs(transform_graph: str | None, config: EmbeddingConfig, dense: Sequence[str]) -> DenseInputs | None:
+def _dense_inputs(sources: Sources, config: EmbeddingConfig, dense: Sequence[str]) -> DenseInputs | None:
     columns = [feature.column for feature in config.features if feature.column is not None]
-    transformed = {column.name for column in columns if column.after_transform}
-    if transform_graph is None or not (dense or transformed):
+    outputs = dict.fromkeys([*dense, *(column.name for column in columns if column.after_transform)])
+    if not outputs:
         return None
-    return open_transform_graph(transform_graph, [*dense, *sorted(transformed - set(dense))], dense)
+    if sources.transform_graph is not None:
+        return open_transform_graph(sources.transform_graph, list(outputs), dense)
+    if sources.schema is None:
+        raise ConfigError(
+            f"the model reads {list(outputs)}, but EmbeddingPusher was given neither a `transform_graph` nor a "
+            "`schema`: give it the one that EmbeddingTrainer had."
+        )
+    return DenseInputs(names=tuple(dense), spec=number_columns(os.path.join(sources.schema, "schema.pbtxt"), outputs))

@@ -9,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.components.trainer.fn_args_utils import FnArgs
 from tfx.dsl.io import fileio
-from tfx.utils import io_utils
 
 from components import progress
-from components.transform_graph import open_transform_graph
+from components.transform_graph import number_columns, open_transform_graph
 from embedding_core.checkpoint import load_checkpoint_into
 from embedding_core.config import EmbeddingConfig
-from embedding_core.errors import ConfigError, DataError
+from embedding_core.errors import ConfigError
 from embedding_core.serving import DenseInputs, export_model
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
 from embedding_core.training.runs import RunDescription
@@ -162,18 +160,7 @@ class _Sources:
                 f"columns {list(names)} are to be read, but EmbeddingTrainer was given neither a `transform_graph` nor "
                 "a `schema`: give it one of the two."
             )
-        schema = io_utils.parse_pbtxt_file(self._schema, schema_pb2.Schema())
-        types = {feature.name: feature.type for feature in schema.feature}
-        return {name: _number_column(name, types.get(name)) for name in dict.fromkeys(names)}
-
-
-def _number_column(name: str, kind: int | None) -> tf.io.FixedLenFeature:
-    if kind == schema_pb2.INT:
-        return tf.io.FixedLenFeature([], tf.int64)
-    if kind == schema_pb2.FLOAT:
-        return tf.io.FixedLenFeature([], tf.float32, default_value=float("nan"))
-    given = "not in the schema" if kind is None else "not a column of numbers"
-    raise DataError(f"column {name!r} is {given}: name a column of numbers, or compute it with Transform.")
+        return number_columns(self._schema, names)
 
 
 def _job(

@@ -22,7 +22,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import build_model
-from embedding_core.serving import export_model
+from embedding_core.serving import DenseInputs, export_model
 from embedding_core.training import TrainingConfig
 from embedding_core.training.runs import RunDescription
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
@@ -39,6 +39,8 @@ CONFIG = EmbeddingConfig(
         FeatureConfig(name="pieces", table="words", column=ColumnConfig(name="pieces", separator=" ")),
     ),
 )
+SCHEMA = 'feature { name: "price" type: FLOAT }'
+PRICE = DenseInputs(names=("price",), spec={"price": tf.io.FixedLenFeature([], tf.float32, float("nan"))})
 TOKENS = [b"a", b"b", b"c", b"d"]
 
 
@@ -67,12 +69,15 @@ def write_examples(uri, rows):
         for row in rows:
             example = tf.train.Example()
             for name, values in row.items():
-                example.features.feature[name].bytes_list.value.extend(values)
+                feature = example.features.feature[name]
+                (feature.bytes_list if isinstance(values[0], bytes) else feature.float_list).value.extend(values)
             writer.write(example.SerializeToString())
 
 
 def trained(seed=0):
-    return HostEngine(CONFIG, seed=seed, with_slots=False), build_model("pipelines.models.ranking", CONFIG, (), {})
+    return HostEngine(CONFIG, seed=seed, with_slots=False), build_model(
+        "pipelines.models.ranking", CONFIG, ("price",), {}
+    )
 
 
 def write_checkpoint(uri, engine, model):
@@ -87,7 +92,7 @@ def write_run(uri, engine, model, digests):
         arguments={},
         config=CONFIG,
         training=TrainingConfig(steps=7),
-        dense=(),
+        dense=("price",),
         label=None,
         weight=None,
         step=7,
@@ -99,7 +104,7 @@ def write_run(uri, engine, model, digests):
 def export(uri, engine, model, vocabularies):
     files = {"words": f"{vocabularies}/words.txt"}
     path = f"{uri}/Format-Serving"
-    export_model(path, config=CONFIG, tables=engine.embedding_tables, vocabularies=files, model=model)
+    export_model(path, config=CONFIG, tables=engine.embedding_tables, vocabularies=files, model=model, dense=PRICE)
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +117,17 @@ def run(tmp_path_factory):
         "examples": artifact(standard_artifacts.Examples, folder, "examples"),
         "vocabularies": artifact(Vocabularies, folder, "vocabularies"),
         "table_configs": artifact(TableConfigs, folder, "table_configs"),
+        "schema": artifact(standard_artifacts.Schema, folder, "schema"),
         "model_blessing": artifact(standard_artifacts.ModelBlessing, folder, "blessing"),
     }
     words = vocabulary(TOKENS)
     save_vocabulary(words, inputs["vocabularies"].uri)
     inputs["examples"].split_names = artifact_utils.encode_split_names(["train", "eval"])
-    write_examples(inputs["examples"].uri, [{"word": [b"a"], "path": [b"b", b"c"], "pieces": [b"d a"]}, {}] * 40)
+    write_examples(
+        inputs["examples"].uri,
+        [{"word": [b"a"], "path": [b"b", b"c"], "pieces": [b"d a"], "price": [3.5]}, {"price": [0.1]}] * 40,
+    )
+    (folder / "schema" / "schema.pbtxt").write_text(SCHEMA)
     (folder / "table_configs" / "embedding_config.json").write_text(CONFIG.to_json())
     engine, model = trained()
     write_run(inputs["model_run"].uri, engine, model, {"words": words.digest})
@@ -178,7 +188,7 @@ def test_pusher_does_not_push_another_model_than_was_evaluated(run, tmp_path):
     other = {**run, "model": artifact(standard_artifacts.Model, tmp_path, "other")}
     engine, model = (
         HostEngine(CONFIG, seed=9, with_slots=False),
-        build_model("pipelines.models.ranking", CONFIG, (), {}),
+        build_model("pipelines.models.ranking", CONFIG, ("price",), {}),
     )
     export(other["model"].uri, engine, model, run["vocabularies"].uri)
     pushed = push(other, tmp_path)
@@ -221,3 +231,8 @@ def test_component_checks_its_numbers(run):
     assert EmbeddingPusher(**channels, push_destination="x").outputs["pushed_model"].type_name == "PushedModel"
     with pytest.raises(ConfigError, match="tolerance"):
         EmbeddingPusher(**channels, push_destination="x", tolerance=-1.0)
+
+
+def test_pusher_asks_for_what_dense_features_are_made_from(run, tmp_path):
+    with pytest.raises(ConfigError, match="transform_graph"):
+        push({key: value for key, value in run.items() if key != "schema"}, tmp_path)
