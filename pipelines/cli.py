@@ -55,7 +55,7 @@ def validate(config: Config, overrides: Override = None, debug: Debug = False) -
     from pipelines.config import load_config
 
     checked = load_config(config, overrides or ())
-    typer.echo(yaml.safe_dump(checked.to_mapping(), sort_keys=False, allow_unicode=True), nl=False)
+    typer.echo(yaml.safe_dump(checked.to_mapping(), sort_keys=False), nl=False)
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from embedding_core.errors import ConfigError
-from pipelines.config import PipelineConfig, VocabularyLimits, files
+from pipelines.config import PipelineConfig, VocabularyLimits
 from pipelines.config.columns import column_kinds, transform_columns
 from pipelines.config.files import data_location
 from pipelines.config.model import DEFAULT_EPOCHS
@@ -16,7 +16,6 @@ __all__ = [
     "data_format",
     "example_settings",
     "input_location",
-    "link_spans",
     "table_overrides",
     "trainer_config",
     "training_config",
@@ -96,17 +95,21 @@ def example_settings(config: PipelineConfig) -> dict[str, Any]:
         "split": mapping["split"],
         "allowed_bad_rate": config.data.allowed_bad_rate,
         "seed": config.seed,
+        "spans": _spans(config),
     }
 
 
+def _spans(config: PipelineConfig) -> dict[str, Any] | None:
+    """The bounds of the spans where the path has placeholders; without any, all spans are read."""
+    if not config.data.has_spans:
+        return None
+    bounds = config.to_mapping()["data"]["spans"] or {}
+    return {name: bound for name, bound in bounds.items() if bound is not None}
+
+
 def input_location(config: PipelineConfig) -> tuple[str, str]:
-    """`input_base` and `pattern` of ExampleGen. Bounded spans need `link_spans` before the run."""
-    return data_location(config.data, config.work_dir)
-
-
-def link_spans(config: PipelineConfig) -> None:
-    """Make the folder of links that `input_location` names where the configuration bounds the spans."""
-    files.link_spans(config.data, config.work_dir)
+    """`input_base` and `pattern` of ExampleGen."""
+    return data_location(config.data)
 
 
 def data_format(config: PipelineConfig) -> str:

@@ -7,7 +7,6 @@ import os
 from rich.console import Console
 
 from embedding_core.errors import ConfigError
-from pipelines import component_inputs
 from pipelines.config import PipelineConfig, data_files
 from pipelines.embedding_pipeline import EarlierRun, create_pipeline, metadata_path
 from pipelines.figures import collect_report
@@ -39,7 +38,6 @@ def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
     """
     data_files(config.data)  # a missing file is an error before anything is written
     os.makedirs(config.work_dir, exist_ok=True)
-    component_inputs.link_spans(config)
     pipeline = create_pipeline(config, earlier=find_earlier(config))
     with Display(console) as display:
         runner = ReportingDagRunner(display.node_changed)

@@ -73,7 +73,8 @@ def _is_meant(name: str, pattern: str) -> bool:
 def _of_spans(files: Sequence[str], input_base: str, spans: Spans) -> list[str]:
     glob = re.escape(posixpath.join(input_base, spans.pattern)).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
     for part, group in _PARTS.items():
-        glob = glob.replace(re.escape(part), group)
+        again = f"(?P={group[4:].partition('>')[0]})"  # a part that stands twice must be the same twice
+        glob = glob.replace(re.escape(part), group, 1).replace(re.escape(part), again)
     matches = [(re.fullmatch(glob, path), path) for path in files]
     spanned = [(_span(match.groupdict()), path) for match, path in matches if match]
     return [path for span, path in sorted(spanned) if spans.first <= span <= spans.last]

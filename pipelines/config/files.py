@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import datetime
 import glob
-import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from embedding_core.errors import ConfigError
 from pipelines.config.data import Data, DataFormat, Spans
 from pipelines.config.paths import FORMATS, format_of, is_remote
 
-__all__ = ["data_files", "data_location", "link_spans"]
+__all__ = ["data_files", "data_location"]
 
 _PARTS = {"{YYYY}": r"(?P<YYYY>\d{4})", "{MM}": r"(?P<MM>\d\d)", "{DD}": r"(?P<DD>\d\d)", "{SPAN}": r"(?P<SPAN>\d+)"}
-_MAGIC = re.compile(r"[*?\[]")
+_MAGIC = re.compile(r"[*?\[{]")
 
 
 def data_files(data: Data) -> tuple[str, ...]:
@@ -42,11 +41,14 @@ def data_files(data: Data) -> tuple[str, ...]:
 def _plain_files(data: Data) -> list[str]:
     if os.path.isfile(data.path):
         return [data.path]
-    pattern = os.path.join(glob.escape(data.path), "*") if os.path.isdir(data.path) else data.path
+    folder = os.path.isdir(data.path)
+    pattern = os.path.join(glob.escape(data.path), "*") if folder else data.path
+    # Names that start with "_" are marks of other programs, such as _SUCCESS, unless they are asked for.
+    marks = os.path.basename(pattern).startswith("_")
     found = sorted(file for file in glob.glob(pattern) if os.path.isfile(file))
-    if os.path.isdir(data.path):
-        found = [file for file in found if format_of(file) in _wanted(data)]
-    return found
+    found = [file for file in found if marks or not os.path.basename(file).startswith("_")]
+    named = [file for file in found if format_of(file) in _wanted(data)]
+    return named or found if folder else found
 
 
 def _wanted(data: Data) -> tuple[DataFormat, ...]:
@@ -86,79 +88,22 @@ def _inside(span: Any, spans: Spans | None) -> bool:
     return (spans.first is None or read(spans.first) <= span) and (spans.last is None or span <= read(spans.last))
 
 
-def data_location(data: Data, work_dir: str) -> tuple[str, str]:
-    """The folder and the glob below it that match the files of the data, and no other.
-
-    Where the spans are bounded no glob says so; then it is the folder of links that `link_spans` makes.
+def data_location(data: Data) -> tuple[str, str]:
+    """The folder and the pattern below it by which ExampleGen finds the same files; placeholders of spans stay.
 
     Args:
       data: the data, its path absolute.
-      work_dir: the pipeline's folder.
     """
-    if is_remote(data.path):
-        return _split(data.path)
-    if _needs_links(data):
-        root = _root(data)
-        files = data_files(data)
-        return _links_folder(files, work_dir), "/".join("*" for _ in os.path.relpath(files[0], root).split(os.sep))
     if os.path.isdir(data.path):
-        return data.path, _glob_of(data_files(data))
+        return data.path, "*"  # ExampleGen takes what is named like the format
     if os.path.isfile(data.path):
         return os.path.dirname(data.path), glob.escape(os.path.basename(data.path))
-    return _split(_wild(data.path))
-
-
-def link_spans(data: Data, work_dir: str) -> None:
-    """Make the folder that `data_location` names where the spans are bounded: a link to each of their files.
-
-    Does nothing where it is there already, or is not needed.
-    """
-    if not _needs_links(data):
-        return
-    files, root = data_files(data), _root(data)
-    folder = _links_folder(files, work_dir)
-    for file in files:
-        link = os.path.join(folder, os.path.relpath(file, root))
-        os.makedirs(os.path.dirname(link), exist_ok=True)
-        if not os.path.lexists(link):
-            os.symlink(file, link)
-
-
-def _needs_links(data: Data) -> bool:
-    return data.has_spans and data.spans is not None and data.spans != Spans()
-
-
-def _links_folder(files: Sequence[str], work_dir: str) -> str:
-    """A folder of its own for every set of files, so that links of another run are never read."""
-    digest = hashlib.sha256("\0".join(files).encode(errors="surrogateescape")).hexdigest()[:16]
-    return os.path.join(work_dir, "spans", digest)
-
-
-def _root(data: Data) -> str:
-    return _split(_wild(data.path))[0]
+    parts = data.path.split("/")
+    first = next((index for index, part in enumerate(parts[:-1]) if _MAGIC.search(part)), len(parts) - 1)
+    return "/".join(parts[:first]) or "/", "/".join(parts[first:])
 
 
 def _wild(path: str) -> str:
     for part in _PARTS:
         path = path.replace(part, "*")
     return path
-
-
-def _split(path: str) -> tuple[str, str]:
-    """The folders without wild cards, and the rest."""
-    parts = path.split("/")
-    first = next((index for index, part in enumerate(parts[:-1]) if _MAGIC.search(part)), len(parts) - 1)
-    return "/".join(parts[:first]) or "/", "/".join(parts[first:])
-
-
-def _glob_of(files: Sequence[str]) -> str:
-    """The narrowest of a few globs that matches the data files of a folder and no other file.
-
-    Raises:
-      ConfigError: none does.
-    """
-    folder = os.path.dirname(files[0])
-    for pattern in ("*.csv", "*.csv.gz", "*.csv*", "*.parquet", "*.tfrecord", "*.tfrecord.gz", "*tfrecord*", "*"):
-        if sorted(glob.glob(os.path.join(glob.escape(folder), pattern))) == list(files):
-            return pattern
-    raise ConfigError(f"is {folder!r}: other files lie among its data; give a glob such as {folder}/*.csv.")

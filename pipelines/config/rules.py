@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 from embedding_core.errors import ConfigError
 from pipelines.config.columns import column_uses
-from pipelines.config.files import data_files, data_location
+from pipelines.config.files import data_files
 from pipelines.config.model import BUILT_IN_MODELS
-from pipelines.config.paths import format_of, is_remote
+from pipelines.config.paths import format_of
 from pipelines.config.reading import nearest
 from pipelines.config.schema import PipelineConfig
 from pipelines.config.sources import Argument, accepts, check_not_shadowed, defines, keyword_arguments, parse_module
@@ -30,15 +30,11 @@ def _rule(*needs: str) -> Callable[[Callable[[PipelineConfig], Mistakes]], Calla
 @_rule("data")
 def _data_is_there(config: PipelineConfig) -> Mistakes:
     data = config.data
-    if is_remote(data.path) and data.has_spans:
-        yield "data.path", f"is {data.path!r}: spans of a remote path are not listed; give a glob of its files."
     if "**" in data.path:
         yield "data.path", f"is {data.path!r}: `**` (folders at any depth) is not known here; use * for each folder."
         return
     try:
         formats = {format_of(file) for file in data_files(data)}
-        if data.format is not None or (formats != {None} and len(formats) == 1):
-            data_location(data, "")
     except ConfigError as error:
         yield "data.path", str(error)
         return

@@ -7,7 +7,7 @@ import pytest
 from components.example_gen.settings import Settings
 from embedding_core.config import ColumnConfig
 from pipelines import component_inputs
-from pipelines.config import config_from_mapping
+from pipelines.config import config_from_mapping, data_files
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_training_is_what_the_trainer_reads(config):
 
 def test_every_input_is_json(config):
     for name in component_inputs.__all__:
-        if name not in ("link_spans", "data_format"):
+        if name not in ("data_format",):
             json.dumps(getattr(component_inputs, name)(config), allow_nan=False)
 
 
@@ -94,3 +94,39 @@ def test_overrides_make_a_plan(config):
     )
     assert planned.table("v").vocabulary_size == 13
     assert planned.table("v").dim == 8
+
+
+NAMES = (
+    "a.csv [b].csv _done.csv 2011-01-01.csv 2011-01-02.csv README d1/x.csv d2/x.csv 2011/2011-01-02.csv "
+    "2010/2011-01-02.csv"
+)
+
+
+@pytest.mark.tfx
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".",
+        "a.csv",
+        "*.csv",
+        "[[]b].csv",
+        "d?/*.csv",
+        "{YYYY}-{MM}-{DD}.csv",
+        "{YYYY}/{YYYY}-{MM}-{DD}.csv",
+        "d{SPAN}/x.csv",
+    ],
+)
+def test_example_gen_finds_the_files_of_the_config(tmp_path, path):
+    files = pytest.importorskip("components.example_gen.files")
+    for name in NAMES.split():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    spans = {"spans": {"first": "2011-01-02"}} if "{MM}" in path else {}
+    values = {"data": {"path": path, "format": "csv", **spans}, "label": "y", "features": {"categorical": ["item"]}}
+    config = config_from_mapping(values, tmp_path)
+    base, pattern = component_inputs.input_location(config)
+    example_settings = component_inputs.example_settings(config)
+    if example_settings["spans"] is not None:
+        example_settings["spans"]["pattern"] = pattern
+    settings = Settings.from_json(json.dumps(example_settings))
+    assert tuple(files.find_files(base, files.without_spans(pattern), "csv", settings).files) == data_files(config.data)

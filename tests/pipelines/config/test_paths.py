@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import glob
 import os
 
 import pytest
 
 from embedding_core.errors import ConfigError
 from pipelines.config.data import Data, Spans
-from pipelines.config.files import data_files, data_location, link_spans
+from pipelines.config.files import data_files, data_location
 from pipelines.config.paths import format_of, resolve
 
 
@@ -83,7 +82,7 @@ def test_part_that_stands_twice_must_be_the_same(tmp_path):
         ("{path: '{YYYY}{MM}{DD}.csv', spans: {last: 3}}", "a date"),
         ("{path: '{YYYY}{MM}{DD}.csv', spans: {last: 2011-01-01}}", "in the spans asked for"),
         ("'package:no_such_package/x.csv'", "no installed package"),
-        ("'gs://bucket/{SPAN}.csv'", "remote path"),
+        ("'a/**/x.csv'", "folders at any depth"),
     ],
 )
 def test_data_mistake_is_one_line(mistakes, data, words):
@@ -105,28 +104,20 @@ def test_package_path_lies_in_the_installed_package():
         resolve("package:no_such/x", "/")
 
 
-def _matched(data, work_dir):
-    base, pattern = data_location(data, str(work_dir))
-    return sorted(os.path.realpath(file) for file in glob.glob(os.path.join(base, pattern)))
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/d/{YYYY}-{MM}-{DD}.csv", ("/d", "{YYYY}-{MM}-{DD}.csv")),
+        ("/d/{SPAN}/x-*.csv", ("/d", "{SPAN}/x-*.csv")),
+        ("/d/e*/[ab].csv", ("/d", "e*/[ab].csv")),
+        ("gs://bucket/d/x.csv", ("gs://bucket/d", "x.csv")),
+    ],
+)
+def test_location_is_the_folder_before_the_first_pattern(path, location):
+    assert data_location(Data(path=path)) == location
 
 
-@pytest.mark.parametrize("path", ["", "a.csv", "*.csv", "[b].csv", "d?/*.csv", "{YYYY}-{MM}-{DD}.csv", "d{SPAN}/x.csv"])
-def test_location_matches_the_files_of_the_data(tmp_path, path):
-    _touch(tmp_path, "a.csv", "[b].csv", "2011-01-01.csv", "README")
-    for name in ("d1", "d2"):
-        (tmp_path / name).mkdir()
-        _touch(tmp_path / name, "x.csv")
-    data = Data(path=str(tmp_path / path), format="csv")
-    assert _matched(data, "/none") == sorted(data_files(data))
-
-
-@pytest.mark.parametrize("path", ["{YYYY}-{MM}-{DD}.csv", "{YYYY}/{MM}-{DD}.csv"])
-def test_bounded_spans_are_read_through_links(tmp_path, path):
-    (tmp_path / "2011").mkdir()
-    _touch(tmp_path, "2011-01-01.csv", "2011-01-02.csv", "2011-01-03.csv")
-    _touch(tmp_path / "2011", "01-01.csv", "01-02.csv", "01-03.csv")
-    data = Data(path=str(tmp_path / path), spans=Spans(first="2011-01-02"))
-    for _ in range(2):
-        link_spans(data, str(tmp_path / "work"))
-    assert _matched(data, tmp_path / "work") == sorted(data_files(data))
-    assert len(data_files(data)) == 2
+def test_location_of_a_file_and_of_a_folder(tmp_path):
+    _touch(tmp_path, "[b].csv")
+    assert data_location(Data(path=str(tmp_path / "[b].csv"))) == (str(tmp_path), "[[]b].csv")
+    assert data_location(Data(path=str(tmp_path))) == (str(tmp_path), "*")

@@ -83,6 +83,6 @@ def configs(draw):
 def test_config_survives_json_and_yaml(mapping, folder):
     config = config_from_mapping(mapping, folder)
     assert config_from_mapping(json.loads(config.to_json()), "/elsewhere") == config
-    for text in (config.to_json(), yaml.safe_dump(config.to_mapping(), allow_unicode=True)):
+    for text in (config.to_json(), yaml.safe_dump(config.to_mapping())):
         (folder / "again.yaml").write_text(text, encoding="utf-8")
         assert load_config(folder / "again.yaml") == config
