@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import posixpath
 from typing import Any
 
@@ -44,7 +45,16 @@ class Driver(FileBasedDriver):
         digest = hashlib.sha256()
         settings = Settings.from_json(exec_properties[SETTINGS_KEY])
         for path in find_files(input_base, config.splits[0].pattern, exec_properties[DATA_FORMAT_KEY], settings).files:
-            stat = fileio.stat(path)
-            digest.update(f"{posixpath.relpath(path, input_base)}\0{stat.length}\0{stat.mtime_nsec}\n".encode())
+            size, changed = _size_and_time(path)
+            digest.update(f"{posixpath.relpath(path, input_base)}\0{size}\0{changed}\n".encode())
         resolved[FINGERPRINT_PROPERTY_NAME] += f",files:{digest.hexdigest()[:16]}"
         return resolved
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    """Bytes of a file and when it changed, in nanoseconds where it is local: TFX's file systems round to seconds."""
+    if os.path.exists(path):
+        local = os.stat(path)
+        return local.st_size, local.st_mtime_ns
+    remote = fileio.stat(path)
+    return int(remote.length), int(remote.mtime_nsec)

@@ -128,16 +128,25 @@ def _pattern(exec_properties: dict[str, Any]) -> str:
 
 
 def _publish(tally: Tally, staging: str, examples: types.Artifact) -> None:
-    """Move the shards to where they are looked for; what an earlier attempt left there goes."""
+    """Move the shards to where they are looked for, all or none; what an earlier attempt left there goes."""
     examples.split_names = artifact_utils.encode_split_names(list(SPLITS))
-    for split in SPLITS:
-        folder = artifact_utils.get_split_uri([examples], split)
-        if fileio.exists(folder):
-            fileio.rmtree(folder)
-        fileio.makedirs(folder)
-        names = tally.shards[split]
-        for position, name in enumerate(names):
-            shard = f"data_tfrecord-{position:05d}-of-{len(names):05d}.gz"
-            fileio.rename(posixpath.join(staging, name), posixpath.join(folder, shard))
+    try:
+        for split in SPLITS:
+            folder = _emptied(artifact_utils.get_split_uri([examples], split))
+            fileio.makedirs(folder)
+            names = tally.shards[split]
+            for position, name in enumerate(names):
+                shard = f"data_tfrecord-{position:05d}-of-{len(names):05d}.gz"
+                fileio.rename(posixpath.join(staging, name), posixpath.join(folder, shard))
+    except BaseException:
+        for split in SPLITS:
+            _emptied(artifact_utils.get_split_uri([examples], split))
+        raise
     examples_utils.set_payload_format(examples, example_gen_pb2.FORMAT_TF_EXAMPLE)
     examples_utils.set_file_format(examples, "tfrecords_gzip")
+
+
+def _emptied(folder: str) -> str:
+    if fileio.exists(folder):
+        fileio.rmtree(folder)
+    return folder

@@ -73,7 +73,7 @@ def test_spans_become_a_glob(tmp_path):
 
     settings = json.dumps({**json.loads(SETTINGS), "spans": {"first": "2011-10-01"}})
     component = ExampleGen(str(tmp_path), "{YYYY}-{MM}-{DD}.csv", "csv", settings)
-    assert component.exec_properties["input_config"].splits[0].pattern == "*-*-*.csv"
+    assert json.loads(component.exec_properties["input_config"])["splits"][0]["pattern"] == "*-*-*.csv"
     assert json.loads(component.exec_properties["settings"])["spans"]["pattern"] == "{YYYY}-{MM}-{DD}.csv"
 
 

@@ -182,6 +182,22 @@ def test_an_earlier_attempt_is_replaced(ingest, write, tmp_path):
     ]
 
 
+def test_a_failure_while_publishing_leaves_no_splits(ingest, write, tmp_path, monkeypatch):
+    from components.example_gen.executor import fileio
+
+    def fail(source, target, overwrite=False):
+        if "Split-eval" in target:
+            raise OSError("disk full")
+        return move(source, target, overwrite)
+
+    move = fileio.rename
+    monkeypatch.setattr(fileio, "rename", fail)
+    write("id,side\n1,train\n2,eval\n")
+    with pytest.raises(OSError, match="disk full"):
+        ingest(columns={"id": "token"}, split=SIDES)
+    assert not any((tmp_path / "out/examples").iterdir())
+
+
 @pytest.mark.skipif(not RETAIL.is_dir(), reason="the Online Retail files are not here")
 def test_online_retail_days(ingest, tmp_path):
     for day in ("2011-10-30", "2011-10-31", "2011-11-01"):
