@@ -85,10 +85,12 @@ class ExampleGen(FileBasedExampleGen):
           range_config: which span TFX is to choose.
 
         Raises:
-          ConfigError: the format is none of these, or the settings break a rule.
+          ConfigError: the format is none of these, the pattern has `**`, or the settings break a rule.
         """
         if data_format not in READERS:
             raise ConfigError(f"`data_format` is {data_format!r}: it must be one of {', '.join(READERS)}.")
+        if "**" in pattern:
+            raise ConfigError(f"`pattern` is {pattern!r}: TFX knows no `**`; write a `*` for each level of folders.")
         pattern, settings = _with_pattern(pattern, settings)
         spec = ExampleGenSpec(
             **{

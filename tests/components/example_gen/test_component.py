@@ -84,6 +84,13 @@ def test_unknown_format_is_refused(tmp_path):
         ExampleGen(str(tmp_path), "*", "json", SETTINGS)
 
 
+def test_glob_over_all_levels_is_refused(tmp_path):
+    from components.example_gen import ExampleGen
+
+    with pytest.raises(ConfigError, match=r"`pattern` is '\*\*/a.csv': TFX knows no"):
+        ExampleGen(str(tmp_path), "**/a.csv", "csv", SETTINGS)
+
+
 def test_compiles_for_kfp(tmp_path):
     from tfx import v1 as tfx
 
