@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+import tensorflow_transform as tft
+import tensorflow_transform.beam as tft_beam
+from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
+from tfx import types
 from tfx.dsl.components.base import base_beam_executor
 from tfx.types import standard_artifacts
+from tfx_bsl.public import tfxio
 
 from components.artifacts import Vocabularies
+from components.vocabulary_gen import VocabularyGen
 from components.vocabulary_gen.executor import REPORT_FILE, Executor
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.vocabulary import load_vocabularies
@@ -190,3 +199,126 @@ def test_a_column_first_seen_late_has_its_dtype(tmp_path):
     write_split(tmp_path, [{"a": b"x"}] * 600 + [{"a": b"x", "late": 5}], shards=1)
     _, found = run(tmp_path, [feature("a"), feature("late")])
     assert (found["late"].features["late"].column.dtype, found["late"].features["late"].missing) == ("int64", 600)
+
+
+def test_other_payloads_give_the_same_bytes_through_tfxio(tmp_path):
+    write_split(tmp_path, ROWS)
+    run(tmp_path, FEATURES, out="fast")
+    # The context of a tf.SequenceExample stands where a tf.Example has its features: the same files are both.
+    sequences = {"examples": [examples_at(tmp_path, payload="FORMAT_TF_SEQUENCE_EXAMPLE")]}
+    artifact, _ = run(tmp_path, FEATURES, inputs=sequences)
+    assert folder_bytes(tmp_path / "out") == folder_bytes(tmp_path / "fast")
+    assert artifact.fact("rows") == 4
+
+
+def test_parquet_gives_the_same_bytes_through_tfxio(tmp_path):
+    write_split(tmp_path / "fast", ROWS)
+    run(tmp_path / "fast", FEATURES[:3] + FEATURES[4:])
+    table = {
+        "user": pa.array([row["user"] for row in ROWS], pa.binary()),
+        "seen": pa.array([row.get("seen") for row in ROWS], pa.list_(pa.binary())),
+        "tags": pa.array([row.get("tags") for row in ROWS], pa.binary()),
+        "price": pa.array([row.get("price") for row in ROWS], pa.float32()),
+    }
+    (tmp_path / "Split-train").mkdir()
+    pq.write_table(pa.table(table), tmp_path / "Split-train" / "examples.parquet")
+    parquet = {"examples": [examples_at(tmp_path, payload="FORMAT_PARQUET", file_format="parquet")]}
+    run(tmp_path, FEATURES[:3] + FEATURES[4:], inputs=parquet)
+    assert folder_bytes(tmp_path / "out") == folder_bytes(tmp_path / "fast/out")
+
+
+def preprocess(inputs):
+    return {
+        "lower": tf.strings.lower(inputs["name"]),
+        "bucket": tft.bucketize(inputs["score"], 2),
+        "tags": inputs["tags"],
+        "late": tf.sparse.map_values(tf.as_string, inputs["late"]),
+    }
+
+
+@pytest.fixture(scope="module")
+def transformed(tmp_path_factory):
+    """Rows in both payloads' files, and a transform of them."""
+    folder = tmp_path_factory.mktemp("transformed")
+    rows = [
+        {"name": b"A", "score": 0.0, "tags": [b"x|y"], "raw": b"r1"},
+        {"name": b"a", "score": 1.0, "raw": b"r2", "late": [0.5, 2.0]},
+        {"name": b"B", "score": 2.0, "tags": [b"z", b""], "raw": b"r1"},
+    ]
+    write_split(folder, rows)
+    spec = {
+        "name": tf.io.FixedLenFeature([], tf.string),
+        "score": tf.io.FixedLenFeature([], tf.float32),
+        "tags": tf.io.VarLenFeature(tf.string),
+        "late": tf.io.VarLenFeature(tf.float32),
+    }
+    source = tfxio.TFExampleRecord(
+        str(folder / "Split-train" / "*"), schema=schema_utils.schema_from_feature_spec(spec)
+    )
+    with beam.Pipeline(argv=["--direct_running_mode=in_memory"]) as pipeline, tft_beam.Context(str(folder / "scratch")):
+        read = pipeline | source.BeamSource()
+        transform = (read, source.TensorAdapterConfig()) | tft_beam.AnalyzeDataset(preprocess)
+        _ = transform | tft_beam.WriteTransformFn(str(folder / "transform"))
+        raw = dataset_metadata.DatasetMetadata.from_feature_spec(spec)
+        _ = raw | tft_beam.WriteMetadata(str(folder / "transform" / "metadata"), pipeline)
+    graph = standard_artifacts.TransformGraph()
+    graph.uri = str(folder / "transform")
+    return folder, graph
+
+
+AFTER = [
+    feature("lower", after_transform=True),
+    feature("bucket", after_transform=True),
+    feature("tags", after_transform=True, separator="|"),
+    feature("late", after_transform=True),
+    feature("raw"),
+]
+
+
+@pytest.mark.parametrize("payload", ["FORMAT_TF_EXAMPLE", "FORMAT_TF_SEQUENCE_EXAMPLE"])
+def test_columns_after_transform_are_counted_in_the_same_pass(transformed, payload):
+    folder, graph = transformed
+    inputs = {"examples": [examples_at(folder, payload=payload)], "transform_graph": [graph]}
+    _, found = run(folder, AFTER, inputs=inputs, out=payload)
+    counted = {name: tokens_and_counts(vocabulary) for name, vocabulary in found.items()}
+    assert counted["lower"] == {b"a": 2, b"b": 1}
+    assert sum(counted["bucket"].values()) == 3
+    assert counted["tags"] == {b"x": 1, b"y": 1, b"z": 1}
+    assert sorted(counted["late"].values()) == [1, 1]
+    assert counted["raw"] == {b"r1": 2, b"r2": 1}
+    assert found["bucket"].features["bucket"].column.dtype == "int64"
+
+
+def test_a_column_that_transform_does_not_give_is_named(transformed):
+    folder, graph = transformed
+    with pytest.raises(DataError, match="no column 'upper': it has bucket, late, lower, tags"):
+        run(folder, [feature("upper", after_transform=True)], inputs={"transform_graph": [graph]})
+
+
+def test_rows_that_would_end_the_process_in_a_float_list_are_named(transformed, tmp_path):
+    _, graph = transformed
+    broken_floats = b"\x0a\x0d\x0a\x0b\x0a\x04late\x12\x03\x12\x01\x0a"
+    good = example(name=b"A", score=0.0, raw=b"r")
+    write_split(tmp_path, [good, broken_floats], shards=1)
+    with pytest.raises(DataError, match=r"row 1: .*1 of 2 rows are bad"):
+        run(tmp_path, [feature("lower", after_transform=True)], inputs={"transform_graph": [graph]})
+
+
+@pytest.mark.slow
+def test_bytes_are_the_same_in_several_processes(tmp_path):
+    write_split(tmp_path, ROWS * 50, shards=4)
+    run(tmp_path, FEATURES, out="one")
+    several = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+    run(tmp_path, FEATURES, arguments=several, out="several")
+    assert folder_bytes(tmp_path / "one") == folder_bytes(tmp_path / "several")
+
+
+def test_the_component_passes_parameters_and_gives_vocabularies():
+    component = VocabularyGen(
+        examples=types.Channel(type=standard_artifacts.Examples),
+        features=json.dumps(FEATURES),
+        vocabularies='{"user": {"min_count": 2}}',
+    )
+    assert component.outputs["vocabularies"].type is Vocabularies
+    assert component.exec_properties["vocabulary_rules"] == '{"user": {"min_count": 2}}'
+    assert component.exec_properties["splits"] == '["train"]'

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from components.vocabulary_gen.plan import VocabularyRule, plan_from_json
+from embedding_core.errors import ConfigError
+
+USER = {"name": "user", "column": {"name": "user_id"}}
+
+
+def plan(features, rules=None, **more):
+    return plan_from_json(json.dumps(features), json.dumps(rules or {}), **more)
+
+
+def test_defaults_are_a_vocabulary_per_feature_and_no_thresholds():
+    made = plan([USER])
+    assert (made.features[0].vocabulary, made.features[0].multivalent) == ("user", None)
+    assert made.rules == {"user": VocabularyRule(min_count=1, max_size=None)}
+
+
+def test_shared_vocabularies_are_private_when_one_column_is():
+    seen = {"name": "seen", "column": {"name": "s", "private": True}, "vocabulary": "user"}
+    made = plan([USER, seen])
+    assert [feature.name for feature in made.feeding("user")] == ["user", "seen"]
+    assert made.is_private("user")
+
+
+def test_keys_of_table_config_gen_are_left_alone():
+    assert plan([{**USER, "table": "t", "max_sequence_length": "auto"}]).features[0].name == "user"
+
+
+@pytest.mark.parametrize(
+    ("features", "rules", "message"),
+    [
+        ([], {}, "list, not empty"),
+        ([{"name": "user"}], {}, '"name" and "column"'),
+        ([USER, USER], {}, "stands twice"),
+        ([{"name": "user", "column": {"name": "u", "seperator": ","}}], {}, "did you mean `separator`"),
+        ([{"name": "../user", "column": {"name": "u"}}], {}, "name of a feature"),
+        ([{**USER, "vocabulary": "a/b"}], {}, "name of a vocabulary"),
+        ([{"name": "user", "column": {"name": "u", "after_transform": True}}], {}, "no `transform_graph`"),
+        ([USER], {"item": {}}, "'item' has no feature"),
+        ([USER], {"user": {"min_count": 0}}, r"min_count` is 0"),
+        ([USER], {"user": {"max_size": True}}, r"max_size` is True"),
+        ([USER], {"user": {"top": 3}}, "'top'"),
+    ],
+)
+def test_mistakes_are_named(features, rules, message):
+    with pytest.raises(ConfigError, match=message):
+        plan(features, rules)
+
+
+def test_text_that_is_no_json_is_refused():
+    with pytest.raises(ConfigError, match="must be JSON"):
+        plan_from_json("[", "{}")
