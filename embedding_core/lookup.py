@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from embedding_core.config import Combiner, EmbeddingConfig
 from embedding_core.features import FeatureSpec, NormalForm, Quantization, normal_form, policed, specs_of
+from embedding_core.tracing import as_written
 
 __all__ = ["combine", "cpu_embedding_lookup", "divisor", "quantized", "row_gradients"]
 
 
-@tf.autograph.experimental.do_not_convert
+@as_written
 def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> Any:
     """Look up and combine the rows of every feature; exportable with an unknown batch.
 

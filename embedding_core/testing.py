@@ -261,14 +261,19 @@ class Oracle:
 
     def apply_gradients(self, batch: Batch, gradients: Mapping[str, Array]) -> None:
         """One step: gradients of the activations, by feature, reach the rows of the features' tables."""
+        self.apply_gradients_of_cores([(batch, gradients)])
+
+    def apply_gradients_of_cores(self, cores: Sequence[tuple[Batch, Mapping[str, Array]]]) -> None:
+        """One step of several cores, each with a batch and the gradients of its activations."""
         occurrences: dict[str, list[Occurrence]] = {}
-        for feature in self._config.features:
-            if feature.name in batch:
-                table = self._config.table_of(feature.name)
-                gradient, length = gradients[feature.name], feature.max_sequence_length
-                occurrences.setdefault(table.name, []).extend(
-                    oracle_occurrences(batch[feature.name], table.combiner, gradient, length)
-                )
+        for batch, gradients in cores:
+            for feature in self._config.features:
+                if feature.name in batch:
+                    table = self._config.table_of(feature.name)
+                    found = oracle_occurrences(
+                        batch[feature.name], table.combiner, gradients[feature.name], feature.max_sequence_length
+                    )
+                    occurrences.setdefault(table.name, []).extend(found)
         for name, found in occurrences.items():
             self._update(name, found)
 

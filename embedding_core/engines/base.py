@@ -12,17 +12,19 @@ Off a TPU only `build` and `embedding_tables` are there.
 from __future__ import annotations
 
 import abc
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from embedding_core.config import InitializerConfig
 from embedding_core.engines.tables import new_slots, new_table, unmirrored
 from embedding_core.errors import EngineError
+from embedding_core.topology import row_blocks
 from embedding_core.translate import Model, TableSpec
 
-__all__ = ["Engine", "TablesOnly", "Track", "Variables", "make_variables"]
+__all__ = ["Engine", "ShardInfo", "TablesOnly", "Track", "Variables", "make_variables"]
 
 Track = Callable[[str, tf.Variable], None]
 Variables = dict[str, dict[str, tf.Variable]]
@@ -62,8 +64,8 @@ class Engine(abc.ABC):
     def embedding_tables(self) -> dict[Any, tf.Variable]:
         """The tables by the caller's TableConfig."""
 
-    def _create(self) -> None:
-        made = make_variables(self.model.tables, self._seed, hosts=1)
+    def _create(self, hosts: int = 1) -> None:
+        made = make_variables(self.model.tables, self._seed, hosts)
         for table, own in made.items():
             for slot, variable in own.items():
                 self._track(table if slot == "parameters" else f"{table}/{slot}", variable)
@@ -108,8 +110,25 @@ def _only_on_tpu(method: str) -> EngineError:
     )
 
 
+class ShardInfo(NamedTuple):
+    """What a sharding-aware initializer is told: the block of the table that it fills.
+
+    Attributes:
+      shape: (rows, dim) of the block.
+      offset: (first row, 0).
+    """
+
+    shape: tuple[int, int]
+    offset: tuple[int, int]
+
+
 def make_variables(tables: tuple[TableSpec, ...], seed: int, hosts: int) -> Variables:
     """Single, unmirrored variables of tables and slots, at their first values.
+
+    Args:
+      tables: the tables.
+      seed: of default rows.
+      hosts: how many blocks of rows a sharding-aware initializer (one with an argument `shard_info`) fills.
 
     Returns:
       By table name, then "parameters" or the name of the slot; each float32 [rows, dim].
@@ -118,12 +137,25 @@ def make_variables(tables: tuple[TableSpec, ...], seed: int, hosts: int) -> Vari
 
 
 def _variables_of(table: TableSpec, seed: int, hosts: int) -> dict[str, tf.Variable]:
-    del hosts
+    own = {"parameters": _parameters(table, seed, hosts)}
+    if table.optimizer is not None:
+        slots = new_slots(table.optimizer, table=table.name, rows=table.rows, dim=table.dim)
+        own |= {key[len(table.name) + 1 :]: variable for key, variable in slots}
+    return own
+
+
+def _parameters(table: TableSpec, seed: int, hosts: int) -> tf.Variable:
     initializer = table.initializer
     if isinstance(initializer, InitializerConfig):
-        parameters = new_table(initializer, seed=seed, table=table.name, rows=table.rows, dim=table.dim)
-    else:
+        return new_table(initializer, seed=seed, table=table.name, rows=table.rows, dim=table.dim)
+    if "shard_info" not in inspect.signature(initializer).parameters:
         rows = initializer((table.rows, table.dim), dtype=tf.float32)
-        parameters = tf.Variable(rows, trainable=False, name=table.name)
-    slots = new_slots(table.optimizer, table=table.name, rows=table.rows, dim=table.dim) if table.optimizer else ()
-    return {"parameters": parameters} | {key.rpartition("/")[2]: variable for key, variable in slots}
+        return tf.Variable(rows, trainable=False, name=table.name, dtype=tf.float32)
+    variable = tf.Variable(tf.zeros([table.rows, table.dim]), trainable=False, name=table.name)
+    start = 0
+    for count in filter(None, row_blocks(table.rows, hosts)):
+        block = ShardInfo((count, table.dim), (start, 0))
+        values = initializer((table.rows, table.dim), dtype=tf.float32, shard_info=block)
+        variable.scatter_update(tf.IndexedSlices(values, tf.range(start, start + count)))
+        start += count
+    return variable

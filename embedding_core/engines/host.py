@@ -16,6 +16,7 @@ from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.features import FeatureSpec, NormalForm, normal_form, policed, specs_of
 from embedding_core.lookup import combine, row_gradients
 from embedding_core.optimizers import Optimizer
+from embedding_core.tracing import as_written
 
 __all__ = ["HostEngine"]
 
@@ -88,7 +89,7 @@ class HostEngine:
             for name, optimizer in self._optimizers.items()
         }
 
-    @tf.autograph.experimental.do_not_convert
+    @as_written
     def lookup(self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> dict[str, tf.Tensor]:
         """The activations of the features given.
 
@@ -109,7 +110,7 @@ class HostEngine:
             for name, (spec, form) in forms.items()
         }
 
-    @tf.autograph.experimental.do_not_convert
+    @as_written
     def apply_gradients(
         self, ids: Mapping[str, Any], gradients: Mapping[str, Any], weights: Mapping[str, Any] | None = None
     ) -> None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from embedding_core.engines.base import Engine, TablesOnly
 from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.tracing import as_written
 from embedding_core.translate import model_of
 
 __all__ = ["HardwareTPUEmbedding", "TPUEmbedding"]
@@ -72,7 +73,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         """
         self._engine.build(per_replica_input_shapes, per_replica_batch_size)
 
-    @tf.autograph.experimental.do_not_convert
+    @as_written
     def enqueue(
         self,
         features: Any,
@@ -96,7 +97,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         """
         self._engine.enqueue(features, weights, training, name, device)
 
-    @tf.autograph.experimental.do_not_convert
+    @as_written
     def dequeue(self, name: str | None = None) -> Any:
         """The activations of this core's oldest batch, [*output_shape, dim] in the structure of `feature_config`.
 
@@ -105,7 +106,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         """
         return self._engine.dequeue(name)
 
-    @tf.autograph.experimental.do_not_convert
+    @as_written
     def apply_gradients(self, gradients: Any, name: str | None = None) -> None:
         """Update the tables with the gradients of the activations last dequeued.
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from embedding_core.optimizers import Adam, Optimizer
 from embedding_core.update_rules import updated
 
-__all__ = ["apply_to_table"]
+__all__ = ["apply_to_table", "touched_rows"]
 
 ROWS_PER_SWEEP = 16384  # how many untouched rows non-lazy Adam moves at a time
 
@@ -38,10 +38,21 @@ def apply_to_table(
     unique, places = tf.unique(ids)
     summed = tf.math.unsorted_segment_sum(gradients, places, tf.size(unique))
     rows, new_slots = _computed(optimizer, table, slots, unique, summed, rate)
-    if isinstance(optimizer, Adam) and not optimizer.lazy_adam:
+    if _moves_all(optimizer):
         with tf.control_dependencies([rows, *new_slots]):
             _sweep(optimizer, table, slots, rate)
     _write(table, slots, unique, rows, new_slots)
+
+
+def touched_rows(optimizer: Optimizer, table: tf.Variable, ids: Any) -> Any:
+    """The rows that `apply_to_table` changes, each once: those of the ids, or with non-lazy Adam all of them."""
+    if _moves_all(optimizer):
+        return tf.range(table.shape[0], dtype=tf.int64)
+    return tf.unique(ids)[0]
+
+
+def _moves_all(optimizer: Optimizer) -> bool:
+    return isinstance(optimizer, Adam) and not optimizer.lazy_adam
 
 
 def _computed(

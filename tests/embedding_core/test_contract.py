@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.engines import HostEngine
+from embedding_core.engines import HostEngine, TPUEmbedding, simulated_tpu
 from embedding_core.testing import Oracle, Samples, build_dense, build_ragged, build_sparse
 
 ROWS, DIM, BATCH, STEPS = 12, 3, 8, 3
@@ -39,7 +39,9 @@ OPTIMIZERS = {
     ),
     "rate_callable": Adagrad(learning_rate=lambda: tf.constant(0.05)),
 }
-ENGINES = ("host", "host_graph")
+ENGINES = ("host", "host_graph", "1x2", "2x2")
+TOPOLOGIES = {engine: tuple(map(int, engine.split("x"))) for engine in ENGINES if "x" in engine}
+simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,41 +87,84 @@ def build(kind, samples, order):
     return build_ragged(samples)
 
 
-def step_of(engine, graph):
-    """One training step: the loss is the sum of squared activations, so gradients depend on the tables."""
+class Host:
+    """The host engine as the contract drives it."""
 
-    def step(ids, weights):
-        activations = engine.lookup(ids, weights)
-        engine.apply_gradients(ids, {name: 2.0 * value for name, value in activations.items()}, weights)
-        return activations
+    cores = 1
 
-    return tf.function(step, reduce_retracing=True) if graph else step
+    def __init__(self, case):
+        self._engine = HostEngine(case.config, optimizer=OPTIMIZERS[case.optimizer], seed=3)
+        graph = case.engine == "host_graph"
+        self.step = tf.function(self._step, reduce_retracing=True) if graph else self._step
+
+    def _step(self, ids, weights):
+        activations = self._engine.lookup(ids[0], weights[0])
+        gradients = {name: 2.0 * value for name, value in activations.items()}
+        self._engine.apply_gradients(ids[0], gradients, weights[0])
+        return [activations]
+
+    def variables(self):
+        return [self._engine.embedding_tables["t"], *self._engine.slots["t"].values()]
 
 
-def run(case):
-    """Activations of every step, tables and slots at the end: of the engine, and of the oracle."""
-    generator = np.random.default_rng(7)
-    order = None if "one_by_one" in case.optimizer else generator  # one by one: the order of the ids is the result's
-    engine = HostEngine(case.config, optimizer=OPTIMIZERS[case.optimizer], seed=3)
-    oracle = Oracle(case.config, {k: v.numpy() for k, v in engine.embedding_tables.items()}, OPTIMIZERS[case.optimizer])
-    step = step_of(engine, case.engine == "host_graph")
-    for _ in range(STEPS):
-        batch = {name: draw(case.kind, generator) for name in ("a", "b")}
-        built = {name: build(case.kind, samples, order) for name, samples in batch.items()}
-        weights = {name: weight for name, (_, weight) in built.items() if weight is not None}
-        found = step({name: ids for name, (ids, _) in built.items()}, weights)
-        expected = oracle.lookup(batch)
-        oracle.apply_gradients(batch, {name: 2.0 * value for name, value in expected.items()})
-        for name, value in expected.items():
-            np.testing.assert_allclose(found[name].numpy(), value, rtol=2e-4, atol=2e-5)
-    return engine, oracle
+class Simulated:
+    """The simulated TPU as the contract drives it: every core enqueues its part."""
+
+    def __init__(self, case):
+        hosts, cores = TOPOLOGIES[case.engine]
+        self.cores = hosts * cores
+        self._strategy = simulated_tpu(hosts=hosts, cores_per_host=cores)
+        with self._strategy.scope():
+            self._embedding = TPUEmbedding(case.config, OPTIMIZERS[case.optimizer], seed=3)
+        self._embedding.build(BATCH // self.cores)
+        self.step = tf.function(self._step, reduce_retracing=True)
+
+    def _step(self, ids, weights):
+        devices = self._strategy.extended.worker_devices
+        for part, weight, device in zip(ids, weights, devices, strict=True):
+            full = {name: weight.get(name) for name in part}
+            self._embedding.enqueue(part, full if weight else None, device=device)
+
+        def on_core():
+            activations = self._embedding.dequeue()
+            self._embedding.apply_gradients(tf.nest.map_structure(lambda value: 2.0 * value, activations))
+            return activations
+
+        found = self._strategy.run(on_core)
+        local = {name: self._strategy.experimental_local_results(value) for name, value in found.items()}
+        return [{name: value[core] for name, value in local.items()} for core in range(self.cores)]
+
+    def variables(self):
+        return list(self._embedding._engine.variables["t"].values())
+
+
+def part_of(samples, core, cores):
+    size = BATCH // cores
+    rows = slice(core * size, (core + 1) * size)
+    return Samples(samples.ids[rows], None if samples.weights is None else samples.weights[rows])
 
 
 def check(case):
-    engine, oracle = run(case)
-    np.testing.assert_allclose(engine.embedding_tables["t"].numpy(), oracle.tables["t"], rtol=2e-4, atol=2e-5)
-    for slot, expected in zip(engine.slots["t"].values(), oracle.slots["t"], strict=True):
-        np.testing.assert_allclose(slot.numpy(), expected, rtol=2e-4, atol=2e-5)
+    """Activations of every step, and tables and slots at the end, are the oracle's."""
+    generator = np.random.default_rng(7)
+    order = None if "one_by_one" in case.optimizer else generator  # one by one: the order of the ids is the result's
+    engine = Host(case) if case.engine.startswith("host") else Simulated(case)
+    oracle = Oracle(case.config, {"t": engine.variables()[0].numpy()}, OPTIMIZERS[case.optimizer])
+    for _ in range(STEPS):
+        batch = {name: draw(case.kind, generator) for name in ("a", "b")}
+        cores = [{name: part_of(s, core, engine.cores) for name, s in batch.items()} for core in range(engine.cores)]
+        built = [{name: build(case.kind, samples, order) for name, samples in part.items()} for part in cores]
+        ids = [{name: value for name, (value, _) in part.items()} for part in built]
+        weights = [{name: w for name, (_, w) in part.items() if w is not None} for part in built]
+        found = engine.step(ids, weights)
+        expected = [oracle.lookup(part) for part in cores]
+        gradients = [{name: 2.0 * value for name, value in part.items()} for part in expected]
+        oracle.apply_gradients_of_cores(list(zip(cores, gradients, strict=True)))
+        for one, other in zip(found, expected, strict=True):
+            for name, value in other.items():
+                np.testing.assert_allclose(one[name].numpy(), value, rtol=2e-4, atol=2e-5)
+    for one, other in zip(engine.variables(), [oracle.tables["t"], *oracle.slots["t"]], strict=True):
+        np.testing.assert_allclose(one.numpy(), other, rtol=2e-4, atol=2e-5)
 
 
 PRODUCT = [Case(*cell) for cell in itertools.product(KINDS, COMBINERS, OPTIMIZERS, ENGINES)]

@@ -89,5 +89,3 @@ def install(base_test, resolver_module, hosts, cores_per_host):
     base_test.TPUEmbeddingBaseTest._get_variable = lambda self, variable: variable
     resolver_module.initialize_tpu_system = engines.initialize_simulated_tpu
     tpu_embedding_v2.TPUEmbedding = TPUEmbedding
-
-

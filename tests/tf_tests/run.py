@@ -58,7 +58,7 @@ def skips(test):
 
 
 def outcome(test):
-    """"pass", "skip", or the last line of the error."""
+    """ "pass", "skip", or the last line of the error."""
     from absl import flags
 
     flags.FLAGS.model_dir = tempfile.mkdtemp()
