@@ -6,7 +6,7 @@ import tensorflow_model_analysis as tfma
 
 from pipelines.config import Evaluation, PipelineConfig, Threshold
 
-__all__ = ["BASELINE", "CANDIDATE", "eval_config"]
+__all__ = ["BASELINE", "CANDIDATE", "eval_config", "missed_thresholds"]
 
 CANDIDATE, BASELINE = "", "baseline"
 _LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
@@ -31,6 +31,27 @@ def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.E
             tfma.MetricsSpec(metrics=[_metric(evaluation, name, has_baseline) for name in evaluation.metrics])
         ],
     )
+
+
+def missed_thresholds(evaluation_uri: str) -> list[str]:
+    """What the model missed of its thresholds, a sentence each; empty where it was blessed."""
+    result = tfma.load_validation_result(evaluation_uri)
+    return [
+        f"{failure.metric_key.name} is {failure.metric_value.double_value.value:.4g}, its threshold asks for "
+        f"{_bounds(failure.metric_threshold)}."
+        for part in result.metric_validations_per_slice
+        for failure in part.failures
+    ]
+
+
+def _bounds(threshold: tfma.MetricThreshold) -> str:
+    value, change = threshold.value_threshold, threshold.change_threshold
+    words = [f"at least {value.lower_bound.value:g}"] if value.HasField("lower_bound") else []
+    words += [f"at most {value.upper_bound.value:g}"] if value.HasField("upper_bound") else []
+    words += (
+        [f"a change of {change.absolute.value:g} to the baseline"] if threshold.HasField("change_threshold") else []
+    )
+    return " and ".join(words)
 
 
 def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelSpec]:

@@ -14,6 +14,7 @@ from embedding_core.vocabulary import Vocabulary, load_vocabularies
 from pipelines.baselines import compare_with_baselines, inputs_of_run
 from pipelines.config import PipelineConfig
 from pipelines.embedding_pipeline import metadata_path
+from pipelines.evaluation import missed_thresholds
 from pipelines.lineage import Node, open_store, outputs_of, trace
 from pipelines.report import Report
 from pipelines.runner import NodeRun
@@ -52,7 +53,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun]) -> Report:
         nodes=[
             {"node": run.node, "state": run.state, "seconds": run.seconds, "execution": run.execution} for run in runs
         ],
-        push=_push(lineage[pushed]),
+        push=_push(lineage[pushed], missed_thresholds(_evaluation_uri(store, runs))),
         quality=[{"scorer": score.scorer, "metrics": dict(score.metrics)} for score in scores],
         eval_rows=rows,
         curves=_curves(history),
@@ -79,14 +80,22 @@ def _embedding_config(node: Node) -> EmbeddingConfig:
         return EmbeddingConfig.from_json(file.read())
 
 
-def _push(node: Node) -> dict[str, Any]:
+def _evaluation_uri(store: Any, runs: Sequence[NodeRun]) -> str:
+    """Where the Evaluator of this run left its figures."""
+    (execution,) = [int(run.execution or 0) for run in runs if run.node == "Evaluator"]
+    outputs = {node.type: node.uri for found in outputs_of(store, execution) for node in [trace(store, found)[found]]}
+    return outputs["ModelEvaluation"]
+
+
+def _push(node: Node, missed: Sequence[str]) -> dict[str, Any]:
     pushed = bool(node.facts.get("pushed"))
+    reason = " ".join([str(node.facts.get("reason", "")), *([] if pushed else missed)])
     destination = str(node.facts.get("pushed_destination", ""))
     return {
         "pushed": pushed,
         "version": node.facts.get("pushed_version"),
         "destination": destination,
-        "reason": node.facts.get("reason", ""),
+        "reason": reason.strip(),
         "query": _query(destination) if pushed else "",
     }
 
