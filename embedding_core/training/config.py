@@ -9,9 +9,19 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from embedding_core.errors import ConfigError
 
-__all__ = ["DenseOptimizer", "Distribution", "EarlyStopping", "Metric", "Negatives", "Strategy", "TrainingConfig"]
+__all__ = [
+    "Decay",
+    "DenseOptimizer",
+    "Distribution",
+    "EarlyStopping",
+    "Metric",
+    "Negatives",
+    "Strategy",
+    "TrainingConfig",
+]
 
 Strategy: TypeAlias = Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"]
+Decay: TypeAlias = Literal["none", "linear"]
 Distribution: TypeAlias = Literal["uniform", "count"]
 Metric: TypeAlias = Literal["loss", "auc"]
 DenseOptimizer: TypeAlias = Literal["adam", "adamw", "adagrad", "ftrl", "nadam", "rmsprop", "sgd"]
@@ -104,6 +114,7 @@ class TrainingConfig:
       optimizer: of the dense part: the name of one of Keras'.
       learning_rate: of the dense part. Tables have their own, in their table's optimizer.
       learning_rate_tables: for tables that configure no optimizer of their own (Adagrad), its rate.
+      decay: "linear" lets all learning rates, of tables too, fall to 0 at the last step; "none" keeps them.
       embedding_l2: weight of the mean squared norm of the activations, added to the loss; regularises
         exactly the rows that a batch touches.
       class_weights: weights of label 0 and label 1 in the loss.
@@ -125,6 +136,7 @@ class TrainingConfig:
     optimizer: DenseOptimizer = "adam"
     learning_rate: float = 0.001
     learning_rate_tables: float = 0.05
+    decay: Decay = "none"
     embedding_l2: float = 0.0
     class_weights: tuple[float, float] = (1.0, 1.0)
     eval_every: int | None = None
@@ -150,7 +162,7 @@ class TrainingConfig:
         fits = len(self.class_weights) == 2 and all(_is_number(weight, 0) for weight in self.class_weights)
         _require(fits, "training", "class_weights", self.class_weights, "two numbers >= 0, of label 0 and of label 1")
         _require(_is_whole(self.seed, 0), "training", "seed", self.seed, "a whole number >= 0")
-        for field, kind in (("strategy", Strategy), ("optimizer", DenseOptimizer)):
+        for field, kind in (("strategy", Strategy), ("optimizer", DenseOptimizer), ("decay", Decay)):
             value, allowed = getattr(self, field), get_args(kind)
             _require(value in allowed, "training", field, value, f"one of {', '.join(allowed)}")
 

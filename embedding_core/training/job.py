@@ -79,6 +79,7 @@ class JobData:
         self.rows = count_rows(job.train_files, "train")
         self.eval_rows = count_rows(job.eval_files, "eval")
         self.steps_per_epoch = steps_per_epoch(self.rows, job.training.batch_size)
+        self.steps = job.training.steps or (job.training.epochs or 1) * self.steps_per_epoch
         self._sampler = self._make_sampler()
         self._eval = self._eval_batches()
 

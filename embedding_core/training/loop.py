@@ -14,29 +14,19 @@ import tf_keras
 
 from embedding_core.errors import DataError, TrainingError
 from embedding_core.model_inputs import build_model
-from embedding_core.optimizers import Adagrad
 from embedding_core.training.checkpoints import RunState
-from embedding_core.training.config import TrainingConfig
 from embedding_core.training.evaluation import evaluate
 from embedding_core.training.history import History, Summaries
 from embedding_core.training.inputs import Batch
 from embedding_core.training.job import JobData, TrainingJob, data_errors
-from embedding_core.training.step import StepsDone, Trainable
+from embedding_core.training.rates import config_with_rates, dense_optimizer
+from embedding_core.training.step import StepsDone, Trainable, new_step
 from embedding_core.training.strategy import Placement, choose_placement
 
 __all__ = ["Progress", "TrainingResult", "train"]
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 
-_OPTIMIZERS = {
-    "adagrad": "Adagrad",
-    "adam": "Adam",
-    "adamw": "AdamW",
-    "ftrl": "Ftrl",
-    "nadam": "Nadam",
-    "rmsprop": "RMSprop",
-    "sgd": "SGD",
-}
 _STEPS_PER_CALL = 100  # of the graph: often enough for progress and curves, rarely enough to cost nothing
 
 
@@ -75,7 +65,7 @@ class _Loop:
     def __init__(self, job: TrainingJob, data: JobData, state: RunState, trainable: Trainable, folder: str) -> None:
         self._job, self._data, self._state, self._trainable = job, data, state, trainable
         training = job.training
-        self.total = training.steps or (training.epochs or 1) * data.steps_per_epoch
+        self.total = data.steps
         once = data.steps_per_epoch if training.epochs else max(1, self.total // 10)
         self._eval_every = training.eval_every or once
         self._save_every = training.checkpoint_every or self._eval_every
@@ -168,17 +158,12 @@ class _Loop:
         return stopping is not None and int(self._state.waited.numpy()) >= stopping.patience
 
 
-def _optimizer(training: TrainingConfig) -> tf_keras.optimizers.Optimizer:
-    return getattr(tf_keras.optimizers, _OPTIMIZERS[training.optimizer])(learning_rate=training.learning_rate)
-
-
-def _make_trainable(job: TrainingJob, placement: Placement) -> Trainable:
-    training, config = job.training, job.inputs.config
+def _make_trainable(job: TrainingJob, placement: Placement, steps: int) -> Trainable:
+    training, config, step = job.training, job.inputs.config, new_step()
     tf_keras.utils.set_random_seed(training.seed)
-    default = Adagrad(learning_rate=training.learning_rate_tables)
-    engine = placement.make_engine(config, default, training.seed)
+    engine = placement.make_engine(config_with_rates(config, training, step, steps), training.seed)
     model = build_model(job.model, config, job.inputs.dense, job.arguments)
-    return Trainable(engine, model, _optimizer(training), training)
+    return Trainable(engine, model, dense_optimizer(training, steps), training, step)
 
 
 def train(
@@ -207,7 +192,7 @@ def train(
     placement = choose_placement(job.training.strategy)
     with placement.scope():
         data = JobData(job)
-        trainable = _make_trainable(job, placement)
+        trainable = _make_trainable(job, placement, data.steps)
         kept = resume_folder or os.path.join(folder, "resume")
         tf.io.gfile.makedirs(folder)
         state = RunState(trainable, trainable.engine.tables, kept)

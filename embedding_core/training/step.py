@@ -12,7 +12,7 @@ from embedding_core.model_inputs import call_model
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.inputs import Batch
 
-__all__ = ["Engine", "StepsDone", "Trainable", "weighted_loss"]
+__all__ = ["Engine", "StepsDone", "Trainable", "new_step", "weighted_loss"]
 
 
 class Engine(Protocol):
@@ -57,17 +57,27 @@ def _finite(batch: Batch) -> tf.Tensor:
     return tf.reduce_all(tf.math.is_finite(tf.concat(values, 1)), 0)
 
 
+def new_step() -> tf.Variable:
+    """A counter of steps."""
+    return tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+
+
 class Trainable:
     """Tables, dense model and its optimizer, with the functions that train and apply them."""
 
     def __init__(
-        self, engine: Engine, model: tf_keras.Model, optimizer: tf_keras.optimizers.Optimizer, config: TrainingConfig
+        self,
+        engine: Engine,
+        model: tf_keras.Model,
+        optimizer: tf_keras.optimizers.Optimizer,
+        config: TrainingConfig,
+        step: tf.Variable | None = None,
     ) -> None:
         """Put the parts together; the optimizer's slots are created here, so that a restore finds them."""
         self.engine = engine
         self.model = model
         self.optimizer = optimizer
-        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        self.step = new_step() if step is None else step
         self._config = config
         optimizer.build(model.trainable_variables)
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import Optimizer
 from embedding_core.training.config import Strategy
 
 __all__ = ["Placement", "choose_placement"]
@@ -33,9 +32,9 @@ class Placement(NamedTuple):
         """The context in which engine, model and optimizer are made and run."""
         return tf.device(self.device)
 
-    def make_engine(self, config: EmbeddingConfig, optimizer: Optimizer, seed: int) -> HostEngine:
-        """The engine that holds the tables."""
-        return HostEngine(config, optimizer=optimizer, seed=seed)
+    def make_engine(self, config: EmbeddingConfig, seed: int) -> HostEngine:
+        """The engine that holds the tables; each has an optimizer."""
+        return HostEngine(config, seed=seed)
 
 
 _CPU, _GPU = Placement("cpu", "/CPU:0"), Placement("gpu", "/GPU:0")

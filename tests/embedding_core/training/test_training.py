@@ -134,7 +134,7 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("at", [9, 31])
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(make_job, tmp_path, at):
-    job = make_job(checkpoint_every=7, eval_every=5, early_stopping=EarlyStopping())
+    job = make_job(checkpoint_every=7, eval_every=5, decay="linear", early_stopping=EarlyStopping())
     whole = train(job, str(tmp_path / "whole"))
 
     def kill(step, total, detail):
