@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from embedding_core.errors import DataError
+from pipelines.config import load_config
 from pipelines.examples import online_retail_prepare as online_retail
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "online_retail"
@@ -107,3 +108,13 @@ def test_online_retail_gives_the_published_pairs_and_baselines():
     assert set(pairs["StockCode"].to_pylist()) <= set(train["StockCode"].to_pylist())
     popularity, bought_before, _ = online_retail.baselines(train, pairs).values()
     assert (round(popularity, 3), round(bought_before, 3)) == (0.790, 0.826)
+
+
+def test_the_config_reads_what_was_prepared_and_never_chooses_by_the_eval_split(tmp_path):
+    _purchases(tmp_path, *LINES)
+    online_retail.main([str(tmp_path), str(tmp_path / "out")])
+    file = Path(online_retail.__file__).with_name("online_retail.yaml")
+    config = load_config(file, [f"data.path={tmp_path}/out/*.parquet"])
+    columns = pyarrow.parquet.read_schema(tmp_path / "out" / "train.parquet").names
+    assert {feature.source for feature in config.features.categorical} <= set(columns)
+    assert config.training.early_stopping is None
