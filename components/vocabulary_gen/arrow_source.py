@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +15,12 @@ from components.vocabulary_gen.counting import CountBatch, batch_counts, values_
 from components.vocabulary_gen.gathering import Gathered
 from components.vocabulary_gen.plan import CountingPlan
 from components.vocabulary_gen.sources import Features, check_width, with_dtypes
+from components.vocabulary_gen.transforming import SavedTransform
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError, EmbeddingError
 from embedding_core.tokens import Values
 
-__all__ = ["ArrowCounter", "rows_from_arrow"]
+__all__ = ["ArrowCounter", "rows_from_arrow", "transform_input"]
 
 _DTYPES: dict[tf.DType, TokenDtype] = {tf.string: "string", tf.int64: "int64", tf.float32: "float32"}
 
@@ -63,31 +66,79 @@ def _flat_values(column: str, flat: pa.Array) -> tf.Tensor:
     raise DataError(f"column {column!r} holds {kind}: tokens are strings, integers or floats; convert the column.")
 
 
+def transform_input(column: str, rows: tf.RaggedTensor | None, size: int, feature: Any) -> Values:
+    """The values of a column in the form in which `tf.io.parse_example` would give them to Transform.
+
+    Args:
+      column: its name, for messages.
+      rows: [B, None], or None where there is no value.
+      size: B.
+      feature: how Transform reads the column.
+
+    Raises:
+      DataError: the values are not as Transform reads them.
+    """
+    if rows is None:
+        rows = tf.RaggedTensor.from_row_lengths(tf.constant([], feature.dtype), tf.zeros([size], tf.int64))
+    if rows.dtype != feature.dtype:
+        raise DataError(
+            f"column {column!r} is {rows.dtype.name}, but Transform reads {feature.dtype.name}: change one."
+        )
+    if isinstance(feature, tf.io.VarLenFeature):
+        return rows.to_sparse()
+    if isinstance(feature, tf.io.RaggedFeature) and not feature.partitions:
+        return rows
+    if not isinstance(feature, tf.io.FixedLenFeature):
+        raise DataError(
+            f"column {column!r} is read by Transform as {feature}: of other payloads than tf.Example only "
+            "columns of fixed length or plain lists can be counted after Transform."
+        )
+    width = math.prod(feature.shape)
+    if feature.default_value is not None:
+        empty = tf.equal(rows.row_lengths(), 0)
+        value = np.broadcast_to(feature.default_value, feature.shape).reshape(-1)
+        filling = tf.tile(tf.constant(value, feature.dtype), [tf.reduce_sum(tf.cast(empty, tf.int32))])
+        defaults = tf.RaggedTensor.from_row_lengths(filling, tf.where(empty, np.int64(width), np.int64(0)))
+        rows = tf.concat([rows, defaults], axis=1)
+    wrong = np.flatnonzero(rows.row_lengths().numpy() != width)
+    if wrong.size:
+        raise DataError(
+            f"column {column!r} has {int(rows.row_lengths()[wrong[0]])} values in a row, but Transform reads {width}: "
+            "mend the data, or its schema."
+        )
+    return tf.reshape(rows.values, [size, *feature.shape])
+
+
 class ArrowCounter:
-    """Counts record batches; graph functions are traced once for all batches with the same dtypes."""
+    """Counts record batches; graph functions are traced once for all batches with the same dtypes.
+
+    Rows are not set aside here: what reads the payload has parsed them before.
+    """
 
     def __init__(self, plan: CountingPlan, source: str) -> None:
         self._plan = plan
         self._source = source
         self._counters: dict[Features, CountBatch] = {}
+        self._transform = SavedTransform(plan.transform_graph) if plan.transform_graph else None
 
-    def count(self, batch: pa.RecordBatch, transformed: Mapping[str, Values], gathered: Gathered) -> None:
+    def count(self, batch: pa.RecordBatch, gathered: Gathered) -> None:
         """Count one batch; what makes it useless is a problem among the facts, not an exception.
 
         Args:
           batch: a column for each raw column.
-          transformed: Transform's output for the batch; empty where no feature needs it.
           gathered: what to add the counts to.
         """
         try:
-            self._count(batch, transformed, gathered)
+            self._count(batch, gathered)
         except EmbeddingError as error:
-            gathered.set_problem(str(error))
+            gathered.set_problem(f"{self._source!r}: {error}")
 
-    def _count(self, batch: pa.RecordBatch, transformed: Mapping[str, Values], gathered: Gathered) -> None:
-        raw = {f.column.name for f in self._plan.features if not f.column.after_transform} & set(batch.schema.names)
-        found = {name: rows_from_arrow(name, batch.column(batch.schema.get_field_index(name))) for name in sorted(raw)}
+    def _count(self, batch: pa.RecordBatch, gathered: Gathered) -> None:
+        columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
+        raw = {feature.column.name for feature in self._plan.features if not feature.column.after_transform}
+        found = {name: rows_from_arrow(name, columns[name]) for name in sorted(raw & set(columns))}
         rows = {name: values for name, values in found.items() if values is not None}
+        transformed = self._transformed(columns, batch.num_rows)
         features = with_dtypes(self._plan, {name: _DTYPES[values.dtype] for name, values in rows.items()})
         empty = tf.RaggedTensor.from_row_lengths(tf.constant([], tf.string), tf.zeros([batch.num_rows], tf.int64))
         values = []
@@ -96,9 +147,21 @@ class ArrowCounter:
             if column.after_transform or column.name in rows:
                 gathered.add_dtype(feature.name, column.dtype, self._source)
             values.append(transformed[column.name] if column.after_transform else rows.get(column.name, empty))
+        self._add(features, values, batch.num_rows, gathered)
+
+    def _transformed(self, columns: Mapping[str, pa.Array], size: int) -> Mapping[str, Values]:
+        if self._transform is None:
+            return {}
+        inputs = {}
+        for name, feature in self._transform.spec.items():
+            rows = rows_from_arrow(name, columns[name]) if name in columns else None
+            inputs[name] = transform_input(name, rows, size, feature)
+        return self._transform.of_columns(inputs)
+
+    def _add(self, features: Features, values: list[Values], size: int, gathered: Gathered) -> None:
         if features not in self._counters:
             self._counters[features] = values_counter(features)
         counts = list(batch_counts(features, self._counters[features](values)))
         for feature, counted in counts:
             check_width(feature, counted, self._source)
-        gathered.add_batch(batch.num_rows, counts)
+        gathered.add_batch(size, counts)

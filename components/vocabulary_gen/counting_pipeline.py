@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import apache_beam as beam
 import pyarrow as pa
@@ -19,7 +18,6 @@ from components.vocabulary_gen.assembling import assemble_sources, assemble_voca
 from components.vocabulary_gen.gathering import SOURCES, Gathered
 from components.vocabulary_gen.plan import CountingPlan
 from components.vocabulary_gen.sources import FileCounter
-from components.vocabulary_gen.transforming import SavedTransform
 from embedding_core.errors import EmbeddingError
 from embedding_core.vocabulary import save_vocabulary
 
@@ -51,26 +49,19 @@ class _CountFile(beam.DoFn):
 class _CountArrow(beam.DoFn):
     """Arrow record batches -> messages by vocabulary, once for each bundle."""
 
-    def __init__(self, plan: CountingPlan, source: str, adapter: tfxio.TensorAdapterConfig | None) -> None:
+    def __init__(self, plan: CountingPlan, source: str) -> None:
         self._plan = plan
         self._source = source
-        self._adapter_config = adapter
         self._rows = Metrics.counter(METRICS, ROWS_METRIC)
 
     def setup(self) -> None:
         self._counter = ArrowCounter(self._plan, self._source)
-        if self._adapter_config is not None and self._plan.transform_graph is not None:
-            self._adapter = tfxio.TensorAdapter(self._adapter_config)
-            self._transform = SavedTransform(self._plan.transform_graph)
 
     def start_bundle(self) -> None:
         self._gathered = Gathered(self._plan, self._source)
 
     def process(self, batch: pa.RecordBatch) -> None:
-        transformed: Mapping[str, Any] = {}
-        if self._plan.transform_graph is not None:
-            transformed = self._transform.of_columns(self._adapter.ToBatchTensors(batch))
-        self._counter.count(batch, transformed, self._gathered)
+        self._counter.count(batch, self._gathered)
         self._rows.inc(batch.num_rows)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
@@ -112,11 +103,10 @@ def count_files(pipeline: beam.Pipeline, files: Sequence[str], plan: CountingPla
 
 def count_arrow(pipeline: beam.Pipeline, source: tfxio.TFXIO, plan: CountingPlan, label: str) -> beam.PCollection:
     """Count what TFXIO reads, of any payload: messages by vocabulary; the label names the source in messages."""
-    adapter = source.TensorAdapterConfig() if plan.transform_graph is not None else None
     return (
         pipeline
         | f"Read[{label}]" >> source.BeamSource()
-        | f"CountArrow[{label}]" >> beam.ParDo(_CountArrow(plan, label, adapter))
+        | f"CountArrow[{label}]" >> beam.ParDo(_CountArrow(plan, label))
     )
 
 

@@ -16,7 +16,7 @@ from tfx.types import artifact_utils
 
 from components.vocabulary_gen.counting_pipeline import count_arrow, count_files, write_vocabularies
 from components.vocabulary_gen.plan import CountingPlan, plan_from_json
-from components.vocabulary_gen.transforming import plan_after_transform, raw_schema
+from components.vocabulary_gen.transforming import plan_after_transform
 from embedding_core import errors
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 
@@ -102,8 +102,7 @@ def _count(
         raise DataError(f"there are no files in {', '.join(map(repr, patterns))}: write examples there.")
     if fast:
         return count_files(pipeline, files, plan)
-    schema = raw_schema(plan)
-    sources = [tfxio_utils.get_split_tfxio(examples, split, ["VocabularyGen"], schema) for split in splits]
+    sources = [tfxio_utils.get_split_tfxio(examples, split, ["VocabularyGen"]) for split in splits]
     counted = [count_arrow(pipeline, source, plan, split) for split, source in zip(splits, sources, strict=True)]
     return counted | "AllSplits" >> beam.Flatten()
 

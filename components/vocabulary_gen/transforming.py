@@ -15,7 +15,7 @@ from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError
 from embedding_core.tokens import Values
 
-__all__ = ["SavedTransform", "plan_after_transform", "raw_schema"]
+__all__ = ["SavedTransform", "plan_after_transform"]
 
 _TOKEN_DTYPES: dict[tf.DType, TokenDtype] = {tf.string: "string", tf.int64: "int64", tf.float32: "float32"}
 
@@ -24,6 +24,7 @@ class SavedTransform:
     """The saved transform, loaded when it is first applied.
 
     Attributes:
+      spec: how to read each raw column, as for `tf.io.parse_example`.
       needs_vetting: whether rows must pass the protobuf parser first: Transform's inputs hold a float
         column of variable length, and a malformed list of such a column can end the process inside
         TensorFlow's parser.
@@ -31,11 +32,11 @@ class SavedTransform:
 
     def __init__(self, transform_graph: str) -> None:
         self._output = tft.TFTransformOutput(transform_graph)
-        self._spec = self._output.raw_feature_spec()
+        self.spec: Mapping[str, Any] = self._output.raw_feature_spec()
         self.needs_vetting = any(
             isinstance(feature, (tf.io.VarLenFeature, tf.io.RaggedFeature, tf.io.SparseFeature))
             and feature.dtype == tf.float32
-            for feature in self._spec.values()
+            for feature in self.spec.values()
         )
 
     @functools.cached_property
@@ -47,7 +48,7 @@ class SavedTransform:
         _ = self._layer
 
     def _parse(self, records: tf.Tensor) -> dict[str, Values]:
-        parsed: dict[str, Values] = tf.io.parse_example(records, self._spec)
+        parsed: dict[str, Values] = tf.io.parse_example(records, dict(self.spec))
         return parsed
 
     def of_examples(self, records: tf.Tensor) -> Mapping[str, Values]:
@@ -58,11 +59,6 @@ class SavedTransform:
         """Transform's output for its raw columns."""
         transformed: Mapping[str, Values] = self._layer(dict(columns))
         return transformed
-
-
-def raw_schema(plan: CountingPlan) -> Any:
-    """Schema of the raw columns that Transform reads; None where no feature needs Transform."""
-    return None if plan.transform_graph is None else tft.TFTransformOutput(plan.transform_graph).raw_metadata.schema
 
 
 def plan_after_transform(plan: CountingPlan) -> CountingPlan:

@@ -222,7 +222,7 @@ def test_parquet_gives_the_same_bytes_through_tfxio(tmp_path):
     }
     (tmp_path / "Split-train").mkdir()
     pq.write_table(pa.table(table), tmp_path / "Split-train" / "examples.parquet")
-    parquet = {"examples": [examples_at(tmp_path, payload="FORMAT_PARQUET", file_format="parquet")]}
+    parquet = {"examples": [examples_at(tmp_path, payload="FORMAT_PARQUET", file_format="FILE_FORMAT_PARQUET")]}
     run(tmp_path, FEATURES[:3] + FEATURES[4:], inputs=parquet)
     assert folder_bytes(tmp_path / "out") == folder_bytes(tmp_path / "fast/out")
 
