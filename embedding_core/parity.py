@@ -132,7 +132,8 @@ def _difference(name: str, expected: npt.ArrayLike, actual: npt.ArrayLike | None
     rows = len(left)
     if left.shape != right.shape:
         return Difference(name=name, rows=rows, max_abs=float("inf"), non_finite=0, within=False)
-    gap = np.where((left == right) | (np.isnan(left) & np.isnan(right)), 0.0, np.abs(left - right))
+    with np.errstate(invalid="ignore"):  # infinity less infinity, which counts as no difference
+        gap = np.where((left == right) | (np.isnan(left) & np.isnan(right)), 0.0, np.abs(left - right))
     gap = np.where(np.isnan(gap), np.inf, gap)
     non_finite = int(np.sum(~np.isfinite(left) | ~np.isfinite(right)))
     within = non_finite == 0 and bool(np.all(gap <= tolerance * np.maximum(1.0, np.abs(left))))

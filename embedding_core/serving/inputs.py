@@ -1,8 +1,10 @@
 """What a serving signature reads: serialized tf.Examples, or one named tensor per raw column.
 
-Both give the same raw columns. No value of one row fails the others: an unknown token, a
-missing value, an empty list are all legal; a row that lacks a dense value which Transform requires
-is marked, and its prediction is NaN rather than that of a made-up value.
+Both give the same raw columns. An unknown token, a missing value, an empty list are all legal; a
+row that lacks a dense value which Transform requires is marked, and its prediction is NaN rather than
+that of a made-up value. So no value of one row fails the others, but for what TensorFlow's parser
+itself refuses: a record that is no tf.Example, a column of another type, two numbers in a float column
+of one. The named tensors know no such case.
 
 The named tensors of a column (its name with every character but letters, digits and `_` replaced by `_`):
 
@@ -36,7 +38,7 @@ MISSING_INT = -(2**63)
 Raw: TypeAlias = "dict[str, Any]"
 
 _DTYPES = {"string": tf.string, "int64": tf.int64, "float32": tf.float32}
-MISSING = {tf.string: "", tf.int64: MISSING_INT, tf.float32: float("nan")}
+MISSING = {tf.string: b"", tf.int64: MISSING_INT, tf.float32: float("nan")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from embedding_core.errors import CheckpointError, ConfigError, ParityError, Voc
 from embedding_core.ids import TokenTable
 from embedding_core.model_inputs import call_model, model_inputs
 from embedding_core.parity import compare, score_in_fresh_process, score_signatures
-from embedding_core.serving import MISSING_INT, DenseInputs, export_model
+from embedding_core.serving import MISSING_INT, DenseInputs, columns_of, export_model, named_inputs
 from embedding_core.tokens import parse_spec, tokens_of
 
 TOKENS = {
@@ -201,6 +201,22 @@ def test_transforms_are_columns_for_the_evaluator(served):
         "log_count": (7, 1),
     }
     assert served["transform_labels"]["count"][:, 0].tolist() == [5, 0, 1, 2, 0, 3, 3]
+
+
+def test_named_inputs_are_the_rows():
+    named, kept = named_inputs(columns_of(CONFIG, DENSE), EXAMPLES)
+    assert kept == list(range(len(ROWS)))
+    for name, expected in named_rows().items():
+        np.testing.assert_array_equal(
+            named[name], expected[:, : named[name].shape[1]] if expected.ndim > 1 else expected
+        )
+
+
+def test_named_inputs_leave_out_rows_that_fit_no_tensor():
+    two_words = example({**ROWS[0], "word": [b"a", b"b"]})
+    named, kept = named_inputs(columns_of(CONFIG, DENSE), [EXAMPLES[0], two_words, EXAMPLES[2]])
+    assert kept == [0, 2]
+    assert named["word"].tolist() == [b"a", b""]
 
 
 def test_export_takes_any_batch(exported, served):
