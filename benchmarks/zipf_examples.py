@@ -73,10 +73,16 @@ def _feature(data: ZipfData, index: int, shard: int, rows: int) -> list[bytes]:
     lengths = generator.integers(0, 9, rows) if data.names[index] in data.many else np.ones(rows, np.int64)
     values = _draw(generator, data.cardinality(index), int(lengths.sum()))
     distinct, inverse = np.unique(values, return_inverse=True)
+
+    def entry(cell: bytes) -> bytes:
+        return _field(1, _field(1, name) + _field(2, _field(1, cell)))
+
     encoded = [_field(1, _token(index, int(value))) for value in distinct]
-    cells, ends = [encoded[position] for position in inverse], np.cumsum(lengths)
-    lists = (b"".join(cells[end - length : end]) for end, length in zip(ends, lengths, strict=True))
-    return [_field(1, _field(1, name) + _field(2, _field(1, cell))) for cell in lists]
+    if data.names[index] not in data.many:
+        entries = [entry(cell) for cell in encoded]
+        return [entries[position] for position in inverse.tolist()]
+    cells, ends = [encoded[position] for position in inverse.tolist()], np.cumsum(lengths).tolist()
+    return [entry(b"".join(cells[end - length : end])) for end, length in zip(ends, lengths.tolist(), strict=True)]
 
 
 def serialized_examples(data: ZipfData, shard: int) -> Iterator[bytes]:
