@@ -1,0 +1,34 @@
+from components import progress
+
+
+def test_short_task_is_not_logged():
+    lines = []
+    sink = progress.log_sink(seconds=10.0, log=lines.append)
+    for done in range(4):
+        sink(progress.Report("count", done, 3, "rows", ""))
+    assert lines == []
+
+
+def test_long_task_logs_rate_and_time_left_and_its_end(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    lines = []
+    sink = progress.log_sink(seconds=10.0, log=lines.append)
+    for done in (0, 5, 10, 20):
+        now[0] = done * 2.0
+        sink(progress.Report("count", done, 20, "rows", ""))
+    assert lines == [
+        "count: 5 of 20 rows, 0/s, 30 s left",
+        "count: 10 of 20 rows, 0/s, 20 s left",
+        "count: 20 of 20 rows, 0/s, 0 s left",
+    ]
+
+
+def test_reports_go_to_the_sink_that_was_set():
+    seen = []
+    before = progress.set_sink(seen.append)
+    try:
+        progress.report("train", 3, 10, unit="steps", detail="loss 1")
+    finally:
+        progress.set_sink(before)
+    assert seen == [progress.Report("train", 3, 10, "steps", "loss 1")]

@@ -1,0 +1,137 @@
+"""One run of the demo's pipeline carries all end-to-end asserts; two more runs show what the cache does."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from embedding_core.errors import EmbeddingError
+from pipelines.config import load_config
+
+pytestmark = pytest.mark.tfx
+
+TAXI = Path(__file__).parents[2] / "pipelines" / "examples" / "taxi.yaml"
+NODES_AFTER_VOCABULARIES = {
+    "VocabularyGen", "TableConfigGen", "EmbeddingTrainer", "CheckpointRetriever", "Evaluator", "EmbeddingPusher",
+}  # fmt: skip
+
+
+def states(report):
+    return {node["node"]: node["state"] for node in report.nodes}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Three runs in one work_dir: the first, one with nothing changed, one with a changed vocabulary threshold."""
+    from pipelines.run_local import run
+
+    place = f"work_dir={tmp_path_factory.mktemp('taxi')}"
+    return [run(load_config(TAXI, [place, *more])) for more in ([], [], ["vocabularies.company.min_count=5"])]
+
+
+@pytest.fixture(scope="session")
+def store(runs):
+    from pipelines.lineage import open_store
+
+    return open_store(Path(runs[0].push["destination"]).parents[1] / "metadata.sqlite")
+
+
+def test_first_run_executes_every_node_and_pushes(runs):
+    assert set(states(runs[0]).values()) == {"executed"}
+    assert runs[0].push["pushed"]
+
+
+def test_model_is_at_or_above_the_logistic_regression(runs):
+    model, mean, regression = (row["metrics"]["AUC"] for row in runs[0].quality)
+    assert mean == 0.5
+    assert model >= regression > 0.9
+
+
+def test_pushed_version_equals_training_and_the_evaluated_model(runs):
+    compared = {row["name"].split("/")[0] for row in runs[0].parity}
+    assert compared >= {"training", "evaluated", "raw"}
+    assert all(row["difference"] <= row["tolerance"] for row in runs[0].parity)
+
+
+def test_unchanged_run_comes_from_the_cache_and_pushes_nothing_new(runs):
+    assert set(states(runs[1]).values()) == {"cached"}
+    assert runs[1].push == runs[0].push
+
+
+def test_changed_threshold_runs_only_what_depends_on_it(runs):
+    executed = {node for node, state in states(runs[2]).items() if state == "executed"}
+    assert executed == NODES_AFTER_VOCABULARIES
+    assert int(runs[2].push["version"]) > int(runs[0].push["version"])
+
+
+def test_report_on_disk_holds_the_same_figures(runs):
+    folder = Path(runs[0].push["destination"]).parents[1] / "report"
+    saved = json.loads((folder / "report.json").read_text())
+    assert saved["quality"] == [dict(row) for row in runs[2].quality]
+    html = (folder / "report.html").read_text()
+    assert saved["push"]["version"] in html
+    assert "http://" not in html.replace("http://www.w3.org", "")  # self-contained but for names of XML
+
+
+def test_pushed_version_answers_in_plain_tensorflow(runs, tmp_path):
+    """The two lines of the report, in a process without this project on its path."""
+    program = (
+        "import os; os.environ['TF_CPP_MIN_LOG_LEVEL']='3'\n"
+        + runs[0].push["query"].replace("serialized_example", "b''").replace("model.sig", "answer = model.sig")
+        + "\nprint(float(answer[0, 0]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert 0 < float(done.stdout) < 1
+
+
+def test_lineage_reaches_back_to_the_examples(runs, store):
+    from pipelines.lineage import newest_artifact, trace
+
+    pushed = newest_artifact(store, "PushedModel", having={"pushed_version": runs[0].push["version"]})
+    nodes = trace(store, pushed).values()
+    types = {node.type for node in nodes}
+    assert {"Model", "ModelRun", "components.Vocabularies", "components.TableConfigs", "Examples", "Schema"} <= types
+    assert all(Path(node.uri).exists() for node in nodes)
+    digests = {node.type: node.facts["vocabularies"] for node in nodes if node.type in {"PushedModel", "ModelRun"}}
+    assert digests["PushedModel"].items() <= digests["ModelRun"].items()
+
+
+def test_checkpoint_of_the_run_verifies(store):
+    from embedding_core.checkpoint import verify
+    from pipelines.lineage import newest_artifact, trace
+
+    found = newest_artifact(store, "components.EmbeddingCheckpoint")
+    assert verify(trace(store, found)[found].uri).tables
+
+
+def test_warm_start_takes_over_rows_by_token(runs):
+    from pipelines.run_local import run
+
+    work_dir = Path(runs[0].push["destination"]).parents[1]
+    report = run(load_config(TAXI, [f"work_dir={work_dir}", "warm_start=latest", "training.epochs=1"]))
+    assert states(report)["CheckpointLoader"] == "executed"
+    assert report.push["pushed"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("label={key: no_such}", ["no_such"]),
+        ("data.path=absent.csv", ["absent.csv", "no such file"]),
+        ("features.dense=[fair]", ["fair", "fare"]),
+        ("evaluation.thresholds.AUC.min=ten", ["evaluation.thresholds.AUC.min", "ten"]),
+    ],
+)
+def test_mistake_of_the_configuration_is_one_error_and_loses_nothing(runs, change, words):
+    from pipelines.run_local import run
+
+    serving = Path(runs[0].push["destination"]).parent
+    before = sorted(path.name for path in serving.iterdir())
+    with pytest.raises(EmbeddingError) as error:
+        run(load_config(TAXI, [f"work_dir={serving.parent}", change]))
+    assert all(word in str(error.value) for word in words)
+    assert sorted(path.name for path in serving.iterdir()) == before

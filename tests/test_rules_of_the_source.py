@@ -1,0 +1,97 @@
+"""What the design forbids in the shipped packages, checked over their syntax trees."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("embedding_core", "components", "pipelines")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+# AutoTrackable, which upstream's own class is: the holder of tables, and the drop-in for that class.
+INTERNAL_ALLOWED = {"embedding_core/engines/tables.py", "embedding_core/engines/tpu.py"}
+
+
+def trees():
+    return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())) for path in FILES]
+
+
+def imported(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_no_private_tensorflow_is_imported():
+    found = [(name, module) for name, tree in trees() for module in imported(tree) if "tensorflow.python" in module]
+    assert found == []
+
+
+def test_no_private_tensorflow_is_reached_by_name():
+    """Neither importlib nor sys.modules nor an attribute path leads there."""
+    found = []
+    for name, tree in trees():
+        for node in ast.walk(tree):
+            text = (
+                node.value
+                if isinstance(node, ast.Constant)
+                else ast.unparse(node)
+                if isinstance(node, ast.Attribute)
+                else ""
+            )
+            if isinstance(text, str) and ("tensorflow.python" in text or "tf.python" in text):
+                found.append((name, text))
+    assert found == []
+
+
+def test_internal_names_of_tensorflow_stand_in_their_named_place():
+    found = {
+        name
+        for name, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "__internal__"
+    }
+    assert found <= INTERNAL_ALLOWED
+
+
+@pytest.mark.parametrize("module", ["pickle", "dill", "cloudpickle", "marshal", "shelve"])
+def test_nothing_is_pickled(module):
+    assert [name for name, tree in trees() if module in {one.partition(".")[0] for one in imported(tree)}] == []
+
+
+def test_layers_below_components_do_not_know_tfx():
+    foreign = {"tfx", "tfx_bsl", "apache_beam", "kfp", "ml_metadata", "tensorflow_transform"}
+    core = [(name, tree) for name, tree in trees() if name.startswith("embedding_core/")]
+    assert [name for name, tree in core if foreign & {one.partition(".")[0] for one in imported(tree)}] == []
+
+
+def test_kubeflow_folder_is_no_package():
+    assert not (ROOT / "kubeflow" / "__init__.py").exists()
+
+
+def test_importing_the_packages_loads_neither_tensorflow_nor_tfx():
+    heavy = ("tensorflow", "tfx", "apache_beam")
+    program = f"import sys, {', '.join(PACKAGES)}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_faces_export_what_they_list():
+    import components
+    import embedding_core
+
+    for face in (embedding_core, components):
+        assert all(name in dir(face) for name in face.__all__)
+
+
+def test_imports_keep_to_their_floors():
+    """The contracts of import-linter, as `make check` holds them."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
