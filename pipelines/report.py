@@ -77,8 +77,10 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
     console = console or Console(highlight=False)
     console.print(_quality_table(report))
     console.print(_table_table(report))
-    for row in report.parity:
-        console.print(f"training equals serving, {row['name']}: differs by at most {row['difference']:.3g}")
+    if report.parity:
+        worst = max(row["difference"] for row in report.parity)
+        rows = max(row["rows"] for row in report.parity)
+        console.print(f"training equals serving: {len(report.parity)} outputs, {rows:,} rows, at most {worst:.3g} apart")
     if report.push["pushed"]:
         console.print(f"[green]pushed version {report.push['version']}[/green] to {report.push['destination']}")
         console.print(report.push["query"], markup=False)
