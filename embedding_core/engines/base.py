@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from embedding_core.config import InitializerConfig
+from embedding_core.engines.rates import is_schedule
 from embedding_core.engines.tables import new_slots, new_table, unmirrored
 from embedding_core.errors import EngineError
 from embedding_core.topology import row_blocks
@@ -36,6 +37,7 @@ class Engine(abc.ABC):
     def __init__(self, model: Model, track: Track, seed: int):
         self.model = model
         self.variables: Variables = {}
+        self.iterations: tf.Variable | None = None
         self._track = track
         self._seed = seed
 
@@ -66,6 +68,9 @@ class Engine(abc.ABC):
 
     def _create(self, hosts: int = 1) -> None:
         made = make_variables(self.model.tables, self._seed, hosts)
+        if any(table.optimizer and is_schedule(table.optimizer.learning_rate) for table in self.model.tables):
+            self.iterations = unmirrored(lambda: tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations"))
+            self._track("learning_rate/iterations", self.iterations)
         for table, own in made.items():
             for slot, variable in own.items():
                 self._track(table if slot == "parameters" else f"{table}/{slot}", variable)

@@ -58,7 +58,7 @@ class EarlierRows:
     def applied_to(self, rows: Any, ids: Any) -> Any:
         """Rows [N, dim] of `ids` as they were before the update that is remembered."""
         known = self._ids.read_value()
-        places = tf.searchsorted(known, ids, side="right") - 1
+        places = tf.searchsorted(known[tf.newaxis], ids[tf.newaxis], side="right")[0] - 1
         changed = tf.equal(tf.gather(known, places), ids)
         ours = tf.reduce_all(tf.equal(tf.gather(self._after, places), rows), axis=1)
         return tf.where(tf.logical_and(changed, ours)[:, tf.newaxis], tf.gather(self._before, places), rows)

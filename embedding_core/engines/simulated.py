@@ -279,11 +279,13 @@ class SimulatedEngine(Engine):
         flat = [box.value for box in strategy.experimental_local_results(boxes)]
         with tf.device(HOST):
             batches = self._waiting_for(name).take()
-            rates = step_rates([_optimizer(table) for table in self.model.tables], None)
+            rates = step_rates([_optimizer(table) for table in self.model.tables], self.iterations)
             for (table, batch), rate in zip(self._pairs(batches), rates, strict=True):
                 places = self.model.features_of(table.name)
                 whole = tf.concat([core[place] for core in flat for place in places], 0)
                 self._update(table, batch, row_gradients_of(batch, whole), rate)
+            if self.iterations is not None:
+                self.iterations.assign_add(1)
 
     def _update(self, table: TableSpec, batch: TableBatch, gradients: Any, rate: Any) -> None:
         optimizer, own = _optimizer(table), self.variables[table.name]

@@ -33,6 +33,7 @@ def load(checkout, topology, pattern):
 
     simulated_tpu(hosts=2, cores_per_host=4)  # as many logical devices as any topology here needs
     package.__path__.append(str(checkout / "tensorflow/python/tpu"))
+    tf.data.experimental.enable_debug_mode()  # no background threads, which a garbage collection waits for
     base_test = importlib.import_module("tensorflow.python.tpu.tests.tpu_embedding_base_test")
     flags.FLAGS(sys.argv[:1])
     flags.FLAGS.model_dir = tempfile.mkdtemp()
