@@ -144,6 +144,7 @@ def _run_case(case: str, folder: pathlib.Path, rows: int, runs: int) -> dict[str
             outs = {peer: pathlib.Path(scratch) / peer for peer in _PEERS}
             for peer in sorted(_PEERS, reverse=number % 2 == 1):
                 figures[peer].append(_in_own_process(peer, case, examples, outs[peer], rows))
+                print(f"{case}, run {number + 1}, {peer}: {figures[peer][-1]['cpu_s']:.1f} CPU s", flush=True)
             tokens = _compare(data, *outs.values())
             shutil.rmtree(outs["tft.vocabulary"] / "temporary", ignore_errors=True)
     ratios = [theirs["cpu_s"] / ours["cpu_s"] for ours, theirs in zip(*figures.values(), strict=True)]
@@ -184,7 +185,7 @@ def main() -> None:
     for case in arguments.case or _MULTIVALENT:
         results.append(_run_case(case, arguments.folder, arguments.rows, arguments.runs))
         _print_table(results[-1])
-    (arguments.folder / "vocabulary.json").write_text(json.dumps(results, indent=2) + "\n")
+        (arguments.folder / "vocabulary.json").write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":
