@@ -80,7 +80,8 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
     if report.parity:
         worst = max(row["difference"] for row in report.parity)
         rows = max(row["rows"] for row in report.parity)
-        console.print(f"training equals serving: {len(report.parity)} outputs, {rows:,} rows, at most {worst:.3g} apart")
+        outputs = f"{len(report.parity)} outputs, {rows:,} rows"
+        console.print(f"training equals serving: {outputs}, at most {worst:.3g} apart")
     if report.push["pushed"]:
         console.print(f"[green]pushed version {report.push['version']}[/green] to {report.push['destination']}")
         console.print(report.push["query"], markup=False)
