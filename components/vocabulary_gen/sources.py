@@ -99,7 +99,7 @@ class _Counting:
         """Count a batch; a batch that does not parse is read again row by row."""
         if not vet:
             try:
-                self._add(records, first_row)
+                self._add(records, range(first_row, first_row + int(records.shape[0])))
                 return
             except PARSE_ERRORS:
                 pass
@@ -107,18 +107,18 @@ class _Counting:
         self._gathered.add_bad(vetted.bad)
         self._add_or_split(vetted.good)
 
-    def _add(self, records: tf.Tensor, first_row: int) -> None:
+    def _add(self, records: tf.Tensor, numbers: Sequence[int]) -> None:
         counts = list(batch_counts(self._features, self._count(records)))
         for feature, batch in counts:
-            check_width(feature, batch, self._path, records, first_row)
-        self._gathered.add_batch(int(records.shape[0]), counts)
+            check_width(feature, batch, self._path, records, numbers)
+        self._gathered.add_batch(len(numbers), counts)
 
     def _add_or_split(self, rows: Sequence[tuple[int, bytes]]) -> None:
         """Count rows that the protobuf parser accepts, setting aside those that TensorFlow refuses all the same."""
         if not rows:
             return
         try:
-            self._add(tf.constant([record for _, record in rows]), rows[0][0])
+            self._add(tf.constant([record for _, record in rows]), [number for number, _ in rows])
         except PARSE_ERRORS as error:
             if len(rows) == 1:
                 self._gathered.add_bad({rows[0][0]: self._reason.format(error_reason(error))})
@@ -128,7 +128,11 @@ class _Counting:
 
 
 def check_width(
-    feature: CountedFeature, counts: BatchCounts, source: str, records: tf.Tensor | None = None, first_row: int = 0
+    feature: CountedFeature,
+    counts: BatchCounts,
+    source: str,
+    records: tf.Tensor | None = None,
+    numbers: Sequence[int] = (),
 ) -> None:
     """Refuse lists in a column that the configuration says holds one value.
 
@@ -139,7 +143,7 @@ def check_width(
         return
     where = repr(source)
     if records is not None and not feature.column.after_transform:
-        where += f", row {first_row + first_wide_row(records.numpy(), feature.column.name)}"
+        where += f", row {numbers[first_wide_row(records.numpy(), feature.column.name)]}"
     raise DataError(
         f"feature {feature.name!r}: column {feature.column.name!r} holds up to {counts.widest} values in {where}, but "
         "`multivalent` is false: set it to true, or write one value per row."

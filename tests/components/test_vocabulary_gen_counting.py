@@ -1,0 +1,74 @@
+"""The counting graph against plain Python, batch by batch."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from components.vocabulary_gen.counting import batch_counts, values_counter
+from components.vocabulary_gen.plan import CountedFeature
+from embedding_core.config import ColumnConfig
+from embedding_core.tokens import tokens_of
+
+COLUMNS = [
+    ColumnConfig(name="text", multivalent=True),
+    ColumnConfig(name="number", dtype="int64", multivalent=True),
+    ColumnConfig(name="split", separator="|", multivalent=True),
+    ColumnConfig(name="other", multivalent=True),
+    ColumnConfig(name="float", dtype="float32"),
+]
+FEATURES = [CountedFeature(name=c.name, column=c, multivalent=None, vocabulary=c.name) for c in COLUMNS]
+WORDS = st.lists(st.sampled_from([b"", b"a", b"b", b"a|b", b"|"]), max_size=3)
+ROW = st.tuples(
+    WORDS, st.lists(st.integers(-2, 2), max_size=3), WORDS, WORDS, st.sampled_from([0.0, -0.0, 0.1, float("nan")])
+)
+
+
+@pytest.fixture(scope="module")
+def count():
+    return values_counter(FEATURES)
+
+
+def values_of(rows):
+    kinds = (tf.string, tf.int64, tf.string, tf.string)
+    columns = list(zip(*rows, strict=True))
+    ragged = [
+        tf.RaggedTensor.from_row_lengths(
+            tf.constant([value for row in column for value in row], kind), tf.constant(list(map(len, column)), tf.int64)
+        )
+        for column, kind in zip(columns[:4], kinds, strict=True)
+    ]
+    return [*ragged, tf.constant(columns[4], tf.float32)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(rows=st.lists(ROW, min_size=1, max_size=12))
+def test_counts_are_those_of_the_tokens_row_by_row(count, rows):
+    values = values_of(rows)
+    for feature, found in batch_counts(FEATURES, count(values)):
+        tokens = tokens_of(feature.column, values[FEATURES.index(feature)]).to_list()
+        counted = collections.Counter()
+        for token, number in zip(found.tokens.to_pylist(), found.counts.tolist(), strict=True):
+            counted[token] += number
+        assert counted == collections.Counter(token for row in tokens for token in row)
+        lengths = collections.Counter(map(len, tokens))
+        assert {n: rows for n, rows in enumerate(found.histogram.tolist()) if rows} == dict(lengths)
+
+
+def test_the_widest_row_counts_values_not_tokens(count):
+    values = values_of([([b"a", b""], [], [b"a|b|c"], [], 0.1), ([], [1], [], [], 0.1)])
+    widest = {feature.name: found.widest for feature, found in batch_counts(FEATURES, count(values))}
+    assert widest == {"text": 2, "number": 1, "split": 1, "other": 0, "float": 1}
+
+
+def test_features_of_one_kind_stay_apart():
+    features = [dataclasses.replace(FEATURES[0], name=name) for name in ("one", "two")]
+    values = [tf.constant(["a", "b", "a"]), tf.constant(["b", "b", ""])]
+    counted = batch_counts(features, values_counter(features)(values))
+    found = {f.name: dict(zip(c.tokens.to_pylist(), c.counts.tolist(), strict=True)) for f, c in counted}
+    assert found == {"one": {b"a": 2, b"b": 1}, "two": {b"b": 2}}
