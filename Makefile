@@ -7,7 +7,7 @@ LOCKED := requirements.lock
 # The machine's uv where there is one, else one of our own, in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-.PHONY: help venv lock check format test test-fast contract demo bench clean
+.PHONY: help venv lock check format test test-fast contract demo online-retail bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,10 @@ contract: venv ## the full product of kinds, combiners, optimizers and engines a
 
 demo: venv ## the whole pipeline on the Chicago taxi trips, ending with a report
 	$(BIN)/tfx-embeddings run pipelines/examples/taxi.yaml --set work_dir=$(CURDIR)/runs/taxi
+
+online-retail: venv ## the two-tower example; DATA=<folder with the daily CSV files>
+	$(BIN)/python -m pipelines.examples.online_retail_prepare $(DATA) runs/online_retail_data
+	$(BIN)/tfx-embeddings run pipelines/examples/online_retail.yaml
 
 bench: venv ## side-by-side measurements against peers
 	$(BIN)/python -m benchmarks.vocabulary

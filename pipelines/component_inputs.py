@@ -84,7 +84,10 @@ def transform_config(config: PipelineConfig) -> dict[str, Any]:
 
 
 def example_settings(config: PipelineConfig) -> dict[str, Any]:
-    """The settings of our ExampleGen: columns and their kinds, filters, split, seed, the rate of bad rows."""
+    """The settings of our ExampleGen: columns and their kinds, filters, split, the rate of bad rows.
+
+    The seed is not among them: runs of several seeds train and judge on the same rows, ingested once.
+    """
     mapping = config.to_mapping()
     return {
         "columns": column_kinds(config),
@@ -94,7 +97,6 @@ def example_settings(config: PipelineConfig) -> dict[str, Any]:
         ],
         "split": mapping["split"],
         "allowed_bad_rate": config.data.allowed_bad_rate,
-        "seed": config.seed,
         "spans": _spans(config),
     }
 
