@@ -93,7 +93,7 @@ def _push(node: Node, missed: Sequence[str]) -> dict[str, Any]:
     destination = str(node.facts.get("pushed_destination", ""))
     return {
         "pushed": pushed,
-        "version": node.facts.get("pushed_version"),
+        "version": str(node.facts.get("pushed_version", "")),
         "destination": destination,
         "reason": reason.strip(),
         "query": _query(destination) if pushed else "",

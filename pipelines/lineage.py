@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tfx-embeddings lineage", description="What a pushed model was made of.")
     parser.add_argument("config", metavar="CONFIG", help="the YAML file of the pipeline")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--version", help="the pushed version; the newest by default")
+    parser.add_argument("--version", type=int, help="the pushed version; the newest by default")
     given = parser.parse_args(arguments)
     config = load_config(given.config, given.overrides)
     store = open_store(os.path.join(config.work_dir, METADATA_FILE))
