@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 Strategy: TypeAlias = Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"]
-DEFAULT_EPOCHS = 5
+DEFAULT_EPOCHS = 8
 BUILT_IN_MODELS = {"ranking": "pipelines.models.ranking", "two_tower": "pipelines.models.two_tower"}
 
 _NotNegative = Annotated[float, Rule(lambda value: value >= 0, "a number of at least 0")]
@@ -135,6 +135,7 @@ class Training:
       batch_size: examples of a global batch.
       table_optimizer: of the tables that have no optimizer of their own.
       dense_optimizer: of everything else.
+      decay: "linear" lets all learning rates, of tables too, fall to 0 at the last step.
       embedding_l2: weight of the mean squared norm of the looked-up vectors, added to the loss.
       eval_every: steps between evaluations; null is once per epoch, or ten times in `steps`.
       early_stopping: null trains to the end.
@@ -151,6 +152,7 @@ class Training:
         default_factory=lambda: _table_optimizer({"name": "adagrad", "learning_rate": 0.05})
     )
     dense_optimizer: DenseOptimizer = DenseOptimizer()
+    decay: Literal["none", "linear"] = "none"
     embedding_l2: _NotNegative = 0.0
     eval_every: Positive | None = None
     early_stopping: EarlyStopping | None = EarlyStopping()
