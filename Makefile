@@ -58,7 +58,7 @@ online-retail: venv ## the two-tower example; DATA=<folder with the daily CSV fi
 	$(BIN)/tfx-embeddings run pipelines/examples/online_retail.yaml
 
 bench: venv ## side-by-side measurements against peers
-	$(BIN)/python -m benchmarks.vocabulary
+	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks
 
 clean: ## remove what the targets made, the virtual environment included
 	rm -rf .venv .uv runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
