@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, cast, get_args
 
 from pipelines.config.data import Text
 from pipelines.config.features import Name, OptimizerSpec, Positive
@@ -25,7 +25,7 @@ __all__ = [
     "Training",
 ]
 
-Strategy: TypeAlias = Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"]
+Strategy: TypeAlias = Literal["auto", "cpu", "gpu"]
 DEFAULT_EPOCHS = 8
 BUILT_IN_MODELS = {"ranking": "pipelines.models.ranking", "two_tower": "pipelines.models.two_tower"}
 
@@ -114,7 +114,7 @@ class Negatives:
     SHORT = "feature"
 
     feature: Name
-    per_positive: Positive = 2
+    per_positive: Positive = 1
     distribution: Literal["uniform", "count"] = "uniform"
     candidate_features: tuple[Name, ...] = ()
 
@@ -124,6 +124,14 @@ def _table_optimizer(value: Any) -> Mapping[str, Any]:
         raise ValueError("it must be a name, or a mapping with `name` and hyperparameters.")
     parsed: Mapping[str, Any] = OptimizerSpec.__metadata__[0].make(value)  # type: ignore[attr-defined]
     return parsed
+
+
+def _strategy(value: Any) -> Strategy:
+    if value in get_args(Strategy):
+        return cast(Strategy, value)
+    if str(value).casefold() in ("tpu", "simulated_tpu"):
+        raise ValueError("this version trains on a CPU or a GPU, not on a TPU yet; write auto, cpu or gpu.")
+    raise ValueError("it must be one of auto, cpu, gpu.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,7 +149,7 @@ class Training:
       early_stopping: null trains to the end.
       checkpoint_every: steps between checkpoints to resume from; null is once per evaluation.
       shuffle_buffer: rows among which the next one is drawn.
-      strategy: where it runs; "auto" takes a TPU where there is one, else a GPU, else the CPU.
+      strategy: where it runs; "auto" is a GPU where there is one, else the CPU. A TPU cannot be used yet.
       negatives: null where the data holds negatives.
     """
 
@@ -158,7 +166,7 @@ class Training:
     early_stopping: EarlyStopping | None = EarlyStopping()
     checkpoint_every: Positive | None = None
     shuffle_buffer: Positive = 65536
-    strategy: Strategy = "auto"
+    strategy: Annotated[Strategy, Parse(_strategy)] = "auto"
     negatives: Negatives | None = None
 
     def mistakes(self) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,7 +10,9 @@ import pytest
 import yaml
 
 from embedding_core.errors import ConfigError
+from embedding_core.training import config
 from pipelines.config import SplitByHash, config_from_mapping, load_config
+from pipelines.config.model import EarlyStopping, Negatives
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 TAXI = os.path.join(ROOT, "pipelines", "examples", "taxi.yaml")
@@ -91,7 +94,10 @@ def test_missing_sections_are_named(mistakes):
         ("row_filters: [{column: item}]", "no condition"),
         ("row_filters: [{column: item, matches: '('}]", "regular expression"),
         ("training: {steps: 1, epochs: 1}", "leave out one"),
-        ("training: {strategy: TPU}", "Did you mean 'tpu'?"),
+        ("training: {strategy: tpu}", "not on a TPU yet; write auto, cpu or gpu"),
+        ("training: {strategy: simulated_tpu}", "not on a TPU yet; write auto, cpu or gpu"),
+        ("training: {strategy: GPU}", "one of auto, cpu, gpu"),
+        ("training: {strategy: 3}", "one of auto, cpu, gpu"),
         ("training: {table_optimizer: adamm}", "one of sgd"),
         ("training: {table_optimizer: {name: adagrad, learning_rate: -1}}", ">= 0"),
         ("training: {dense_optimizer: {learning_rate: 0}}", "above 0"),
@@ -137,6 +143,12 @@ def test_features_mistake_is_one_line(mistakes, features, words):
     lines = mistakes(f"data: rows.csv\nlabel: bought\nfeatures: {features}")
     assert len(lines) == 1
     assert words in lines[0]
+
+
+def test_defaults_are_those_of_the_trainer():
+    pairs = [(EarlyStopping(), config.EarlyStopping()), (Negatives(feature="a"), config.Negatives(feature="a"))]
+    for ours, theirs in pairs:
+        assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
 
 
 def test_label_needs_column_or_key(mistakes):
