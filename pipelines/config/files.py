@@ -57,7 +57,7 @@ def _wanted(data: Data) -> tuple[DataFormat, ...]:
 
 
 def _span_files(data: Data) -> list[str]:
-    pattern = re.escape(data.path).replace(r"\*", "[^/]*")
+    pattern = re.escape(data.path).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
     for part, expression in _PARTS.items():
         head, found, tail = pattern.partition(re.escape(part))
         # A part that stands twice must be the same twice.

@@ -66,6 +66,11 @@ def test_numbered_spans_are_ordered_as_numbers(tmp_path):
     assert _names(data) == ["span-9.csv", "span-10.csv"]
 
 
+def test_question_mark_beside_a_span_is_one_character(tmp_path):
+    _touch(tmp_path, "a1-10.csv", "b1-9.csv", "bb1-2.csv")
+    assert _names(Data(path=str(tmp_path / "?1-{SPAN}.csv"))) == ["b1-9.csv", "a1-10.csv"]
+
+
 def test_part_that_stands_twice_must_be_the_same(tmp_path):
     for day in ("01", "02"):
         (tmp_path / f"2011-01-{day}").mkdir()
