@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from embedding_core import errors
 from embedding_core.errors import EmbeddingError
 
 __all__ = ["expected_message"]
 
-_KINDS = "Config|Data|Vocabulary|Checkpoint|Engine|Parity"
-_IN_TRACEBACK = re.compile(rf"^embedding_core\.errors\.(?:{_KINDS})Error: (.+)$", re.MULTILINE)
+_KINDS = "|".join(errors.__all__)
+_IN_TRACEBACK = re.compile(rf"^embedding_core\.errors\.(?:{_KINDS}): (.+)$", re.MULTILINE)
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # what Beam adds to the message
-_IN_ASSERTION = re.compile(rf"assertion failed: \[(?:{_KINDS})Error: ([^\]\n]+)\]")
+# The message may hold brackets of its own, so it ends at the line's last one; what others add after it is cut off.
+_IN_ASSERTION = re.compile(rf"assertion failed: \[(?:{_KINDS}): (.+)\]")
+_AFTER_ASSERTION = re.compile(r"\](?:\\n| \[Op:| \[while running | \[\[).*$")
 
 
 def expected_message(error: BaseException) -> str | None:
@@ -26,7 +29,10 @@ def expected_message(error: BaseException) -> str | None:
             return _WHILE_RUNNING.sub("", str(one))
     for one in _chain(error):
         text = str(one)
-        found = _IN_ASSERTION.search(text) or next(reversed(list(_IN_TRACEBACK.finditer(text))), None)
+        found = _IN_ASSERTION.search(text)
+        if found:
+            return _AFTER_ASSERTION.sub("", found.group(1))
+        found = next(reversed(list(_IN_TRACEBACK.finditer(text))), None)
         if found:
             return _WHILE_RUNNING.sub("", found.group(1))
     return None

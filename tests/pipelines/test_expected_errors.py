@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from embedding_core import errors
 from embedding_core.errors import DataError
 from pipelines.expected_errors import expected_message
 
@@ -27,6 +28,19 @@ def test_own_error_is_found_behind_others():
 )
 def test_own_message_is_found_in_the_text_of_another_error(text):
     assert expected_message(RuntimeError(text)) == "row 3"
+
+
+@pytest.mark.parametrize(
+    "end", ["", "\n\t [[{{node A}}]]", " [Op:__f_1]", " [while running 'X']", r"\n\t [[{{node A}}]]"]
+)
+def test_message_of_a_check_may_hold_brackets(end):
+    text = f"{{{{node A}}}} assertion failed: [DataError: column `x] [y`: row 3]{end}"
+    assert expected_message(RuntimeError(text)) == "column `x] [y`: row 3"
+
+
+@pytest.mark.parametrize("kind", errors.__all__)
+def test_every_class_of_ours_is_known_by_its_name(kind):
+    assert expected_message(RuntimeError(f"embedding_core.errors.{kind}: row 3")) == "row 3"
 
 
 @pytest.mark.parametrize("text", ["", "assertion failed: [x]", "my.DataError: row 3", "see DataError: row 3"])
