@@ -39,8 +39,12 @@ def _entry() -> None:
 def run(config: Config, overrides: Override = None, debug: Debug = False) -> None:
     """Run the whole pipeline that CONFIG describes."""
     from pipelines.config import load_config
+    from pipelines.earlier import find_earlier
+    from pipelines.work_dir import prepare
 
     checked = load_config(config, overrides or ())
+    find_earlier(checked)  # what is wrong with these is said before anything heavy is loaded
+    prepare(checked)
     load_tensorflow()
     from pipelines import run_local
 

@@ -12,7 +12,6 @@ brings in, which is the same on every orchestrator.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from typing import Any
@@ -33,37 +32,20 @@ from components import (
 )
 from pipelines import component_inputs
 from pipelines.config import PipelineConfig
+from pipelines.earlier import EarlierRun, metadata_path
 from pipelines.evaluation import eval_config
 from pipelines.fingerprint import code_fingerprint, preprocessing_fingerprint
-from pipelines.lineage import METADATA_FILE
 
-__all__ = ["EarlierRun", "create_pipeline", "metadata_path"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EarlierRun:
-    """What this run takes over from an earlier one.
-
-    Attributes:
-      checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start anew.
-      baseline: URI of a Model that the Evaluator compares with, or None.
-    """
-
-    checkpoint: str | None = None
-    baseline: str | None = None
+__all__ = ["create_pipeline"]
 
 
-def metadata_path(config: PipelineConfig) -> str:
-    """Where the pipeline's ML Metadata is kept on a laptop: a sqlite file in the work_dir."""
-    return os.path.join(config.work_dir, METADATA_FILE)
-
-
-def create_pipeline(config: PipelineConfig, *, earlier: EarlierRun | None = None) -> Any:
+def create_pipeline(config: PipelineConfig, *, earlier: EarlierRun | None = None, republish: str | None = None) -> Any:
     """Build the pipeline that the configuration describes.
 
     Args:
       config: the configuration.
       earlier: what is taken over from an earlier run.
+      republish: see `EmbeddingPusher`.
 
     Returns:
       A `tfx.dsl.Pipeline` with sqlite metadata in the work_dir, for a local run; nothing is run or written yet.
@@ -71,7 +53,7 @@ def create_pipeline(config: PipelineConfig, *, earlier: EarlierRun | None = None
     return tfx.dsl.Pipeline(
         pipeline_name=config.name,
         pipeline_root=os.path.join(config.work_dir, "artifacts"),
-        components=_nodes(config, earlier or EarlierRun()),
+        components=_nodes(config, earlier or EarlierRun(), republish),
         enable_cache=True,
         metadata_connection_config=tfx.orchestration.metadata.sqlite_metadata_connection_config(metadata_path(config)),
         # In the process: Beam's default would first look for a runner on the network.
@@ -79,7 +61,7 @@ def create_pipeline(config: PipelineConfig, *, earlier: EarlierRun | None = None
     )
 
 
-def _nodes(config: PipelineConfig, earlier: EarlierRun) -> list[BaseNode]:
+def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None) -> list[BaseNode]:
     base, pattern = component_inputs.input_location(config)
     example_gen = ExampleGen(
         input_base=base,
@@ -143,9 +125,10 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun) -> list[BaseNode]:
         model_run=trainer.outputs["model_run"],
         transform_graph=transform.outputs["transform_graph"],
         model_blessing=evaluator.outputs["blessing"],
-        push_destination=config.push.destination or os.path.join(config.work_dir, "serving"),
+        push_destination=config.push_destination,
         tolerance=config.push.tolerance,
         keep_last=config.push.keep_last,
+        republish=republish,
         **inputs,
     )
     before = [example_gen, statistics_gen, schema_gen, validator, transform, vocabulary_gen, table_config_gen]

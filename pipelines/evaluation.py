@@ -9,6 +9,7 @@ from pipelines.config import Evaluation, PipelineConfig, Threshold
 __all__ = ["BASELINE", "CANDIDATE", "eval_config", "missed_thresholds"]
 
 CANDIDATE, BASELINE = "", "baseline"
+_COUNT = "ExampleCount"
 _LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
 
 
@@ -24,12 +25,13 @@ def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.E
         are left out (there is none before the first push).
     """
     evaluation = config.evaluation
+    metrics = [_metric(evaluation, name, has_baseline) for name in evaluation.metrics]
+    if not any(metric.per_slice_thresholds for metric in metrics):
+        metrics = [*(metric for metric in metrics if metric.class_name != _COUNT), _always_reached()]
     return tfma.EvalConfig(
         model_specs=_model_specs(config, has_baseline),
         slicing_specs=[tfma.SlicingSpec(), *(tfma.SlicingSpec(feature_keys=list(one)) for one in evaluation.slices)],
-        metrics_specs=[
-            tfma.MetricsSpec(metrics=[_metric(evaluation, name, has_baseline) for name in evaluation.metrics])
-        ],
+        metrics_specs=[tfma.MetricsSpec(metrics=metrics)],
     )
 
 
@@ -70,13 +72,22 @@ def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelS
 
 def _metric(evaluation: Evaluation, name: str, has_baseline: bool) -> tfma.MetricConfig:
     threshold = evaluation.thresholds.get(name)
-    if threshold is None:
+    bounds = None if threshold is None else _threshold(name, threshold, has_baseline)
+    if bounds is None or bounds == tfma.MetricThreshold():
         return tfma.MetricConfig(class_name=name)
-    # A plain `threshold` would hold for every slice too, down to one row of a rare value.
-    overall = tfma.PerSliceMetricThreshold(
-        slicing_specs=[tfma.SlicingSpec()], threshold=_threshold(name, threshold, has_baseline)
-    )
-    return tfma.MetricConfig(class_name=name, per_slice_thresholds=[overall])
+    return tfma.MetricConfig(class_name=name, per_slice_thresholds=[_over_all_rows(bounds)])
+
+
+def _over_all_rows(bounds: tfma.MetricThreshold) -> tfma.PerSliceMetricThreshold:
+    """The bounds for all rows together; a plain `threshold` would hold for every slice, down to one row."""
+    return tfma.PerSliceMetricThreshold(slicing_specs=[tfma.SlicingSpec()], threshold=bounds)
+
+
+def _always_reached() -> tfma.MetricConfig:
+    """A bound that every evaluation reaches: TFMA blesses no model that has no bound to reach."""
+    bounds = tfma.MetricThreshold()
+    bounds.value_threshold.lower_bound.value = 0
+    return tfma.MetricConfig(class_name=_COUNT, per_slice_thresholds=[_over_all_rows(bounds)])
 
 
 def _threshold(name: str, threshold: Threshold, has_baseline: bool) -> tfma.MetricThreshold:

@@ -11,9 +11,9 @@ from typing import Any
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
-from pipelines.baselines import compare_with_baselines, inputs_of_run
+from pipelines.baselines import Score, compare_with_baselines, inputs_of_run
 from pipelines.config import PipelineConfig
-from pipelines.embedding_pipeline import metadata_path
+from pipelines.earlier import metadata_path
 from pipelines.evaluation import missed_thresholds
 from pipelines.lineage import Node, open_store, outputs_of, trace
 from pipelines.report import Report
@@ -24,15 +24,15 @@ __all__ = ["collect_report"]
 _MOST_FREQUENT = 5
 
 
-def collect_report(config: PipelineConfig, runs: Sequence[NodeRun]) -> Report:
+def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int) -> Report:
     """Read the figures of a finished run and measure the baselines.
 
     Args:
       config: of the pipeline.
       runs: what became of each node, the pusher last.
+      pushed: id of the PushedModel that stands for what is served.
     """
     store = open_store(metadata_path(config))
-    (pushed,) = outputs_of(store, int(runs[-1].execution or 0))
     lineage = trace(store, pushed)
     by_type = {node.type: node for node in reversed(lineage.values())}
     vocabularies = load_vocabularies(by_type["components.Vocabularies"].uri)
@@ -56,6 +56,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun]) -> Report:
         push=_push(lineage[pushed], missed_thresholds(_evaluation_uri(store, runs))),
         quality=[{"scorer": score.scorer, "metrics": dict(score.metrics)} for score in scores],
         eval_rows=rows,
+        quality_note=_quality_note(config, scores),
         curves=_curves(history),
         training_note=_training_note(history),
         parity=_parity(lineage[pushed]),
@@ -63,6 +64,17 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun]) -> Report:
         vocabularies=[_vocabulary(vocabulary) for vocabulary in vocabularies.values()],
         data=_data(by_type["Examples"]),
     )
+
+
+def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
+    notes = ["The baselines were made in this run, from the same features."]
+    if config.training.early_stopping is not None:
+        notes.append("Early stopping chose the model's step by these rows, which flatters it a little.")
+    if all(score.metrics["AUC"] is None for score in scores):
+        notes.append("They hold one class only: no AUC can be computed, and the log loss says little.")
+    if config.training.negatives is not None:
+        notes.append("Negatives were drawn while training, so the predicted level is theirs: compare the order (AUC).")
+    return " ".join(notes)
 
 
 def _json(path: str) -> Any:

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 
+import components
 import embedding_core
 import pipelines.models
 from pipelines.config import PipelineConfig
@@ -19,8 +20,9 @@ __all__ = ["code_fingerprint", "digest_of_files", "preprocessing_fingerprint"]
 
 
 def code_fingerprint(config: PipelineConfig) -> str:
-    """The digest of `embedding_core`, the models, and the user's own model and preprocessing modules."""
-    return digest_of_files([*_sources(embedding_core.__file__), *_sources(pipelines.models.__file__), *_users(config)])
+    """The digest of `embedding_core`, `components`, the models, and the user's own model and preprocessing modules."""
+    ours = [file for package in (embedding_core, components, pipelines.models) for file in _sources(package.__file__)]
+    return digest_of_files([*ours, *_users(config)])
 
 
 def preprocessing_fingerprint(config: PipelineConfig) -> str:

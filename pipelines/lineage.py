@@ -19,6 +19,7 @@ import ml_metadata
 from google.protobuf import json_format
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 from rich.console import Console
+from rich.markup import escape
 from rich.tree import Tree
 
 from embedding_core.errors import DataError
@@ -26,7 +27,18 @@ from pipelines.config import load_config
 
 METADATA_FILE = "metadata.sqlite"  # in the work_dir
 
-__all__ = ["Execution", "Node", "lineage_tree", "main", "newest_artifact", "open_store", "outputs_of", "trace"]
+__all__ = [
+    "METADATA_FILE",
+    "Execution",
+    "Node",
+    "artifacts_of",
+    "lineage_tree",
+    "main",
+    "newest_artifact",
+    "open_store",
+    "outputs_of",
+    "trace",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,14 +97,18 @@ def open_store(metadata_path: str | Path) -> Any:
 
 def newest_artifact(store: Any, type_name: str, *, having: Mapping[str, Any] | None = None) -> int | None:
     """The id of the newest live artifact of that type whose facts include `having`; None where there is none."""
+    return max(artifacts_of(store, type_name, having=having), default=None)
+
+
+def artifacts_of(store: Any, type_name: str, *, having: Mapping[str, Any] | None = None) -> list[int]:
+    """The ids of the live artifacts of that type whose facts include `having`, the oldest first."""
     wanted = having or {}
-    live = [
-        artifact
+    return sorted(
+        artifact.id
         for artifact in store.get_artifacts_by_type(type_name)
         if artifact.state == mlmd.Artifact.LIVE
         and all(_facts(artifact).get(key) == value for key, value in wanted.items())
-    ]
-    return max((artifact.id for artifact in live), default=None)
+    )
 
 
 def outputs_of(store: Any, execution_id: int) -> list[int]:
@@ -156,13 +172,12 @@ def _label(node: Node) -> str:
     facts = "".join(
         f"\n  {key}: {_short(value)}" for key, value in sorted(node.facts.items()) if value not in ("", None)
     )
-    return f"[bold]{node.type}[/bold] #{node.id} [dim]({made})[/dim]\n  {node.uri}{facts}"
+    return f"[bold]{node.type}[/bold] #{node.id} [dim]({made})[/dim]\n  {escape(node.uri)}{facts}"
 
 
 def _short(value: Any, limit: int = 160) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    text = text.replace("[", "\\[")
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
 def _read_nodes(store: Any, artifact_ids: Iterable[int]) -> Iterator[Node]:

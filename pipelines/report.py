@@ -17,6 +17,10 @@ from pipelines.charts import line_chart
 
 __all__ = ["Report", "print_report", "save_report"]
 
+_AS_IT_IS: Any = {
+    "markup": False,
+    "soft_wrap": True,
+}  # paths and messages hold brackets, and are copied from the screen
 _CURVES = {"loss": "loss (binary cross-entropy)", "auc": "AUC on the eval split"}
 
 
@@ -33,6 +37,7 @@ class Report:
       metric_names: the metrics of `quality`.
       quality: per scorer (the model first, then the baselines) its metrics on the eval split.
       eval_rows: how many rows those are.
+      quality_note: what a reader of `quality` has to know.
       curves: per curve ("loss", "auc") and series its (step, value) points.
       training_note: steps, rows and rate in words.
       parity: per comparison its name, largest difference, tolerance and rows.
@@ -49,6 +54,7 @@ class Report:
     metric_names: Sequence[str] = METRICS
     quality: Sequence[Mapping[str, Any]]
     eval_rows: int
+    quality_note: str
     curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
     training_note: str
     parity: Sequence[Mapping[str, Any]]
@@ -83,11 +89,11 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
         outputs = f"{len(report.parity)} outputs, {rows:,} rows"
         console.print(f"training equals serving: {outputs}, at most {worst:.3g} apart")
     if report.push["pushed"]:
-        console.print(f"[green]pushed version {report.push['version']}[/green] to {report.push['destination']}")
-        console.print(report.push["query"], markup=False)
+        console.print(f"pushed version {report.push['version']} to {report.push['destination']}", **_AS_IT_IS)
+        console.print(report.push["query"], **_AS_IT_IS)
     else:
-        console.print(f"[red]nothing was pushed:[/red] {report.push['reason']}")
-    console.print(f"report: {html}", soft_wrap=True)
+        console.print(f"nothing was pushed: {report.push['reason']}", style="red", **_AS_IT_IS)
+    console.print(f"report: {html}", **_AS_IT_IS)
 
 
 def _write(path: str, text: str) -> None:

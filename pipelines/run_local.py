@@ -6,18 +6,17 @@ import os
 
 from rich.console import Console
 
-from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig, data_files
-from pipelines.embedding_pipeline import EarlierRun, create_pipeline, metadata_path
+from pipelines.earlier import EarlierRun, find_earlier, metadata_path, served_push
+from pipelines.embedding_pipeline import create_pipeline
 from pipelines.figures import collect_report
-from pipelines.lineage import newest_artifact, open_store, trace
+from pipelines.lineage import open_store, outputs_of
 from pipelines.progress import Display
 from pipelines.report import Report, print_report, save_report
-from pipelines.runner import ReportingDagRunner
+from pipelines.runner import NodeRun, ReportingDagRunner
+from pipelines.work_dir import held
 
-__all__ = ["find_earlier", "run"]
-
-_LATEST = "latest"
+__all__ = ["run"]
 
 
 def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
@@ -33,53 +32,36 @@ def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
       The figures of the run.
 
     Raises:
-      EmbeddingError: something that the user gave is wrong.
+      EmbeddingError: something that the user gave is wrong, or another run uses the work_dir.
       Exception: whatever else ended a component.
     """
     data_files(config.data)  # a missing file is an error before anything is written
-    os.makedirs(config.work_dir, exist_ok=True)
-    pipeline = create_pipeline(config, earlier=find_earlier(config))
-    with Display(console) as display:
-        runner = ReportingDagRunner(display.node_changed)
-        runner.run(pipeline)
-        report = collect_report(config, runner.nodes)
+    earlier = find_earlier(config)
+    with held(config), Display(console) as display:
+        nodes, pushed = _run_until_served(config, earlier, display)
+        report = collect_report(config, nodes, pushed)
     print_report(report, save_report(report, os.path.join(config.work_dir, "report")))
     return report
 
 
-def find_earlier(config: PipelineConfig) -> EarlierRun:
-    """The URIs that "latest" means, from the pipeline's own metadata; other values are URIs themselves.
+def _run_until_served(config: PipelineConfig, earlier: EarlierRun, display: Display) -> tuple[list[NodeRun], int]:
+    """Run the nodes; where the pusher came from the cache and its version is no longer what is served, push again.
 
-    Raises:
-      ConfigError: a warm start from "latest" is asked for, and there is no earlier checkpoint.
+    Returns:
+      What became of the nodes, and the id of the PushedModel that stands for what is served.
     """
-    checkpoint = config.warm_start
-    if checkpoint == _LATEST:
-        checkpoint = _latest_checkpoint(config)
-    baseline = config.evaluation.baseline
-    if baseline == _LATEST:
-        baseline = _latest_pushed_model(config)
-    return EarlierRun(checkpoint=checkpoint, baseline=baseline)
+    nodes = _run_once(config, earlier, display, None)
+    store = open_store(metadata_path(config))
+    (pushed,) = outputs_of(store, int(nodes[-1].execution or 0))
+    served = served_push(store, pushed, config.push_destination)
+    if served is not None:
+        return nodes, served
+    again = _run_once(config, earlier, display, f"in place of execution {nodes[-1].execution}")
+    (pushed,) = outputs_of(store, int(again[-1].execution or 0))
+    return [*nodes[:-1], again[-1]], pushed
 
 
-def _latest_checkpoint(config: PipelineConfig) -> str:
-    path = metadata_path(config)
-    if os.path.isfile(path):
-        store = open_store(path)
-        found = newest_artifact(store, "components.EmbeddingCheckpoint")
-        if found is not None:
-            return trace(store, found)[found].uri
-    raise ConfigError(
-        f"`warm_start` is {_LATEST!r}: {config.work_dir!r} has no earlier checkpoint; leave it out for the first run."
-    )
-
-
-def _latest_pushed_model(config: PipelineConfig) -> str | None:
-    """The Model of the newest push; None before the first one, which has nothing to be compared with."""
-    path = metadata_path(config)
-    if not os.path.isfile(path):
-        return None
-    store = open_store(path)
-    pushed = newest_artifact(store, "PushedModel", having={"pushed": 1})
-    models = [] if pushed is None else [node for node in trace(store, pushed).values() if node.type == "Model"]
-    return models[0].uri if models else None
+def _run_once(config: PipelineConfig, earlier: EarlierRun, display: Display, republish: str | None) -> list[NodeRun]:
+    runner = ReportingDagRunner(display.node_changed)
+    runner.run(create_pipeline(config, earlier=earlier, republish=republish))
+    return runner.nodes

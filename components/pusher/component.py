@@ -20,6 +20,7 @@ from components.pusher.executor import (
     PARITY_SPLIT_KEY,
     PUSH_DESTINATION_KEY,
     PUSHED_MODEL_KEY,
+    REPUBLISH_KEY,
     SCHEMA_KEY,
     TABLE_CONFIGS_KEY,
     TOLERANCE_KEY,
@@ -41,6 +42,7 @@ class EmbeddingPusherSpec(ComponentSpec):
         KEEP_LAST_KEY: ExecutionParameter(type=int, optional=True),
         PARITY_ROWS_KEY: ExecutionParameter(type=int),
         PARITY_SPLIT_KEY: ExecutionParameter(type=str),
+        REPUBLISH_KEY: ExecutionParameter(type=str, optional=True),
     }
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {
         MODEL_KEY: ChannelParameter(type=standard_artifacts.Model),
@@ -90,6 +92,7 @@ class EmbeddingPusher(base_component.BaseComponent):
         keep_last: int | None = None,
         parity_rows: int = 1000,
         parity_split: str = "eval",
+        republish: str | None = None,
     ) -> None:
         """Construct an EmbeddingPusher.
 
@@ -107,6 +110,8 @@ class EmbeddingPusher(base_component.BaseComponent):
           keep_last: how many of the newest versions stay; None keeps all.
           parity_rows: how many rows are compared, before edge cases are added.
           parity_split: the split that they are from.
+          republish: any text; another one than before makes the cache miss, so that a model whose version is no longer
+            there, or no longer the newest, is pushed again.
 
         Raises:
           ConfigError: a number is out of its range.
@@ -129,6 +134,7 @@ class EmbeddingPusher(base_component.BaseComponent):
                 KEEP_LAST_KEY: keep_last,
                 PARITY_ROWS_KEY: parity_rows,
                 PARITY_SPLIT_KEY: parity_split,
+                REPUBLISH_KEY: republish,
                 PUSHED_MODEL_KEY: types.Channel(type=standard_artifacts.PushedModel),
             }
         )

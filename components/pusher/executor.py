@@ -38,6 +38,7 @@ TOLERANCE_KEY = "tolerance"
 KEEP_LAST_KEY = "keep_last"
 PARITY_ROWS_KEY = "parity_rows"
 PARITY_SPLIT_KEY = "parity_split"
+REPUBLISH_KEY = "republish"
 PUSHED_MODEL_KEY = "pushed_model"
 
 
@@ -108,8 +109,12 @@ class Executor(PusherExecutor):
             _report(1, "exporting")
             trained.export(folder)
             published = publish(folder, properties[PUSH_DESTINATION_KEY], check=check, keep_last=keep_last)
-        except (CheckpointError, ParityError) as error:  # not finite, does not load or score, or over tolerance
-            raise _NotPushedError(str(error), measured[0].to_dict() if measured else None) from error
+        except CheckpointError as error:  # values that are not finite
+            raise _NotPushedError(str(error)) from error
+        except ParityError as error:
+            if not measured:  # it could not be scored at all: an error of this run, which no cache may repeat
+                raise
+            raise _NotPushedError(str(error), measured[0].to_dict()) from error
         return published, measured[0]
 
     def _refuse(self, pushed: types.Artifact, reason: str, figures: Mapping[str, Any] | None = None) -> None:

@@ -8,6 +8,7 @@ from components.example_gen.settings import Settings
 from embedding_core.config import ColumnConfig
 from pipelines import component_inputs
 from pipelines.config import config_from_mapping, data_files
+from pipelines.config.model import DEFAULT_EPOCHS
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_transform_columns_leave_out_the_answer_when_serving(config):
 def test_training_is_what_the_trainer_reads(config):
     training = pytest.importorskip("embedding_core.training.config")
     made = training.TrainingConfig.from_json(json.loads(json.dumps(component_inputs.training_config(config))))
-    assert made.epochs == 5
+    assert made.epochs == DEFAULT_EPOCHS
     assert made.class_weights == (1.0, 3.0)
     assert made.optimizer == "adam"
 

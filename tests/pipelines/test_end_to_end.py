@@ -118,6 +118,19 @@ def test_warm_start_takes_over_rows_by_token(runs):
     assert report.push["pushed"]
 
 
+def test_model_that_is_no_longer_served_is_pushed_again_once(runs):
+    """Its push is in the cache, but a later run's version is served, or its version was deleted."""
+    from pipelines.run_local import run
+
+    work_dir = Path(runs[0].push["destination"]).parents[1]
+    again, after = (run(load_config(TAXI, [f"work_dir={work_dir}"])) for _ in range(2))
+    executed = {node for node, state in states(again).items() if state == "executed"}
+    assert executed == {"EmbeddingPusher"}
+    assert int(again.push["version"]) > int(runs[2].push["version"])
+    assert set(states(after).values()) == {"cached"}
+    assert after.push == again.push
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

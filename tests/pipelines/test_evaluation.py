@@ -57,7 +57,7 @@ def test_thresholds_bound_the_metric_and_its_change(config):
 def test_improvement_is_left_out_without_a_baseline(config):
     chosen = config(metrics=["AUC"], thresholds={"AUC": {"min_improvement": 0}}, baseline="latest")
     made = eval_config(chosen)
-    assert not made.metrics_specs[0].metrics[0].per_slice_thresholds[0].threshold.HasField("change_threshold")
+    assert not made.metrics_specs[0].metrics[0].per_slice_thresholds
     assert len(made.model_specs) == 1
 
 
@@ -66,3 +66,10 @@ def test_eval_config_passes_tfma_own_checks(config):
 
     made = config_util.update_eval_config_with_defaults(eval_config(config(thresholds={"AUC": {"min": 0.5}})))
     config_util.verify_eval_config(made)
+
+
+def test_without_thresholds_there_is_one_that_every_model_reaches(config):
+    """TFMA blesses no model without any threshold, and the documentation promises that every model is then blessed."""
+    metrics = eval_config(config(metrics=["AUC"])).metrics_specs[0].metrics
+    (bound,) = [metric.per_slice_thresholds[0].threshold for metric in metrics if metric.per_slice_thresholds]
+    assert bound.value_threshold.lower_bound.value == 0

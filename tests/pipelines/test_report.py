@@ -19,6 +19,7 @@ REPORT = Report(
         {"scorer": "popularity of item", "metrics": {"AUC": 0.8, "log loss": None}},
     ],
     eval_rows=1234,
+    quality_note="",
     curves={"loss": {"train": [(1, 0.7), (2, 0.5)], "eval": []}, "auc": {"eval": []}},
     training_note="2 s of training",
     parity=[{"name": "training/logit", "difference": 0.0, "tolerance": 1e-5, "rows": 99}],
@@ -59,3 +60,16 @@ def test_chart_is_one_svg_element_with_readable_text():
     svg = line_chart({"train": [(1, 2.0), (2, 1.0)], "eval": []}, x_label="step")
     assert svg.startswith("<svg")
     assert ">train<" in svg.replace("\n", "")
+
+
+def test_screen_shows_paths_as_they_are():
+    console = Console(record=True, width=40, file=io.StringIO())
+    push = {
+        **REPORT.push,
+        "destination": "/data/[v1]/serving/7",
+        "query": "model = load('/data/[v1]/" + "x" * 60 + "')",
+    }
+    print_report(dataclasses.replace(REPORT, push=push), "/data/[v1]/report.html", console)
+    shown = console.export_text()
+    assert "/data/[v1]/serving/7" in shown
+    assert push["query"] in shown

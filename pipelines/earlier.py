@@ -1,0 +1,105 @@
+"""What a run takes over from earlier ones, as their metadata tells: checkpoints, baselines, pushed versions."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from embedding_core.errors import ConfigError
+from pipelines.config import PipelineConfig
+from pipelines.lineage import METADATA_FILE, Node, artifacts_of, newest_artifact, open_store, trace
+
+__all__ = ["EarlierRun", "find_earlier", "metadata_path", "served_push"]
+
+_LATEST = "latest"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EarlierRun:
+    """What this run takes over from an earlier one.
+
+    Attributes:
+      checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start anew.
+      baseline: URI of a Model that the Evaluator compares with, or None.
+    """
+
+    checkpoint: str | None = None
+    baseline: str | None = None
+
+
+def metadata_path(config: PipelineConfig) -> str:
+    """Where the pipeline's ML Metadata is kept on a laptop: a sqlite file in the work_dir."""
+    return os.path.join(config.work_dir, METADATA_FILE)
+
+
+def find_earlier(config: PipelineConfig) -> EarlierRun:
+    """The URIs that "latest" means, from the pipeline's own metadata; other values are URIs themselves.
+
+    Raises:
+      ConfigError: a warm start from "latest" is asked for, and there is no earlier checkpoint.
+    """
+    checkpoint = config.warm_start
+    if checkpoint == _LATEST:
+        checkpoint = _latest_checkpoint(config)
+    baseline = config.evaluation.baseline
+    if baseline == _LATEST:
+        baseline = _latest_pushed_model(config)
+    return EarlierRun(checkpoint=checkpoint, baseline=baseline)
+
+
+def served_push(store: Any, pushed: int, destination: str) -> int | None:
+    """The PushedModel that stands for what is served, given the one that a run put out, perhaps from the cache.
+
+    Args:
+      store: the metadata.
+      pushed: id of the PushedModel of the run.
+      destination: the folder of versions.
+
+    Returns:
+      `pushed` itself where it was refused or is the newest version; else the push of the newest version, where
+      that one is of the same model; None where another model, or none, is served: the run's has to be pushed again.
+    """
+    nodes = trace(store, pushed)
+    if not nodes[pushed].facts.get("pushed"):
+        return pushed
+    newest = max(_versions(destination), default=None)
+    if newest is not None and int(nodes[pushed].facts["pushed_version"]) == newest:
+        return pushed
+    other = newest_artifact(store, "PushedModel", having={"pushed": 1, "pushed_version": newest})
+    if newest is None or other is None:
+        return None
+    return other if _model(trace(store, other)) == _model(nodes) else None
+
+
+def _versions(destination: str) -> list[int]:
+    names = os.listdir(destination) if os.path.isdir(destination) else []
+    return [int(name) for name in names if name.isascii() and name.isdigit()]
+
+
+def _model(nodes: Mapping[int, Node]) -> list[int]:
+    return [node.id for node in nodes.values() if node.type == "Model"]
+
+
+def _latest_checkpoint(config: PipelineConfig) -> str:
+    """Of what a finished training left: a loader's output belongs to a run that may never have trained."""
+    if os.path.isfile(metadata_path(config)):
+        store = open_store(metadata_path(config))
+        for found in reversed(artifacts_of(store, "components.EmbeddingCheckpoint")):
+            node = trace(store, found)[found]
+            if node.producer is not None and node.producer.node == "CheckpointRetriever":
+                return node.uri
+    raise ConfigError(
+        f"`warm_start` is {_LATEST!r}: {config.work_dir!r} has no earlier checkpoint; leave it out for the first run."
+    )
+
+
+def _latest_pushed_model(config: PipelineConfig) -> str | None:
+    """The Model of the newest push; None before the first one, which has nothing to be compared with."""
+    if not os.path.isfile(metadata_path(config)):
+        return None
+    store = open_store(metadata_path(config))
+    pushed = newest_artifact(store, "PushedModel", having={"pushed": 1})
+    models = [] if pushed is None else [node for node in trace(store, pushed).values() if node.type == "Model"]
+    return models[0].uri if models else None
