@@ -109,11 +109,12 @@ def test_checkpoint_of_the_run_verifies(store):
     assert verify(trace(store, found)[found].uri).step > 0
 
 
-def test_warm_start_takes_over_rows_by_token(runs):
+def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_is_blessed(runs):
     from pipelines.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
-    report = run(load_config(TAXI, [f"work_dir={work_dir}", "warm_start=latest", "training.epochs=1"]))
+    changes = ["warm_start=latest", "training.epochs=1", "evaluation.thresholds={}"]
+    report = run(load_config(TAXI, [f"work_dir={work_dir}", *changes]))
     assert states(report)["CheckpointLoader"] == "executed"
     assert report.push["pushed"]
 
