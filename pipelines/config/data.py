@@ -50,6 +50,17 @@ def _is_date(value: object) -> bool:
     return True
 
 
+def _bound(value: Any) -> Any:
+    """A bound in a form to compare, float or datetime; None where it is neither a number nor a date or time."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    try:
+        moment = datetime.datetime.fromisoformat(re.sub(r"[zZ]\Z", "+00:00", value))
+    except (TypeError, ValueError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)
+
+
 Scalar = Annotated[Any, Parse(_scalar)]
 OptionalScalar = Annotated[Any, Parse(lambda value: None if value is None else _scalar(value))]
 ColumnKind: TypeAlias = Literal["float", "token"]
@@ -197,7 +208,7 @@ Split: TypeAlias = SplitByHash | SplitByColumn | SplitByTime
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label:
-    """What is predicted: 0 or 1 (or a share between them).
+    """What is predicted: 0 or 1 in every row.
 
     Attributes:
       column: the column of the data that holds it, or
@@ -256,9 +267,20 @@ class RowFilter:
     max: OptionalScalar = None
     in_: tuple[Scalar, ...] | None = None
 
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The fields that say what must hold of the column."""
+        fields = [field.name for field in dataclasses.fields(self) if field.name != "column"]
+        return tuple(name for name in fields if getattr(self, name) is not None)
+
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """The rules over several fields."""
-        conditions = [field.name for field in dataclasses.fields(self) if field.name != "column"]
-        if all(getattr(self, name) is None for name in conditions):
-            names = ", ".join(name.rstrip("_") for name in conditions)
-            yield "", f"has no condition: give column {self.column!r} at least one of {names}."
+        if not self.conditions:
+            fields = [field.name.rstrip("_") for field in dataclasses.fields(self) if field.name != "column"]
+            yield "", f"has no condition: give column {self.column!r} at least one of {', '.join(fields)}."
+        yield from self._bounds()
+
+    def _bounds(self) -> Iterator[tuple[str, str]]:
+        low, high = _bound(self.min), _bound(self.max)
+        if type(low) is type(high) and low is not None and low > high:
+            yield "min", f"is {self.min!r}: it must be at most `max`, {self.max!r}; no row would pass."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from embedding_core.errors import ConfigError
+from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses
 from pipelines.config.files import data_files
 from pipelines.config.model import BUILT_IN_MODELS
@@ -16,7 +17,7 @@ from pipelines.config.sources import Argument, accepts, check_not_shadowed, defi
 __all__ = ["RULES"]
 
 Mistakes = Iterator[tuple[str, str]]
-RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = []
+RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [*COLUMN_RULES]
 
 
 def _rule(*needs: str) -> Callable[[Callable[[PipelineConfig], Mistakes]], Callable[[PipelineConfig], Mistakes]]:

@@ -1,0 +1,118 @@
+"""The rules over the columns that features, row filters and slices share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from embedding_core.errors import ConfigError
+from pipelines.config.columns import transform_columns
+from pipelines.config.data import Data
+from pipelines.config.files import data_files
+from pipelines.config.paths import format_of
+from pipelines.config.reading import key_of
+from pipelines.config.schema import PipelineConfig
+
+__all__ = ["COLUMN_RULES"]
+
+Mistakes = Iterator[tuple[str, str]]
+
+
+def _lists_are_in_the_data(config: PipelineConfig) -> Mistakes:
+    if not _is_csv(config.data):
+        return
+    for index, feature in enumerate(config.features.categorical):
+        if feature.multivalent and feature.separator is None and not feature.after_transform:
+            yield (
+                f"features.categorical.{index}.multivalent",
+                (
+                    "is True, but CSV has no lists: each field would be one token; say what splits it, "
+                    'such as `separator: "|"`.'
+                ),
+            )
+
+
+def _is_csv(data: Data) -> bool:
+    try:
+        return (data.format or format_of(data_files(data)[0])) == "csv"
+    except ConfigError:  # there is no such file, which is reported on its own
+        return False
+
+
+def _private_columns(config: PipelineConfig) -> dict[str, str]:
+    """The columns that private features read, and the first such feature."""
+    columns: dict[str, str] = {}
+    for feature in config.features.categorical:
+        if feature.private:
+            columns.setdefault(feature.source, feature.name)
+    return columns
+
+
+def _slices_show_nothing_private(config: PipelineConfig) -> Mistakes:
+    private = _private_columns(config)
+    for index, columns in enumerate(config.evaluation.slices):
+        for column in (column for column in columns if column in private):
+            yield (
+                f"evaluation.slices.{index}",
+                (
+                    f"is {list(columns)!r}: {column!r} is the column of the private feature {private[column]!r}, and a "
+                    "slice shows its values in reports; slice by another column."
+                ),
+            )
+
+
+def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
+    private = _private_columns(config)
+    for index, row_filter in enumerate(config.row_filters):
+        if row_filter.column not in private:
+            continue
+        for condition in row_filter.conditions:
+            if condition != "present":
+                # The value itself is not repeated here: messages end in logs.
+                yield (
+                    f"row_filters.{index}.{key_of(condition)}",
+                    (
+                        f"gives a value of {row_filter.column!r}, the column of the private feature "
+                        f"{private[row_filter.column]!r}, and reports show it; use `present` alone, or filter the rows "
+                        "before they come here."
+                    ),
+                )
+
+
+def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
+    """Two columns must not become one input of the served model (`embedding_core.serving.input_name`)."""
+    raw = {
+        feature.source: f"features.categorical.{index}"
+        for index, feature in enumerate(config.features.categorical)
+        if not feature.after_transform
+    }
+    dense = {feature.source: f"features.dense.{index}" for index, feature in enumerate(config.features.dense)}
+    columns = dict.fromkeys([*raw, *transform_columns(config, serving=True)])
+    first: dict[str, str] = {}
+    for column in columns:
+        other = first.setdefault(_input_key(column), column)
+        if other != column:
+            path = raw.get(column) or dense.get(column) or f"columns.{column}"
+            yield (
+                path,
+                (
+                    f"reads column {column!r}, which cannot be told from column {other!r} among the served model's "
+                    "inputs, where capitals and characters other than letters and digits are the same; rename one of them "
+                    "in the data."
+                ),
+            )
+
+
+def _input_key(column: str) -> str:
+    """What the names of two inputs must differ in."""
+    name = re.sub(r"\W", "_", column, flags=re.ASCII)
+    name = name if name[:1].isalpha() else f"column_{name.lstrip('_')}"
+    return name.lower()  # TensorFlow's signatures do not tell capitals apart
+
+
+COLUMN_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
+    (frozenset({"data", "features"}), _lists_are_in_the_data),
+    (frozenset({"features", "evaluation"}), _slices_show_nothing_private),
+    (frozenset({"features", "row_filters"}), _row_filters_show_nothing_private),
+    (frozenset({"features", "columns", "label", "sample_weight"}), _inputs_have_names_of_their_own),
+]

@@ -1,0 +1,75 @@
+"""Rules over the columns that features, row filters and slices share."""
+
+from __future__ import annotations
+
+import pytest
+
+HEAD = "data: rows.csv\nlabel: bought\n"
+PRIVATE = HEAD + "features: {categorical: [{name: customer, column: id, private: true}]}\n"
+
+
+def test_lists_in_csv_need_a_separator(load, mistakes):
+    text = HEAD + "features: {categorical: [{name: item, multivalent: true%s}]}"
+    lines = mistakes(text % "")
+    assert len(lines) == 1
+    assert lines[0].startswith("my.yaml:3: `features.categorical.0.multivalent` is True, but CSV has no lists")
+    load(text % ", separator: ' '")
+
+
+def test_lists_of_other_formats_need_none(load, folder):
+    (folder / "rows.parquet").write_text("")
+    load("data: rows.parquet\nlabel: y\nfeatures: {categorical: [{name: item, multivalent: true}]}")
+
+
+@pytest.mark.parametrize("slices", ["[id]", "[[shop, id]]"])
+def test_private_column_is_no_slice(mistakes, slices):
+    lines = mistakes(PRIVATE + f"evaluation: {{slices: {slices}}}")
+    assert len(lines) == 1
+    assert "`evaluation.slices.0`" in lines[0]
+    assert "private feature 'customer'" in lines[0]
+
+
+@pytest.mark.parametrize("condition", ["equals: s3cret", "in: [s3cret]", "matches: s3cret", "min: 5", "not_equals: 1"])
+def test_private_column_is_filtered_by_presence_only(load, mistakes, condition):
+    lines = mistakes(PRIVATE + f"row_filters: [{{column: id, present: true, {condition}}}]")
+    assert len(lines) == 1
+    assert f"`row_filters.0.{condition.split(':')[0]}` gives a value of 'id'" in lines[0]
+    assert "s3cret" not in lines[0]
+    load(PRIVATE + "row_filters: [{column: id, present: true}, {column: shop, equals: 3}]")
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        "min: 3, max: 2.5",
+        "min: 2011-11-02, max: 2011-11-01",
+        "min: '2011-11-01T01:00:00Z', max: 2011-11-01",
+    ],
+)
+def test_bounds_that_no_row_passes_are_refused(mistakes, bounds):
+    lines = mistakes(HEAD + f"features: {{categorical: [item]}}\nrow_filters: [{{column: x, {bounds}}}]")
+    assert len(lines) == 1
+    assert "it must be at most `max`" in lines[0]
+
+
+def test_equal_bounds_are_fine(load):
+    load(HEAD + "features: {categorical: [item]}\nrow_filters: [{column: x, min: 2, max: 2}]")
+
+
+@pytest.mark.parametrize(
+    ("features", "path"),
+    [
+        ("{categorical: [a-b, a.b]}", "features.categorical.1"),
+        ("{categorical: [a-b], dense: [a_b]}", "features.dense.0"),
+        ("{categorical: [Item, item]}", "features.categorical.1"),
+        ("{categorical: [{name: x, column: a b}, {name: y, column: a_b}]}", "features.categorical.1"),
+    ],
+)
+def test_columns_that_would_be_one_input_are_refused(mistakes, features, path):
+    lines = mistakes(HEAD + f"features: {features}")
+    assert len(lines) == 1
+    assert f"`{path}` reads column" in lines[0]
+
+
+def test_column_of_two_features_is_one_input(load):
+    load(HEAD + "features: {categorical: [{name: a-b, column: x}, {name: a_b, column: x}]}")
