@@ -107,13 +107,13 @@ def scaled(tensor: Any, column: str, *, log1p: bool = False) -> tf.Tensor:
 
 
 def checked_label(value: tf.Tensor, name: str) -> tf.Tensor:
-    """The label as float32, where a missing (NaN) one or one outside [0, 1] is an error when the row is read."""
+    """The label as float32, where a missing (NaN) one, or one that is not 0 or 1, is an error when the row is read."""
     value = tf.cast(value, tf.float32)
     rule = (
-        f"label `{name}`: a row has none, or one outside 0 to 1; mend the data, or leave such rows out by a row filter "
-        "(column, present: true)."
+        f"label `{name}`: a row has none, or one that is not 0 or 1; mend the data, or leave such rows out by a row "
+        "filter (column, in: [0, 1])."
     )
-    return _checked(value, (value >= 0) & (value <= 1), rule)  # NaN is in no range
+    return _checked(value, (value == 0) | (value == 1), rule)  # NaN is neither
 
 
 def one_value(tensor: Any, column: str) -> tf.Tensor:

@@ -126,9 +126,9 @@ def test_label_alone_needs_no_dense_feature():
     assert outputs["label"].numpy().tolist() == [[1.0], [0.0]]
 
 
-@pytest.mark.parametrize("value", [2.0, -1.0, math.nan])
-def test_label_outside_0_to_1_is_an_error(value):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`y`"):
+@pytest.mark.parametrize("value", [2.0, 0.5, -1.0, math.nan])
+def test_label_that_is_not_0_or_1_is_an_error(value):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`y`: a row has none, or one that is not 0 or 1"):
         preprocessing.checked_label(tf.constant([[value]]), "y")
 
 
