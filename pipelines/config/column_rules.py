@@ -97,7 +97,7 @@ def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
                 path,
                 (
                     f"reads column {column!r}, which cannot be told from column {other!r} among the served model's "
-                    "inputs, where capitals and characters other than letters and digits are the same; rename one of them "
+                    "inputs, where neither capitals nor signs (all are `_`) count; rename one of them "
                     "in the data."
                 ),
             )

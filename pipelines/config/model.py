@@ -45,6 +45,7 @@ Metric: TypeAlias = Literal[
     "Recall",
 ]
 METRICS: tuple[str, ...] = get_args(Metric)
+_SHARES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "Precision", "Recall")  # between 0 and 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,7 +225,19 @@ class Evaluation:
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """The rules over several fields."""
+        if not self.metrics:
+            yield "metrics", "is []: it must name at least one metric; leave the key out for the usual ones."
+        for index, metric in enumerate(self.metrics):
+            if metric in self.metrics[:index]:
+                yield f"metrics.{index}", f"is {metric!r}, which stands twice: name each metric once."
+        yield from self._thresholds()
+
+    def _thresholds(self) -> Iterator[tuple[str, str]]:
         for name, threshold in self.thresholds.items():
+            for bound in ("min", "max"):
+                value = getattr(threshold, bound)
+                if value is not None and name in _SHARES and not 0 <= value <= 1:
+                    yield f"thresholds.{name}.{bound}", f"is {value!r}: {name} lies between 0 and 1; so must its bound."
             if name not in self.metrics:
                 yield (
                     f"thresholds.{name}",

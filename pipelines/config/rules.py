@@ -157,6 +157,27 @@ def _preprocessing_function_exists(config: PipelineConfig) -> Mistakes:
         yield "preprocessing_fn", f"is {dotted!r}: {error}"
 
 
+@_rule("model", "features")
+def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
+    if config.model.module != BUILT_IN_MODELS["two_tower"]:
+        return
+    features = [one.name for one in config.features.categorical] + [one.name for one in config.features.dense]
+    seen: dict[str, str] = {}
+    for argument in ("query_features", "candidate_features"):
+        path, names = f"model.arguments.{argument}", config.model.arguments.get(argument)
+        if not isinstance(names, list | tuple):
+            continue  # what is no list is refused by its type
+        if not names:
+            yield path, "is []: it must name at least one feature; " + nearest("", features)
+        for index, name in enumerate(names):
+            if not isinstance(name, str):
+                continue
+            if name not in features:
+                yield f"{path}.{index}", f"is {name!r}: it must be a feature; {nearest(name, features)}"
+            elif seen.setdefault(name, argument) != argument:
+                yield f"{path}.{index}", f"is {name!r}, which is in `{seen[name]}` too: name it in one of the two."
+
+
 @_rule("model", "python_path")
 def _model_takes_its_arguments(config: PipelineConfig) -> Mistakes:
     model = config.model

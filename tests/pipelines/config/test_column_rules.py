@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from embedding_core.serving import input_name
+from pipelines.config.column_rules import _input_key
+
 HEAD = "data: rows.csv\nlabel: bought\n"
 PRIVATE = HEAD + "features: {categorical: [{name: customer, column: id, private: true}]}\n"
 
@@ -69,6 +72,11 @@ def test_columns_that_would_be_one_input_are_refused(mistakes, features, path):
     lines = mistakes(HEAD + f"features: {features}")
     assert len(lines) == 1
     assert f"`{path}` reads column" in lines[0]
+
+
+@pytest.mark.parametrize("column", ["a-b", "a.b c", "_x", "1st", "žluť", "-", "Item"])
+def test_input_key_is_the_input_name_without_capitals(column):
+    assert _input_key(column) == input_name(column).lower()
 
 
 def test_column_of_two_features_is_one_input(load):

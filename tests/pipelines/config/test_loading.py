@@ -106,6 +106,10 @@ def test_missing_sections_are_named(mistakes):
         ("vocabularies: {itm: {min_count: 2}}", "did you mean 'item'?"),
         ("tables: {item: {initializer: {scale: .nan}}}", "finite"),
         ("evaluation: {thresholds: {AUC: {}}}", "no bound"),
+        ("evaluation: {metrics: []}", "at least one metric"),
+        ("evaluation: {metrics: [AUC, Recall, AUC]}", "`evaluation.metrics.2` is 'AUC', which stands twice"),
+        ("evaluation: {thresholds: {AUC: {min: 90}}}", "`evaluation.thresholds.AUC.min` is 90.0: AUC lies between"),
+        ("evaluation: {thresholds: {AUC: {max: -0.1}}}", "so must its bound"),
         ("evaluation: {metrics: [auc]}", "Did you mean 'AUC'?"),
         ("evaluation: {thresholds: {AUC: {min_improvement: 0}}}", "baseline"),
         ("evaluation: {slices: [[]]}", "list of columns"),
@@ -141,6 +145,27 @@ def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
 )
 def test_features_mistake_is_one_line(mistakes, features, words):
     lines = mistakes(f"data: rows.csv\nlabel: bought\nfeatures: {features}")
+    assert len(lines) == 1
+    assert words in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("query", "candidate", "words"),
+    [
+        ("[usr]", "[item]", "`model.arguments.query_features.0` is 'usr': it must be a feature; did you mean 'user'?"),
+        ("[user, age]", "[itm]", "did you mean 'item'?"),
+        ("[user]", "[]", "at least one feature; choose from user, item, age"),
+        ("[user]", "[item, user]", "which is in `query_features` too"),
+        ("[user]", "item", "Sequence[str]"),
+        ("[[user]]", "[item]", "Sequence[str]"),
+    ],
+)
+def test_towers_are_of_known_features(load, mistakes, query, candidate, words):
+    text = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [user, item], dense: [age]}\n"
+    load(text + "model: {name: two_tower, arguments: {query_features: [user, age], candidate_features: [item]}}")
+    lines = mistakes(
+        text + f"model: {{name: two_tower, arguments: {{query_features: {query}, candidate_features: {candidate}}}}}"
+    )
     assert len(lines) == 1
     assert words in lines[0]
 
