@@ -22,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+NOTHING_PUSHED = 3
+
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline.", show_default=False)]
 Override = Annotated[
     list[str] | None,
@@ -37,7 +39,7 @@ def _entry() -> None:
 
 @app.command()
 def run(config: Config, overrides: Override = None, debug: Debug = False) -> None:
-    """Run the whole pipeline that CONFIG describes."""
+    """Run the whole pipeline that CONFIG describes. Exit code 3: it ran, and nothing was pushed."""
     from pipelines.config import load_config
     from pipelines.earlier import find_earlier
     from pipelines.work_dir import prepare
@@ -48,7 +50,9 @@ def run(config: Config, overrides: Override = None, debug: Debug = False) -> Non
     load_tensorflow()
     from pipelines import run_local
 
-    run_local.run(checked)
+    report = run_local.run(checked)
+    if not report.push["pushed"]:
+        raise typer.Exit(NOTHING_PUSHED)
 
 
 @app.command()

@@ -119,7 +119,7 @@ class Executor(PusherExecutor):
 
     def _refuse(self, pushed: types.Artifact, reason: str, figures: Mapping[str, Any] | None = None) -> None:
         """Nothing is pushed, and the artifact says why."""
-        _log.error("nothing is pushed: %s", reason)
+        _log.info("nothing is pushed: %s", reason)  # the report says it aloud
         self._MarkNotPushed(pushed)
         _put(pushed, reason=reason, **({"parity": dict(figures)} if figures else {}))
 

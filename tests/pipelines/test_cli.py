@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 import types
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -66,9 +67,18 @@ def test_help_is_exit_code_0(capsys):
 
 def test_run_hands_the_checked_config_on(file, monkeypatch):
     given = []
-    _command(monkeypatch, "run_local", run=given.append)
+    _command(monkeypatch, "run_local", run=lambda config: given.append(config) or _report(pushed=True))
     assert _code("run", file, "--set", "training.steps=7") == 0
     assert given[0].training.steps == 7
+
+
+def test_run_that_pushes_nothing_is_exit_code_3(file, monkeypatch):
+    _command(monkeypatch, "run_local", run=lambda _: _report(pushed=False))
+    assert _code("run", file) == 3
+
+
+def _report(*, pushed):
+    return SimpleNamespace(push={"pushed": pushed})
 
 
 def _raise(error):
