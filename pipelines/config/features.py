@@ -83,10 +83,11 @@ class Categorical:
       name: of the feature, in the model's inputs.
       column: of the data (of Transform's output with `after_transform`); null is the name.
       separator: splits one text into several tokens.
-      multivalent: whether a row holds a list of values.
+      multivalent: whether a row holds a list of values; CSV has no lists, there a `separator` splits the text.
       vocabulary: features of the same vocabulary share its tokens; null is the table's name, or the feature's.
       table: features of the same table share its rows; null is the vocabulary's name.
-      private: whether tokens appear in reports and lineage only as digests.
+      private: whether tokens appear in reports and lineage only as digests; the column may then be no slice, and a row
+        filter may only ask whether it is `present`.
       after_transform: whether tokens are read from the output of your `preprocessing_fn`.
       max_sequence_length: 0 combines the tokens of a row into one vector; n keeps the first n apart, "auto" (or
         p50 ... p99, max) takes n from the data's lengths.
