@@ -124,7 +124,7 @@ class TrainingConfig:
       shuffle_buffer: rows among which the next one is drawn.
       seed: of initial rows, dense variables, shuffle, dropout and negatives.
       negatives: for data with positives only, or None.
-      strategy: where to train: "auto" takes a TPU where there is one, else a GPU, else the CPU.
+      strategy: where to train: "auto" takes a GPU where there is one, else the CPU; training on a TPU is not built yet.
 
     Raises:
       ConfigError: a field breaks its rule.
