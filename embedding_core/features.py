@@ -17,7 +17,18 @@ import tensorflow as tf
 from embedding_core.config import Combiner, EmbeddingConfig, FeatureConfig, InvalidId, TableConfig
 from embedding_core.errors import DataError
 
-__all__ = ["FeatureSpec", "NormalForm", "Quantization", "kind_of", "normal_form", "paths_of", "policed", "specs_of"]
+__all__ = [
+    "FeatureSpec",
+    "NormalForm",
+    "Quantization",
+    "kind_of",
+    "normal_form",
+    "paths_of",
+    "policed",
+    "same_indices",
+    "segments_of_splits",
+    "specs_of",
+]
 
 
 class Quantization(NamedTuple):
@@ -169,7 +180,7 @@ def _dense(spec: FeatureSpec, ids: tf.Tensor) -> NormalForm:
     if rank is None or rank == 0:
         raise DataError(f"Input {spec.path} has shape {ids.shape}: dense ids must have rank 1 or above.")
     if rank == 1:
-        return NormalForm(ids, None, None, tf.size(ids), single=True)
+        return NormalForm(ids, None, None, _count(ids), single=True)
     if ids.shape[-1] not in (1, None):
         raise DataError(
             f"Input {spec.path} has shape {ids.shape}: Rank 2 or above dense tensor should have last dimension as 1. "
@@ -180,9 +191,13 @@ def _dense(spec: FeatureSpec, ids: tf.Tensor) -> NormalForm:
     ids = tf.ensure_shape(ids, [*[None] * (rank - 1), 1])
     if rank == 2:
         ids = tf.squeeze(ids, -1)
-        return NormalForm(ids, None, None, tf.size(ids), single=True)
+        return NormalForm(ids, None, None, _count(ids), single=True)
     ids = tf.reshape(ids, [-1])
-    return NormalForm(ids, None, None, tf.size(ids), leading, single=True)
+    return NormalForm(ids, None, None, _count(ids), leading, single=True)
+
+
+def _count(ids: tf.Tensor) -> Any:
+    return tf.size(ids) if ids.shape[0] is None else ids.shape[0]
 
 
 def _sparse(spec: FeatureSpec, ids: tf.SparseTensor, weight: tf.SparseTensor | None) -> NormalForm:
@@ -190,7 +205,7 @@ def _sparse(spec: FeatureSpec, ids: tf.SparseTensor, weight: tf.SparseTensor | N
     if rank is None or rank < 2:
         raise DataError(f"Input {spec.path} has shape {ids.shape}: Rank 2 or above sparse tensor is supported.")
     if weight is not None:
-        _same_indices(spec, ids.indices, weight.indices)
+        same_indices(spec, ids.indices, weight.indices)
     weights = None if weight is None else weight.values
     if rank == 2:
         form = NormalForm(ids.values, ids.indices[:, 0], weights, _rows_of(ids), ascending=False)
@@ -213,20 +228,30 @@ def _ragged(spec: FeatureSpec, ids: tf.RaggedTensor, weight: tf.RaggedTensor | N
     if _rank(ids) != 2 or ids.ragged_rank != 1:
         raise DataError(f"Input {spec.path} has shape {ids.shape}: Only 2D ragged tensor is supported.")
     if weight is not None:
-        _same_indices(spec, ids.row_splits, weight.row_splits)
+        same_indices(spec, ids.row_splits, weight.row_splits)
     weights = None if weight is None else weight.values
     rows = ids.shape[0] if ids.shape[0] is not None else ids.nrows()
-    form = NormalForm(ids.values, ids.value_rowids(), weights, rows)
+    form = NormalForm(ids.values, segments_of_splits(ids.row_splits, tf.size(ids.values)), weights, rows)
     if spec.output_shape is not None:
         return _reshaped(spec, form, ids)
     if spec.max_sequence_length > 0:
-        return _as_sequence(form, _positions(ids), spec.max_sequence_length)
+        return _as_sequence(form, _positions(form, ids), spec.max_sequence_length)
     return form
 
 
-def _positions(ids: tf.RaggedTensor) -> tf.Tensor:
+def segments_of_splits(splits: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """The row of each of `count` values, in the type of `splits`, [count], from where rows start and end, [rows + 1].
+
+    One operation, of the order of the values' number; RaggedTensor.value_rowids takes some twenty, and memory
+    of the rows times the longest row.
+    """
+    places = tf.range(tf.cast(count, splits.dtype), dtype=splits.dtype)
+    return tf.searchsorted(splits[tf.newaxis], places[tf.newaxis], side="right", out_type=splits.dtype)[0] - 1
+
+
+def _positions(form: NormalForm, ids: tf.RaggedTensor) -> tf.Tensor:
     """Place of each value within its row, [N]."""
-    starts = tf.gather(ids.row_starts(), ids.value_rowids())
+    starts = tf.gather(ids.row_splits, form.segments)
     return tf.range(tf.size(ids.values, out_type=starts.dtype), dtype=starts.dtype) - starts
 
 
@@ -264,7 +289,7 @@ def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> Norm
     if isinstance(length, int):
         if length == 1:
             return dataclasses.replace(form, leading=leading)
-        return dataclasses.replace(_as_sequence(form, _positions(ids), length), leading=leading)
+        return dataclasses.replace(_as_sequence(form, _positions(form, ids), length), leading=leading)
     return _places_at_run_time(form, ids, length, leading)
 
 
@@ -286,7 +311,7 @@ def _places(spec: FeatureSpec, total: int, rows: Any) -> Any:
 
 
 def _places_at_run_time(form: NormalForm, ids: tf.RaggedTensor, length: tf.Tensor, leading: Any) -> NormalForm:
-    positions = _positions(ids)
+    positions = _positions(form, ids)
     combine = tf.equal(length, 1)
     places = tf.cast(length, form.segments.dtype)
     segments = tf.where(combine, form.segments, form.segments * places + tf.cast(positions, form.segments.dtype))
@@ -294,7 +319,12 @@ def _places_at_run_time(form: NormalForm, ids: tf.RaggedTensor, length: tf.Tenso
     return moved.select(tf.logical_or(combine, positions < tf.cast(length, positions.dtype)))
 
 
-def _same_indices(spec: FeatureSpec, ids: tf.Tensor, weights: tf.Tensor) -> None:
+def same_indices(spec: FeatureSpec, ids: tf.Tensor, weights: tf.Tensor) -> None:
+    """Refuse weights whose indices (or row splits) are not those of the ids.
+
+    Raises:
+      DataError (ValueError): they differ; inside a tf.function, tf.errors.InvalidArgumentError when it runs.
+    """
     if ids is weights:
         return
     message = (

@@ -19,7 +19,16 @@ from embedding_core.errors import ConfigError
 from embedding_core.features import FeatureSpec, Quantization, paths_of
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
 
-__all__ = ["Model", "TableSpec", "initializer_to_core", "model_of", "optimizer_to_core", "optimizer_to_tensorflow"]
+__all__ = [
+    "Model",
+    "TableSpec",
+    "config_to_tensorflow",
+    "initializer_to_core",
+    "initializer_to_tensorflow",
+    "model_of",
+    "optimizer_to_core",
+    "optimizer_to_tensorflow",
+]
 
 tpu = tf.tpu.experimental.embedding
 
@@ -45,6 +54,8 @@ class TableSpec:
       initializer: this project's, or the caller's callable of a shape and dtype.
       quantization: of its rows in lookups, or None.
       key: the caller's configuration object.
+      slot_creator: the optimizer's `slot_variable_creation_fn`, or None.
+      packed: whether the optimizer has `low_dimensional_packing_status`.
     """
 
     name: str
@@ -55,6 +66,8 @@ class TableSpec:
     initializer: InitializerConfig | Callable[..., Any]
     quantization: Quantization | None
     key: Any
+    slot_creator: Callable[..., Any] | None = None
+    packed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +115,39 @@ def optimizer_to_tensorflow(optimizer: Optimizer) -> Any:
         if type(optimizer) is own:
             return theirs(**{field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)})
     raise ConfigError(f"{optimizer!r} has no namesake under tf.tpu.experimental.embedding.")
+
+
+def config_to_tensorflow(config: EmbeddingConfig) -> dict[str, Any]:
+    """TensorFlow's feature configurations, by feature name, for an EmbeddingConfig."""
+    tables = {table.name: _table_to_tensorflow(table) for table in config.tables}
+    return {
+        feature.name: tpu.FeatureConfig(
+            tables[feature.table], max_sequence_length=feature.max_sequence_length, name=feature.name
+        )
+        for feature in config.features
+    }
+
+
+def _table_to_tensorflow(table: core.TableConfig) -> Any:
+    optimizer = None if table.optimizer is None else optimizer_to_tensorflow(table.optimizer)
+    return tpu.TableConfig(
+        table.vocabulary_size,
+        table.dim,
+        initializer_to_tensorflow(table.initializer, table.dim),
+        optimizer,
+        table.combiner,
+        table.name,
+    )
+
+
+def initializer_to_tensorflow(initializer: InitializerConfig, dim: int) -> Any:
+    """A Keras initializer of the same distribution; its rows are not those of this project's engines."""
+    scale = 1.0 / math.sqrt(dim) if initializer.scale is None else initializer.scale
+    if initializer.name == "constant":
+        return tf.constant_initializer(scale)
+    if initializer.name == "uniform":
+        return tf.random_uniform_initializer(-scale, scale)
+    return tf.initializers.TruncatedNormal(0.0, scale)
 
 
 def initializer_to_core(initializer: Any, dim: int) -> Any:
@@ -181,6 +227,8 @@ def _table(place: int, key: Any, optimizer: Any, needs_optimizer: bool) -> Table
         if quantization is None
         else Quantization(quantization.num_buckets, quantization.lower, quantization.upper),
         key=key,
+        slot_creator=getattr(own, "slot_variable_creation_fn", None),
+        packed=bool(getattr(own, "low_dimensional_packing_status", False)),
     )
 
 

@@ -2,6 +2,14 @@
 
 from embedding_core.engines.host import HostEngine
 from embedding_core.engines.strategy import SimulatedTPUStrategy, initialize_simulated_tpu, simulated_tpu
+from embedding_core.engines.tensorcore import TPUEmbeddingV0
 from embedding_core.engines.tpu import TPUEmbedding
 
-__all__ = ["HostEngine", "SimulatedTPUStrategy", "TPUEmbedding", "initialize_simulated_tpu", "simulated_tpu"]
+__all__ = [
+    "HostEngine",
+    "SimulatedTPUStrategy",
+    "TPUEmbedding",
+    "TPUEmbeddingV0",
+    "initialize_simulated_tpu",
+    "simulated_tpu",
+]

@@ -1,105 +1,233 @@
 """The ids of a batch as the engine holds them: one list per table, over all its features and cores.
 
-A TPU's engine works per table too. `TableBatch` is the normal form of all features of one table;
-parts that would say nothing (every id a row of its own, all weights one) are empty.
+A TPU's engine works per table too. On their way through a core's queue the ids are as they came (dense,
+ragged or with output rows), and the lists of all tables are one list; what the lookup needs is
+computed once for all cores when they are joined.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from embedding_core.features import NormalForm
-from embedding_core.lookup import divisor, quantized
+from embedding_core.features import segments_of_splits
+from embedding_core.lookup import quantized
 from embedding_core.translate import TableSpec
 
-__all__ = ["PART_TYPES", "TableBatch", "activations_of", "joined", "packed", "row_gradients_of"]
+__all__ = [
+    "WIRE_TYPES",
+    "FeatureIds",
+    "TableBatch",
+    "TableIds",
+    "activations_of",
+    "flattened",
+    "joined",
+    "packed",
+    "row_gradients_of",
+]
 
-PART_TYPES = (tf.int64, tf.int64, tf.float32, tf.float32)
+WIRE_TYPES = (tf.int64, tf.int64, tf.int64, tf.float32)
 
 
-class TableBatch(NamedTuple):
-    """The ids of one table.
+@dataclasses.dataclass(frozen=True)
+class FeatureIds:
+    """The ids of one feature on one core.
+
+    Attributes:
+      ids: int [N].
+      rows: the number of output rows.
+      splits: where each output row's ids start and end, int [rows + 1]; None where they are not in order.
+      segments: the output row of each id, int [N]; None where `splits` says it, or id i is output row i.
+      weights: float32 [N], or None for ones.
+    """
+
+    ids: Any
+    rows: int
+    splits: Any = None
+    segments: Any = None
+    weights: Any = None
+
+
+class TableIds(NamedTuple):
+    """The ids of one table on one core, as they travel: parts that are None are not there.
 
     Attributes:
       ids: int64 [N].
-      segments: the output row of each id over all cores, int64 [N]; [0] where id i is output row i.
-      weights: float32 [N]; [0] for ones.
-      divisors: float32 [rows], of the sum of each output row; [0] for ones.
+      splits: int64, of each feature in turn.
+      segments: int64 [N], the output rows over all cores; then weights are there too.
+      weights: float32 [N].
+    """
+
+    ids: Any
+    splits: Any = None
+    segments: Any = None
+    weights: Any = None
+
+
+class TableBatch(NamedTuple):
+    """The ids of one table, of all cores.
+
+    Attributes:
+      ids: int64 [N].
+      segments: the output row of each id, int64 [N]; empty where id i is output row i.
+      weights: float32 [N]; empty for ones.
+      divisors: what the sum of each output row is divided by, float32 [rows]; empty where that is one.
+      form: 0 for ids only, 1 with output rows, 2 with weights too; int32 scalar. Conditions test this and not
+        the size of a part: TensorFlow's graph optimizer (2.16) takes the shapes of a branch for granted outside of it.
     """
 
     ids: Any
     segments: Any
     weights: Any
     divisors: Any
+    form: Any
 
 
-def packed(
-    table: TableSpec, forms: Sequence[NormalForm], rows: Sequence[int], *, first_row: int, explicit: bool
-) -> TableBatch:
+def packed(features: Sequence[FeatureIds], *, first_row: int, explicit: bool) -> TableIds:
     """The features of one table on one core.
 
     Args:
-      table: the table.
-      forms: one per feature of the table.
-      rows: the number of output rows of each feature.
+      features: the table's features.
       first_row: number of this core's first output row among those of all cores.
-      explicit: whether to leave no part empty.
+      explicit: whether to give the output row and the weight of every id, whatever the inputs.
     """
-    identity = not explicit and all(form.segments is None for form in forms)
-    weighted = explicit or any(form.weights is not None for form in forms)
-    scales = [divisor(form, table.combiner) for form in forms]
-    divided = explicit or any(scale is not None for scale in scales)
-    starts = [first_row + sum(rows[:place]) for place in range(len(rows))]
-    parts = list(zip(forms, rows, starts, scales, strict=True))
-    return TableBatch(
-        _concat([tf.cast(form.ids, tf.int64) for form in forms], tf.int64),
-        _concat([] if identity else [_segments(form, start) for form, _, start, _ in parts], tf.int64),
-        _concat([_weights(form) for form in forms] if weighted else [], tf.float32),
-        _concat(
-            [tf.ones([count]) if scale is None else tf.ensure_shape(scale, [count]) for _, count, _, scale in parts]
-            if divided
-            else [],
-            tf.float32,
-        ),
+    ids = _concat([tf.cast(feature.ids, tf.int64) for feature in features])
+    if explicit or any(feature.segments is not None for feature in features):
+        starts = [first_row + sum(feature.rows for feature in features[:place]) for place in range(len(features))]
+        segments = [_segments(feature) + start for feature, start in zip(features, starts, strict=True)]
+        return TableIds(ids, None, _concat(segments), _concat([_weights(feature) for feature in features]))
+    weighted = any(feature.weights is not None for feature in features)
+    ragged = weighted or any(feature.splits is not None for feature in features)
+    return TableIds(
+        ids,
+        _concat([_splits(feature) for feature in features]) if ragged else None,
+        None,
+        _concat([_weights(feature) for feature in features]) if weighted else None,
     )
 
 
-def _concat(values: Sequence[Any], dtype: Any) -> Any:
-    if not values:
-        return tf.zeros([0], dtype)
+def _concat(values: Sequence[Any]) -> Any:
     return values[0] if len(values) == 1 else tf.concat(values, 0)
 
 
-def _segments(form: NormalForm, start: int) -> Any:
-    if form.segments is None:
-        return tf.range(tf.size(form.ids, tf.int64)) + start
-    return tf.cast(form.segments, tf.int64) + start
+def _splits(feature: FeatureIds) -> Any:
+    return tf.range(feature.rows + 1, dtype=tf.int64) if feature.splits is None else tf.cast(feature.splits, tf.int64)
 
 
-def _weights(form: NormalForm) -> Any:
-    return tf.ones_like(form.ids, tf.float32) if form.weights is None else form.weights
+def _segments(feature: FeatureIds) -> Any:
+    if feature.segments is not None:
+        return tf.cast(feature.segments, tf.int64)
+    return segments_of_splits(_splits(feature), tf.size(feature.ids, tf.int64))
 
 
-def joined(parts: Sequence[TableBatch], rows: int) -> TableBatch:
-    """The parts of all cores, in the order of the cores, as one batch of `rows` output rows.
+def _weights(feature: FeatureIds) -> Any:
+    return tf.ones_like(feature.ids, tf.float32) if feature.weights is None else feature.weights
+
+
+def flattened(tables: Sequence[TableIds]) -> list[Any]:
+    """The ids of all tables as four lists (the parts) and their lengths, int32 [parts, tables]."""
+    parts = list(zip(*tables, strict=True))
+    lists = [
+        _concat(found) if (found := [part for part in column if part is not None]) else tf.zeros([0], dtype)
+        for column, dtype in zip(parts, WIRE_TYPES, strict=True)
+    ]
+    return [*lists, tf.convert_to_tensor([[_length(part) for part in column] for column in parts], tf.int32)]
+
+
+def _length(part: Any) -> Any:
+    if part is None:
+        return 0
+    return tf.size(part) if part.shape[0] is None else part.shape[0]
+
+
+def joined(
+    cores: Sequence[Sequence[Any]], tables: Sequence[TableSpec], rows: Sequence[Sequence[int]], *, first_core: int
+) -> list[TableBatch]:
+    """The flattened ids of consecutive cores as one batch per table.
+
+    Args:
+      cores: what `flattened` gave for each core.
+      tables: the tables.
+      rows: the number of output rows of each feature of each table, on one core.
+      first_core: number of the first of the cores.
 
     Raises:
       tf.errors.InvalidArgumentError: some cores were given other kinds of inputs than others.
     """
-    if len(parts) == 1:
-        return parts[0]
-    whole = TableBatch(*(tf.concat(values, 0) for values in zip(*parts, strict=True)))
-    count = tf.size(whole.ids)
-    same = [
-        tf.logical_or(tf.equal(tf.size(part), 0), tf.equal(tf.size(part), size))
-        for part, size in ((whole.segments, count), (whole.weights, count), (whole.divisors, rows))
+    split = [
+        [tf.split(part, lengths[turn], num=len(tables)) for turn, part in enumerate(lists)] for *lists, lengths in cores
     ]
+    total = tf.add_n([lengths for *_, lengths in cores])
+    with tf.control_dependencies([_same_kinds(total, len(cores), rows)]):
+        there = tf.cast(tf.transpose(total) > 0, tf.int32)
+        lists = [
+            [tf.ensure_shape(_concat([core[part][turn] for core in split]), [None]) for part in range(len(WIRE_TYPES))]
+            for turn in range(len(tables))
+        ]
+    return [
+        _batch(table, TableIds(*parts), there[turn], own, len(cores), first_core)
+        for turn, (table, parts, own) in enumerate(zip(tables, lists, rows, strict=True))
+    ]
+
+
+def _same_kinds(total: Any, cores: int, rows: Sequence[Sequence[int]]) -> Any:
+    splits = tf.constant([cores * (sum(own) + len(own)) for own in rows], tf.int32)
+    expected = tf.stack([total[0], splits, total[0], total[0]])
+    fits = tf.reduce_all(tf.logical_or(tf.equal(total, expected), tf.equal(total, 0)))
     message = "Cores were given other kinds of inputs than others in one step: give every core the same kinds."
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(tf.stack(same)), [message])]):
-        return whole._replace(ids=tf.identity(whole.ids))
+    return tf.debugging.Assert(fits, [message])
+
+
+def _batch(
+    table: TableSpec, parts: TableIds, there: Any, rows: Sequence[int], cores: int, first_core: int
+) -> TableBatch:
+    total = cores * sum(rows)
+
+    def dense() -> tuple[Any, Any]:
+        return tf.zeros([0], tf.int64), tf.zeros([0])
+
+    def ragged() -> tuple[Any, Any]:
+        lengths = _lengths(parts.splits, rows)
+        counts = tf.cast(lengths, tf.float32)
+        return _of_lengths(lengths, parts.ids), tf.sqrt(counts) if table.combiner == "sqrtn" else counts
+
+    def weighted_ragged() -> tuple[Any, Any]:
+        segments = _of_lengths(_lengths(parts.splits, rows), parts.ids)
+        return segments, _sum_of_weights(table, parts.weights, segments, total)
+
+    def explicit() -> tuple[Any, Any]:
+        segments = parts.segments - first_core * sum(rows)
+        return segments, _sum_of_weights(table, parts.weights, segments, total)
+
+    has_splits, has_segments, has_weights = there[1], there[2], there[3]
+    segments, divisors = tf.switch_case(
+        has_splits + has_splits * has_weights + 3 * has_segments, [dense, ragged, weighted_ragged, explicit]
+    )
+    form = has_splits + has_segments + has_weights
+    return TableBatch(
+        parts.ids, tf.ensure_shape(segments, [None]), parts.weights, tf.ensure_shape(divisors, [None]), form
+    )
+
+
+def _lengths(splits: Any, rows: Sequence[int]) -> Any:
+    """The number of ids of each output row, core by core and feature by feature."""
+    per_core = tf.split(tf.reshape(splits, [-1, sum(rows) + len(rows)]), [count + 1 for count in rows], axis=1)
+    lengths = [of_feature[:, 1:] - of_feature[:, :-1] for of_feature in per_core]
+    return tf.reshape(lengths[0] if len(lengths) == 1 else tf.concat(lengths, 1), [-1])
+
+
+def _of_lengths(lengths: Any, ids: Any) -> Any:
+    splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], 0)
+    return segments_of_splits(splits, tf.size(ids, tf.int64))
+
+
+def _sum_of_weights(table: TableSpec, weights: Any, segments: Any, rows: int) -> Any:
+    if table.combiner == "sqrtn":
+        return tf.sqrt(tf.math.unsorted_segment_sum(tf.square(weights), segments, rows))
+    return tf.math.unsorted_segment_sum(weights, segments, rows)
 
 
 def activations_of(table: TableSpec, looked_up: Any, batch: TableBatch, rows: int) -> Any:
@@ -117,40 +245,32 @@ def activations_of(table: TableSpec, looked_up: Any, batch: TableBatch, rows: in
     if table.quantization is not None:
         looked_up = quantized(looked_up, table.quantization)
 
-    def combined() -> Any:
-        weighted = _if_any(batch.weights, lambda: looked_up * batch.weights[:, tf.newaxis], looked_up)
-        summed = _if_any(
-            batch.segments, lambda: tf.math.unsorted_segment_sum(weighted, batch.segments, rows), weighted, rows
-        )
-        return _divided(summed, batch.divisors)
+    def combined(values: Any) -> Any:
+        return _divided(table, tf.math.unsorted_segment_sum(values, batch.segments, rows), batch)
 
-    plain = tf.equal(tf.size(batch.segments) + tf.size(batch.weights) + tf.size(batch.divisors), 0)
-    whole = tf.equal(tf.size(batch.ids), rows)
-    found = tf.cond(tf.logical_and(plain, whole), lambda: tf.identity(looked_up), combined)
+    found = tf.switch_case(
+        batch.form,
+        [
+            lambda: tf.identity(looked_up),
+            lambda: combined(looked_up),
+            lambda: combined(looked_up * batch.weights[:, tf.newaxis]),
+        ],
+    )
     return tf.ensure_shape(found, [rows, table.dim])
 
 
-def _if_any(part: Any, then: Any, otherwise: Any, rows: Any = None) -> Any:
-    """`then()` where the part holds something, or where the values do not have the wanted number of rows."""
-    given = tf.size(part) > 0
-    if rows is not None:
-        given = tf.logical_or(given, tf.not_equal(tf.shape(otherwise)[0], rows))
-    return tf.cond(given, then, lambda: tf.identity(otherwise))
+def _divided(table: TableSpec, values: Any, batch: TableBatch) -> Any:
+    return values if table.combiner == "sum" else tf.math.divide_no_nan(values, batch.divisors[:, tf.newaxis])
 
 
-def _divided(values: Any, divisors: Any) -> Any:
-    return _if_any(divisors, lambda: tf.math.divide_no_nan(values, divisors[:, tf.newaxis]), values)
-
-
-def row_gradients_of(batch: TableBatch, gradient: Any) -> Any:
+def row_gradients_of(table: TableSpec, batch: TableBatch, gradient: Any) -> Any:
     """The gradient of each row that was looked up, [N, dim], from that of the activations, [rows, dim]."""
 
     def spread() -> Any:
-        divided = _divided(gradient, batch.divisors)
-        gathered = _if_any(batch.segments, lambda: tf.gather(divided, batch.segments), divided, tf.size(batch.ids))
-        return _if_any(batch.weights, lambda: gathered * batch.weights[:, tf.newaxis], gathered)
+        return tf.gather(_divided(table, gradient, batch), batch.segments)
 
-    parts = tf.size(batch.segments) + tf.size(batch.weights) + tf.size(batch.divisors)
-    plain = tf.logical_and(tf.equal(parts, 0), tf.equal(tf.size(batch.ids), tf.shape(gradient)[0]))
-    found = tf.cond(plain, lambda: tf.identity(gradient), spread)
-    return tf.ensure_shape(found, [None, gradient.shape[-1]])
+    found = tf.switch_case(
+        batch.form,
+        [lambda: tf.identity(gradient), spread, lambda: spread() * batch.weights[:, tf.newaxis]],
+    )
+    return tf.ensure_shape(found, [None, table.dim])

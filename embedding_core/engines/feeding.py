@@ -9,27 +9,26 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.batches import TableBatch, packed
+from embedding_core.engines.batches import FeatureIds, TableIds, packed
 from embedding_core.errors import DataError
-from embedding_core.features import FeatureSpec, NormalForm, kind_of, normal_form, policed
+from embedding_core.features import FeatureSpec, NormalForm, kind_of, normal_form, policed, same_indices
 from embedding_core.translate import Model
 
-__all__ = ["check_inputs", "output_rows", "packed_inputs"]
+__all__ = ["check_inputs", "check_weights", "output_rows", "packed_inputs"]
 
 
-def check_inputs(model: Model, values: Sequence[Any], weights: Sequence[Any], core_devices: Collection[str]) -> None:
-    """Refuse what the TPU's enqueue refuses.
+def check_inputs(model: Model, values: Sequence[Any], core_devices: Collection[str]) -> None:
+    """Refuse inputs that the TPU's enqueue refuses.
 
     Args:
       model: the features.
       values: one core's inputs, flat.
-      weights: their weights or None, flat.
       core_devices: the devices that inputs may not be on.
 
     Raises:
-      DataError (ValueError): an input's kind, an input on a core's device, a weight that does not fit.
+      DataError (ValueError): an input of another kind, or on a core's device.
     """
-    for value, weight, feature in zip(values, weights, model.features, strict=True):
+    for value, feature in zip(values, model.features, strict=True):
         if not kind_of(value):
             raise DataError(
                 f"Input {feature.path} is of unknown type {type(value)}. Please only pass Tensor, SparseTensor or "
@@ -38,7 +37,6 @@ def check_inputs(model: Model, values: Sequence[Any], weights: Sequence[Any], co
         for tensor in tf.nest.flatten(value, expand_composites=True):
             if tensor.device in core_devices:
                 raise _on_core(feature, tensor)
-        _check_weight(value, weight, feature)
 
 
 def _on_core(feature: FeatureSpec, tensor: Any) -> DataError:
@@ -56,19 +54,25 @@ def _on_core(feature: FeatureSpec, tensor: Any) -> DataError:
     )
 
 
-def _check_weight(value: Any, weight: Any, feature: FeatureSpec) -> None:
-    if weight is None:
-        return
-    if kind_of(value) == "dense":
-        raise DataError(
-            f"Weight specified for dense input {feature.path}, which is not allowed. Weight will always be 1 in this "
-            "case."
-        )
-    if kind_of(weight) != kind_of(value):
-        raise DataError(
-            f"Weight for {feature.path} is type {type(weight)} which does not match type input which is "
-            f"{type(value).__name__}."
-        )
+def check_weights(model: Model, values: Sequence[Any], weights: Sequence[Any]) -> None:
+    """Refuse weights of dense inputs, and weights of another kind than their inputs.
+
+    Raises:
+      DataError (ValueError): such a weight.
+    """
+    for value, weight, feature in zip(values, weights, model.features, strict=True):
+        if weight is None:
+            continue
+        if kind_of(value) == "dense":
+            raise DataError(
+                f"Weight specified for dense input {feature.path}, which is not allowed. Weight will always be 1 in "
+                "this case."
+            )
+        if kind_of(weight) != kind_of(value):
+            raise DataError(
+                f"Weight for {feature.path} is type {type(weight)} which does not match type input which is "
+                f"{type(value).__name__}."
+            )
 
 
 def output_rows(model: Model, table: str, shapes: Sequence[Any]) -> list[int]:
@@ -78,7 +82,7 @@ def output_rows(model: Model, table: str, shapes: Sequence[Any]) -> list[int]:
 
 def packed_inputs(
     model: Model, shapes: Sequence[Any], values: Sequence[Any], weights: Sequence[Any], *, core: int, explicit: bool
-) -> list[TableBatch]:
+) -> list[TableIds]:
     """One core's inputs as one batch per table.
 
     Args:
@@ -87,41 +91,61 @@ def packed_inputs(
       values: inputs, flat.
       weights: weights or None, flat.
       core: number of the core.
-      explicit: whether to leave no part of a batch empty.
+      explicit: whether to give the output row and weight of every id.
 
     Raises:
       DataError (ValueError): a batch that does not fill its output shape.
     """
-    parts = []
+    found = []
     for table in model.tables:
-        rows = output_rows(model, table.name, shapes)
         places = model.features_of(table.name)
-        forms = [_form(model.features[place], shapes[place], values[place], weights[place]) for place in places]
-        parts.append(packed(table, forms, rows, first_row=core * sum(rows), explicit=explicit))
-    return parts
+        features = [_ids_of(model.features[place], shapes[place], values[place], weights[place]) for place in places]
+        first_row = core * sum(output_rows(model, table.name, shapes))
+        found.append(packed(features, first_row=first_row, explicit=explicit))
+    return found
 
 
-def _form(feature: FeatureSpec, shape: Any, value: Any, weight: Any) -> NormalForm:
+def _ids_of(feature: FeatureSpec, shape: Any, value: Any, weight: Any) -> FeatureIds:
+    """The ids of one feature: the cheap ways for dense and plainly combined ragged ids, else by the normal form."""
+    kind, rows = kind_of(value), math.prod(shape.as_list())
     sequence = feature.max_sequence_length > 0 and feature.output_shape is None
-    kind = kind_of(value)
     if kind == "dense":
         feature = dataclasses.replace(feature, max_sequence_length=0)
+        if not value.shape.is_fully_defined():
+            value = tf.ensure_shape(value, [*shape, 1] if value.shape.rank == shape.rank + 1 else shape)
     elif kind == "ragged" and shape.rank != (2 if sequence else 1):
         feature = dataclasses.replace(feature, output_shape=tuple(shape.as_list()), max_sequence_length=0)
+    elif kind == "ragged" and not sequence and feature.invalid_id == "error":
+        return _ragged_ids(feature, rows, value, weight)
     form = normal_form(feature, value, weight, weighted_sequences=True)
     if feature.invalid_id != "error":  # the lookup on the host fails on an invalid id, naming the table
         form = policed(feature, form)
-    return _with_rows(feature, form, math.prod(shape.as_list()))
+    form = _with_rows(feature, form, rows)
+    return FeatureIds(form.ids, rows, None, form.segments, form.weights)
+
+
+def _ragged_ids(feature: FeatureSpec, rows: int, value: tf.RaggedTensor, weight: Any) -> FeatureIds:
+    if value.shape[0] not in (None, rows):
+        raise _wrong_rows(feature, value.shape[0], rows)
+    splits = tf.ensure_shape(value.row_splits, [rows + 1])
+    if weight is None:
+        return FeatureIds(value.values, rows, splits)
+    same_indices(feature, splits, weight.row_splits)
+    return FeatureIds(value.values, rows, splits, None, tf.cast(weight.values, tf.float32))
+
+
+def _wrong_rows(feature: FeatureSpec, found: int, expected: int) -> DataError:
+    return DataError(
+        f"Inconsistent shape founded for input feature {feature.path}: its batch gives {found} output rows, but the "
+        f"engine was built for {expected} on each core."
+    )
 
 
 def _with_rows(feature: FeatureSpec, form: NormalForm, expected: int) -> NormalForm:
     """The form, checked to have the number of output rows that the engine was built for."""
     if isinstance(form.rows, int):
         if form.rows != expected:
-            raise DataError(
-                f"Inconsistent shape founded for input feature {feature.path}: its batch gives {form.rows} output "
-                f"rows, but the engine was built for {expected} on each core."
-            )
+            raise _wrong_rows(feature, form.rows, expected)
         return form
     message = (
         f"The batch of input feature {feature.path} does not have the {expected} output rows per core that the engine "

@@ -1,4 +1,8 @@
-"""The batches that wait: ids for a core's lookup, and looked-up ids for their gradients."""
+"""The batches that wait: ids for a core's lookup, and looked-up ids for their gradients.
+
+First in, first out; safe across tf.functions; not part of checkpoints. Where a TPU would wait for ever
+these fail with tf.errors.InvalidArgumentError and say what to do.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +11,65 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.batches import PART_TYPES, TableBatch
+from embedding_core.engines.batches import WIRE_TYPES, TableBatch, TableIds, flattened, joined
 from embedding_core.engines.tables import unmirrored
+from embedding_core.translate import TableSpec
 
-__all__ = ["CAPACITY", "BatchQueue", "WaitingBatch", "joined_flags"]
+__all__ = ["CAPACITY", "CoreQueues", "WaitingBatch"]
 
 CAPACITY = 256  # batches that may wait for one core
 
 
-class BatchQueue:
-    """First in, first out; an element is one TableBatch per table and whether it is for training.
+def _new_queue(capacity: int, types: Sequence[Any]) -> Any:
+    with tf.init_scope():
+        return unmirrored(lambda: tf.queue.FIFOQueue(capacity, list(types)))
 
-    Safe across tf.functions; not part of checkpoints. Where a TPU would wait for ever it fails.
-    """
 
-    def __init__(self, tables: int, capacity: int = CAPACITY):
-        with tf.init_scope():
-            self._queue = unmirrored(lambda: tf.queue.FIFOQueue(capacity, [*PART_TYPES * tables, tf.bool]))
-        self._capacity = capacity
+class CoreQueues:
+    """One queue of batches per core."""
 
-    def size(self) -> Any:
-        """Number of batches, int32 scalar."""
-        return self._queue.size()
+    def __init__(self, cores: int):
+        self._queues = [_new_queue(CAPACITY, [*WIRE_TYPES, tf.int32, tf.bool]) for _ in range(cores)]
 
-    def put(self, batches: Sequence[TableBatch], training: Any, message: str) -> Any:
-        """Add a batch; an int32 scalar that depends on it. `message` tells what to do where the queue is full."""
-        with _after(tf.debugging.Assert(self._queue.size() < self._capacity, [message])):
-            done = self._queue.enqueue([part for batch in batches for part in batch] + [tf.cast(training, tf.bool)])
-        with _after(done):
-            return tf.constant(1)
+    def put(self, batches: dict[int, list[TableIds]], training: Any) -> None:
+        """Add a batch to the queue of each core given, one TableIds per table."""
+        message = f"{CAPACITY} batches wait for a core: dequeue as often as you enqueue."
+        fullest = tf.reduce_max(tf.stack([self._queues[core].size() for core in batches]))
+        flag = tf.cast(training, tf.bool)
+        with _after(tf.debugging.Assert(fullest < CAPACITY, [message])):
+            for core, parts in batches.items():
+                self._queues[core].enqueue([*flattened(parts), flag])
 
-    def take(self, message: str) -> tuple[list[TableBatch], Any]:
-        """The oldest batch, and whether it is for training. `message` tells what to do where there is none."""
-        with _after(tf.debugging.Assert(self._queue.size() > 0, [message])):
-            components = self._queue.dequeue()
-        shaped = [tf.ensure_shape(part, [None]) for part in components[:-1]]
-        width = len(PART_TYPES)
-        batches = [TableBatch(*shaped[start : start + width]) for start in range(0, len(shaped), width)]
-        return batches, tf.ensure_shape(components[-1], [])
+    def take(
+        self, cores: Sequence[int], tables: Sequence[TableSpec], rows: Sequence[Sequence[int]]
+    ) -> tuple[list[TableBatch], Any]:
+        """The oldest batch of each core, joined, and whether it is for training.
+
+        Args:
+          cores: consecutive cores.
+          tables: the tables.
+          rows: the number of output rows of each feature of each table, on one core.
+        """
+        message = (
+            "dequeue without a batch: a core's queue is empty, and a TPU would wait for ever; enqueue a batch on "
+            "every core before each dequeue."
+        )
+        emptiest = tf.reduce_min(tf.stack([self._queues[core].size() for core in cores]))
+        with _after(tf.debugging.Assert(emptiest > 0, [message])):
+            taken = [self._queues[core].dequeue() for core in cores]
+        shape = [len(WIRE_TYPES), len(tables)]
+        shaped = [[*parts, tf.ensure_shape(lengths, shape)] for *parts, lengths, _ in taken]
+        return joined(shaped, tables, rows, first_core=cores[0]), _one_flag(
+            [tf.ensure_shape(flag, []) for *_, flag in taken]
+        )
+
+
+def _one_flag(flags: Sequence[Any]) -> Any:
+    stacked = tf.stack(list(flags))
+    message = "Cores dequeued training batches and others in one step: enqueue the same kind on every core."
+    same = tf.equal(tf.reduce_all(stacked), tf.reduce_any(stacked))
+    with _after(tf.debugging.Assert(same, [message])):
+        return tf.reduce_all(stacked)
 
 
 class WaitingBatch:
@@ -55,17 +80,17 @@ class WaitingBatch:
     """
 
     def __init__(self, tables: int, name: str | None):
-        self._queue = BatchQueue(tables, 1)
+        self._queue = _new_queue(1, (tf.int64, tf.int64, tf.float32, tf.float32, tf.int32) * tables)
         self._name = name
 
     def replace(self, batches: Sequence[TableBatch], training: Any) -> Any:
         """Keep a batch if it is for training; an int32 scalar that depends on it."""
         with _after(self._cleared()):
-            return tf.cond(
-                training,
-                lambda: self._queue.put(batches, True, "two batches wait for gradients"),
-                lambda: tf.constant(0),
-            )
+            return tf.cond(training, lambda: self._put(batches), lambda: tf.constant(0))
+
+    def _put(self, batches: Sequence[TableBatch]) -> Any:
+        with _after(self._queue.enqueue([part for batch in batches for part in batch])):
+            return tf.constant(1)
 
     def _cleared(self) -> Any:
         left = self._queue.size()
@@ -78,8 +103,7 @@ class WaitingBatch:
         return tf.cond(left > 0, self._forget, lambda: tf.constant(0))
 
     def _forget(self) -> Any:
-        _, training = self._queue.take("no batch waits")
-        with _after(training):
+        with _after(self._queue.dequeue()[0]):
             return tf.constant(1)
 
     def take(self) -> list[TableBatch]:
@@ -88,20 +112,15 @@ class WaitingBatch:
             "apply_gradients without a training batch: dequeue a batch that was enqueued with training=True first, "
             "once for each apply_gradients."
         )
-        return self._queue.take(message)[0]
+        with _after(tf.debugging.Assert(self._queue.size() > 0, [message])):
+            parts = self._queue.dequeue()
+        width = len(TableBatch._fields)
+        return [_shaped(TableBatch(*parts[start : start + width])) for start in range(0, len(parts), width)]
 
 
-def joined_flags(flags: Sequence[Any]) -> Any:
-    """Whether the batches of all cores are for training.
-
-    Raises:
-      tf.errors.InvalidArgumentError: some are and some are not.
-    """
-    stacked = tf.stack(list(flags))
-    message = "Cores dequeued training batches and others in one step: enqueue the same kind on every core."
-    same = tf.equal(tf.reduce_all(stacked), tf.reduce_any(stacked))
-    with _after(tf.debugging.Assert(same, [message])):
-        return tf.reduce_all(stacked)
+def _shaped(batch: TableBatch) -> TableBatch:
+    *lists, form = batch
+    return TableBatch(*(*(tf.ensure_shape(part, [None]) for part in lists), tf.ensure_shape(form, [])))
 
 
 def _after(operation: Any) -> Any:

@@ -8,7 +8,6 @@ device memory: one full variable per table and slot, of which a host's block is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,16 +15,18 @@ import tensorflow as tf
 
 from embedding_core.engines import shapes
 from embedding_core.engines.base import Engine, Track
-from embedding_core.engines.batches import TableBatch, activations_of, joined, row_gradients_of
-from embedding_core.engines.feeding import check_inputs, output_rows, packed_inputs
+from embedding_core.engines.batches import TableBatch, TableIds, activations_of, row_gradients_of
+from embedding_core.engines.feeding import check_inputs, check_weights, output_rows, packed_inputs
 from embedding_core.engines.pipelining import EarlierRows
-from embedding_core.engines.queues import CAPACITY, BatchQueue, WaitingBatch, joined_flags
-from embedding_core.engines.rates import step_rates
+from embedding_core.engines.queues import CoreQueues, WaitingBatch
+from embedding_core.engines.rates import is_schedule, step_rates
 from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.engines.tables import unmirrored
 from embedding_core.engines.updates import apply_to_table, touched_rows
-from embedding_core.errors import DataError, EngineError
+from embedding_core.engines.variables import device_variables
+from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.features import FeatureSpec, kind_of
-from embedding_core.optimizers import Optimizer
+from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import Model, TableSpec
 
 __all__ = ["SimulatedEngine"]
@@ -53,9 +54,11 @@ class SimulatedEngine(Engine):
         self._strategy = strategy
         self._pipelined = pipelined
         self.output_shapes = shapes.configured_shapes(model.features)
-        self._queues: list[BatchQueue] = []
+        self._queues = CoreQueues(0)
         self._waiting: dict[str | None, WaitingBatch] = {}
         self._earlier: dict[str, EarlierRows] = {}
+        self._iterations: tf.Variable | None = None
+        _refuse_packing(model)
 
     # Building
 
@@ -75,8 +78,13 @@ class SimulatedEngine(Engine):
             )
         self._set_output_shapes(per_replica_input_shapes, per_replica_batch_size)
         with tf.init_scope(), tf.device(HOST):
-            self._create(self._strategy.hosts)
-            self._queues = [BatchQueue(len(self.model.tables)) for _ in range(self._cores)]
+            self._adopt(device_variables(self.model.tables, self._seed, self._strategy.hosts))
+            if any(is_schedule(_optimizer(table).learning_rate) for table in self.model.tables):
+                self._iterations = unmirrored(
+                    lambda: tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
+                )
+                self._track("learning_rate/iterations", self._iterations)
+            self._queues = CoreQueues(self._cores)
             if self._pipelined:
                 self._earlier = {table.name: EarlierRows(table.dim) for table in self.model.tables}
         self._strategy.embedding_engine = self
@@ -131,13 +139,19 @@ class SimulatedEngine(Engine):
         if weights is not None:
             tf.nest.assert_same_structure(self.model.structure, weights)
             flat_weights = tf.nest.flatten(weights)
+        explicit = context is None and device is not None
+        with tf.device(HOST):
+            batches = {
+                core: self._batches_of(core, self._local(values, core), self._local(flat_weights, core), explicit)
+                for core in self._cores_fed(context, device)
+            }
+            self._queues.put(batches, training)
+
+    def _cores_fed(self, context: Any, device: str | None) -> list[int]:
+        """The cores that a call of enqueue feeds."""
         if context is not None:
-            self._enqueue_on(_core_of(context), values, flat_weights, training)
-        elif device is not None:
-            self._enqueue_on(self._core_at(device), values, flat_weights, training, explicit=True)
-        else:
-            for core in range(self._cores):
-                self._enqueue_on(core, self._local(values, core), self._local(flat_weights, core), training)
+            return [_core_of(context)]
+        return list(range(self._cores)) if device is None else [self._core_at(device)]
 
     def _local(self, values: Sequence[Any], core: int) -> list[Any]:
         everywhere = [self._strategy.experimental_local_results(value) for value in values]
@@ -152,20 +166,16 @@ class SimulatedEngine(Engine):
         names = [known.to_string() for known in devices]
         raise DataError(f"Non-TPU device {device} passed to enqueue. The simulated cores are {names}.")
 
-    def _enqueue_on(
-        self, core: int, values: list[Any], weights: list[Any], training: Any, *, explicit: bool = False
-    ) -> None:
+    def _batches_of(self, core: int, values: list[Any], weights: list[Any], explicit: bool) -> list[TableIds]:
+        """What one core is given, as one batch per table; builds at the first call."""
         features = self.model.features
-        check_inputs(self.model, values, [None] * len(values), self._strategy.extended.worker_devices)
+        check_inputs(self.model, values, self._strategy.extended.worker_devices)
         found = [shapes.input_shape(value, feature) for value, feature in zip(values, features, strict=True)]
         if not self.built:
             self.build(found)
         shapes.check_shapes(self.output_shapes, shapes.output_shapes(found, features), features)
-        check_inputs(self.model, values, weights, ())
-        message = f"{CAPACITY} batches wait for core {core}: dequeue as often as you enqueue."
-        with tf.device(HOST):
-            batches = packed_inputs(self.model, self.output_shapes, values, weights, core=core, explicit=explicit)
-            self._queues[core].put(batches, training, message)
+        check_weights(self.model, values, weights)
+        return packed_inputs(self.model, self.output_shapes, values, weights, core=core, explicit=explicit)
 
     # Dequeue
 
@@ -174,12 +184,12 @@ class SimulatedEngine(Engine):
         context = self._replica_context("dequeue")
         core = _core_of(context)
         try:
-            flat = context.merge_call(lambda strategy: _Box(self._dequeue_all(name))).value[core]
+            vector = context.merge_call(lambda strategy: _Box(self._dequeue_all(name))).value[core]
         except RuntimeError as error:
             if not _cannot_meet(error) or self._pipelined:
                 raise
-            flat = self._dequeue_one(core)
-        return tf.nest.pack_sequence_as(self.model.structure, flat)
+            vector = self._dequeue_one(core)
+        return tf.nest.pack_sequence_as(self.model.structure, self._unpacked(vector))
 
     def _replica_context(self, method: str) -> Any:
         if not self.built:
@@ -195,29 +205,22 @@ class SimulatedEngine(Engine):
             )
         return context
 
-    def _dequeue_all(self, name: str | None) -> list[list[Any]]:
-        """The activations of every core, flat in the order of the features."""
+    def _dequeue_all(self, name: str | None) -> list[Any]:
+        """The activations of every core, each as one vector."""
         with tf.device(HOST):
             batches, training = self._taken(range(self._cores))
             with tf.control_dependencies([self._waiting_for(name).replace(batches, training)]):
                 activations = [self._looked_up(*pair, self._cores) for pair in self._pairs(batches)]
             for earlier in self._earlier.values():
                 earlier.forget()
-            return self._split(activations, self._cores)
+            return self._per_core(activations, self._cores)
 
     def _pairs(self, batches: Sequence[TableBatch]) -> list[tuple[TableSpec, TableBatch]]:
         return list(zip(self.model.tables, batches, strict=True))
 
     def _taken(self, cores: Sequence[int]) -> tuple[list[TableBatch], Any]:
         """The oldest batch of each core's queue, joined, and whether it is for training."""
-        message = (
-            "dequeue without a batch: a core's queue is empty, and a TPU would wait for ever; enqueue a batch on every "
-            "core before each dequeue."
-        )
-        taken = [self._queues[core].take(message) for core in cores]
-        parts = zip(self.model.tables, *(batches for batches, _ in taken), strict=True)
-        whole = [joined(of_table, len(cores) * sum(self._rows(table))) for table, *of_table in parts]
-        return whole, joined_flags([flag for _, flag in taken])
+        return self._queues.take(cores, self.model.tables, [self._rows(table) for table in self.model.tables])
 
     def _waiting_for(self, name: str | None) -> WaitingBatch:
         if name not in self._waiting:
@@ -231,18 +234,29 @@ class SimulatedEngine(Engine):
             rows = self._earlier[table.name].applied_to(rows, batch.ids)
         return activations_of(table, rows, batch, cores * sum(self._rows(table)))
 
-    def _split(self, activations: Sequence[Any], cores: int) -> list[list[Any]]:
-        """Activations [all rows, dim] per table, cut into cores and features."""
-        result: list[list[Any]] = [[None] * len(self.model.features) for _ in range(cores)]
-        for table, values in zip(self.model.tables, activations, strict=True):
-            places = self.model.features_of(table.name)
-            for turn, piece in enumerate(tf.split(values, self._rows(table) * cores)):
-                core, place = turn // len(places), places[turn % len(places)]
-                shape = self.output_shapes[place].as_list()
-                result[core][place] = piece if len(shape) == 1 else tf.reshape(piece, [*shape, table.dim])
+    def _per_core(self, activations: Sequence[Any], cores: int) -> list[Any]:
+        """Activations [all rows, dim] per table as one vector per core: one tensor to send to each."""
+        rows = [tf.reshape(values, [cores, -1]) for values in activations]
+        return list(tf.unstack(rows[0] if len(rows) == 1 else tf.concat(rows, 1), num=cores))
+
+    def _unpacked(self, vector: Any) -> list[Any]:
+        """The vector of one core as its activations, flat in the order of the features."""
+        result: list[Any] = [None] * len(self.model.features)
+        pieces = tf.split(vector, self._sizes())
+        for place, piece in zip(self._order(), pieces, strict=True):
+            dim = self.model.features[place].dim
+            result[place] = tf.reshape(piece, [*self.output_shapes[place].as_list(), dim])
         return result
 
-    def _dequeue_one(self, core: int) -> list[Any]:
+    def _order(self) -> list[int]:
+        """The places of the features, table by table."""
+        return [place for table in self.model.tables for place in self.model.features_of(table.name)]
+
+    def _sizes(self) -> list[int]:
+        """The number of values of each feature on one core, table by table."""
+        return [rows * table.dim for table in self.model.tables for rows in self._rows(table)]
+
+    def _dequeue_one(self, core: int) -> Any:
         """Where the cores cannot meet (in control flow or a nested function): batches without gradients only."""
         message = (
             "dequeue of a training batch inside control flow or a tf.function within strategy.run: call dequeue and "
@@ -251,11 +265,8 @@ class SimulatedEngine(Engine):
         with tf.device(HOST):
             batches, training = self._taken([core])
             with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(training), [message])]):
-                own = [
-                    batch._replace(ids=tf.identity(batch.ids), segments=batch.segments - core * sum(self._rows(table)))
-                    for table, batch in self._pairs(batches)
-                ]
-            return self._split([self._looked_up(*pair, 1) for pair in self._pairs(own)], 1)[0]
+                own = [batch._replace(ids=tf.identity(batch.ids)) for batch in batches]
+            return self._per_core([self._looked_up(*pair, 1) for pair in self._pairs(own)], 1)[0]
 
     # Gradients
 
@@ -264,7 +275,7 @@ class SimulatedEngine(Engine):
         context = self._replica_context("apply_gradients")
         tf.nest.assert_same_structure(self.model.structure, gradients)
         items = zip(tf.nest.flatten(gradients), self.model.features, self.output_shapes, strict=True)
-        box = _Box([_checked_gradient(*item) for item in items])
+        box = _Box(self._packed_gradients([_checked_gradient(*item) for item in items]))
         try:
             context.merge_call(lambda strategy, boxes: self._apply_all(strategy, boxes, name), args=(box,))
         except RuntimeError as error:
@@ -275,17 +286,22 @@ class SimulatedEngine(Engine):
                 "meet: call it at the top level of the function given to strategy.run."
             ) from error
 
+    def _packed_gradients(self, gradients: Sequence[Any]) -> Any:
+        """The gradients of one core as one vector."""
+        return tf.concat([tf.reshape(gradients[place], [-1]) for place in self._order()], 0)
+
     def _apply_all(self, strategy: Any, boxes: Any, name: str | None) -> None:
-        flat = [box.value for box in strategy.experimental_local_results(boxes)]
+        vectors = [box.value for box in strategy.experimental_local_results(boxes)]
+        sizes = [sum(self._rows(table)) * table.dim for table in self.model.tables]
         with tf.device(HOST):
             batches = self._waiting_for(name).take()
-            rates = step_rates([_optimizer(table) for table in self.model.tables], self.iterations)
-            for (table, batch), rate in zip(self._pairs(batches), rates, strict=True):
-                places = self.model.features_of(table.name)
-                whole = tf.concat([core[place] for core in flat for place in places], 0)
-                self._update(table, batch, row_gradients_of(batch, whole), rate)
-            if self.iterations is not None:
-                self.iterations.assign_add(1)
+            cores = [tf.split(vector, sizes) for vector in vectors]
+            rates = step_rates([_optimizer(table) for table in self.model.tables], self._iterations)
+            for turn, (table, batch) in enumerate(self._pairs(batches)):
+                whole = tf.reshape(tf.concat([pieces[turn] for pieces in cores], 0), [-1, table.dim])
+                self._update(table, batch, row_gradients_of(table, batch, whole), rates[turn])
+            if self._iterations is not None:
+                self._iterations.assign_add(1)
 
     def _update(self, table: TableSpec, batch: TableBatch, gradients: Any, rate: Any) -> None:
         optimizer, own = _optimizer(table), self.variables[table.name]
@@ -298,6 +314,18 @@ class SimulatedEngine(Engine):
         with tf.control_dependencies([before]):
             apply_to_table(optimizer, parameters, slots, batch.ids, gradients, rate)
         self._earlier[table.name].keep(touched, before, tf.gather(parameters, touched))
+
+
+def _refuse_packing(model: Model) -> None:
+    """Packing gives neighbours of a touched row a zero-gradient update: not simulated where it would change them."""
+    for table in model.tables:
+        optimizer = table.optimizer
+        harmless = isinstance(optimizer, SGD | Adagrad) and optimizer.weight_decay_factor is None
+        if table.packed and not harmless:
+            raise ConfigError(
+                f"`low_dimensional_packing_status` of the optimizer of table {table.name!r} is True: the simulated TPU "
+                "plays it for SGD and Adagrad without weight decay only, where it changes no numbers; leave it False."
+            )
 
 
 def _core_of(context: Any) -> int:
@@ -321,7 +349,7 @@ def _refuse_nested(context: Any) -> None:
 
 
 def _checked_gradient(gradient: Any, feature: FeatureSpec, shape: Any) -> Any:
-    """The gradient of one feature on one core, [rows, dim]."""
+    """The gradient of one feature on one core, in the shape of its activations."""
     expected = [*shape.as_list(), feature.dim]
     if gradient is None:
         tf.get_logger().warning(
@@ -329,12 +357,12 @@ def _checked_gradient(gradient: Any, feature: FeatureSpec, shape: Any) -> Any:
             "optimizers like Adam.",
             feature.path,
         )
-        return tf.zeros([math.prod(expected[:-1]), feature.dim])
+        return tf.zeros(expected)
     if kind_of(gradient) != "dense":
         raise DataError(f"found non-tensor type: {type(gradient)} at path {feature.path}.")
     if gradient.shape != expected:
         raise DataError(f"Found gradient of shape {gradient.shape} at path {feature.path}. Expected shape {expected}.")
-    return gradient if len(expected) == 2 else tf.reshape(gradient, [-1, feature.dim])
+    return gradient
 
 
 def _optimizer(table: TableSpec) -> Optimizer:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from embedding_core.config import InitializerConfig
 from embedding_core.optimizers import Optimizer
 
-__all__ = ["ROWS_PER_BLOCK", "Tables", "initial_rows", "new_slots", "new_table", "unmirrored"]
+__all__ = ["ROWS_PER_BLOCK", "Tables", "all_rows", "initial_rows", "new_slots", "new_table", "unmirrored"]
 
 ROWS_PER_BLOCK = 4096  # part of the definition of a table's first rows: changing it changes every new table
 
@@ -87,15 +87,26 @@ def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: 
     return tf.random.stateless_truncated_normal(shape, seeds, 0.0, scale, alg="philox")
 
 
-def new_table(initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int) -> tf.Variable:
+def new_table(
+    initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int, trainable: bool = False
+) -> tf.Variable:
     """A float32 [rows, dim] variable holding its `initial_rows`, written block by block to save memory."""
-    variable = tf.Variable(tf.zeros([rows, dim]), trainable=False, name=table)
+    variable = tf.Variable(tf.zeros([rows, dim]), trainable=trainable, name=table)
     for block in range(math.ceil(rows / ROWS_PER_BLOCK)):
         start = block * ROWS_PER_BLOCK
         stop = min(start + ROWS_PER_BLOCK, rows)
         values = initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
         variable.scatter_update(tf.IndexedSlices(values[: stop - start], tf.range(start, stop)))
     return variable
+
+
+def all_rows(initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int) -> tf.Tensor:
+    """The `initial_rows` of a whole small table, float32 [rows, dim]."""
+    blocks = [
+        initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
+        for block in range(math.ceil(rows / ROWS_PER_BLOCK))
+    ]
+    return tf.concat(blocks, 0)[:rows]
 
 
 def new_slots(optimizer: Optimizer, *, table: str, rows: int, dim: int) -> Sequence[tuple[str, tf.Variable]]:

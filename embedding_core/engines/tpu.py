@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import tensorflow as tf
 
 from embedding_core.engines.base import Engine, TablesOnly
+from embedding_core.engines.configs import copied_configs, embedding_feature, is_real_tpu, refuse_ignored
 from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.errors import EngineError
 from embedding_core.tracing import as_written
 from embedding_core.translate import model_of
 
-__all__ = ["HardwareTPUEmbedding", "TPUEmbedding"]
+__all__ = ["HardwareTPUEmbedding", "HardwareTPUEmbeddingV2", "TPUEmbedding"]
 
 
 class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
@@ -29,8 +30,9 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         cls, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False, *, seed: int = 0
     ) -> Any:
         """One of this class, or on a TPU one of TensorFlow's."""
-        if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy | tf.distribute.experimental.TPUStrategy):
-            return HardwareTPUEmbedding(feature_config, optimizer, pipeline_execution_with_tensor_core)
+        strategy = tf.distribute.get_strategy()
+        if is_real_tpu(strategy):
+            return _on_hardware(strategy, feature_config, optimizer, pipeline_execution_with_tensor_core)
         return super().__new__(cls)
 
     def __init__(
@@ -131,19 +133,30 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
 
 
 class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):
-    """TensorFlow's own class on a real TPU, given copies of the caller's configurations."""
+    """TensorFlow's own class on a real TPU (V1), given copies of the caller's configurations."""
 
     def __init__(self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False):
         model_of(feature_config, optimizer, needs_optimizer=True)  # refuses what TensorFlow would silently accept
-        super().__init__(_copied(feature_config), optimizer, pipeline_execution_with_tensor_core)
+        super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)
 
 
-def _copied(feature_config: Any) -> Any:
-    tables: dict[int, Any] = {}
+class HardwareTPUEmbeddingV2(tf.tpu.experimental.embedding.TPUEmbeddingV2):
+    """TensorFlow's own class on a real TPU with SparseCores (V2), with the methods that it has there.
 
-    def copied(feature: Any) -> Any:
-        feature = copy.copy(feature)
-        feature.table = tables.setdefault(id(feature.table), copy.copy(feature.table))
-        return feature
+    Hyperparameters that TensorFlow would silently ignore are refused by name.
+    """
 
-    return tf.nest.map_structure(copied, feature_config)
+    def __init__(self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False):
+        refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=True))
+        super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)
+
+
+def _on_hardware(strategy: Any, feature_config: Any, optimizer: Any, pipelined: bool) -> Any:
+    feature = embedding_feature(strategy)
+    if feature == "V0":
+        raise EngineError(
+            "This TPU has no embedding engine (HardwareFeature.EmbeddingFeature.UNSUPPORTED, as v5e): use "
+            "embedding_core.engines.TPUEmbeddingV0, which keeps whole tables on every core."
+        )
+    hardware = HardwareTPUEmbeddingV2 if feature == "V2" else HardwareTPUEmbedding
+    return hardware(feature_config, optimizer, pipelined)

@@ -6,10 +6,11 @@ members is supplied here and not by the class.
 
 import types
 
-from tensorflow.python.tpu import tpu_embedding_v2
+from tensorflow.python.tpu import tpu_embedding_for_serving, tpu_embedding_v1, tpu_embedding_v2
 
 from embedding_core import engines
 from embedding_core.engines import rates
+from embedding_core.lookup import cpu_embedding_lookup
 
 TheirTPUEmbedding = tpu_embedding_v2.TPUEmbedding
 
@@ -78,6 +79,21 @@ class TPUEmbedding(engines.TPUEmbedding):
         self._default_optimizer = optimizer
 
 
+class TPUEmbeddingV0(engines.TPUEmbeddingV0):
+    """The class for cores without an embedding engine, likewise."""
+
+    @property
+    def _variables(self):
+        return self._state.variables
+
+
+class TPUEmbeddingForServing(TPUEmbedding):
+    """Tables without a TPU, and the CPU lookup in them."""
+
+    def __call__(self, features, weights=None):
+        return cpu_embedding_lookup(features, weights, self.embedding_tables, self._feature_config)
+
+
 def install(base_test, resolver_module, hosts, cores_per_host):
     """Make the test modules use the simulated TPU of that topology."""
 
@@ -89,3 +105,6 @@ def install(base_test, resolver_module, hosts, cores_per_host):
     base_test.TPUEmbeddingBaseTest._get_variable = lambda self, variable: variable
     resolver_module.initialize_tpu_system = engines.initialize_simulated_tpu
     tpu_embedding_v2.TPUEmbedding = TPUEmbedding
+    tpu_embedding_v1.TPUEmbeddingV0 = TPUEmbeddingV0
+    tpu_embedding_for_serving.TPUEmbeddingForServing = TPUEmbeddingForServing
+    tpu_embedding_for_serving.cpu_embedding_lookup = cpu_embedding_lookup

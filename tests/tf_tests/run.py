@@ -1,8 +1,8 @@
 """Run TensorFlow's TPU embedding tests, from a checkout, against the simulated TPU.
 
-    python tests/tf_tests/run.py <checkout of TensorFlow> [--topology 2x2] [--only substring]
+    python tests/tf_tests/run.py <checkout of TensorFlow> [--topology 2x2] [--only substring] [--verbose]
 
-Prints one line per test that does not pass, and as its last line "passed P of N".
+Prints one line per test that does not pass, and then for each group of test files "<group>: passed P of N".
 """
 
 import argparse
@@ -18,11 +18,16 @@ from pathlib import Path
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
-TESTS = "tensorflow/python/tpu/tests"
+FOLDER = "tensorflow/python/tpu"
+GROUPS = {
+    "mid level (v2)": "tests/tpu_embedding_v2_*_test.py",
+    "tensor core (v1)": "tests/tpu_embedding_v1_*_test.py",
+    "serving": "tpu_embedding_for_serving_test.py",
+}
 
 
-def load(checkout, topology, pattern):
-    """The suites of the test modules, with the engine of that topology behind them."""
+def prepare(checkout, topology):
+    """Put the simulated TPU of that topology behind the test modules."""
     import harness
     import tensorflow as tf
     import tensorflow.python.tpu as package
@@ -32,34 +37,28 @@ def load(checkout, topology, pattern):
     from embedding_core.engines import simulated_tpu
 
     simulated_tpu(hosts=2, cores_per_host=4)  # as many logical devices as any topology here needs
-    package.__path__.append(str(checkout / "tensorflow/python/tpu"))
+    package.__path__.append(str(checkout / FOLDER))
     tf.data.experimental.enable_debug_mode()  # no background threads, which a garbage collection waits for
     base_test = importlib.import_module("tensorflow.python.tpu.tests.tpu_embedding_base_test")
     flags.FLAGS(sys.argv[:1])
-    flags.FLAGS.model_dir = tempfile.mkdtemp()
     harness.install(base_test, tpu_cluster_resolver, *topology)
     tf.get_logger().setLevel("ERROR")
-    for path in sorted((checkout / TESTS).glob(pattern)):
-        module = importlib.import_module(f"tensorflow.python.tpu.tests.{path.stem}")
-        yield path.stem, unittest.defaultTestLoader.loadTestsFromModule(module)
 
 
-def flatten(suite):
-    """The single tests of a suite."""
-    for item in suite:
+def tests_of(path, checkout):
+    """The single tests of one file; tf.test.TestCase adds a `test_session` that is none."""
+    name = ".".join(path.relative_to(checkout).with_suffix("").parts)
+    suites = [unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(name))]
+    while suites:
+        item = suites.pop(0)
         if isinstance(item, unittest.TestSuite):
-            yield from flatten(item)
-        else:
+            suites[:0] = list(item)
+        elif not item.id().endswith(".test_session"):
             yield item
 
 
-def skips(test):
-    """Whether a test is none: tf.test.TestCase adds `test_session` to every class."""
-    return test.id().endswith(".test_session")
-
-
 def outcome(test):
-    """ "pass", "skip", or the last line of the error."""
+    """Whether the test passed, and its traceback if not."""
     from absl import flags
 
     flags.FLAGS.model_dir = tempfile.mkdtemp()
@@ -70,36 +69,34 @@ def outcome(test):
     finally:
         sys.stderr = stream
     gc.collect()
-    problems = result.errors + result.failures
-    if problems:
-        return problems[0][1]
-    return "skip" if result.skipped else "pass"
+    problems = [text for _, text in result.errors + result.failures + result.skipped]
+    return (not problems, problems[0] if problems else "")
 
 
 def main():
     """Run and report."""
-    gc.disable()  # a collection while a function is traced can wait for ever for a dataset's thread
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--topology", default="2x2", help="hosts x cores per host")
     parser.add_argument("--only", default="", help="run the tests whose id holds this")
-    parser.add_argument("--verbose", action="store_true", help="print whole tracebacks")
+    parser.add_argument("--verbose", action="store_true", help="name every test, and print whole tracebacks")
     options = parser.parse_args()
-    topology = [int(number) for number in options.topology.split("x")]
-    passed = total = 0
-    for module, suite in load(options.checkout, topology, "tpu_embedding_v2_*_test.py"):
-        for test in flatten(suite):
-            if skips(test) or options.only not in f"{module}.{test.id()}":
-                continue
-            if options.verbose:
-                print(f"running {module} {test.id().rpartition(chr(46))[2]}", flush=True)
-            found = outcome(test)
-            total += 1
-            passed += found == "pass"
-            if found != "pass":
-                text = found if options.verbose else found.strip().splitlines()[-1][:300]
-                print(f"{module}.{test.id().split('.', 1)[-1]}: {text}", flush=True)
-    print(f"passed {passed} of {total}", flush=True)
+    gc.disable()  # a collection while a function is traced can wait for ever for a dataset's thread
+    prepare(options.checkout, [int(number) for number in options.topology.split("x")])
+    for group, pattern in GROUPS.items():
+        passed = total = 0
+        for path in sorted((options.checkout / FOLDER).glob(pattern)):
+            for test in tests_of(path, options.checkout):
+                name = f"{path.stem}::{test.id().rpartition('.')[2]}"
+                if options.only not in name:
+                    continue
+                if options.verbose:
+                    print(f"running {name}", flush=True)
+                good, text = outcome(test)
+                total, passed = total + 1, passed + good
+                if not good:
+                    print(f"{name}: {text if options.verbose else text.strip().splitlines()[-1][:200]}", flush=True)
+        print(f"{group}: passed {passed} of {total} on {options.topology}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,114 @@
+"""`TPUEmbeddingV0`: whole tables on every core, for TPUs without an embedding engine (as v5e), real or simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.engines.configs import copied_configs, is_real_tpu
+from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.engines.variables import Variables, plain_variables
+from embedding_core.errors import EngineError
+from embedding_core.lookup import cpu_embedding_lookup
+from embedding_core.tracing import as_written
+from embedding_core.translate import TableSpec, model_of
+
+__all__ = ["HardwareTPUEmbeddingV0", "TPUEmbeddingV0"]
+
+
+class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
+    """A drop-in for `tf.tpu.experimental.embedding.TPUEmbeddingV0` that also runs on a simulated TPU.
+
+    Every core holds every table as a trainable variable; lookups are differentiable, and the caller's
+    Keras optimizer updates the tables. On a real TPU creating one gives a `HardwareTPUEmbeddingV0`.
+    """
+
+    def __new__(cls, feature_config: Any, optimizer: Any, *, seed: int = 0) -> Any:
+        """One of this class, or on a TPU one of TensorFlow's."""
+        if is_real_tpu(tf.distribute.get_strategy()):
+            return HardwareTPUEmbeddingV0(feature_config, optimizer)
+        return super().__new__(cls)
+
+    def __init__(self, feature_config: Any, optimizer: Any, *, seed: int = 0):
+        """Read the configuration; variables are created by `build`, or by the first lookup.
+
+        Args:
+          feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`, or an EmbeddingConfig.
+          optimizer: of `tf.tpu.experimental.embedding` or `embedding_core`; names the slots. None leaves them out.
+          seed: of first rows.
+
+        Raises:
+          EngineError (RuntimeError): created outside of a TPU strategy's scope.
+        """
+        strategy = tf.distribute.get_strategy()
+        if not isinstance(strategy, SimulatedTPUStrategy):
+            raise EngineError(
+                f"TPUEmbeddingV0 should be created under TPUStrategy but found {strategy}: create it in the scope of "
+                "tf.distribute.TPUStrategy, or of embedding_core.engines.simulated_tpu()."
+            )
+        state = _State(
+            feature_config, model_of(feature_config, optimizer, needs_optimizer=False).tables, strategy, seed
+        )
+        self._state = state
+
+    def build(self) -> None:
+        """Create the tables and slots, one copy per core; does nothing the second time."""
+        if self._state.variables:
+            return
+        context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+        if context is not None:  # the first lookup, on every core: the cores meet to create one variable for all
+            context.merge_call(lambda strategy: self._create())
+            return
+        with self._state.strategy.scope():
+            self._create()
+
+    def _create(self) -> None:
+        state = self._state
+        with tf.init_scope():
+            state.variables = plain_variables(state.tables, state.seed)
+        for table in state.tables:
+            for slot, variable in state.variables[table.name].items():
+                if slot == "parameters" or table.slot_creator is None:
+                    self._track_trackable(variable, name=table.name if slot == "parameters" else f"{table.name}/{slot}")
+
+    @property
+    def embedding_tables(self) -> dict[Any, tf.Variable]:
+        """The float32 [rows, dim] tables by TableConfig; trainable."""
+        self.build()
+        return {table.key: self._state.variables[table.name]["parameters"] for table in self._state.tables}
+
+    @as_written
+    def embedding_lookup(self, features: Any, weights: Any = None) -> Any:
+        """Activations of the features, differentiable with respect to the tables.
+
+        Args:
+          features: dense, sparse or ragged ids in the structure of `feature_config`.
+          weights: None, or a like structure of weights or None.
+
+        Returns:
+          What `lookup.cpu_embedding_lookup` returns.
+        """
+        return cpu_embedding_lookup(features, weights, self.embedding_tables, self._state.feature_config)
+
+    def __call__(self, features: Any, weights: Any = None) -> Any:
+        """See `embedding_lookup`."""
+        return self.embedding_lookup(features, weights)
+
+
+class _State:
+    """What is kept out of the checkpoint's sight."""
+
+    def __init__(self, feature_config: Any, tables: tuple[TableSpec, ...], strategy: SimulatedTPUStrategy, seed: int):
+        self.feature_config = feature_config
+        self.tables = tables
+        self.strategy = strategy
+        self.seed = seed
+        self.variables: Variables = {}
+
+
+class HardwareTPUEmbeddingV0(tf.tpu.experimental.embedding.TPUEmbeddingV0):
+    """TensorFlow's own class on a real TPU, given copies of the caller's configurations."""
+
+    def __init__(self, feature_config: Any, optimizer: Any):
+        super().__init__(*copied_configs(feature_config, optimizer))

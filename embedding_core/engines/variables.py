@@ -1,0 +1,103 @@
+"""The variables of an engine's tables and slots: on a TPU's host, or the plain ones of a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+from embedding_core.config import InitializerConfig
+from embedding_core.engines.tables import all_rows, new_slots, new_table, unmirrored
+from embedding_core.topology import row_blocks
+from embedding_core.translate import TableSpec
+
+__all__ = ["ShardInfo", "Variables", "device_variables", "plain_variables"]
+
+Variables: TypeAlias = dict[str, dict[str, tf.Variable]]
+PARAMETERS = "parameters"
+
+
+class ShardInfo(NamedTuple):
+    """What a sharding-aware initializer is told: the block of the table that it fills.
+
+    Attributes:
+      shape: (rows, dim) of the block.
+      offset: (first row, 0).
+    """
+
+    shape: tuple[int, int]
+    offset: tuple[int, int]
+
+
+def device_variables(tables: Sequence[TableSpec], seed: int, hosts: int) -> Variables:
+    """Single, unmirrored variables that play the memory of a TPU, at their first values.
+
+    Args:
+      tables: the tables.
+      seed: of default rows.
+      hosts: how many blocks of rows a sharding-aware initializer (one with an argument `shard_info`) fills.
+
+    Returns:
+      By table name, then "parameters" or the name of the slot; each float32 [rows, dim].
+    """
+
+    def make() -> Variables:
+        return {table.name: {PARAMETERS: _on_device(table, seed, hosts)} | _own_slots(table) for table in tables}
+
+    return unmirrored(make)
+
+
+def plain_variables(tables: Sequence[TableSpec], seed: int) -> Variables:
+    """Variables as a model has them: trainable tables, replicated by the strategy in force.
+
+    Args:
+      tables: the tables; an optimizer's `slot_variable_creation_fn` makes their slots.
+      seed: of default rows.
+
+    Returns:
+      By table name, then "parameters" or the name of the slot; each float32 [rows, dim].
+    """
+    return {table.name: _plain(table, seed) for table in tables}
+
+
+def _plain(table: TableSpec, seed: int) -> dict[str, tf.Variable]:
+    initializer: Any = table.initializer
+    shape: dict[str, Any] = {"seed": seed, "table": table.name, "rows": table.rows, "dim": table.dim}
+    if not isinstance(initializer, InitializerConfig):
+        rows = initializer((table.rows, table.dim), dtype=tf.float32)
+        parameters = tf.Variable(rows, name=table.name, dtype=tf.float32)
+    elif tf.distribute.has_strategy():
+        parameters = tf.Variable(all_rows(initializer, **shape), name=table.name)
+    else:
+        parameters = new_table(initializer, **shape, trainable=True)
+    if table.optimizer is None or table.slot_creator is None:
+        return {PARAMETERS: parameters} | _own_slots(table)
+    initializers = [tf.constant_initializer(slot.initial) for slot in table.optimizer.slots]
+    names = [slot.name for slot in table.optimizer.slots]
+    return {PARAMETERS: parameters, **table.slot_creator(parameters, names, initializers)}
+
+
+def _own_slots(table: TableSpec) -> dict[str, tf.Variable]:
+    if table.optimizer is None:
+        return {}
+    made = new_slots(table.optimizer, table=table.name, rows=table.rows, dim=table.dim)
+    return {key[len(table.name) + 1 :]: variable for key, variable in made}
+
+
+def _on_device(table: TableSpec, seed: int, hosts: int) -> tf.Variable:
+    initializer: Any = table.initializer
+    if isinstance(initializer, InitializerConfig):
+        return new_table(initializer, seed=seed, table=table.name, rows=table.rows, dim=table.dim)
+    if "shard_info" not in inspect.signature(initializer).parameters:
+        rows = initializer((table.rows, table.dim), dtype=tf.float32)
+        return tf.Variable(rows, trainable=False, name=table.name, dtype=tf.float32)
+    variable = tf.Variable(tf.zeros([table.rows, table.dim]), trainable=False, name=table.name)
+    start = 0
+    for count in filter(None, row_blocks(table.rows, hosts)):
+        block = ShardInfo((count, table.dim), (start, 0))
+        values = initializer((table.rows, table.dim), dtype=tf.float32, shard_info=block)
+        variable.scatter_update(tf.IndexedSlices(values, tf.range(start, start + count)))
+        start += count
+    return variable
