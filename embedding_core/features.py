@@ -231,7 +231,7 @@ def _ragged(spec: FeatureSpec, ids: tf.RaggedTensor, weight: tf.RaggedTensor | N
         same_indices(spec, ids.row_splits, weight.row_splits)
     weights = None if weight is None else weight.values
     rows = ids.shape[0] if ids.shape[0] is not None else ids.nrows()
-    form = NormalForm(ids.values, segments_of_splits(ids.row_splits, tf.size(ids.values)), weights, rows)
+    form = NormalForm(ids.values, segments_of_splits(ids.row_splits, ids.values), weights, rows)
     if spec.output_shape is not None:
         return _reshaped(spec, form, ids)
     if spec.max_sequence_length > 0:
@@ -239,14 +239,13 @@ def _ragged(spec: FeatureSpec, ids: tf.RaggedTensor, weight: tf.RaggedTensor | N
     return form
 
 
-def segments_of_splits(splits: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """The row of each of `count` values, in the type of `splits`, [count], from where rows start and end, [rows + 1].
+def segments_of_splits(splits: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """The row of each value, int64 [N], from where rows start and end, [rows + 1].
 
-    One operation, of the order of the values' number; RaggedTensor.value_rowids takes some twenty, and memory
-    of the rows times the longest row.
+    Two operations; RaggedTensor.value_rowids takes some twenty, and memory of the rows times the longest row.
     """
-    places = tf.range(tf.cast(count, splits.dtype), dtype=splits.dtype)
-    return tf.searchsorted(splits[tf.newaxis], places[tf.newaxis], side="right", out_type=splits.dtype)[0] - 1
+    found = tf.raw_ops.RaggedTensorToSparse(rt_nested_splits=[splits], rt_dense_values=values)
+    return tf.ensure_shape(found.sparse_indices, [None, 2])[:, 0]
 
 
 def _positions(form: NormalForm, ids: tf.RaggedTensor) -> tf.Tensor:

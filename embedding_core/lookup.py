@@ -95,14 +95,27 @@ def combine(table: Any, form: NormalForm, combiner: Combiner, quantization: Quan
         rows = quantized(rows, quantization)
     if form.weights is not None:
         rows = rows * tf.cast(form.weights, rows.dtype)[:, tf.newaxis]
-    if form.segments is not None:
+    if form.segments is not None and form.ascending and form.weights is None:
+        rows = _combined_in_order(rows, form, combiner)
+    elif form.segments is not None:
         rows = _segment_sum(rows, form)
-    scale = divisor(form, combiner)
-    if scale is not None:
-        rows = tf.math.divide_no_nan(rows, tf.cast(scale, rows.dtype)[:, tf.newaxis])
+        scale = divisor(form, combiner)
+        if scale is not None:
+            rows = tf.math.divide_no_nan(rows, tf.cast(scale, rows.dtype)[:, tf.newaxis])
     if form.leading is None:
         return rows
     return tf.reshape(rows, _with_dim(form.leading, rows))
+
+
+def _combined_in_order(rows: tf.Tensor, form: NormalForm, combiner: Combiner) -> tf.Tensor:
+    """The unweighted case, where one operation sums and divides; empty rows are zero."""
+    operation = {
+        "sum": tf.raw_ops.SparseSegmentSumWithNumSegments,
+        "mean": tf.raw_ops.SparseSegmentMeanWithNumSegments,
+        "sqrtn": tf.raw_ops.SparseSegmentSqrtNWithNumSegments,
+    }["sum" if form.single else combiner]
+    places = tf.range(tf.size(form.ids))
+    return operation(data=rows, indices=places, segment_ids=form.segments, num_segments=form.rows)
 
 
 def _with_dim(leading: Any, rows: tf.Tensor) -> Any:

@@ -120,7 +120,7 @@ def _splits(feature: FeatureIds) -> Any:
 def _segments(feature: FeatureIds) -> Any:
     if feature.segments is not None:
         return tf.cast(feature.segments, tf.int64)
-    return segments_of_splits(_splits(feature), tf.size(feature.ids, tf.int64))
+    return segments_of_splits(_splits(feature), feature.ids)
 
 
 def _weights(feature: FeatureIds) -> Any:
@@ -221,7 +221,7 @@ def _lengths(splits: Any, rows: Sequence[int]) -> Any:
 
 def _of_lengths(lengths: Any, ids: Any) -> Any:
     splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], 0)
-    return segments_of_splits(splits, tf.size(ids, tf.int64))
+    return segments_of_splits(splits, ids)
 
 
 def _sum_of_weights(table: TableSpec, weights: Any, segments: Any, rows: int) -> Any:
