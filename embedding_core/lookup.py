@@ -12,7 +12,7 @@ from embedding_core.errors import DataError
 from embedding_core.features import FeatureSpec, NormalForm, Quantization, normal_form, paths_of, policed, specs_of
 from embedding_core.tracing import as_written
 
-__all__ = ["combine", "cpu_embedding_lookup", "divisor", "quantized", "row_gradients"]
+__all__ = ["combine", "combine_in_order", "cpu_embedding_lookup", "divisor", "quantized", "row_gradients"]
 
 
 @as_written
@@ -96,7 +96,7 @@ def combine(table: Any, form: NormalForm, combiner: Combiner, quantization: Quan
     if form.weights is not None:
         rows = rows * tf.cast(form.weights, rows.dtype)[:, tf.newaxis]
     if form.segments is not None and form.ascending and form.weights is None:
-        rows = _combined_in_order(rows, form, combiner)
+        rows = combine_in_order(rows, form.segments, form.rows, "sum" if form.single else combiner)
     elif form.segments is not None:
         rows = _segment_sum(rows, form)
         scale = divisor(form, combiner)
@@ -107,15 +107,25 @@ def combine(table: Any, form: NormalForm, combiner: Combiner, quantization: Quan
     return tf.reshape(rows, _with_dim(form.leading, rows))
 
 
-def _combined_in_order(rows: tf.Tensor, form: NormalForm, combiner: Combiner) -> tf.Tensor:
-    """The unweighted case, where one operation sums and divides; empty rows are zero."""
+def combine_in_order(rows: tf.Tensor, segments: tf.Tensor, count: Any, combiner: Combiner) -> tf.Tensor:
+    """Unweighted rows combined by one operation.
+
+    Args:
+      rows: [N, dim].
+      segments: the output row of each, never falling, [N].
+      count: number of output rows.
+      combiner: how they become one vector.
+
+    Returns:
+      [count, dim]; zeros where there is no row.
+    """
     operation = {
         "sum": tf.raw_ops.SparseSegmentSumWithNumSegments,
         "mean": tf.raw_ops.SparseSegmentMeanWithNumSegments,
         "sqrtn": tf.raw_ops.SparseSegmentSqrtNWithNumSegments,
-    }["sum" if form.single else combiner]
-    places = tf.range(tf.size(form.ids))
-    return operation(data=rows, indices=places, segment_ids=form.segments, num_segments=form.rows)
+    }[combiner]
+    places = tf.range(tf.shape(rows)[0])
+    return operation(data=rows, indices=places, segment_ids=segments, num_segments=count)
 
 
 def _with_dim(leading: Any, rows: tf.Tensor) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from embedding_core.features import segments_of_splits
-from embedding_core.lookup import quantized
+from embedding_core.lookup import combine_in_order, quantized
 from embedding_core.translate import TableSpec
 
 __all__ = [
@@ -75,7 +75,7 @@ class TableBatch(NamedTuple):
       segments: the output row of each id, int64 [N]; empty where id i is output row i.
       weights: float32 [N]; empty for ones.
       divisors: what the sum of each output row is divided by, float32 [rows]; empty where that is one.
-      form: 0 for ids only, 1 with output rows, 2 with weights too; int32 scalar. Conditions test this and not
+      form: 0 for ids only, 1 with output rows in order, 2 with weights too; int32 scalar. Conditions test this and not
         the size of a part: TensorFlow's graph optimizer (2.16) takes the shapes of a branch for granted outside of it.
     """
 
@@ -245,15 +245,16 @@ def activations_of(table: TableSpec, looked_up: Any, batch: TableBatch, rows: in
     if table.quantization is not None:
         looked_up = quantized(looked_up, table.quantization)
 
-    def combined(values: Any) -> Any:
+    def weighted() -> Any:
+        values = looked_up * batch.weights[:, tf.newaxis]
         return _divided(table, tf.math.unsorted_segment_sum(values, batch.segments, rows), batch)
 
     found = tf.switch_case(
         batch.form,
         [
             lambda: tf.identity(looked_up),
-            lambda: combined(looked_up),
-            lambda: combined(looked_up * batch.weights[:, tf.newaxis]),
+            lambda: combine_in_order(looked_up, batch.segments, rows, table.combiner),
+            weighted,
         ],
     )
     return tf.ensure_shape(found, [rows, table.dim])

@@ -104,7 +104,7 @@ class HostEngine:
           DataError (ValueError): an unknown feature, or a kind of input that its feature cannot have.
           tf.errors.InvalidArgumentError: an id lies outside its table, or a weight is not finite.
         """
-        forms = self._forms(ids, weights)
+        forms = {name: (spec, _checked(spec, form)) for name, (spec, form) in self._forms(ids, weights).items()}
         return {
             name: combine(self.tables._get(spec.table), form, spec.combiner, spec.quantization)
             for name, (spec, form) in forms.items()
@@ -117,7 +117,7 @@ class HostEngine:
         """One optimizer step: every row that `ids` name is updated once with its accumulated gradient.
 
         Args:
-          ids: as given to `lookup`.
+          ids: as given to `lookup`, which is what checks them.
           gradients: of the activations, by feature name, in their shapes; None counts as zeros.
           weights: as given to `lookup`.
 
@@ -163,10 +163,14 @@ class HostEngine:
             unknown = sorted(set(given) - set(self._specs))
             if unknown:
                 raise DataError(f"{unknown[0]!r} is no feature: the features are {sorted(self._specs)}.")
-        return {
-            name: (spec, policed(spec, _finite(spec, normal_form(spec, ids[name], weights.get(name)))))
+        forms = {
+            name: (spec, normal_form(spec, ids[name], weights.get(name)))
             for name, spec in self._specs.items()
             if name in ids
+        }
+        return {
+            name: (spec, form if spec.invalid_id == "error" else policed(spec, form))
+            for name, (spec, form) in forms.items()
         }
 
 
@@ -180,7 +184,10 @@ def _optimizer_of(table: TableConfig, default: Optimizer | None) -> Optimizer:
     return optimizer
 
 
-def _finite(spec: FeatureSpec, form: NormalForm) -> NormalForm:
+def _checked(spec: FeatureSpec, form: NormalForm) -> NormalForm:
+    """The form, failing on an id outside its table or a weight that is not finite; once per step, by the lookup."""
+    if spec.invalid_id == "error":
+        form = policed(spec, form)
     if form.weights is None:
         return form
     message = f"A weight of feature {spec.path} is NaN or infinite: correct the weights."

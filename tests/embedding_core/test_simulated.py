@@ -1,6 +1,7 @@
 """The simulated TPU: order, staleness, checkpoints, first rows, datasets, and calls at the wrong time."""
 
 import gc
+import resource
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 from embedding_core import SGD, Adagrad, Adam, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, initialize_simulated_tpu, simulated_tpu
+from embedding_core.lookup import cpu_embedding_lookup
 
 tpu = tf.tpu.experimental.embedding
 simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
@@ -332,3 +334,32 @@ def test_off_tpu_there_are_tables_only():
 def test_impossible_topology_is_refused(arguments, message):
     with pytest.raises((ValueError, RuntimeError), match=message):
         simulated_tpu(**arguments)
+
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_step_on_a_large_table_takes_memory_of_the_batch(pipelined):
+    config = config_of(rows=10_000_000, dim=16)
+    strategy, embedding = embedding_on(2, 2, config=config, batch=32, pipeline_execution_with_tensor_core=pipelined)
+    built, step = peak_mb(), train_on(strategy, embedding)
+    for start in (0, 1000, 2000):
+        step({"f": tf.range(start, start + 32)})
+    assert peak_mb() - built < 100
+
+
+def test_serving_function_is_exported_from_the_training_scope(tmp_path):
+    _, embedding = embedding_on()
+    module = tf.Module()
+    module.embedding = embedding
+    signature = [tf.TensorSpec([None], tf.int64)]
+    module.serve = tf.function(
+        lambda ids: cpu_embedding_lookup({"f": ids}, None, embedding.embedding_tables, config_of())["f"], signature
+    )
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    found = loaded.serve(tf.constant([3], tf.int64))
+    np.testing.assert_array_equal(found.numpy(), table_of(embedding)[3:4])
