@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
 
-__all__ = ["Topology", "memory_plan", "named_topology", "row_blocks", "table_bytes"]
+__all__ = ["Shape", "Topology", "memory_plan", "named_topology", "row_blocks", "shape_of", "table_bytes"]
 
 FLOAT_BYTES = 4
 PADDING = 8
@@ -86,6 +86,36 @@ def named_topology(name: str) -> Topology:
         bytes_per_core=generation.gib_per_core * GIB,
         placement=generation.placement,
     )
+
+
+class Shape(NamedTuple):
+    """What the simulated TPU plays of a slice.
+
+    Attributes:
+      hosts: number of hosts.
+      cores_per_host: number of cores of each.
+      placement: "sharded" row blocks, or "replicated" whole tables.
+    """
+
+    hosts: int
+    cores_per_host: int
+    placement: Literal["sharded", "replicated"]
+
+
+def shape_of(name: str) -> Shape:
+    """The shape of a slice by its name, "v3-8", or of any hosts x cores per host with sharded tables, "2x4".
+
+    Raises:
+      ConfigError: neither.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", name)
+    if match:
+        return Shape(int(match[1]), int(match[2]), "sharded")
+    try:
+        topology = named_topology(name)
+    except ConfigError as error:
+        raise ConfigError(f"{error} For the simulated TPU also hosts x cores of each, such as '2x4'.") from None
+    return Shape(topology.hosts, topology.cores_per_host, topology.placement)
 
 
 def row_blocks(rows: int, parts: int) -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from embedding_core.errors import ConfigError
+from embedding_core.topology import shape_of
 
 __all__ = [
     "Decay",
@@ -124,7 +125,10 @@ class TrainingConfig:
       shuffle_buffer: rows among which the next one is drawn.
       seed: of initial rows, dense variables, shuffle, dropout and negatives.
       negatives: for data with positives only, or None.
-      strategy: where to train: "auto" takes a GPU where there is one, else the CPU; training on a TPU is not built yet.
+      strategy: where to train: "auto" takes a TPU where there is one, else a GPU, else the CPU; "simulated_tpu" plays
+        a TPU on logical CPU devices.
+      topology: of the simulated TPU, or the one that a real TPU must have: a slice's name such as "v3-8", or hosts x
+        cores per host such as "2x2"; None is "1x2", or whatever TPU there is.
 
     Raises:
       ConfigError: a field breaks its rule.
@@ -146,6 +150,7 @@ class TrainingConfig:
     seed: int = 0
     negatives: Negatives | None = None
     strategy: Strategy = "auto"
+    topology: str | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -165,6 +170,9 @@ class TrainingConfig:
         for field, kind in (("strategy", Strategy), ("optimizer", DenseOptimizer), ("decay", Decay)):
             value, allowed = getattr(self, field), get_args(kind)
             _require(value in allowed, "training", field, value, f"one of {', '.join(allowed)}")
+
+        if self.topology is not None:
+            shape_of(self.topology)
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as a JSON object; `from_json` gives an equal one."""

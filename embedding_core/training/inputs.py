@@ -23,13 +23,14 @@ class Batch(TypedDict):
     """One batch, as a step takes it.
 
     Keys: `ids`, int64 ragged [B, None] by feature; `dense`, float32 [B, 1] by name; `label` and `weight`,
-    float32 [B, 1].
+    float32 [B, 1]; `rows`, int32 scalar: how many rows the global batch has, of which this may be a part.
     """
 
     ids: dict[str, tf.RaggedTensor]
     dense: dict[str, tf.Tensor]
     label: tf.Tensor
     weight: tf.Tensor
+    rows: tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,7 @@ class RowParser:
             dense={name: _column(made, name, "dense feature") for name in self._inputs.dense},
             label=_checked_label(_column_or_ones(made, self._inputs.label, "label", rows)),
             weight=_column_or_ones(made, self._inputs.weight, "weight", rows),
+            rows=rows,
         )
 
     def _ids(self, feature: FeatureConfig, raw: Mapping[str, Any], made: Mapping[str, Any]) -> tf.RaggedTensor:

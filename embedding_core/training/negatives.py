@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,17 @@ Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 def _take(batch: Batch, rows: tf.Tensor) -> Batch:
     """The rows of a batch, by number."""
-    return cast(Batch, tf.nest.map_structure(lambda value: tf.gather(value, rows), batch))
+    taken = tf.nest.map_structure(lambda value: tf.gather(value, rows), _by_row(batch))
+    return cast(Batch, {**taken, "rows": tf.size(rows)})
 
 
 def _join(first: Batch, second: Batch) -> Batch:
-    return cast(Batch, tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), first, second))
+    joined = tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), _by_row(first), _by_row(second))
+    return cast(Batch, {**joined, "rows": first["rows"] + second["rows"]})
+
+
+def _by_row(batch: Batch) -> dict[str, Any]:
+    return {name: part for name, part in batch.items() if name != "rows"}
 
 
 def _drawn_by_count(counts: npt.NDArray[np.int64]) -> Draw:

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, cast, get_args
 
+from embedding_core.errors import ConfigError
+from embedding_core.topology import shape_of
 from pipelines.config.data import Text
 from pipelines.config.features import Name, OptimizerSpec, Positive
 from pipelines.config.reading import Parse, Rule
@@ -25,7 +27,7 @@ __all__ = [
     "Training",
 ]
 
-Strategy: TypeAlias = Literal["auto", "cpu", "gpu"]
+Strategy: TypeAlias = Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"]
 DEFAULT_EPOCHS = 8
 BUILT_IN_MODELS = {"ranking": "pipelines.models.ranking", "two_tower": "pipelines.models.two_tower"}
 
@@ -127,12 +129,16 @@ def _table_optimizer(value: Any) -> Mapping[str, Any]:
     return parsed
 
 
-def _strategy(value: Any) -> Strategy:
-    if value in get_args(Strategy):
-        return cast(Strategy, value)
-    if str(value).casefold() in ("tpu", "simulated_tpu"):
-        raise ValueError("this version trains on a CPU or a GPU, not on a TPU yet; write auto, cpu or gpu.")
-    raise ValueError("it must be one of auto, cpu, gpu.")
+def _topology(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValueError("it must be a slice's name such as v3-8, or hosts x cores of each such as 2x2.")
+    try:
+        shape_of(value)
+    except ConfigError as error:
+        raise ValueError(str(error).partition(": ")[2]) from error
+    return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,7 +156,9 @@ class Training:
       early_stopping: null trains to the end.
       checkpoint_every: steps between checkpoints to resume from; null is once per evaluation.
       shuffle_buffer: rows among which the next one is drawn.
-      strategy: where it runs; "auto" is a GPU where there is one, else the CPU. A TPU cannot be used yet.
+      strategy: where it runs; "auto" is a TPU where there is one, else a GPU, else the CPU; "simulated_tpu" plays a TPU
+        on the CPU.
+      topology: of the TPU: a slice's name such as "v3-8", or for the simulated one also hosts x cores of each, "2x2".
       negatives: null where the data holds negatives.
     """
 
@@ -167,13 +175,34 @@ class Training:
     early_stopping: EarlyStopping | None = EarlyStopping()
     checkpoint_every: Positive | None = None
     shuffle_buffer: Positive = 65536
-    strategy: Annotated[Strategy, Parse(_strategy)] = "auto"
+    strategy: Strategy = "auto"
+    topology: Annotated[str | None, Parse(_topology)] = None
     negatives: Negatives | None = None
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """The rules over several fields."""
         if self.steps is not None and self.epochs is not None:
             yield "epochs", f"is {self.epochs!r}, but `training.steps` is {self.steps!r}: leave out one of the two."
+        if self.topology is not None:
+            yield from self._topology_mistakes(self.topology)
+
+    def _topology_mistakes(self, topology: str) -> Iterator[tuple[str, str]]:
+        if self.strategy in ("cpu", "gpu"):
+            yield (
+                "topology",
+                f"is {topology!r}, but `training.strategy` is {self.strategy!r}: leave out one of the two.",
+            )
+        if "x" in topology and self.strategy != "simulated_tpu":
+            yield "topology", f"is {topology!r}, but only a simulated TPU has no name: write a slice's, such as v3-8."
+        hosts, cores, _ = shape_of(topology)
+        rest = self.batch_size % (hosts * cores)
+        if rest:
+            below, above = self.batch_size - rest, self.batch_size - rest + hosts * cores
+            yield (
+                "batch_size",
+                f"is {self.batch_size!r}, no multiple of the {hosts * cores} cores of `training.topology` "
+                f"{topology!r}: write {below or above} or {above}.",
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,13 +30,17 @@ def batch(count=6, label=1.0):
         "dense": {"price": tf.range(count, dtype=tf.float32)[:, None]},
         "label": tf.fill([count, 1], label),
         "weight": tf.range(count, dtype=tf.float32)[:, None],
+        "rows": tf.constant(count),
     }
 
 
 def made(negatives, *, count=6, step=0, label=1.0, seed=1, **arguments):
     """The drawn rows alone."""
     add = tf.function(negative_sampler(negatives, CONFIG, seed=seed, dense=["price"], **arguments))
-    return tf.nest.map_structure(lambda part: part[count:], add(tf.constant(step, tf.int64), batch(count, label)))
+    both = add(tf.constant(step, tf.int64), batch(count, label))
+    rows = both.pop("rows")
+    assert rows == len(both["label"])
+    return tf.nest.map_structure(lambda part: part[count:], both)
 
 
 def column(drawn, name):

@@ -39,7 +39,7 @@ TRAINING = _mapping(
     table_optimizer=_choice("adam", "ftrl", {"name": "sgd", "learning_rate": 0.5, "clipvalue": [-1, 2]}),
     dense_optimizer=_choice("sgd", {"learning_rate": 1}),
     early_stopping=_choice(None, "loss", {"patience": 2}),
-    strategy=_choice("auto", "cpu", "gpu"),
+    strategy=_choice("auto", "cpu", "gpu", "tpu", "simulated_tpu"),
 )
 
 

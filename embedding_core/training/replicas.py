@@ -1,0 +1,77 @@
+"""Global batches cut into the batches of replicas, all of one static size.
+
+What a step computes does not depend on how many replicas share it: every replica gets its rows of the same
+global batch, in order. Where a batch is short, rows without ids and of weight 0 follow its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import tensorflow as tf
+
+from embedding_core.training.inputs import Batch
+
+__all__ = ["padded", "replica_batches"]
+
+
+def padded(batch: Batch, size: int) -> Batch:
+    """The batch with empty rows after its own.
+
+    Args:
+      batch: of at most `size` rows.
+      size: how many rows there are then; the static shapes say so.
+    """
+    missing = size - tf.shape(batch["label"])[0]
+
+    def dense(values: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.pad(values, [[0, missing], [0, 0]]), [size, 1])
+
+    def ragged(ids: tf.RaggedTensor) -> tf.RaggedTensor:
+        splits = tf.concat([ids.row_splits, tf.repeat(ids.row_splits[-1:], missing)], 0)
+        return _ragged(ids.values, splits, size)
+
+    return Batch(
+        ids={name: ragged(ids) for name, ids in batch["ids"].items()},
+        dense={name: dense(values) for name, values in batch["dense"].items()},
+        label=dense(batch["label"]),
+        weight=dense(batch["weight"]),
+        rows=batch["rows"],
+    )
+
+
+def _ragged(values: tf.Tensor, splits: tf.Tensor, rows: int) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_row_splits(values, tf.ensure_shape(splits, [rows + 1]), validate=False)
+
+
+def _part(batch: Batch, number: tf.Tensor, size: int) -> Batch:
+    """Rows number * size to (number + 1) * size."""
+    start = number * size
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, tf.RaggedTensor):
+            splits = value.row_splits[start : start + size + 1]
+            return _ragged(value.values[splits[0] : splits[-1]], splits - splits[0], size)
+        return value if value.shape.rank == 0 else tf.ensure_shape(value[start : start + size], [size, 1])
+
+    return cast(Batch, tf.nest.map_structure(cut, batch))
+
+
+def replica_batches(batches: tf.data.Dataset, size: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """The batches of the replicas of one host, in turn.
+
+    Args:
+      batches: global ones of at most `size` rows.
+      size: rows of a whole global batch; a multiple of the number of replicas.
+      context: says which replicas are this host's.
+    """
+    replicas = context.num_replicas_in_sync
+    own = replicas // context.num_input_pipelines
+    first = context.input_pipeline_id * own
+
+    def parts(batch: Batch) -> tf.data.Dataset:
+        whole = padded(batch, size)
+        numbers = tf.data.Dataset.range(first, first + own, output_type=tf.int32)
+        return numbers.map(lambda number: _part(whole, number, size // replicas))
+
+    return batches.flat_map(parts).prefetch(2 * own)
