@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeAlias, cast, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from embedding_core.errors import ConfigError
 from embedding_core.topology import shape_of
@@ -198,11 +198,10 @@ class Training:
         rest = self.batch_size % (hosts * cores)
         if rest:
             below, above = self.batch_size - rest, self.batch_size - rest + hosts * cores
-            yield (
-                "batch_size",
-                f"is {self.batch_size!r}, no multiple of the {hosts * cores} cores of `training.topology` "
-                f"{topology!r}: write {below or above} or {above}.",
+            given = (
+                f"is {self.batch_size!r}, no multiple of the {hosts * cores} cores of `training.topology` {topology!r}"
             )
+            yield "batch_size", f"{given}: write {below or above} or {above}."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
