@@ -188,20 +188,15 @@ class Training:
 
     def _topology_mistakes(self, topology: str) -> Iterator[tuple[str, str]]:
         if self.strategy in ("cpu", "gpu"):
-            yield (
-                "topology",
-                f"is {topology!r}, but `training.strategy` is {self.strategy!r}: leave out one of the two.",
-            )
+            yield "topology", f"is {topology!r}, but `training.strategy` is {self.strategy!r}: leave out one."
         if "x" in topology and self.strategy != "simulated_tpu":
             yield "topology", f"is {topology!r}, but only a simulated TPU has no name: write a slice's, such as v3-8."
         hosts, cores, _ = shape_of(topology)
         rest = self.batch_size % (hosts * cores)
         if rest:
             below, above = self.batch_size - rest, self.batch_size - rest + hosts * cores
-            given = (
-                f"is {self.batch_size!r}, no multiple of the {hosts * cores} cores of `training.topology` {topology!r}"
-            )
-            yield "batch_size", f"{given}: write {below or above} or {above}."
+            rule = f"no multiple of the {hosts * cores} cores of `training.topology` {topology!r}"
+            yield "batch_size", f"is {self.batch_size!r}, {rule}: write {below or above} or {above}."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,7 @@ def test_missing_sections_are_named(mistakes):
         ("training: {strategy: 3}", "one of auto, cpu, gpu"),
         ("training: {topology: v9-8}", "a generation (v2, v3"),
         ("training: {topology: 8}", "a slice's name such as v3-8"),
-        ("training: {topology: v3-8, strategy: cpu}", "drop one of the two"),
+        ("training: {topology: v3-8, strategy: cpu}", "leave out one."),
         ("training: {topology: 2x2, strategy: tpu}", "write a slice's, such as v3-8"),
         ("training: {topology: 2x2, strategy: simulated_tpu, batch_size: 30}", "write 28 or 32"),
         ("training: {table_optimizer: adamm}", "one of sgd"),
