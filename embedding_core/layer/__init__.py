@@ -1,0 +1,7 @@
+"""Keras layers over embedding tables: drop-ins for those of TensorFlow Recommenders, on TPU, CPU and GPU."""
+
+from embedding_core.layer.embedding import TPUEmbedding
+from embedding_core.layer.keras_optimizers import translate_keras_optimizer
+from embedding_core.layer.partial import PartialTPUEmbedding
+
+__all__ = ["PartialTPUEmbedding", "TPUEmbedding", "translate_keras_optimizer"]

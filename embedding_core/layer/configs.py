@@ -1,0 +1,215 @@
+"""The layer's configuration: copies that the caller's objects stay out of, and a form that JSON can hold."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError, DataError
+from embedding_core.features import paths_of
+from embedding_core.layer.keras_optimizers import is_keras_optimizer, table_optimizer
+from embedding_core.optimizers import optimizer_from_json, optimizer_to_json
+from embedding_core.translate import Model, model_of, optimizer_to_core, optimizer_to_tensorflow
+
+__all__ = ["Prepared", "config_from_json", "config_to_json", "flat_inputs", "prepared"]
+
+tpu = tf.tpu.experimental.embedding
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What the layer was given, ready for an engine.
+
+    Attributes:
+      feature_config: as given.
+      copies: the like structure with copies of tables, whose optimizers are the TPU's.
+      optimizer: the TPU's optimizer of tables without their own, or None.
+      model: tables and features; `TableSpec.key` is the caller's TableConfig.
+    """
+
+    feature_config: Any
+    copies: Any
+    optimizer: Any
+    model: Model
+
+
+def prepared(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> Prepared:
+    """Copy the configuration and translate its optimizers.
+
+    Raises:
+      ConfigError (ValueError): an optimizer that cannot be, a hyperparameter out of range, two tables of one name.
+    """
+    optimizer = table_optimizer(optimizer)
+    if isinstance(feature_config, EmbeddingConfig):
+        model = model_of(feature_config, optimizer, needs_optimizer=needs_optimizer)
+        return Prepared(feature_config, feature_config, optimizer, model)
+    originals = {id(feature.table): feature.table for feature in tf.nest.flatten(feature_config)}
+    tables = {key: _translated(table) for key, table in originals.items()}
+    keys = {id(tables[key]): table for key, table in originals.items()}
+
+    def copied(feature: Any) -> Any:
+        feature = copy.copy(feature)
+        feature.table = tables[id(feature.table)]
+        return feature
+
+    copies = tf.nest.map_structure(copied, feature_config)
+    model = model_of(copies, optimizer, needs_optimizer=needs_optimizer)
+    specs = tuple(dataclasses.replace(table, key=keys[id(table.key)]) for table in model.tables)
+    return Prepared(feature_config, copies, optimizer, dataclasses.replace(model, tables=specs))
+
+
+def _translated(table: Any) -> Any:
+    table = copy.copy(table)
+    table.optimizer = table_optimizer(table.optimizer)
+    return table
+
+
+def flat_inputs(model: Model, features: Any, weights: Any) -> tuple[list[Any], list[Any]]:
+    """Features and weights in the order of the configured features.
+
+    Raises:
+      DataError (ValueError): a feature is missing or unknown, by name.
+    """
+    expected = [feature.path for feature in model.features]
+    values = _by_path("features", expected, features)
+    if weights is None:
+        return values, [None] * len(values)
+    return values, _by_path("weights", expected, weights)
+
+
+def _by_path(what: str, expected: list[str], given: Any) -> list[Any]:
+    paths = paths_of(given)
+    missing = [path for path in expected if path not in paths]
+    extra = [path for path in paths if path not in expected]
+    if missing or extra:
+        raise DataError(
+            f"`{what}` of TPUEmbedding do not have the structure of its feature_config: "
+            f"missing {missing}, not configured {extra}; give exactly {expected}."
+        )
+    return list(tf.nest.flatten(given))
+
+
+def config_to_json(feature_config: Any, optimizer: Any) -> dict[str, Any]:
+    """The feature configuration and optimizer as a JSON object.
+
+    Raises:
+      ConfigError (ValueError): something that JSON cannot hold: a callable learning rate, a function as initializer.
+    """
+    if isinstance(feature_config, EmbeddingConfig):
+        return {"embedding_config": feature_config.to_json(), "optimizer": _optimizer_to_json(optimizer)}
+    tables: list[Any] = []
+    structure = _structure_to_json(feature_config, tables)
+    return {
+        "structure": structure,
+        "tables": [_table_to_json(table) for table in tables],
+        "optimizer": _optimizer_to_json(optimizer),
+    }
+
+
+def config_from_json(value: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The feature configuration and optimizer that `config_to_json` wrote."""
+    optimizer = _optimizer_from_json(value["optimizer"])
+    if "embedding_config" in value:
+        return EmbeddingConfig.from_json(value["embedding_config"]), optimizer
+    tables = [_table_from_json(table) for table in value["tables"]]
+    return _structure_from_json(value["structure"], tables), optimizer
+
+
+def _structure_to_json(structure: Any, tables: list[Any]) -> Any:
+    if isinstance(structure, tpu.FeatureConfig):
+        return {"feature": _feature_to_json(structure, tables)}
+    if isinstance(structure, Mapping):
+        return {"dict": [[key, _structure_to_json(item, tables)] for key, item in structure.items()]}
+    for kind in (list, tuple):
+        if type(structure) is kind:
+            return {kind.__name__: [_structure_to_json(item, tables) for item in structure]}
+    raise ConfigError(
+        f"`feature_config` holds a {type(structure)}: only dicts, lists and tuples of FeatureConfig can be written to "
+        "JSON; use one of them."
+    )
+
+
+def _structure_from_json(value: Mapping[str, Any], tables: list[Any]) -> Any:
+    if "feature" in value:
+        return _feature_from_json(value["feature"], tables)
+    if "dict" in value:
+        return {key: _structure_from_json(item, tables) for key, item in value["dict"]}
+    ((kind, items),) = value.items()
+    found = [_structure_from_json(item, tables) for item in items]
+    return tuple(found) if kind == "tuple" else found
+
+
+def _feature_to_json(feature: Any, tables: list[Any]) -> dict[str, Any]:
+    if not any(feature.table is table for table in tables):
+        tables.append(feature.table)
+    shape = feature.output_shape
+    return {
+        "table": next(place for place, table in enumerate(tables) if table is feature.table),
+        "max_sequence_length": feature.max_sequence_length,
+        "validate_weights_and_indices": feature.validate_weights_and_indices,
+        "output_shape": None if shape is None or shape.rank is None else shape.as_list(),
+        "name": feature.name,
+    }
+
+
+def _feature_from_json(value: Mapping[str, Any], tables: list[Any]) -> Any:
+    return tpu.FeatureConfig(**{**value, "table": tables[value["table"]]})
+
+
+def _table_to_json(table: Any) -> dict[str, Any]:
+    quantization = table.quantization_config
+    return {
+        "vocabulary_size": table.vocabulary_size,
+        "dim": table.dim,
+        "initializer": _initializer_to_json(table),
+        "optimizer": _optimizer_to_json(table.optimizer),
+        "combiner": table.combiner,
+        "name": table.name,
+        "quantization_config": None
+        if quantization is None
+        else [quantization.num_buckets, quantization.lower, quantization.upper],
+    }
+
+
+def _table_from_json(value: Mapping[str, Any]) -> Any:
+    quantization = value["quantization_config"]
+    return tpu.TableConfig(
+        **{
+            **value,
+            "initializer": tf_keras.initializers.deserialize(value["initializer"]),
+            "optimizer": _optimizer_from_json(value["optimizer"]),
+            "quantization_config": None if quantization is None else tpu.QuantizationConfig(*quantization),
+        }
+    )
+
+
+def _initializer_to_json(table: Any) -> dict[str, Any]:
+    initializer = table.initializer
+    if not hasattr(initializer, "get_config"):
+        raise ConfigError(
+            f"`initializer` of table {table.name!r} is {initializer!r}, which cannot be written to JSON: use one of "
+            "tf_keras.initializers."
+        )
+    return {"class_name": type(initializer).__name__, "config": initializer.get_config()}
+
+
+def _optimizer_to_json(optimizer: Any) -> Any:
+    if optimizer is None or isinstance(optimizer, str):
+        return optimizer
+    if is_keras_optimizer(optimizer):
+        return {"keras": tf_keras.optimizers.serialize(optimizer)}
+    return {"tpu": optimizer_to_json(optimizer_to_core(optimizer))}
+
+
+def _optimizer_from_json(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if "keras" in value:
+        return tf_keras.optimizers.deserialize(value["keras"])
+    return optimizer_to_tensorflow(optimizer_from_json(value["tpu"]))

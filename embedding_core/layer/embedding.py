@@ -1,0 +1,377 @@
+"""`TPUEmbedding`: a Keras layer over embedding tables, the same under every strategy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.engines.shapes import configured_shapes, merged_shapes, output_shapes
+from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.errors import ConfigError, DataError, EngineError
+from embedding_core.layer.backends import Backend
+from embedding_core.layer.configs import Prepared, config_from_json, config_to_json, flat_inputs, prepared
+from embedding_core.layer.host import EngineTables, KerasTables
+from embedding_core.layer.tpu import (
+    HardwareTables,
+    ReplicatedTables,
+    SimulatedTables,
+    SparseCoreTables,
+    hardware_feature,
+    on_tpu,
+)
+from embedding_core.layer.trap import trapped
+from embedding_core.lookup import cpu_embedding_lookup
+from embedding_core.tracing import as_written
+from embedding_core.translate import Model
+
+__all__ = ["TPUEmbedding"]
+
+HELPER = "tpu_embedding_helper_dummy"
+
+
+@dataclasses.dataclass
+class _State:
+    """What Keras shall neither track nor wrap."""
+
+    config: Prepared
+    arguments: dict[str, Any]
+    backend: Backend
+    strategy: Any
+    symbolic: bool = False
+    loss_scale_optimizer: Any = None
+
+
+class TPUEmbedding(tf_keras.layers.Layer):
+    """Looks up and combines rows of embedding tables; a drop-in for the layer of TensorFlow Recommenders.
+
+    Created in the scope of a TPU's strategy, real or `engines.simulated_tpu()`, the TPU's engine holds and
+    trains the tables: `trainable_variables` has one virtual variable whose gradient, when it is computed,
+    updates them. Elsewhere `table_update` says who trains:
+
+    * "keras", the default, as in TensorFlow Recommenders: the tables are `trainable_variables`, and whichever
+      Keras optimizer the model is trained with updates them.
+    * "engine": the TPU's own rules, by the optimizer given to this layer, in the backward pass; only rows that
+      the batch touched, each once. A CPU or a GPU then trains the numbers that the TPU would, and a step costs
+      memory of the batch's order. There is one virtual variable, as on a TPU.
+
+    The two differ. One step from a weight of 1 with a gradient of 1 and Adam(0.1): Keras, which corrects the
+    bias of its first moments, gives 0.900; the TPU, which does not, gives 0.684. Keras' Adam also moves
+    rows that were not looked up.
+
+    The virtual variable's gradient must be computed beside the lookup: in the same function, not from outside
+    of a tf.cond, a loop or a tf.function that holds the lookup. Otherwise the gradient fails and says so.
+
+    Ids are dense [B] or [B, 1], sparse or ragged; an activation is [B, dim], [B, max_sequence_length, dim] for
+    a sequence, or the configured output shape and dim. Activations have the layer's compute dtype; tables
+    are float32.
+    """
+
+    def __init__(
+        self,
+        feature_config: Any,
+        optimizer: Any,
+        pipeline_execution_with_tensor_core: bool = False,
+        batch_size: int | None = None,
+        embedding_feature: Any = None,
+        *,
+        table_update: Literal["keras", "engine"] = "keras",
+        seed: int = 0,
+        **arguments: Any,
+    ):
+        """Read the configuration; variables are created by `build`, or by the first call.
+
+        Args:
+          feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`, or an EmbeddingConfig.
+          optimizer: of tables without their own: "sgd", "adagrad", "adam", "ftrl", an optimizer of tf_keras (legacy
+            or new), of `tf.tpu.experimental.embedding` or `embedding_core`; None off a TPU leaves out the slots.
+          pipeline_execution_with_tensor_core: whether activations on a TPU may be one step old.
+          batch_size: per replica, for a TPU where shapes of inputs do not tell.
+          embedding_feature: on a TPU, HardwareFeature.EmbeddingFeature.UNSUPPORTED keeps whole tables on every core.
+          table_update: who trains the tables off a TPU; see the class.
+          seed: of first rows: the same seed gives a table of the same name the same rows everywhere.
+          **arguments: of every Keras layer: name, dtype, trainable.
+
+        Raises:
+          ConfigError (ValueError): an optimizer or hyperparameter that tables cannot have, two tables of one name, or
+            another `table_update`.
+        """
+        super().__init__(autocast=False, **arguments)
+        if table_update not in ("keras", "engine"):
+            raise ConfigError(f"`table_update` is {table_update!r}: it must be 'keras' or 'engine'.")
+        strategy = tf.distribute.get_strategy()
+        config = prepared(feature_config, optimizer, needs_optimizer=on_tpu(strategy))
+        given = {
+            "optimizer": optimizer,
+            "pipeline_execution_with_tensor_core": pipeline_execution_with_tensor_core,
+            "batch_size": batch_size,
+            "embedding_feature": embedding_feature,
+            "table_update": table_update,
+            "seed": seed,
+        }
+        self._state = _State(config, given, _backend(strategy, config, given), strategy)
+        self._tpu_embedding = self._state.backend.holder
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """See `call`."""
+        inputs = tf.nest.flatten([args, kwargs])
+        for value in inputs:
+            if type(value).__module__.partition(".")[0] == "keras":
+                raise ConfigError(
+                    f"Input {value!r} is of Keras 3: this layer is for tf_keras; set TF_USE_LEGACY_KERAS=1 before "
+                    "TensorFlow is imported, and import tf_keras."
+                )
+        before = self._state.symbolic
+        self._state.symbolic = any(_is_symbolic(value) for value in inputs)
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self._state.symbolic = before
+
+    def build(self, input_shape: Any) -> None:
+        """Create the variables.
+
+        Args:
+          input_shape: the per-replica shapes of the inputs, in the structure of `feature_config`, or None.
+        """
+        super().build(input_shape)
+        shapes = None if input_shape is None else tf.nest.flatten(input_shape)
+        if shapes is not None and len(shapes) != len(self._model.features):
+            return  # the call says which feature is missing
+        backend = self._state.backend
+        backend.build(shapes, self._state.arguments["batch_size"])
+        if backend.trains_itself:
+            helper = self.add_weight(name=HELPER, shape=(1,), initializer="zeros", dtype=tf.float32)
+            setattr(self, HELPER, helper)
+        else:  # Keras lists what is an attribute
+            setattr(self, HELPER, list(backend.tables().values()))
+
+    @property
+    def _model(self) -> Model:
+        return self._state.config.model
+
+    def call(self, features: Any, weights: Any = None, serving_config: Any = None) -> Any:
+        """Look up features and combine them.
+
+        Args:
+          features: dense, sparse or ragged integer ids, in the structure of `feature_config`; with
+            `serving_config`, in its structure.
+          weights: None, or a like structure of weights of sparse and ragged features, or None.
+          serving_config: a structure of FeatureConfig over this layer's tables: looks up on CPU by it instead.
+
+        Returns:
+          Activations, in the structure of `feature_config` (or of `serving_config`).
+
+        Raises:
+          DataError (ValueError): a feature is missing or unknown, or its kind, rank or weight cannot be; a table of
+            `serving_config` is not of this layer.
+          EngineError (RuntimeError): made under a TPU's strategy and called outside of it, or the other way around;
+            called inside control flow on a TPU.
+          tf.errors.InvalidArgumentError: an id lies outside its table.
+        """
+        if serving_config is not None:
+            return self._served(features, weights, serving_config)
+        return self._looked_up(features, weights)
+
+    @as_written
+    def _looked_up(self, features: Any, weights: Any) -> Any:
+        values, flat_weights = flat_inputs(self._model, features, weights)
+        if self._state.symbolic:
+            return self._packed(_symbolic(self._model, values))
+        if self._is_exported():
+            feature_config = self._state.config.feature_config
+            served = cpu_embedding_lookup(features, weights, self.embedding_tables, feature_config)
+            return self._packed(tf.nest.flatten(served))
+        return self._packed(self._state.backend.look_up(values, flat_weights, self._trap))
+
+    def _packed(self, activations: Sequence[Any]) -> Any:
+        cast = [tf.cast(values, self.compute_dtype) for values in activations]
+        return tf.nest.pack_sequence_as(self._model.structure, cast)
+
+    def _is_exported(self) -> bool:
+        """Whether a layer of a TPU is traced outside of its strategy, for a model to be served.
+
+        Raises:
+          EngineError (RuntimeError): it is called where it cannot be.
+        """
+        now, own = tf.distribute.get_strategy(), self._state.strategy
+        if on_tpu(now) == self._state.backend.on_tpu:
+            return False
+        if on_tpu(now):
+            raise EngineError(
+                f"Layer is created under strategy {own} but is being called under a TPUStrategy. Please create the "
+                "layer under a TPUStrategy if you wish to run the layer on TPU."
+            )
+        if tf.executing_eagerly():
+            raise EngineError(
+                f"Layer is created under strategy {own} but is being called under strategy {now}. Please use "
+                "strategy.run when calling this layer."
+            )
+        return True
+
+    def _trap(self, look_up: Any, update: Any) -> list[Any]:
+        helper = getattr(self, HELPER)
+        return trapped(helper, look_up, lambda gradients: update(self._unscaled(gradients)), self.name)
+
+    def _unscaled(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Gradients as they were before a LossScaleOptimizer; zeros where they overflowed, as no step is taken then."""
+        optimizer = self._state.loss_scale_optimizer
+        if optimizer is None:
+            if self.compute_dtype == "float16":
+                raise EngineError(
+                    f"Layer {self.name!r} trains its tables itself, under the policy 'mixed_float16', whose gradients "
+                    "are scaled: set the layer's `loss_scale_optimizer` to your LossScaleOptimizer (`model.optimizer` "
+                    "after compile), or use 'mixed_bfloat16', which needs none."
+                )
+            return gradients
+        unscaled = [gradient / tf.cast(optimizer.loss_scale, gradient.dtype) for gradient in gradients]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in unscaled])
+        return [tf.where(finite, gradient, tf.zeros_like(gradient)) for gradient in unscaled]
+
+    @property
+    def loss_scale_optimizer(self) -> Any:
+        """The LossScaleOptimizer that scales the loss, or None.
+
+        A gradient does not tell that it was scaled: set this wherever you use one and the layer trains its tables.
+        """
+        return self._state.loss_scale_optimizer
+
+    @loss_scale_optimizer.setter
+    def loss_scale_optimizer(self, optimizer: Any) -> None:
+        if optimizer is not None and not hasattr(optimizer, "loss_scale"):
+            raise ConfigError(f"`loss_scale_optimizer` is {type(optimizer)}: it must be a Keras LossScaleOptimizer.")
+        self._state.loss_scale_optimizer = optimizer
+
+    @as_written
+    def _served(self, features: Any, weights: Any, serving_config: Any) -> Any:
+        tables = self.embedding_tables
+        if not isinstance(serving_config, EmbeddingConfig):
+            for feature in tf.nest.flatten(serving_config):
+                if not any(feature.table is key for key in tables):
+                    raise DataError(
+                        f"TableConfig {feature.table} does not match any of the TableConfigs used to configure this "
+                        "layer: use the same objects."
+                    )
+        return cpu_embedding_lookup(features, weights, tables, serving_config)
+
+    @property
+    def embedding_tables(self) -> dict[Any, tf.Variable]:
+        """The float32 [rows, dim] tables by the caller's TableConfig.
+
+        Raises:
+          EngineError (RuntimeError): under a TPU's strategy, where they are in the TPU's memory, other than while a
+            function outside of the strategy is traced to be exported.
+        """
+        return self._state.backend.tables()
+
+    def update_embedding_table(self, table: Any, embedding_table: Any) -> None:
+        """Give a table other rows; its slots stay.
+
+        Args:
+          table: the TableConfig that the layer was configured with.
+          embedding_table: a variable, tensor or array [rows, dim].
+
+        Raises:
+          DataError (ValueError): no table of this layer, or another shape.
+          EngineError (RuntimeError): the tables are in a real TPU's memory, or not built yet.
+        """
+        names = [spec.name for spec in self._model.tables if spec.key is table]
+        if not names:
+            raise DataError(f"{table} is no TableConfig that this layer was configured with: use the same object.")
+        variable = self._own_variable(names[0], table)
+        rows = tf.cast(tf.convert_to_tensor(embedding_table), variable.dtype)
+        if rows.shape != variable.shape:
+            raise DataError(f"`embedding_table` has shape {rows.shape}: table {names[0]!r} is {variable.shape}.")
+        variable.assign(rows)
+
+    def _own_variable(self, name: str, table: Any) -> tf.Variable:
+        backend = self._state.backend
+        if not backend.trains_itself:
+            return backend.tables()[table]
+        variable = backend.variables().get(name)
+        if variable is None:
+            raise EngineError(
+                f"Table {name!r} cannot be written: it is in a TPU's memory, or the layer is not built. Build the "
+                "layer, or restore a checkpoint that holds the rows."
+            )
+        return variable
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments as JSON can hold them; `from_config` gives an equal layer.
+
+        Raises:
+          ConfigError (ValueError): a learning rate or an initializer is a function, which JSON cannot hold.
+        """
+        given = dict(self._state.arguments)
+        feature = given["embedding_feature"]
+        given["embedding_feature"] = None if feature is None else feature.name
+        config = config_to_json(self._state.config.feature_config, given.pop("optimizer"))
+        base = super().get_config()
+        base.pop("autocast", None)
+        return {**base, **given, "config": config}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TPUEmbedding:
+        """The layer that `get_config` describes."""
+        config = dict(config)
+        feature_config, optimizer = config_from_json(config.pop("config"))
+        feature = config.pop("embedding_feature")
+        if feature is not None:
+            feature = tf.tpu.experimental.HardwareFeature.EmbeddingFeature[feature]
+        return cls(feature_config, optimizer, embedding_feature=feature, **config)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write what Keras' own file formats shall hold: weights, or the tables and slots of an engine."""
+        if not self._state.backend.trains_itself:
+            super().save_own_variables(store)
+        for key, variable in self._state.backend.variables().items():
+            store[key.replace("/", ".S")] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read what `save_own_variables` wrote."""
+        if not self._state.backend.trains_itself:
+            super().load_own_variables(store)
+        for key, variable in self._state.backend.variables().items():
+            variable.assign(store[key.replace("/", ".S")])
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        """What checkpoints follow: the tables under `_tpu_embedding`, and not the virtual variable."""
+        children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
+        children.pop(HELPER, None)
+        return children
+
+
+def _backend(strategy: Any, config: Prepared, given: dict[str, Any]) -> Backend:
+    """The tables for a strategy."""
+    pipelined, seed = given["pipeline_execution_with_tensor_core"], given["seed"]
+    if not on_tpu(strategy):
+        tables = EngineTables if given["table_update"] == "engine" else KerasTables
+        return tables(config.model, seed)
+    feature = hardware_feature(strategy, given["embedding_feature"])
+    if feature == "V0":
+        return ReplicatedTables(config, seed)
+    if isinstance(strategy, SimulatedTPUStrategy):
+        return SimulatedTables(config.model, seed, strategy, pipelined=pipelined)
+    hardware = SparseCoreTables if feature == "V2" else HardwareTables
+    return hardware(config, pipelined=pipelined)
+
+
+def _is_symbolic(value: Any) -> bool:
+    try:
+        return bool(tf_keras.backend.is_keras_tensor(value))
+    except ValueError:  # no tensor at all
+        return False
+
+
+def _symbolic(model: Model, values: Sequence[Any]) -> list[Any]:
+    """Placeholders in the shapes of activations, for the inputs of a functional model."""
+    shapes = output_shapes([value.shape for value in values], model.features)
+    merged = merged_shapes(configured_shapes(model.features), shapes)
+    return [
+        tf.compat.v1.placeholder(tf.float32, [*shape, feature.dim])
+        for shape, feature in zip(merged, model.features, strict=True)
+    ]

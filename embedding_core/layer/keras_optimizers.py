@@ -1,0 +1,166 @@
+"""Keras optimizers, of both generations in tf_keras, as optimizers of the TPU's tables.
+
+A table of classes names what is passed on and what must keep its default; everything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import Optimizer
+
+__all__ = ["is_keras_optimizer", "table_optimizer", "translate_keras_optimizer"]
+
+tpu = tf.tpu.experimental.embedding
+legacy = tf_keras.optimizers.legacy
+new = tf_keras.optimizers
+
+_BY_NAME = {"sgd": tpu.SGD, "adagrad": tpu.Adagrad, "adam": tpu.Adam, "ftrl": tpu.FTRL}
+_TPU_CLASSES = (tpu.SGD, tpu.Adagrad, tpu.AdagradMomentum, tpu.Adam, tpu.FTRL)
+
+
+class _Rule(NamedTuple):
+    """How one Keras class is translated.
+
+    Attributes:
+      own: the class under tf.tpu.experimental.embedding.
+      passed: hyperparameters of both.
+      slots: names of Keras' slots by ours.
+      is_legacy: whether the class is of the older generation.
+    """
+
+    own: Any
+    passed: tuple[str, ...]
+    slots: Mapping[str, str]
+    is_legacy: bool
+
+
+_ADAGRAD = ("initial_accumulator_value",)
+_ADAM = ("beta_1", "beta_2", "epsilon")
+_FTRL = (
+    "learning_rate_power",
+    "l1_regularization_strength",
+    "l2_regularization_strength",
+    "beta",
+    "initial_accumulator_value",
+)
+_ACCUMULATOR = {"accumulators": "accumulator"}
+_MOMENTS = {"momenta": "m", "velocities": "v"}
+_RULES: Mapping[type, _Rule] = {
+    legacy.SGD: _Rule(tpu.SGD, (), {}, True),
+    legacy.Adagrad: _Rule(tpu.Adagrad, _ADAGRAD, _ACCUMULATOR, True),
+    legacy.Adam: _Rule(tpu.Adam, _ADAM, _MOMENTS, True),
+    legacy.Ftrl: _Rule(tpu.FTRL, _FTRL, {**_ACCUMULATOR, "linears": "linear"}, True),
+    new.SGD: _Rule(tpu.SGD, (), {}, False),
+    new.Adagrad: _Rule(tpu.Adagrad, _ADAGRAD, _ACCUMULATOR, False),
+    new.Adam: _Rule(tpu.Adam, _ADAM, _MOMENTS, False),
+    new.Ftrl: _Rule(tpu.FTRL, _FTRL, {**_ACCUMULATOR, "linears": "linear"}, False),
+}
+# What may differ without a change of the numbers, or is looked at apart.
+_FREE = frozenset({"name", "learning_rate", "jit_compile", "is_legacy_optimizer"})
+_CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
+
+
+def is_keras_optimizer(optimizer: Any) -> bool:
+    """Whether the object is an optimizer of tf_keras, of either generation."""
+    return isinstance(optimizer, legacy.Optimizer | new.Optimizer)
+
+
+def table_optimizer(optimizer: Any) -> Any:
+    """What tables are trained with, for what a user may pass to the layer.
+
+    Args:
+      optimizer: "sgd", "adagrad", "adam" or "ftrl" (the TPU's, with its default values), a Keras optimizer, one of
+        `tf.tpu.experimental.embedding` or of `embedding_core`, or None.
+
+    Raises:
+      ConfigError (ValueError): anything else.
+    """
+    if optimizer is None or isinstance(optimizer, (*_TPU_CLASSES, Optimizer)):
+        return optimizer
+    if isinstance(optimizer, str):
+        if optimizer not in _BY_NAME:
+            raise ConfigError(f"Unknown optimizer name {optimizer!r}. Please use one of {', '.join(_BY_NAME)}.")
+        return _BY_NAME[optimizer]()
+    if type(optimizer).__module__.partition(".")[0] == "keras":
+        raise ConfigError(
+            f"`optimizer` is {type(optimizer)}, of Keras 3: this layer is for tf_keras; use tf_keras.optimizers."
+        )
+    if is_keras_optimizer(optimizer):
+        return translate_keras_optimizer(optimizer)
+    raise ConfigError(
+        f"Unknown optimizer type {type(optimizer)}. Please pass 'sgd', 'adagrad', 'adam' or 'ftrl', an optimizer of "
+        "tf_keras, or one under tf.tpu.experimental.embedding."
+    )
+
+
+def translate_keras_optimizer(optimizer: Any) -> Any:
+    """The optimizer of `tf.tpu.experimental.embedding` that does what a Keras optimizer says, by the TPU's rules.
+
+    The learning rate stays the Keras optimizer's: assigning to it, a schedule or a callable are followed
+    at every step. A schedule reads the optimizer's `iterations`, so the optimizer must be stepped.
+
+    Args:
+      optimizer: SGD, Adagrad, Adam or Ftrl of tf_keras or tf_keras.optimizers.legacy.
+
+    Raises:
+      ConfigError (ValueError): another class, or a hyperparameter that the TPU's optimizers do not have.
+    """
+    if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+        raise ConfigError(
+            f"Keras optimizer {type(optimizer).__name__} is unsupported for TPU embedding: pass its inner_optimizer, "
+            "and set the layer's loss_scale_optimizer."
+        )
+    rule = _RULES.get(type(optimizer))
+    if rule is None:
+        names = sorted({cls.__name__ for cls in _RULES})
+        raise ConfigError(
+            f"Keras optimizer {type(optimizer).__name__} is unsupported for TPU embedding: the TPU's tables can be "
+            f"trained by {', '.join(names)} of tf_keras; give this layer an optimizer of its own."
+        )
+    config = optimizer.get_config()
+    _refuse_changed(optimizer, config, rule)
+    arguments = {name: config[name] for name in rule.passed}
+    if rule.slots and rule.is_legacy:
+        arguments["slot_variable_creation_fn"] = _slots_of(optimizer, rule.slots)
+    return rule.own(learning_rate=_rate_of(optimizer, config, rule), **arguments)
+
+
+def _refuse_changed(optimizer: Any, config: Mapping[str, Any], rule: _Rule) -> None:
+    reference = type(optimizer)().get_config()
+    set_by_hand = {name: getattr(optimizer, name, None) for name in _CLIPPING}  # legacy configs leave them out
+    found = {**{name: value for name, value in set_by_hand.items() if value is not None}, **config}
+    for name in sorted(set(found) - set(rule.passed) - _FREE):
+        if found[name] != reference.get(name):
+            raise ConfigError(
+                f"Optimizer parameter {name} is unsupported for TPU embeddings: `{name}` of Keras' "
+                f"{type(optimizer).__name__} is {found[name]!r} and must stay {reference.get(name)!r}. Give this layer "
+                "an optimizer of its own, and keep yours for the dense layers."
+            )
+
+
+def _rate_of(optimizer: Any, config: Mapping[str, Any], rule: _Rule) -> Callable[[], Any]:
+    _ = optimizer.iterations  # older optimizers create it at the first use, which must not be inside a step
+    if not isinstance(config["learning_rate"], dict):
+        _ = optimizer.learning_rate
+        return lambda: optimizer.learning_rate
+    if rule.is_legacy:
+        schedule = optimizer.learning_rate
+    else:  # the newer ones do not give it away
+        schedule = tf_keras.optimizers.schedules.deserialize(config["learning_rate"])
+    return lambda: schedule(optimizer.iterations)
+
+
+def _slots_of(optimizer: Any, names: Mapping[str, str]) -> Callable[..., dict[str, tf.Variable]]:
+    def create(table: Any, slot_names: Any, initializers: Any) -> dict[str, tf.Variable]:
+        return {
+            slot: optimizer.add_slot(table, names[slot], initializer)
+            for slot, initializer in zip(slot_names, initializers, strict=True)
+        }
+
+    return create

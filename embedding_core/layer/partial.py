@@ -1,0 +1,163 @@
+"""`PartialTPUEmbedding`: large tables in a `TPUEmbedding`, small ones in Keras' own layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.errors import ConfigError, DataError
+from embedding_core.features import FeatureSpec, kind_of, normal_form
+from embedding_core.layer.configs import config_from_json, config_to_json
+from embedding_core.layer.embedding import TPUEmbedding
+
+__all__ = ["PartialTPUEmbedding"]
+
+
+class PartialTPUEmbedding(tf_keras.layers.Layer):
+    """A drop-in for the layer of that name in TensorFlow Recommenders.
+
+    Tables of more than `size_threshold` rows are those of a `TPUEmbedding`. The others are
+    `tf_keras.layers.Embedding`, replicated and trained by the model's optimizer; they take dense ids only.
+    """
+
+    def __init__(
+        self,
+        feature_config: Mapping[str, Any],
+        optimizer: Any,
+        pipeline_execution_with_tensor_core: bool = False,
+        batch_size: int | None = None,
+        size_threshold: int | None = 10_000,
+        **arguments: Any,
+    ):
+        """Share out the tables.
+
+        Args:
+          feature_config: FeatureConfig by feature name.
+          optimizer: of the large tables, as of `TPUEmbedding`.
+          pipeline_execution_with_tensor_core: as of `TPUEmbedding`.
+          batch_size: as of `TPUEmbedding`.
+          size_threshold: the most rows of a small table; 0 puts all tables into the TPUEmbedding, None none.
+          **arguments: `table_update` and `seed` of `TPUEmbedding`, and those of every Keras layer.
+
+        Raises:
+          ConfigError (ValueError): a small table has what Keras' layer would ignore: an optimizer of its own, or a
+            sequence feature.
+        """
+        own: dict[str, Any] = {name: arguments.pop(name) for name in ("table_update", "seed") if name in arguments}
+        super().__init__(autocast=False, **arguments)
+        large = {
+            name: feature
+            for name, feature in feature_config.items()
+            if size_threshold is not None and feature.table.vocabulary_size > size_threshold
+        }
+        small = {name: feature for name, feature in feature_config.items() if name not in large}
+        for name, feature in small.items():
+            _refuse_ignored(name, feature, size_threshold)
+        self._state = _Arguments(
+            {
+                "feature_config": dict(feature_config),
+                "optimizer": optimizer,
+                "pipeline_execution_with_tensor_core": pipeline_execution_with_tensor_core,
+                "batch_size": batch_size,
+                "size_threshold": size_threshold,
+                **own,
+            }
+        )
+        self._keras_embedding_layers = _keras_layers(small)
+        self._tpu_embedding: TPUEmbedding | None = None
+        if large:
+            self._tpu_embedding = TPUEmbedding(large, optimizer, pipeline_execution_with_tensor_core, batch_size, **own)
+
+    def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Activations [B, dim] by feature name.
+
+        Args:
+          inputs: ids by feature name; dense [B] or [B, 1] for small tables.
+
+        Raises:
+          DataError (ValueError): a feature is missing or unknown, or a sparse or ragged one has a small table.
+        """
+        expected = set(self._state.values["feature_config"])
+        if set(inputs) != expected:
+            missing, extra = sorted(expected - set(inputs)), sorted(set(inputs) - expected)
+            raise DataError(
+                f"`inputs` of PartialTPUEmbedding must be its features: missing {missing}, not configured {extra}."
+            )
+        small = self._keras_embedding_layers
+        found = {name: layer(_dense_ids(name, layer, inputs[name])) for name, layer in small.items()}
+        if self._tpu_embedding is not None:
+            large = {name: value for name, value in inputs.items() if name not in small}
+            found.update(self._tpu_embedding(large))
+        return found
+
+    @property
+    def tpu_embedding(self) -> TPUEmbedding | None:
+        """The layer of the large tables, or None where there are none."""
+        return self._tpu_embedding
+
+    @property
+    def keras_embedding_layers(self) -> dict[str, tf_keras.layers.Embedding]:
+        """The layer of each feature with a small table; features that share a table share the layer."""
+        layers: dict[str, tf_keras.layers.Embedding] = self._keras_embedding_layers
+        return layers
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments as JSON can hold them; see `TPUEmbedding.get_config`."""
+        given = dict(self._state.values)
+        config = config_to_json(given.pop("feature_config"), given.pop("optimizer"))
+        base = super().get_config()
+        base.pop("autocast", None)
+        return {**base, **given, "config": config}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> PartialTPUEmbedding:
+        """The layer that `get_config` describes."""
+        config = dict(config)
+        feature_config, optimizer = config_from_json(config.pop("config"))
+        return cls(feature_config, optimizer, **config)
+
+
+class _Arguments:
+    """Holds the arguments where Keras does not track them."""
+
+    def __init__(self, values: dict[str, Any]):
+        self.values = values
+
+
+def _refuse_ignored(name: str, feature: Any, size_threshold: int | None) -> None:
+    reason = None
+    if feature.table.optimizer is not None:
+        reason = "an optimizer of its own, which the small table's Keras layer would ignore"
+    elif feature.max_sequence_length > 0:
+        reason = "a max_sequence_length, which needs sparse or ragged ids"
+    if reason:
+        raise ConfigError(
+            f"Feature {name!r} of PartialTPUEmbedding has {reason}: its table has {feature.table.vocabulary_size} "
+            f"rows, at most `size_threshold` = {size_threshold}; lower the threshold, or remove it."
+        )
+
+
+def _keras_layers(features: Mapping[str, Any]) -> dict[str, tf_keras.layers.Embedding]:
+    made: dict[int, tf_keras.layers.Embedding] = {}
+    for feature in features.values():
+        table = feature.table
+        if id(table) not in made:
+            made[id(table)] = tf_keras.layers.Embedding(
+                table.vocabulary_size, table.dim, embeddings_initializer=table.initializer, name=table.name
+            )
+    return {name: made[id(feature.table)] for name, feature in features.items()}
+
+
+def _dense_ids(name: str, layer: tf_keras.layers.Embedding, value: Any) -> Any:
+    if kind_of(value) != "dense":
+        raise DataError(
+            f"Only tf.Tensor input is supported for Keras embedding layers, but feature {name!r} got: {type(value)}; "
+            "lower `size_threshold` to give its table to the TPUEmbedding."
+        )
+    if value.shape.rank == 0:
+        return value
+    form = normal_form(FeatureSpec(name, name, layer.input_dim, layer.output_dim), value)
+    return form.ids if form.leading is None else tf.reshape(form.ids, form.leading)

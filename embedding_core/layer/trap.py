@@ -1,0 +1,63 @@
+"""A virtual variable whose gradient updates tables.
+
+Tables that an engine trains are no trainable variables, so a tape would not follow a lookup. The
+lookup is made to depend on a weight of one zero; computing that weight's gradient is what hands the
+gradients of the activations to the engine, once, and gives zero for the weight itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["trapped"]
+
+
+def trapped(
+    helper: Any, look_up: Callable[[], list[Any]], update: Callable[[Sequence[Any]], None], owner: str
+) -> list[Any]:
+    """What `look_up` returns, with a gradient that is given to `update`.
+
+    The gradient must be computed in the graph that made the lookup. In that of a tf.cond, a loop or another
+    tf.function TensorFlow would run the update never, or could not build it: the gradient fails there.
+
+    Args:
+      helper: the trainable weight [1].
+      look_up: makes the activations.
+      update: takes the gradients of the activations.
+      owner: name of the layer, for messages.
+
+    Raises:
+      tf.errors.InvalidArgumentError: by the gradient, where it cannot be.
+    """
+    here = _graph()
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def activations(weight: Any) -> tuple[list[Any], Callable[..., Any]]:
+        def gradient(*gradients: Any) -> Any:
+            if _graph() is not here:
+                return _refused(owner)
+            update(gradients)
+            return tf.zeros_like(weight)
+
+        return look_up(), gradient
+
+    found = activations(helper)
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _refused(owner: str) -> Any:
+    """A gradient that fails when it runs, and refers to nothing outside, so that a SavedModel may hold it."""
+    message = (
+        f"The tables of layer {owner!r} cannot be trained from here: it was called inside tf.cond, a loop or another "
+        "tf.function than the one that computes the gradient. Call the layer before, beside the GradientTape, and pass "
+        "its activations in."
+    )
+    with tf.control_dependencies([tf.debugging.Assert(tf.constant(False), [message])]):
+        return tf.identity(tf.zeros([1]))
