@@ -7,6 +7,7 @@
     ├── CheckpointError  (RuntimeError)  a checkpoint is damaged, incomplete, or of other tables
     ├── EngineError      (RuntimeError)  an engine was used at the wrong time or place
     ├── TrainingError    (RuntimeError)  training cannot go on
+    ├── PreemptionError  (RuntimeError)  training was told to stop, and saved its state
     └── ParityError      (RuntimeError)  the exported model does not compute what was trained
 
 Each also derives from the class that TensorFlow raises in the same case, so that code
@@ -22,6 +23,7 @@ __all__ = [
     "EmbeddingError",
     "EngineError",
     "ParityError",
+    "PreemptionError",
     "TrainingError",
     "VocabularyError",
 ]
@@ -55,6 +57,10 @@ class EngineError(EmbeddingError, RuntimeError):
 
 class TrainingError(EmbeddingError, RuntimeError):
     """Training cannot go on: the loss is no number any more."""
+
+
+class PreemptionError(EmbeddingError, RuntimeError):
+    """Training was told to stop (SIGTERM) and saved its state: the same run again goes on from there."""
 
 
 class ParityError(EmbeddingError, RuntimeError):

@@ -42,6 +42,8 @@ def silence() -> None:
     absl.logging.set_verbosity(absl.logging.ERROR)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
+    for name in OWN_PACKAGES:  # which would otherwise be as quiet as "root"
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def load_tensorflow() -> None:

@@ -5,23 +5,38 @@ On disk: a TensorFlow tensor bundle `tables` (plain `tf.train.load_checkpoint(fo
 """
 
 from embedding_core.checkpoint.bundle import BundleReader, BundleWriter
+from embedding_core.checkpoint.keys import training_key
 from embedding_core.checkpoint.load import load_checkpoint_into
 from embedding_core.checkpoint.manifest import Manifest, read_manifest, table_shapes, verify
 from embedding_core.checkpoint.remap import RemapPolicy, remap
-from embedding_core.checkpoint.retrieve import latest_training_checkpoint, retrieve, training_key, write_tables
+from embedding_core.checkpoint.retrieve import latest_training_checkpoint, retrieve, write_tables
+from embedding_core.checkpoint.series import (
+    CheckpointSeries,
+    TrainingCheckpoint,
+    read_training_checkpoint,
+    write_training_checkpoint,
+)
+from embedding_core.checkpoint.state import TrainingState, nonfinite_rows, table_variables
 
 __all__ = [
     "BundleReader",
     "BundleWriter",
+    "CheckpointSeries",
     "Manifest",
     "RemapPolicy",
+    "TrainingCheckpoint",
+    "TrainingState",
     "latest_training_checkpoint",
     "load_checkpoint_into",
+    "nonfinite_rows",
     "read_manifest",
+    "read_training_checkpoint",
     "remap",
     "retrieve",
     "table_shapes",
+    "table_variables",
     "training_key",
     "verify",
     "write_tables",
+    "write_training_checkpoint",
 ]

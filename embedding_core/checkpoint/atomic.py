@@ -2,14 +2,17 @@
 
 Everything is written under a temporary name beside the destination, forced to the disk (files, then the
 folders that list them) and renamed. A process that dies on the way leaves only the temporary folder, which
-the next write to the same destination sweeps. On an object store, where there is neither fsync nor an
-atomic rename of folders, what makes a folder whole is the manifest that describes every file in it.
+the next write beside it sweeps; a lock, which the system releases when its holder dies, tells it from the
+folder of a writer that is still alive. On an object store, where there is no lock, no fsync and no atomic rename
+of folders, what makes a folder whole is the manifest that describes every file in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import uuid
 from collections.abc import Iterator
 
@@ -17,56 +20,116 @@ import tensorflow as tf
 
 from embedding_core.errors import CheckpointError
 
-__all__ = ["publish_folder", "sweep"]
+__all__ = ["publish_folder", "remove_folder", "sweep"]
+
+_TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{32}\Z")
 
 
-def _temporary_prefix(destination: str) -> tuple[str, str]:
-    parent, name = os.path.split(destination.rstrip("/"))
-    return parent or ".", f".{name}.tmp-"
+def _temporary_name(destination: str) -> str:
+    parent, name = os.path.split(destination)
+    return os.path.join(parent or ".", f".{name}.tmp-{uuid.uuid4().hex}")
 
 
-def sweep(destination: str) -> list[str]:
-    """Delete what writes to `destination` that died left behind; returns the paths."""
-    parent, prefix = _temporary_prefix(destination)
+def sweep(parent: str | os.PathLike[str]) -> list[str]:
+    """Delete what writers that died left in a folder; returns the paths. A writer that lives is left alone."""
+    parent = os.fspath(parent)
     if not tf.io.gfile.isdir(parent):
         return []
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(parent)]
-    orphans = [os.path.join(parent, name) for name in names if name.startswith(prefix)]
-    for orphan in orphans:
-        tf.io.gfile.rmtree(orphan)
-    return orphans
+    removed = []
+    for path in (os.path.join(parent, name) for name in names if _TEMPORARY.match(name)):
+        with _locked(path, wait=False) as held:
+            if held:
+                tf.io.gfile.rmtree(path)
+                removed.append(path)
+    return removed
 
 
 @contextlib.contextmanager
-def publish_folder(destination: str | os.PathLike[str]) -> Iterator[str]:
+def _locked(folder: str, *, wait: bool) -> Iterator[bool]:
+    """Whether this process now holds the lock of the folder, and the folder is still there."""
+    if "://" in folder:
+        yield wait  # there are no locks: only the writer itself may touch it
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield os.path.isdir(folder)
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _temporary_folder(destination: str) -> Iterator[str]:
+    """A new folder, locked; another process' sweep may take it before it is locked, then it is made again."""
+    while True:
+        temporary = _temporary_name(destination)
+        tf.io.gfile.makedirs(temporary)
+        with _locked(temporary, wait=True) as held:
+            if held:
+                yield temporary
+                return
+
+
+@contextlib.contextmanager
+def publish_folder(destination: str | os.PathLike[str], *, replace: bool = False) -> Iterator[str]:
     """Fill a temporary folder, which becomes `destination` when the block ends without an error.
 
     Only one process at a time may write to a destination.
+
+    Args:
+      destination: the folder to make.
+      replace: whether a folder that is there gives way. It is gone for the moment between two renames.
 
     Yields:
       The path to write files under.
 
     Raises:
-      CheckpointError: something other than an empty folder is at the destination.
+      CheckpointError: something other than an empty folder is at the destination, and is not to be replaced; or
+        writing fails, as where the disk is full.
     """
     destination = os.fspath(destination).rstrip("/")
-    if tf.io.gfile.exists(destination) and not _is_empty_folder(destination):
+    if not replace and tf.io.gfile.exists(destination) and not _is_empty_folder(destination):
         raise CheckpointError(f"{destination!r} already holds files: nothing is overwritten; write to a new folder.")
-    sweep(destination)
-    parent, prefix = _temporary_prefix(destination)
-    temporary = os.path.join(parent, f"{prefix}{uuid.uuid4().hex}")
-    tf.io.gfile.makedirs(temporary)
-    try:
-        yield temporary
-        _sync_folder_tree(temporary)
-        if tf.io.gfile.exists(destination):
-            tf.io.gfile.rmtree(destination)
-        tf.io.gfile.rename(temporary, destination)
-        _sync(parent)
-    except BaseException:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.rmtree(temporary)
-        raise
+    parent = os.path.dirname(destination) or "."
+    tf.io.gfile.makedirs(parent)
+    sweep(parent)
+    with _temporary_folder(destination) as temporary:
+        try:
+            yield temporary
+            _sync_folder_tree(temporary)
+            remove_folder(destination)
+            tf.io.gfile.rename(temporary, destination)
+            _sync(parent)
+        except BaseException as error:
+            if tf.io.gfile.exists(temporary):
+                tf.io.gfile.rmtree(temporary)
+            if isinstance(error, OSError | tf.errors.OpError):
+                raise CheckpointError(
+                    f"{destination!r} cannot be written ({_words(error)}): nothing is left of it, and what was there "
+                    "before is untouched; make room, or write elsewhere."
+                ) from error
+            raise
+
+
+def remove_folder(path: str) -> None:
+    """Delete a folder, if it is there, so that a half deleted one is never seen under its name."""
+    if not tf.io.gfile.exists(path):
+        return
+    trash = _temporary_name(path)
+    tf.io.gfile.rename(path, trash)
+    with contextlib.suppress(tf.errors.NotFoundError):  # a sweep of another process may have been faster
+        tf.io.gfile.rmtree(trash)
+
+
+def _words(error: OSError | tf.errors.OpError) -> str:
+    return str(error) if isinstance(error, OSError) else str(error.message)
 
 
 def _is_empty_folder(path: str) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,13 +48,25 @@ class BundleReader:
         self.prefix = prefix
         self._shards, self.entries = read_index(prefix)
 
-    def scalar(self, key: str) -> int:
-        """The value of a small integer tensor."""
-        return int(
-            tf.raw_ops.RestoreV2(
+    def tensor(self, key: str) -> tf.Tensor:
+        """A small tensor, whole.
+
+        Raises:
+          CheckpointError: the data are damaged or missing.
+        """
+        with self._errors(key):
+            return tf.raw_ops.RestoreV2(
                 prefix=self.prefix, tensor_names=[key], shape_and_slices=[""], dtypes=[self.entries[key].dtype]
-            )[0].numpy()
-        )
+            )[0]
+
+    @contextlib.contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise CheckpointError(
+                f"{key!r} of {self.prefix!r} cannot be read ({error.message}): take another checkpoint."
+            ) from error
 
     def slices(self, key: str, slice_bytes: int = SLICE_BYTES) -> Iterator[tuple[int, Rows]]:
         """The rows of a float32 table, a slice after the other: (number of its first row, rows).
@@ -66,12 +79,8 @@ class BundleReader:
         """
         entry = self.entries[key]
         read = self._restored if entry.sliced else self._from_file
-        try:
+        with self._errors(key):
             yield from read(key, entry, rows_per_slice(entry.shape, slice_bytes))
-        except tf.errors.OpError as error:
-            raise CheckpointError(
-                f"{key!r} of {self.prefix!r} cannot be read ({error.message}): take another checkpoint."
-            ) from error
 
     def _restored(self, key: str, entry: BundleEntry, count: int) -> Iterator[tuple[int, Rows]]:
         rows = entry.shape[0]
@@ -120,6 +129,13 @@ class BundleWriter:
         self._pending[key] = (_spec(shape, start, len(rows)), rows)
         self._bytes += rows.nbytes
 
+    def add_whole(self, tensors: Mapping[str, tf.Tensor]) -> None:
+        """Add small tensors of any type, whole."""
+        self._flush()
+        part = self._new_part()
+        names, values = list(tensors), list(tensors.values())
+        tf.raw_ops.SaveV2(prefix=part, tensor_names=names, shape_and_slices=[""] * len(names), tensors=values)
+
     def close(self) -> None:
         """Write what is left and make one checkpoint of the parts."""
         self._flush()
@@ -130,9 +146,12 @@ class BundleWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        part = os.path.join(f"{self._prefix}.parts", f"part-{len(self._parts):05d}")
+        part = self._new_part()
         specs: list[str] = [spec for spec, _ in self._pending.values()]
         tensors: list[Any] = [tf.constant(rows) for _, rows in self._pending.values()]
         tf.raw_ops.SaveV2(prefix=part, tensor_names=list(self._pending), shape_and_slices=specs, tensors=tensors)
-        self._parts.append(part)
         self._pending, self._bytes = {}, 0
+
+    def _new_part(self) -> str:
+        self._parts.append(os.path.join(f"{self._prefix}.parts", f"part-{len(self._parts):05d}"))
+        return self._parts[-1]

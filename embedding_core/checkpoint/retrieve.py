@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, BundleWriter, Rows
+from embedding_core.checkpoint.keys import VALUE, training_key
 from embedding_core.checkpoint.manifest import (
     BUNDLE,
     VOCABULARIES,
@@ -20,20 +21,16 @@ from embedding_core.checkpoint.manifest import (
     table_shapes,
     write_manifest,
 )
+from embedding_core.checkpoint.sealed import MANIFEST
+from embedding_core.checkpoint.series import read_training_checkpoint
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
-__all__ = ["latest_training_checkpoint", "retrieve", "training_key", "write_tables"]
+__all__ = ["latest_training_checkpoint", "retrieve", "write_tables"]
 
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_STEP = f"step{_VALUE}"
+_STEP = f"step{VALUE}"
 Progress = Callable[[str, int, int], None]
-
-
-def training_key(key: str, root: str = "embedding") -> str:
-    """Where a table (`t`) or slot (`t/momenta`) is in a `tf.train.Checkpoint` that holds the tables at `root`."""
-    return f"{root}/{key.replace('.', '..').replace('/', '.S')}{_VALUE}"
 
 
 def retrieve(
@@ -70,7 +67,7 @@ def retrieve(
     shapes = table_shapes(config)
     _check_keys(reader, shapes, root)
     if step is None:
-        step = reader.scalar(_STEP) if _STEP in reader.entries else 0
+        step = int(reader.tensor(_STEP).numpy()) if _STEP in reader.entries else 0
 
     def rows_of(key: str) -> Iterable[tuple[int, Rows]]:
         return reader.slices(training_key(key, root), slice_bytes)
@@ -91,12 +88,15 @@ def latest_training_checkpoint(folder: str | os.PathLike[str]) -> str:
     """The prefix of the checkpoint `ckpt-<step>` with the highest step, found by its files.
 
     TensorFlow's state file, which names the latest too, is not asked: where it is damaged there would seem
-    to be no checkpoint at all.
+    to be no checkpoint at all. Where there is a manifest, as in what this project's trainer writes, all files
+    are verified; of plain TensorFlow checkpoints the checksums are, when they are read.
 
     Raises:
-      CheckpointError: there is none.
+      CheckpointError: there is none, or it is damaged.
     """
     folder = os.fspath(folder)
+    if tf.io.gfile.exists(os.path.join(folder, MANIFEST)):
+        return read_training_checkpoint(folder).prefix
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     steps = [int(match[1]) for match in map(re.compile(r"ckpt-(\d+)\.index\Z").match, names) if match]
     if not steps:
@@ -209,6 +209,6 @@ def _check_keys(reader: BundleReader, shapes: Mapping[str, tuple[int, ...]], roo
 
 def _extra(stored: Collection[str], wanted: Collection[str], root: str) -> list[str]:
     prefix = f"{root}/"
-    names = [key[len(prefix) : -len(_VALUE)] for key in stored if key.startswith(prefix) and key.endswith(_VALUE)]
-    extra = [name for name in names if "/" not in name and f"{prefix}{name}{_VALUE}" not in wanted]
+    names = [key[len(prefix) : -len(VALUE)] for key in stored if key.startswith(prefix) and key.endswith(VALUE)]
+    extra = [name for name in names if "/" not in name and f"{prefix}{name}{VALUE}" not in wanted]
     return sorted(name.replace(".S", "/").replace("..", ".") for name in extra)

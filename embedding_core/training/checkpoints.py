@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.errors import CheckpointError
+from embedding_core.checkpoint.series import CheckpointSeries, TrainingCheckpoint, write_training_checkpoint
+from embedding_core.checkpoint.state import TrainingState, nonfinite_rows, table_variables
+from embedding_core.errors import TrainingError
 from embedding_core.training.step import Trainable
 
-__all__ = ["RunState", "fingerprint"]
+__all__ = ["HISTORY", "RunState", "fingerprint"]
 
-_log = logging.getLogger(__name__)
-
-_INDEX = re.compile(r"ckpt-(\d+)\.index\Z")
+HISTORY = "history.json"
+_KEPT = 2  # states to resume from: where the newest is damaged, there is the one before
+_BEST = "best_step"
 
 
 def fingerprint(*parts: Any) -> str:
     """A digest of JSON values: what a run is made of, so that only the same run resumes it."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
-
-
-def _checkpoints(folder: str) -> list[tuple[int, str]]:
-    """Step and path of every checkpoint in a folder, newest first; found by its files, not by the state file."""
-    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    found = [(int(match[1]), os.path.join(folder, match[0])) for match in map(_INDEX.match, names) if match]
-    return [(step, path.removesuffix(".index")) for step, path in sorted(found, reverse=True)]
-
-
-def _remove_leftovers(folder: str) -> None:
-    """Remove what a kill in the middle of a save left behind; nothing else would."""
-    for name in tf.io.gfile.listdir(folder):
-        if name.rstrip("/").endswith("_temp"):
-            tf.io.gfile.rmtree(os.path.join(folder, name))
 
 
 class RunState:
@@ -49,8 +35,8 @@ class RunState:
     `best/value`, `best/step`, `best/waited`, `seen/rows`, `seen/positives`.
     """
 
-    def __init__(self, trainable: Trainable, tables: tf.Module, folder: str) -> None:
-        """Save below `folder`, which is created."""
+    def __init__(self, trainable: Trainable, folder: str) -> None:
+        """Save below `folder`, which is created and belongs to this run alone."""
         self._trainable = trainable
         self._folder = folder
         self.best_value = tf.Variable(math.nan, dtype=tf.float64, trainable=False)
@@ -58,93 +44,85 @@ class RunState:
         self.waited = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.seen_rows = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.seen_positives = tf.Variable(0, dtype=tf.int64, trainable=False)
-        weights = {
-            "embedding": tables,
-            "model": trainable.model,
-            "optimizer": trainable.optimizer,
-            "step": trainable.step,
-        }
+        dense = {"model": trainable.model, "optimizer": trainable.optimizer, "step": trainable.step}
         best = tf.train.Checkpoint(value=self.best_value, step=self.best_step, waited=self.waited)
         seen = tf.train.Checkpoint(rows=self.seen_rows, positives=self.seen_positives)
-        self._weights = tf.train.Checkpoint(**weights)
-        self._all = tf.train.Checkpoint(**weights, best=best, seen=seen)
-        tf.io.gfile.makedirs(folder)
-        tf.io.gfile.makedirs(self._best_folder)
-        for each in (folder, self._best_folder):
-            _remove_leftovers(each)
-        self._manager = tf.train.CheckpointManager(self._all, folder, max_to_keep=2)
-        self._best = tf.train.CheckpointManager(self._weights, self._best_folder, max_to_keep=1)
-
-    @property
-    def _best_folder(self) -> str:
-        return os.path.join(self._folder, "best")
+        self._weights = TrainingState(trainable.engine, dense)
+        self._all = TrainingState(trainable.engine, {**dense, "best": best, "seen": seen})
+        self._states = CheckpointSeries(folder)
+        self._bests = CheckpointSeries(os.path.join(folder, "best"))
+        self._best_of: dict[int, int] = {}  # per state kept, the best step so far when it was saved
 
     @property
     def step(self) -> int:
         """Steps done."""
         return int(self._trainable.step.numpy())
 
-    def save(self) -> None:
-        """Save everything, to resume from."""
-        self._manager.save(checkpoint_number=self.step)
+    @property
+    def is_saved(self) -> bool:
+        """Whether this step's state is the newest one saved or restored."""
+        return self.step in self._best_of
+
+    def save(self, history: str) -> None:
+        """Save everything, to resume from, with the history of the run as JSON.
+
+        Raises:
+          TrainingError: a row of a table is not finite. The checkpoints saved before stay.
+          CheckpointError: it cannot be written.
+        """
+        step, best = self.step, int(self.best_step.numpy())
+        self._check_finite()
+        self._states.save(step, self._all.write, files={HISTORY: history}, facts={_BEST: best})
+        self._best_of[step] = best
+        self._states.keep(sorted(self._best_of)[-_KEPT:])
+        self._best_of = {kept: self._best_of[kept] for kept in sorted(self._best_of)[-_KEPT:]}
+        self._bests.keep(self._best_of.values())
 
     def save_best(self) -> None:
-        """Save the weights as the best so far."""
-        self._best.save(checkpoint_number=self.step)
+        """Save the weights as the best so far; earlier ones stay as long as a state may go back to them."""
+        self._bests.save(self.step, self._weights.write)
+        self._bests.keep({self.step, *self._best_of.values()})
 
     def write(self, folder: str) -> str:
         """Write the weights, without what only a resume needs, to `folder`; the checkpoint's path."""
-        return str(tf.train.CheckpointManager(self._weights, folder, max_to_keep=1).save(checkpoint_number=self.step))
+        return write_training_checkpoint(folder, self.step, self._weights.write).prefix
 
-    def resume(self) -> bool:
-        """Restore the newest checkpoint that can be read.
+    def resume(self) -> TrainingCheckpoint | None:
+        """Restore the newest checkpoint that verifies.
 
         Returns:
-          False where there is none at all, and training starts from nothing.
+          What was restored; None where there is none at all, and training starts from nothing.
 
         Raises:
-          CheckpointError: there are checkpoints, but none can be read.
+          CheckpointError: there are checkpoints, but none verifies.
         """
-        found = _checkpoints(self._folder)
-        if not found:
-            return False
-        _restore_first(self._all, [path for _, path in found])
-        self._manager = tf.train.CheckpointManager(self._all, self._folder, max_to_keep=2)
-        return True
+        found = self._states.restore(lambda checkpoint: self._all.restore(checkpoint.prefix))
+        if found is not None:
+            self._best_of = {found.step: found.facts[_BEST]}
+        return found
 
     def restore_best(self) -> None:
         """Go back to the best weights; nothing happens where no evaluation found any.
 
         Raises:
-          CheckpointError: the best checkpoint is not there, or cannot be read.
+          CheckpointError: the best checkpoint is not there, or is damaged.
         """
         best = int(self.best_step.numpy())
-        if not best or best == self.step:
-            return
-        paths = [path for step, path in _checkpoints(self._best_folder) if step == best]
-        if not paths:
-            raise CheckpointError(
-                f"the best checkpoint, of step {best}, is not in {self._best_folder!r}: remove {self._folder!r} to "
-                "train again."
-            )
-        _restore_first(self._weights, paths)
+        if best and best != self.step:
+            self._weights.restore(self._bests.verified(best).prefix)
 
     def discard(self) -> None:
         """Remove the checkpoints, once nothing will be resumed any more."""
         tf.io.gfile.rmtree(self._folder)
 
+    def _check_finite(self) -> None:
+        bad = nonfinite_rows(table_variables(self._trainable.engine))
+        if bad:
+            raise TrainingError(
+                f"after step {self.step} rows hold a NaN or an infinity ({_told(bad)}): lower the learning rate of "
+                "their tables, or set `clipvalue`."
+            )
 
-def _restore_first(checkpoint: tf.train.Checkpoint, paths: Sequence[str]) -> None:
-    """Restore the first of the checkpoints that can be read completely."""
-    problems = []
-    for path in paths:
-        try:
-            checkpoint.restore(path).assert_existing_objects_matched()
-        except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-            _log.warning("cannot restore %s, trying an earlier one: %s", path, error)
-            problems.append(f"{path}: {error}")
-        else:
-            return
-    raise CheckpointError(
-        "no checkpoint of this run can be read, remove their folder to train from nothing: " + "; ".join(problems)
-    )
+
+def _told(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{key!r}: {count} rows" for key, count in sorted(counts.items()))

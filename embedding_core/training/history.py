@@ -44,15 +44,18 @@ class History:
         """Record an evaluation."""
         self.evals.append({"step": step, "loss": _number(result.loss), "auc": _number(result.auc)})
 
-    def cut(self, step: int) -> None:
-        """Forget what is later than `step`, from where training goes on."""
-        self.train = [entry for entry in self.train if entry["step"] <= step]
-        self.evals = [entry for entry in self.evals if entry["step"] <= step]
+    def has_eval(self, step: int) -> bool:
+        """Whether there was an evaluation after that step."""
+        return any(entry["step"] == step for entry in self.evals)
+
+    def to_json(self) -> str:
+        """The history as JSON, which `load` reads."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
 
     def save(self, path: str) -> None:
         """Write as JSON, in one rename."""
         with tf.io.gfile.GFile(path + ".new", "w") as file:
-            file.write(json.dumps(dataclasses.asdict(self), indent=1))
+            file.write(self.to_json())
         tf.io.gfile.rename(path + ".new", path, overwrite=True)
 
     @classmethod

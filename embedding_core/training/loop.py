@@ -12,13 +12,14 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.errors import DataError, TrainingError
+from embedding_core.errors import DataError, PreemptionError, TrainingError
 from embedding_core.model_inputs import build_model
-from embedding_core.training.checkpoints import RunState
+from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.evaluation import evaluate
 from embedding_core.training.history import History, Summaries
 from embedding_core.training.inputs import Batch
 from embedding_core.training.job import JobData, TrainingJob, data_errors
+from embedding_core.training.preemption import noticed_preemption
 from embedding_core.training.rates import config_with_rates, dense_optimizer
 from embedding_core.training.step import StepsDone, Trainable, new_step
 from embedding_core.training.strategy import Placement, choose_placement
@@ -27,7 +28,9 @@ __all__ = ["Progress", "TrainingResult", "train"]
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 
-_STEPS_PER_CALL = 100  # of the graph: often enough for progress and curves, rarely enough to cost nothing
+_STEPS_PER_ENTRY = 100  # of the curves: often enough to see them, rarely enough to cost nothing
+_SECONDS_PER_CALL = 1.0  # of the graph, roughly: SIGTERM is noticed between calls
+_STEPS_OF_FIRST_CALL = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +65,15 @@ def _check_classes(job: TrainingJob, positives: int, rows: int) -> None:
 class _Loop:
     """One run of the loop."""
 
-    def __init__(self, job: TrainingJob, data: JobData, state: RunState, trainable: Trainable, folder: str) -> None:
+    def __init__(
+        self,
+        job: TrainingJob,
+        data: JobData,
+        state: RunState,
+        trainable: Trainable,
+        history: History,
+        preempted: Callable[[], bool],
+    ) -> None:
         self._job, self._data, self._state, self._trainable = job, data, state, trainable
         training = job.training
         self.total = data.steps
@@ -70,33 +81,63 @@ class _Loop:
         self._eval_every = training.eval_every or once
         self._save_every = training.checkpoint_every or self._eval_every
         self._checked = False
-        self._history_path = os.path.join(folder, "history.json")
-        self.history = History.load(self._history_path)
-        self.history.cut(state.step)
-        self._before = self.history.seconds
+        self.history = history
+        self._before = history.seconds
+        self._preempted = preempted
+        self._steps_per_call = _STEPS_OF_FIRST_CALL
 
     def run(self, summaries: Summaries, progress: Progress | None) -> None:
-        """Train to the end, or until early stopping says so."""
+        """Train to the end, or until early stopping says so.
+
+        Raises:
+          PreemptionError: SIGTERM came; the state is saved.
+        """
         begun = time.monotonic()
+        if self._evaluation_due(self._state.step) and not self.history.has_eval(self._state.step):
+            self._at(self._state.step, summaries)  # SIGTERM came in the middle of this evaluation
         batches = iter(self._data.train(self._state.step))
         while self._state.step < self.total and not self._stopped():
             start, since = self._state.step, time.monotonic()
-            steps = self._next_event(start) - start
-            done = self._run_steps(batches, steps)
-            loss, rate = float(np.mean(done.losses)), float(done.rows) / (time.monotonic() - since)
-            self.history.add_train(start + steps, loss, rate)
-            summaries.add_train(start + steps, loss, rate)
-            self.history.seconds = self._before + time.monotonic() - begun
-            self._at(start + steps, summaries)
-            if progress is not None:
-                progress(start + steps, self.total, f"loss {loss:.4f}, {rate:,.0f} rows/s")
+            done = self._run_steps(batches, self._next_event(start) - start)
+            if len(done.losses):
+                step, loss, rate = self._state.step, float(np.mean(done.losses)), done.rows / (time.monotonic() - since)
+                self.history.add_train(step, loss, rate)
+                summaries.add_train(step, loss, rate)
+                self.history.seconds = self._before + time.monotonic() - begun
+                if step == self._next_event(start):
+                    self._at(step, summaries)
+                if progress is not None:
+                    progress(step, self.total, f"loss {loss:.4f}, {rate:,.0f} rows/s")
+            if self._preempted():
+                self._leave()
 
     def _next_event(self, step: int) -> int:
         """The next step at which something else than training is to be done."""
         every = (self._eval_every, self._save_every, self._data.steps_per_epoch)
-        return min(self.total, step + _STEPS_PER_CALL, *((step // n + 1) * n for n in every))
+        return min(self.total, step + _STEPS_PER_ENTRY, *((step // n + 1) * n for n in every))
+
+    def _leave(self) -> None:
+        """Save the state, where that was not just done, and stop."""
+        if not self._state.is_saved:
+            self._state.save(self.history.to_json())
+        raise PreemptionError(
+            f"SIGTERM came: the state after step {self._state.step} of {self.total} is saved; the same run again goes "
+            "on from there."
+        )
 
     def _run_steps(self, batches: Iterator[Batch], steps: int) -> StepsDone:
+        """Train for so many steps, or fewer where SIGTERM comes: in calls short enough to notice it."""
+        done = StepsDone(np.zeros(0, np.float32), 0, 0, True)
+        while len(done.losses) < steps and not self._preempted():
+            count, since = min(self._steps_per_call, steps - len(done.losses)), time.monotonic()
+            part = self._call(batches, count)
+            losses = np.concatenate([done.losses, part.losses])
+            done = StepsDone(losses, done.rows + part.rows, done.positives + part.positives, True)
+            seconds = (time.monotonic() - since) / count
+            self._steps_per_call = max(1, min(_STEPS_PER_ENTRY, int(_SECONDS_PER_CALL / seconds)))
+        return done
+
+    def _call(self, batches: Iterator[Batch], steps: int) -> StepsDone:
         first = self._state.step + 1
         dense = self._job.inputs.dense
         with data_errors():
@@ -125,15 +166,23 @@ class _Loop:
         if not self._checked and (step >= self._data.steps_per_epoch or step == self.total):
             _check_classes(self._job, int(self._state.seen_positives.numpy()), int(self._state.seen_rows.numpy()))
             self._checked = True
-        if step % self._eval_every == 0 or step == self.total:
+        if self._evaluation_due(step):
             self._evaluate(step, summaries)
         if step % self._save_every == 0 or step == self.total:
-            self.history.save(self._history_path)
-            self._state.save()
+            self._state.save(self.history.to_json())
+
+    def _evaluation_due(self, step: int) -> bool:
+        return step > 0 and (step % self._eval_every == 0 or step == self.total)
+
+    def _eval_batches(self) -> Iterator[Batch]:
+        for batch in self._data.eval():
+            if self._preempted():
+                self._leave()
+            yield batch
 
     def _evaluate(self, step: int, summaries: Summaries) -> None:
         with data_errors():
-            result = evaluate(self._trainable, self._data.eval())
+            result = evaluate(self._trainable, self._eval_batches())
         self.history.add_eval(step, result)
         summaries.add_eval(step, result)
         stopping, state = self._job.training.early_stopping, self._state
@@ -187,25 +236,28 @@ def train(
     Raises:
       DataError: an empty split, rows that cannot be read, a label that is not binary or of one class.
       TrainingError: the loss is not finite.
-      CheckpointError: there are checkpoints to resume from, but none can be read.
+      CheckpointError: there are checkpoints to resume from, but none verifies.
+      PreemptionError: SIGTERM came; the state is saved in `resume_folder`.
     """
     placement = choose_placement(job.training.strategy)
-    with placement.scope():
+    with placement.scope(), noticed_preemption() as preempted:
         data = JobData(job)
         trainable = _make_trainable(job, placement, data.steps)
         kept = resume_folder or os.path.join(folder, "resume")
         tf.io.gfile.makedirs(folder)
-        state = RunState(trainable, trainable.engine.tables, kept)
-        if not state.resume() and job.warm_start is not None:
+        state = RunState(trainable, kept)
+        resumed = state.resume()
+        if resumed is None and job.warm_start is not None:
             job.warm_start(trainable.engine)
-        loop = _Loop(job, data, state, trainable, kept)
+        history = History() if resumed is None else History.load(os.path.join(resumed.folder, HISTORY))
+        loop = _Loop(job, data, state, trainable, history, preempted)
         resumed_at = state.step
         summaries = Summaries(os.path.join(folder, "logs"))
         loop.run(summaries, progress)
         summaries.close()
         state.restore_best()
         loop.history.facts.update(_facts(data, loop, state, resumed_at, placement))
-        loop.history.save(os.path.join(folder, "history.json"))
+        loop.history.save(os.path.join(folder, HISTORY))
         checkpoint = state.write(os.path.join(folder, "checkpoints"))
         if resume_folder is None:
             state.discard()

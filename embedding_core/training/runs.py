@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from embedding_core.checkpoint.series import read_training_checkpoint
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
@@ -97,6 +98,8 @@ def restore_run(folder: str) -> RestoredRun:
     """
     run = RunDescription.load(folder)
     path = os.path.join(folder, "checkpoints", run.checkpoint)
+    if read_training_checkpoint(os.path.dirname(path)).prefix != path:
+        raise CheckpointError(f"{path!r} is not there: the folder holds the checkpoint of another run.")
     engine = HostEngine(run.config, with_slots=False)
     model = build_model(run.model, run.config, run.dense, run.arguments)
     try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 import tf_keras
 
+from embedding_core.checkpoint.state import TableHolder
 from embedding_core.model_inputs import call_model
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.inputs import Batch
@@ -15,10 +16,8 @@ from embedding_core.training.inputs import Batch
 __all__ = ["Engine", "StepsDone", "Trainable", "new_step", "weighted_loss"]
 
 
-class Engine(Protocol):
+class Engine(TableHolder, Protocol):
     """What training needs of an embedding engine."""
-
-    tables: Any  # the trackable that a checkpoint holds
 
     def lookup(self, ids: Mapping[str, tf.RaggedTensor]) -> dict[str, tf.Tensor]:
         """Activations by feature."""

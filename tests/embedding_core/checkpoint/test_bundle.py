@@ -64,7 +64,7 @@ def test_whole_tensor_is_read_in_slices(whole):
     reader = BundleReader(prefix)
     np.testing.assert_array_equal(read(reader, "t/.ATTRIBUTES/VARIABLE_VALUE", 1000), table)
     np.testing.assert_array_equal(read(reader, "table_33/.ATTRIBUTES/VARIABLE_VALUE", 1000), rows(9, 2, 33))
-    assert reader.scalar("step/.ATTRIBUTES/VARIABLE_VALUE") == 7
+    assert int(reader.tensor("step/.ATTRIBUTES/VARIABLE_VALUE")) == 7
 
 
 def test_index_agrees_with_tensorflow_reader(whole):

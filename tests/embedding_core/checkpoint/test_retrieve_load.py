@@ -14,7 +14,7 @@ from embedding_core.checkpoint import (
     table_shapes,
     verify,
 )
-from embedding_core.checkpoint.atomic import publish_folder
+from embedding_core.checkpoint.atomic import publish_folder, sweep
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
@@ -244,12 +244,19 @@ def test_failed_write_leaves_nothing(tmp_path):
 
 
 def test_orphan_of_a_dead_write_is_swept_by_the_next(tmp_path):
-    (tmp_path / ".out.tmp-dead").mkdir()
+    (tmp_path / f".9.tmp-{'a' * 32}").mkdir()  # of another destination in the same folder
     (tmp_path / "out").mkdir()  # an empty folder, as an orchestrator makes
     with publish_folder(tmp_path / "out") as folder:
         open(os.path.join(folder, "file"), "w").close()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert os.listdir(tmp_path / "out") == ["file"]
+
+
+def test_folder_of_a_living_writer_is_not_swept(tmp_path):
+    with publish_folder(tmp_path / "one") as folder:
+        with publish_folder(tmp_path / "two"):
+            assert os.path.isdir(folder)
+        assert sweep(tmp_path) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two"}
 
 
 def variables_of(engine: HostEngine) -> dict[str, tf.Variable]:

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import os
 import signal
@@ -10,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.errors import DataError, TrainingError
+from embedding_core.errors import CheckpointError, DataError, PreemptionError, TrainingError
 from embedding_core.optimizers import SGD
-from embedding_core.training import EarlyStopping, Inputs, TrainingConfig, TrainingJob, train
+from embedding_core.training import EarlyStopping, Inputs, TrainingConfig, TrainingJob, loop, train
+from embedding_core.training.evaluation import evaluate
 
 WORDS = [f"w{number}" for number in range(8)]
 
@@ -162,6 +164,10 @@ module.train(job, str(folder / "out"), resume_folder=str(folder / "kept"))
 """
 
 
+def newest_step(folder):
+    return max((int(path.name.removeprefix("step-")) for path in folder.glob("step-*")), default=0)
+
+
 @pytest.mark.slow
 def test_run_killed_at_random_moments_ends_in_the_same_tables(make_job, tmp_path):
     whole = train(make_job(epochs=60, checkpoint_every=3), str(tmp_path / "whole"))
@@ -169,10 +175,9 @@ def test_run_killed_at_random_moments_ends_in_the_same_tables(make_job, tmp_path
     random, kills = np.random.default_rng(0), 0
     while True:
         process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-        before = (tmp_path / "kept/history.json").stat().st_mtime if (tmp_path / "kept/history.json").exists() else 0
+        before = newest_step(tmp_path / "kept")
         while process.poll() is None and kills < 3:
-            history = tmp_path / "kept/history.json"
-            if history.exists() and history.stat().st_mtime > before:
+            if newest_step(tmp_path / "kept") > before:
                 time.sleep(random.uniform(0, 0.5))
                 process.send_signal(signal.SIGKILL)
                 kills += 1
@@ -184,6 +189,58 @@ def test_run_killed_at_random_moments_ends_in_the_same_tables(make_job, tmp_path
     assert kills
     final = tf.train.latest_checkpoint(str(tmp_path / "out/checkpoints"))
     assert_same(state_at(whole.checkpoint), state_at(final))
+
+
+@pytest.mark.parametrize("where", ["after step 9", "in the evaluation of step 10"])
+def test_sigterm_saves_at_the_step_and_a_restart_ends_in_the_same_tables(make_job, tmp_path, monkeypatch, where):
+    """Evaluations at 5, 10, ...; the signal comes at a step that is neither saved nor evaluated, or within one."""
+    job = make_job(checkpoint_every=100, eval_every=5, decay="linear", early_stopping=EarlyStopping())
+    whole = train(job, str(tmp_path / "whole"))
+    evaluations = []
+
+    def progress(step, total, detail):
+        if where == "after step 9" and step >= 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def evaluate_and_die(*arguments):
+        evaluations.append(arguments)
+        if where != "after step 9" and len(evaluations) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(loop, "evaluate", evaluate_and_die)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(PreemptionError, match=r"the state after step \d+ of 40 is saved"):
+        train(job, str(tmp_path / "a"), resume_folder=str(tmp_path / "kept"), progress=progress)
+    assert signal.getsignal(signal.SIGTERM) is before
+    monkeypatch.undo()
+    resumed = train(job, str(tmp_path / "b"), resume_folder=str(tmp_path / "kept"))
+    assert resumed.history.facts["resumed_at"] == (5 if where == "after step 9" else 10)
+    assert_same(state_of(whole), state_of(resumed))
+    assert [entry["auc"] for entry in whole.history.evals] == [entry["auc"] for entry in resumed.history.evals]
+
+
+def test_damaged_checkpoint_is_passed_over_and_without_any_good_one_training_stops(make_job, tmp_path, caplog):
+    job = make_job(checkpoint_every=7)
+    whole = train(job, str(tmp_path / "whole"), resume_folder=str(tmp_path / "kept"))
+    os.remove(tmp_path / "kept/step-40/manifest.json")
+    resumed = train(job, str(tmp_path / "b"), resume_folder=str(tmp_path / "kept"))
+    assert resumed.history.facts["resumed_at"] == 35
+    assert "the checkpoint of step 40 is passed over" in caplog.text
+    assert_same(state_of(whole), state_of(resumed))
+    for path in tmp_path.glob("kept/step-*/manifest.json"):
+        path.write_text("{}")
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be restored"):
+        train(job, str(tmp_path / "c"), resume_folder=str(tmp_path / "kept"))
+
+
+def test_row_that_is_not_finite_is_not_saved(make_job, tmp_path):
+    def plant(engine):
+        engine.embedding_tables["words"][3, 1].assign(np.nan)
+
+    job = dataclasses.replace(make_job([example("w1", 0.5, label) for label in (0, 1)] * 30), warm_start=plant)
+    with pytest.raises(TrainingError, match="'words': 1 rows"):
+        train(job, str(tmp_path / "run"))
 
 
 def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):

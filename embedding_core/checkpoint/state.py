@@ -1,0 +1,127 @@
+"""The state of a training run as one `tf.train.Checkpoint`, its tables written and read in slices.
+
+TensorFlow's own save copies every table, and its restore holds every table twice. Here the tables go a slice
+after the other; what is written is a checkpoint as TensorFlow's own, which plain TensorFlow restores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, BundleWriter, rows_per_slice
+from embedding_core.checkpoint.keys import training_key
+from embedding_core.engines.tables import Tables, unmirrored
+from embedding_core.errors import CheckpointError
+
+__all__ = ["TableHolder", "TrainingState", "nonfinite_rows", "table_variables"]
+
+_ITERATIONS = "learning_rate/iterations"  # of a learning rate schedule; the one variable of an engine that is no table
+
+
+class TableHolder(Protocol):
+    """What is asked of an engine: its tables and slots, float32 [rows, dim], by name, and what tracks them."""
+
+    tables: Any
+
+    @property
+    def embedding_tables(self) -> Mapping[str, tf.Variable]:
+        """The tables by name."""
+
+    @property
+    def slots(self) -> Mapping[str, Mapping[str, tf.Variable]]:
+        """The slots by table and slot name."""
+
+
+def table_variables(engine: TableHolder) -> dict[str, tf.Variable]:
+    """The tables of an engine under `<table>` and its slots under `<table>/<slot>`."""
+    slots = {f"{table}/{name}": variable for table, own in engine.slots.items() for name, variable in own.items()}
+    return {**engine.embedding_tables, **slots}
+
+
+def nonfinite_rows(variables: Mapping[str, tf.Variable], slice_bytes: int = SLICE_BYTES) -> dict[str, int]:
+    """How many rows of each table or slot hold a NaN or an infinity; those without any are left out."""
+    found = {}
+    for key, variable in variables.items():
+        count = 0
+        for _, rows in _slices(variable, slice_bytes):
+            count += int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
+        if count:
+            found[key] = count
+    return found
+
+
+def _slices(variable: tf.Variable, slice_bytes: int) -> Any:
+    """Number of the first row and rows; by `gather`, as reading a variable would copy all of it."""
+    rows, count = variable.shape[0], rows_per_slice(tuple(variable.shape), slice_bytes)
+    for start in range(0, rows, count):
+        yield start, tf.gather(variable, tf.range(start, min(start + count, rows), dtype=tf.int64)).numpy()
+
+
+class TrainingState:
+    """Tables and everything else that a run saves, keyed as by ``tf.train.Checkpoint(embedding=..., **rest)``."""
+
+    def __init__(self, engine: TableHolder, rest: Mapping[str, Any], slice_bytes: int = SLICE_BYTES) -> None:
+        """Save the tables of `engine` under `embedding`, and the trackables `rest` under their names."""
+        self._engine = engine
+        self._rest = dict(rest)
+        self._slice_bytes = slice_bytes
+        self._scalars = {}
+        if hasattr(engine.tables, _ITERATIONS):
+            self._scalars[_ITERATIONS] = getattr(engine.tables, _ITERATIONS)
+
+    def write(self, prefix: str) -> None:
+        """Write a checkpoint at `prefix`."""
+        variables = table_variables(self._engine)
+        stand_ins = unmirrored(lambda: {key: tf.Variable(tf.zeros([1, 1]), trainable=False) for key in variables})
+        whole = tf.train.Checkpoint(embedding=_holder({**stand_ins, **self._scalars}), **self._rest)
+        reader = BundleReader(whole.save(f"{prefix}.template/ckpt"))  # for all that is no table, and how it is named
+        writer = BundleWriter(prefix, self._slice_bytes)
+        tables = {training_key(key): variable for key, variable in variables.items()}
+        writer.add_whole({key: reader.tensor(key) for key in reader.entries if key not in tables})
+        tf.io.gfile.rmtree(f"{prefix}.template")
+        for key, variable in tables.items():
+            for start, rows in _slices(variable, self._slice_bytes):
+                writer.add(key, tuple(variable.shape), start, rows)
+        writer.close()
+
+    def restore(self, prefix: str) -> None:
+        """Bring back what `write` wrote.
+
+        Raises:
+          CheckpointError: it is damaged, or of other tables or another model.
+        """
+        reader, variables = BundleReader(prefix), table_variables(self._engine)
+        _check(reader, variables)
+        scalars = {"embedding": _holder(self._scalars)} if self._scalars else {}
+        try:
+            status = tf.train.Checkpoint(**scalars, **self._rest).restore(prefix)
+            status.expect_partial().assert_existing_objects_matched()
+        except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
+            raise CheckpointError(f"{prefix!r} cannot be restored: {error}") from error
+        for key, variable in variables.items():
+            for start, rows in reader.slices(training_key(key), self._slice_bytes):
+                indices = tf.range(start, start + len(rows), dtype=tf.int64)
+                variable.scatter_update(tf.IndexedSlices(tf.constant(rows), indices))
+
+
+def _holder(variables: Mapping[str, tf.Variable]) -> Tables:
+    holder = Tables()
+    for key, variable in variables.items():
+        setattr(holder, key, variable)
+    return holder
+
+
+def _check(reader: BundleReader, variables: Mapping[str, tf.Variable]) -> None:
+    problems = []
+    for key, variable in variables.items():
+        entry = reader.entries.get(training_key(key))
+        if entry is None:
+            problems.append(f"{key!r} is not in it")
+        elif entry.shape != tuple(variable.shape):
+            problems.append(f"{key!r} has shape {list(entry.shape)} in it instead of {variable.shape.as_list()}")
+    if problems:
+        raise CheckpointError(f"{reader.prefix!r} is not of these tables: {'; '.join(problems)}.")

@@ -1,0 +1,35 @@
+"""SIGTERM, by which schedulers announce that they are about to take the machine away."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["noticed_preemption"]
+
+
+@contextlib.contextmanager
+def noticed_preemption() -> Iterator[Callable[[], bool]]:
+    """Have SIGTERM noticed instead of obeyed, until the block ends.
+
+    Only the main thread of a process may do so; in another one nothing is noticed, and SIGTERM does what it did.
+
+    Yields:
+      Tells whether SIGTERM has come.
+    """
+    came = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield came.is_set
+        return
+
+    def notice(number: int, frame: Any) -> None:
+        came.set()
+
+    before = signal.signal(signal.SIGTERM, notice)
+    try:
+        yield came.is_set
+    finally:
+        signal.signal(signal.SIGTERM, before)
