@@ -7,7 +7,7 @@ LOCKED := requirements.lock
 # The machine's uv where there is one, else one of our own, in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-.PHONY: help venv lock check format test test-fast contract demo online-retail bench clean
+.PHONY: help venv lock check format test test-fast contract tf-tests demo online-retail golden kfp-local bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,8 +47,14 @@ test: venv ## the tests (the long campaigns have targets of their own)
 test-fast: venv ## the tests that import no TFX
 	$(BIN)/pytest -m "not slow and not tfx"
 
-contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle
-	$(BIN)/pytest tests/embedding_core
+contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle, and random models
+	$(BIN)/pytest tests/embedding_core/test_contract.py tests/embedding_core/test_topologies.py \
+	    tests/embedding_core/test_step_memory.py
+
+tf-tests: venv ## TensorFlow's own TPU embedding tests; TF_TESTS=<checkout of github.com/tensorflow/tensorflow>
+	$(if $(wildcard $(TF_TESTS)/tensorflow/python/tpu/tests),,$(error TF_TESTS is '$(TF_TESTS)': give a checkout \
+	    of github.com/tensorflow/tensorflow, as in make tf-tests TF_TESTS=../tensorflow))
+	TF_TESTS=$(abspath $(TF_TESTS)) $(BIN)/pytest -rP -m slow tests/tf_tests
 
 demo: venv ## the whole pipeline on the Chicago taxi trips, ending with a report
 	$(BIN)/tfx-embeddings run pipelines/examples/taxi.yaml --set work_dir=$(CURDIR)/runs/taxi
@@ -56,6 +62,12 @@ demo: venv ## the whole pipeline on the Chicago taxi trips, ending with a report
 online-retail: venv ## the two-tower example; DATA=<folder with the daily CSV files>
 	$(BIN)/python -m pipelines.examples.online_retail_prepare $(DATA) runs/online_retail_data
 	$(BIN)/tfx-embeddings run pipelines/examples/online_retail.yaml
+
+golden: venv ## write the compiled pipelines that the tests compare with anew
+	REFRESH_GOLDEN=1 $(BIN)/pytest tests/pipelines/test_compile_kubeflow.py
+
+kfp-local: venv ## compile the demo for both targets and run every task here as the backend would start it
+	$(BIN)/pytest -m slow tests/pipelines/test_kfp_local.py
 
 bench: venv ## side-by-side measurements against peers
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks

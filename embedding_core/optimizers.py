@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -46,7 +47,13 @@ def _require(ok: bool, owner: object, field: str, rule: str) -> None:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_clip(value: object) -> bool:
+    """Whether a value may be `clipvalue`: None, a number, or two of them."""
+    bounds = value if isinstance(value, tuple) else (value, value)
+    return len(bounds) == 2 and all(bound is None or _is_finite(bound) for bound in bounds)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +83,7 @@ class Optimizer:
     clipvalue: Clip = None
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         rate = self.learning_rate
         _require(
             callable(rate) or (_is_finite(rate) and rate >= 0),
@@ -88,14 +96,28 @@ class Optimizer:
             _require(low <= high, self, "clip_weight_min", f"at most `clip_weight_max`, {high!r}")
         if self.weight_decay_factor is not None:
             _require(self.weight_decay_factor >= 0, self, "weight_decay_factor", "None or >= 0")
+        elif self.multiply_weight_decay_factor_by_learning_rate:
+            rule = "None where `weight_decay_factor` is None, as it would do nothing"
+            _require(False, self, "multiply_weight_decay_factor_by_learning_rate", rule)
         if isinstance(self.clipvalue, list):
             object.__setattr__(self, "clipvalue", tuple(self.clipvalue))
+        _require(_is_clip(self.clipvalue), self, "clipvalue", "None, a float >= 0, or (min, max)")
         low, high = self.gradient_bounds
         _require(low is None or high is None or low <= high, self, "clipvalue", "None, a float >= 0, or (min, max)")
         if self.clipvalue is not None:
             _require(
                 self.use_gradient_accumulation, self, "use_gradient_accumulation", "True where `clipvalue` is given"
             )
+
+    def _check_kinds(self) -> None:
+        for field in dataclasses.fields(self):
+            value, kind = getattr(self, field.name), str(field.type)
+            if value is None and kind.endswith("None"):
+                continue
+            if kind.startswith("float"):
+                _require(_is_finite(value), self, field.name, "a finite number")
+            elif kind.startswith("bool"):
+                _require(isinstance(value, bool), self, field.name, "true or false")
 
     @property
     def gradient_bounds(self) -> tuple[float | None, float | None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.configs import copied_configs, is_real_tpu
+from embedding_core.engines.configs import copied_configs, is_real_tpu, refuse_ignored
 from embedding_core.engines.strategy import SimulatedTPUStrategy
 from embedding_core.engines.variables import Variables, plain_variables
 from embedding_core.errors import EngineError
@@ -40,6 +40,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
 
         Raises:
           EngineError (RuntimeError): created outside of a TPU strategy's scope.
+          ConfigError (ValueError): a hyperparameter out of range, or one that a Keras optimizer would ignore.
         """
         strategy = tf.distribute.get_strategy()
         if not isinstance(strategy, SimulatedTPUStrategy):
@@ -47,10 +48,9 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
                 f"TPUEmbeddingV0 should be created under TPUStrategy but found {strategy}: create it in the scope of "
                 "tf.distribute.TPUStrategy, or of embedding_core.engines.simulated_tpu()."
             )
-        state = _State(
-            feature_config, model_of(feature_config, optimizer, needs_optimizer=False).tables, strategy, seed
-        )
-        self._state = state
+        model = model_of(feature_config, optimizer, needs_optimizer=False)
+        refuse_ignored(model, "V0")
+        self._state = _State(feature_config, model.tables, strategy, seed)
 
     def build(self) -> None:
         """Create the tables and slots, one copy per core; does nothing the second time."""
@@ -111,4 +111,5 @@ class HardwareTPUEmbeddingV0(tf.tpu.experimental.embedding.TPUEmbeddingV0):
     """TensorFlow's own class on a real TPU, given copies of the caller's configurations."""
 
     def __init__(self, feature_config: Any, optimizer: Any):
+        refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=False), "V0")
         super().__init__(*copied_configs(feature_config, optimizer))

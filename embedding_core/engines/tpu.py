@@ -1,4 +1,7 @@
-"""`TPUEmbedding`: TensorFlow's mid-level embedding API, on a TPU, on a simulated one, and without any."""
+"""`TPUEmbedding`: TensorFlow's mid-level embedding API, on a TPU, on a simulated one, and without any.
+
+The one place that knows several engines: it chooses by the strategy in force, and engines never import each other.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,15 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.engines.base import Engine, TablesOnly
-from embedding_core.engines.configs import copied_configs, embedding_feature, is_real_tpu, refuse_ignored
+from embedding_core.engines.configs import embedding_feature, is_real_tpu
+from embedding_core.engines.hardware import HardwareTPUEmbedding, HardwareTPUEmbeddingV2
 from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.strategy import SimulatedTPUStrategy
 from embedding_core.errors import EngineError
 from embedding_core.tracing import as_written
 from embedding_core.translate import model_of
 
-__all__ = ["HardwareTPUEmbedding", "HardwareTPUEmbeddingV2", "TPUEmbedding"]
+__all__ = ["TPUEmbedding"]
 
 
 class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
@@ -130,25 +134,6 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
           EngineError (RuntimeError): created under a TPU strategy.
         """
         return self._engine.embedding_tables()
-
-
-class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):
-    """TensorFlow's own class on a real TPU (V1), given copies of the caller's configurations."""
-
-    def __init__(self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False):
-        model_of(feature_config, optimizer, needs_optimizer=True)  # refuses what TensorFlow would silently accept
-        super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)
-
-
-class HardwareTPUEmbeddingV2(tf.tpu.experimental.embedding.TPUEmbeddingV2):
-    """TensorFlow's own class on a real TPU with SparseCores (V2), with the methods that it has there.
-
-    Hyperparameters that TensorFlow would silently ignore are refused by name.
-    """
-
-    def __init__(self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False):
-        refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=True))
-        super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)
 
 
 def _on_hardware(strategy: Any, feature_config: Any, optimizer: Any, pipelined: bool) -> Any:

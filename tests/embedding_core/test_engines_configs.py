@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.engines import TPUEmbedding, simulated_tpu
+from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0, simulated_tpu
 from embedding_core.engines.configs import copied_configs, refuse_ignored
 from embedding_core.translate import initializer_to_core, model_of, optimizer_to_core, optimizer_to_tensorflow
 
@@ -81,7 +81,32 @@ def test_schedule_on_hardware_is_refused():
 def test_hyperparameter_that_sparse_cores_ignore_is_refused(optimizer, name):
     model = model_of(tpu.FeatureConfig(tpu.TableConfig(7, 2)), optimizer, needs_optimizer=True)
     with pytest.raises(ValueError, match=f"`{name}`.*SparseCore"):
-        refuse_ignored(model)
+        refuse_ignored(model, "V2")
+
+
+def test_packing_that_sparse_cores_ignore_is_refused():
+    optimizer = tpu.SGD(low_dimensional_packing_status=True)
+    model = model_of(tpu.FeatureConfig(tpu.TableConfig(7, 2)), optimizer, needs_optimizer=True)
+    with pytest.raises(ValueError, match=r"`low_dimensional_packing_status`.*SparseCore"):
+        refuse_ignored(model, "V2")
+
+
+def test_hyperparameter_that_cores_without_an_engine_ignore_is_refused():
+    feature = tpu.FeatureConfig(tpu.TableConfig(7, 2))
+    with (
+        simulated_tpu(embedding_feature="V0").scope(),
+        pytest.raises(ValueError, match=r"`clipvalue`.*Keras optimizer"),
+    ):
+        TPUEmbeddingV0(feature, tpu.SGD(clipvalue=1.0))
+
+
+def test_policy_for_invalid_ids_on_hardware_is_refused():
+    config = EmbeddingConfig(
+        tables=(TableConfig(name="t", vocabulary_size=7, dim=2),),
+        features=(FeatureConfig(name="f", table="t", invalid_id="drop"),),
+    )
+    with pytest.raises(ValueError, match="`invalid_id` of feature 'f'"):
+        copied_configs(config, SGD())
 
 
 def test_packing_is_refused_where_it_would_change_numbers():

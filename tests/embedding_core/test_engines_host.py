@@ -1,7 +1,5 @@
 """The host engine: first rows, memory, checkpoints, learning rates, errors."""
 
-import resource
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -110,23 +108,3 @@ def test_engine_without_optimizer_or_slots_is_refused():
         HostEngine(config_of())
     with pytest.raises(RuntimeError, match="with_slots"):
         HostEngine(config_of(), with_slots=False).apply_gradients({"f": tf.constant([0])}, {"f": tf.ones([1, 2])})
-
-
-def peak_mb():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("graph", [False, True])
-def test_step_on_a_large_table_takes_memory_of_the_batch(graph):
-    engine = HostEngine(config_of(rows=10_000_000, dim=16), optimizer=Adagrad())
-    built = peak_mb()
-
-    def step(ids):
-        activations = engine.lookup({"f": ids})
-        engine.apply_gradients({"f": ids}, activations)
-
-    step = tf.function(step) if graph else step
-    for start in (0, 1000):
-        step(tf.range(start, start + 128))
-    assert peak_mb() - built < 100

@@ -1,7 +1,6 @@
 """The simulated TPU: order, staleness, checkpoints, first rows, datasets, and calls at the wrong time."""
 
 import gc
-import resource
 
 import numpy as np
 import pytest
@@ -111,6 +110,55 @@ def test_batches_leave_in_the_order_they_came():
     np.testing.assert_array_equal(several().numpy(), [table[:2], table[1:3], table[2:4]])
 
 
+def test_enqueue_inside_run_is_the_one_outside():
+    strategy, embedding = embedding_on()
+    other_strategy, other = embedding_on()
+
+    @tf.function
+    def step(ids):
+        def on_core():
+            embedding.enqueue(ids)
+            activations = embedding.dequeue()
+            embedding.apply_gradients({"f": -tf.ones_like(activations["f"])})
+            return activations["f"]
+
+        return strategy.experimental_local_results(strategy.run(on_core))[0]
+
+    np.testing.assert_array_equal(step(IDS).numpy(), train_on(other_strategy, other)(IDS).numpy())
+    np.testing.assert_array_equal(table_of(embedding), table_of(other))
+
+
+def test_training_loop_in_the_graph_is_the_one_outside():
+    strategy, embedding = embedding_on(optimizer=Adagrad())
+    other_strategy, other = embedding_on(optimizer=Adagrad())
+    inner, step = train_on(strategy, embedding), train_on(other_strategy, other)
+
+    @tf.function
+    def several():
+        for start in tf.range(3):
+            inner({"f": tf.stack([start, start + 1])})
+
+    several()
+    for start in range(3):
+        step({"f": tf.constant([start, start + 1])})
+    np.testing.assert_array_equal(table_of(embedding), table_of(other))
+    np.testing.assert_array_equal(table_of(embedding, "accumulators"), table_of(other, "accumulators"))
+
+
+def test_none_gradient_counts_as_zeros():
+    strategy, embedding = embedding_on(optimizer=Adam())
+    embedding._engine.variables["t"]["momenta"].assign(tf.ones([7, 2]))
+    embedding.enqueue(IDS)
+
+    @tf.function
+    def step():
+        embedding.dequeue()
+        embedding.apply_gradients({"f": None})
+
+    strategy.run(step.python_function)
+    np.testing.assert_allclose(table_of(embedding, "momenta")[:3, 0], [0.9, 0.9, 1.0], rtol=1e-6)
+
+
 def test_eager_step_is_the_traced_one():
     strategy, embedding = embedding_on()
     other_strategy, other = embedding_on()
@@ -193,6 +241,20 @@ def test_sharding_aware_initializer_is_called_per_host():
     np.testing.assert_array_equal(table_of(embedding)[:, 0], [0, 1, 2])
 
 
+def test_hosts_without_rows_are_left_out():
+    offsets = []
+
+    def initializer(shape, dtype, shard_info):
+        offsets.append(shard_info.offset[0])
+        return tf.zeros(shard_info.shape, dtype)
+
+    feature = tpu.FeatureConfig(tpu.TableConfig(1, 2, initializer=initializer, name="t"))
+    strategy, embedding = embedding_on(hosts=4, cores=1, config={"f": feature})
+    train_on(strategy, embedding)({"f": tf.constant([0, 0])})
+    assert offsets == [0]
+    np.testing.assert_array_equal(table_of(embedding), [[8, 8]])
+
+
 def test_callers_configuration_is_never_changed():
     table = tpu.TableConfig(7, 2)
     embedding_on(config=tpu.FeatureConfig(table), optimizer=tpu.SGD(1.0))
@@ -269,6 +331,43 @@ def gradients_in_a_condition(strategy, embedding):
     strategy.run(on_core)
 
 
+def lookup_in_a_condition(strategy, embedding):
+    def on_core():
+        tf.cond(
+            tf.constant(True) & (tf.random.uniform([]) < 2.0),
+            lambda: embedding.dequeue()["f"],
+            lambda: tf.zeros([2, 2]),
+        )
+
+    embedding.enqueue(IDS)
+    strategy.run(on_core)
+
+
+def enqueue_in_a_nested_function(strategy, embedding):
+    nested = tf.function(lambda: embedding.enqueue(IDS))
+
+    def on_core():
+        nested()
+
+    strategy.run(on_core)
+
+
+def different_batches(strategy, embedding):
+    for core, device in enumerate(strategy.extended.worker_devices):
+        embedding.enqueue(IDS, training=core == 0, device=device)
+    strategy.run(embedding.dequeue)
+
+
+def other_kinds(strategy, embedding):
+    kinds = [IDS, {"f": tf.RaggedTensor.from_row_lengths([0, 1], [1, 1])}]
+
+    def on_core():
+        embedding.enqueue(kinds[tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)])
+        embedding.dequeue()
+
+    strategy.run(on_core)
+
+
 def enqueue_for_one_core(strategy, embedding):
     embedding.enqueue(IDS, device=strategy.extended.worker_devices[0])
     strategy.run(embedding.dequeue)
@@ -281,8 +380,15 @@ def enqueue_for_one_core(strategy, embedding):
         (two_lookups, tf.errors.InvalidArgumentError, "earlier training batch waits"),
         (gradients_twice, tf.errors.InvalidArgumentError, "without a training batch"),
         (gradients_in_a_condition, RuntimeError, "top level of the function"),
+        (lookup_in_a_condition, tf.errors.InvalidArgumentError, "inside control flow"),
+        (enqueue_in_a_nested_function, RuntimeError, "inside control flow or a tf.function"),
+        (different_batches, tf.errors.InvalidArgumentError, "training batches and others"),
+        (other_kinds, tf.errors.InvalidArgumentError, "other kinds of inputs"),
         (enqueue_for_one_core, tf.errors.InvalidArgumentError, "without a batch"),
         (lambda s, e: e.dequeue(), RuntimeError, "outside of strategy.run"),
+        (lambda s, e: e.apply_gradients(IDS), RuntimeError, "outside of strategy.run"),
+        (lambda s, e: s.run(e.apply_gradients, args=({"f": tf.ones([2, 3])},)), ValueError, "gradient of shape"),
+        (lambda s, e: s.run(e.apply_gradients, args=({"f": "x"},)), ValueError, "non-tensor type"),
         (lambda s, e: e.embedding_tables, RuntimeError, "Unable to retrieve"),
         (lambda s, e: e.enqueue(IDS, device="/device:GPU:0"), ValueError, "Non-TPU device"),
         (lambda s, e: e.enqueue({"f": tf.constant([0, 1, 2])}), ValueError, "Inconsistent shape"),
@@ -334,21 +440,6 @@ def test_off_tpu_there_are_tables_only():
 def test_impossible_topology_is_refused(arguments, message):
     with pytest.raises((ValueError, RuntimeError), match=message):
         simulated_tpu(**arguments)
-
-
-def peak_mb():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pipelined", [False, True])
-def test_step_on_a_large_table_takes_memory_of_the_batch(pipelined):
-    config = config_of(rows=10_000_000, dim=16)
-    strategy, embedding = embedding_on(2, 2, config=config, batch=32, pipeline_execution_with_tensor_core=pipelined)
-    built, step = peak_mb(), train_on(strategy, embedding)
-    for start in (0, 1000, 2000):
-        step({"f": tf.range(start, start + 32)})
-    assert peak_mb() - built < 100
 
 
 def test_serving_function_is_exported_from_the_training_scope(tmp_path):

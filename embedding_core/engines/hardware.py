@@ -1,0 +1,31 @@
+"""TensorFlow's own classes on a real TPU, given copies of the caller's configurations, checked first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.engines.configs import copied_configs, refuse_ignored
+from embedding_core.translate import model_of
+
+__all__ = ["HardwareTPUEmbedding", "HardwareTPUEmbeddingV2"]
+
+
+class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):
+    """TensorFlow's own class on a real TPU (V1), given copies of the caller's configurations."""
+
+    def __init__(self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False):
+        model_of(feature_config, optimizer, needs_optimizer=True)  # refuses what TensorFlow would silently accept
+        super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)
+
+
+class HardwareTPUEmbeddingV2(tf.tpu.experimental.embedding.TPUEmbeddingV2):
+    """TensorFlow's own class on a real TPU with SparseCores (V2), with the methods that it has there.
+
+    Hyperparameters that TensorFlow would silently ignore are refused by name.
+    """
+
+    def __init__(self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False):
+        refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=True), "V2")
+        super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)

@@ -1,0 +1,61 @@
+"""Hyperparameters: out of range, of another kind, or without effect, they are refused by name."""
+
+import math
+
+import pytest
+
+from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import optimizer_from_json, optimizer_names, optimizer_to_json
+
+OUT_OF_RANGE = [
+    (SGD, {"learning_rate": -0.1}, "learning_rate"),
+    (SGD, {"learning_rate": math.nan}, "learning_rate"),
+    (SGD, {"learning_rate": "0.1"}, "learning_rate"),
+    (SGD, {"clip_weight_min": 1.0, "clip_weight_max": 0.0}, "clip_weight_min"),
+    (SGD, {"clip_weight_max": math.nan}, "clip_weight_max"),
+    (SGD, {"weight_decay_factor": -1.0}, "weight_decay_factor"),
+    (SGD, {"weight_decay_factor": "0.1"}, "weight_decay_factor"),
+    (SGD, {"multiply_weight_decay_factor_by_learning_rate": True}, "multiply_weight_decay_factor_by_learning_rate"),
+    (SGD, {"clipvalue": -1.0}, "clipvalue"),
+    (SGD, {"clipvalue": (1.0, -1.0)}, "clipvalue"),
+    (SGD, {"clipvalue": (1.0,)}, "clipvalue"),
+    (SGD, {"clipvalue": 1.0, "use_gradient_accumulation": False}, "use_gradient_accumulation"),
+    (SGD, {"use_gradient_accumulation": "no"}, "use_gradient_accumulation"),
+    (Adagrad, {"initial_accumulator_value": 0.0}, "initial_accumulator_value"),
+    (AdagradMomentum, {"momentum": -0.1}, "momentum"),
+    (AdagradMomentum, {"exponent": 0.0}, "exponent"),
+    (AdagradMomentum, {"beta2": 1.1}, "beta2"),
+    (AdagradMomentum, {"epsilon": 0.0}, "epsilon"),
+    (AdagradMomentum, {"use_nesterov": None}, "use_nesterov"),
+    (Adam, {"beta_1": 1.0}, "beta_1"),
+    (Adam, {"beta_2": -0.1}, "beta_2"),
+    (Adam, {"epsilon": 0.0}, "epsilon"),
+    (Adam, {"lazy_adam": False, "use_gradient_accumulation": False}, "use_gradient_accumulation"),
+    (FTRL, {"learning_rate_power": 0.5}, "learning_rate_power"),
+    (FTRL, {"l1_regularization_strength": -1.0}, "l1_regularization_strength"),
+    (FTRL, {"l2_regularization_strength": math.inf}, "l2_regularization_strength"),
+    (FTRL, {"beta": -1.0}, "beta"),
+    (FTRL, {"initial_accumulator_value": 0.0}, "initial_accumulator_value"),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "fields", "name"), OUT_OF_RANGE)
+def test_hyperparameter_out_of_range_is_refused_by_name(optimizer, fields, name):
+    with pytest.raises(ConfigError, match=f"`{name}` of {optimizer.__name__} is .*: it must be"):
+        optimizer(**fields)
+
+
+@pytest.mark.parametrize("name", optimizer_names())
+def test_defaults_survive_json(name):
+    optimizer = optimizer_from_json(name)
+    assert optimizer_from_json(optimizer_to_json(optimizer)) == optimizer
+
+
+def test_zero_accumulator_may_be_allowed():
+    assert FTRL(initial_accumulator_value=0.0, allow_zero_accumulator=True).slots[0].initial == 0.0
+
+
+def test_clip_value_of_one_number_is_symmetric():
+    assert SGD(clipvalue=0.5).gradient_bounds == (-0.5, 0.5)
+    assert SGD(clipvalue=[None, 1.0]).gradient_bounds == (None, 1.0)
