@@ -1,7 +1,9 @@
-"""The command line: `tfx-embeddings run | validate | lineage`. Heavy imports wait for the command that needs them."""
+"""The command line: `tfx-embeddings run | validate | compile | lineage`. Heavy imports wait until they are needed."""
 
 from __future__ import annotations
 
+import enum
+import importlib.util
 import sys
 import traceback
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from embedding_core.errors import ConfigError
 from pipelines.expected_errors import expected_message
 from pipelines.quiet import load_tensorflow, silence
 
@@ -23,6 +26,14 @@ app = typer.Typer(
 )
 
 NOTHING_PUSHED = 3
+
+
+class Target(str, enum.Enum):
+    """What `compile` writes for."""
+
+    vertex = "vertex"
+    kubeflow = "kubeflow"
+
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline.", show_default=False)]
 Override = Annotated[
@@ -64,6 +75,27 @@ def validate(config: Config, overrides: Override = None, debug: Debug = False) -
 
     checked = load_config(config, overrides or ())
     typer.echo(yaml.safe_dump(checked.to_mapping(), sort_keys=False), nl=False)
+
+
+@app.command(name="compile")
+def compile_(
+    config: Config,
+    target: Annotated[Target, typer.Option(help="Vertex AI Pipelines, or open-source Kubeflow Pipelines v2.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The YAML file to write.")],
+    overrides: Override = None,
+    debug: Debug = False,
+) -> None:
+    """Compile the pipeline that CONFIG describes for a cluster; the section `kubeflow` says for which."""
+    from pipelines.config import load_config
+
+    checked = load_config(config, overrides or ())
+    if importlib.util.find_spec("kfp") is None:
+        raise ConfigError("`compile` needs the package kfp: install tfx-embeddings[kubeflow].")
+    load_tensorflow()
+    from pipelines.compile_kubeflow import compile_pipeline, save_documents
+
+    save_documents(compile_pipeline(checked, target.value), out)
+    typer.echo(f"wrote {out}")
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -16,6 +16,7 @@ __all__ = [
     "data_format",
     "example_settings",
     "input_location",
+    "planned_topology",
     "table_overrides",
     "trainer_config",
     "training_config",
@@ -68,6 +69,12 @@ def table_overrides(config: PipelineConfig) -> dict[str, dict[str, Any]]:
             **{key: value for key, value in said.items() if value is not None},
         }
     return tables
+
+
+def planned_topology(config: PipelineConfig) -> str | None:
+    """`topology` of TableConfigGen: the slice whose memory the tables must fit in; hosts x cores alone have none."""
+    topology = config.training.topology
+    return None if topology is None or "x" in topology else topology
 
 
 def transform_config(config: PipelineConfig) -> dict[str, Any]:

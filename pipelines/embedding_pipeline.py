@@ -13,7 +13,6 @@ brings in, which is the same on every orchestrator.
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 from tfx import types
@@ -32,42 +31,50 @@ from components import (
 )
 from pipelines import component_inputs
 from pipelines.config import PipelineConfig
-from pipelines.earlier import EarlierRun, metadata_path
+from pipelines.earlier import EarlierRun
 from pipelines.evaluation import eval_config
 from pipelines.fingerprint import code_fingerprint, preprocessing_fingerprint
+from pipelines.place import Place, local_place
 
 __all__ = ["create_pipeline"]
 
 
-def create_pipeline(config: PipelineConfig, *, earlier: EarlierRun | None = None, republish: str | None = None) -> Any:
+def create_pipeline(
+    config: PipelineConfig,
+    *,
+    earlier: EarlierRun | None = None,
+    republish: str | None = None,
+    place: Place | None = None,
+) -> Any:
     """Build the pipeline that the configuration describes.
 
     Args:
       config: the configuration.
       earlier: what is taken over from an earlier run.
       republish: see `EmbeddingPusher`.
+      place: where it runs; None is this machine.
 
     Returns:
-      A `tfx.dsl.Pipeline` with sqlite metadata in the work_dir, for a local run; nothing is run or written yet.
+      A `tfx.dsl.Pipeline`; nothing is run or written yet.
     """
+    place = place or local_place(config)
     return tfx.dsl.Pipeline(
-        pipeline_name=config.name,
-        pipeline_root=os.path.join(config.work_dir, "artifacts"),
-        components=_nodes(config, earlier or EarlierRun(), republish),
+        pipeline_name=place.name,
+        pipeline_root=place.root,
+        components=_nodes(config, earlier or EarlierRun(), republish, place),
         enable_cache=True,
-        metadata_connection_config=tfx.orchestration.metadata.sqlite_metadata_connection_config(metadata_path(config)),
-        # In the process: Beam's default would first look for a runner on the network.
-        beam_pipeline_args=["--runner=DirectRunner", "--direct_running_mode=in_memory"],
+        metadata_connection_config=place.metadata,
+        beam_pipeline_args=list(place.beam_args),
     )
 
 
-def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None) -> list[BaseNode]:
-    base, pattern = component_inputs.input_location(config)
+def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, place: Place) -> list[BaseNode]:
     example_gen = ExampleGen(
-        input_base=base,
-        pattern=pattern,
+        input_base=place.input_base,
+        pattern=component_inputs.input_location(config)[1],
         data_format=component_inputs.data_format(config),
         settings=json.dumps(component_inputs.example_settings(config)),
+        spans=place.spans,
     )
     examples = example_gen.outputs["examples"]
     statistics_gen = tfx.components.StatisticsGen(examples=examples)
@@ -93,23 +100,25 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None) -
         vocabularies=vocabulary_gen.outputs["vocabularies"],
         features=features,
         tables=json.dumps(component_inputs.table_overrides(config)),
+        topology=component_inputs.planned_topology(config),
     )
     inputs = {
         "vocabularies": vocabulary_gen.outputs["vocabularies"],
         "table_configs": table_config_gen.outputs["table_configs"],
     }
     warm_start = _warm_start(earlier, inputs)
-    trainer = EmbeddingTrainer(
+    trainer = _trainer_class(place)(
         examples=examples,
         transform_graph=transform.outputs["transform_graph"],
         schema=schema,
         model=config.model.module,
-        custom_config=json.dumps(component_inputs.trainer_config(config)),
+        custom_config=json.dumps({**component_inputs.trainer_config(config), **(place.vertex_job or {})}),
         code_fingerprint=code_fingerprint(config),
-        resume_dir=os.path.join(config.work_dir, "resume"),
+        resume_dir=place.resume_dir,
+        training_steps=place.training_steps,
         **({"warm_start": warm_start[-1].outputs["embedding_checkpoint"]} if warm_start else {}),
         **inputs,
-    )
+    ).with_id("EmbeddingTrainer")
     retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], **inputs)
     baseline = _baseline(earlier)
     evaluator = tfx.components.Evaluator(
@@ -125,7 +134,7 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None) -
         model_run=trainer.outputs["model_run"],
         transform_graph=transform.outputs["transform_graph"],
         model_blessing=evaluator.outputs["blessing"],
-        push_destination=config.push_destination,
+        push_destination=place.push_destination,
         tolerance=config.push.tolerance,
         keep_last=config.push.keep_last,
         republish=republish,
@@ -133,6 +142,14 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None) -
     )
     before = [example_gen, statistics_gen, schema_gen, validator, transform, vocabulary_gen, table_config_gen]
     return [*before, *warm_start, trainer, retriever, *baseline, evaluator, pusher]
+
+
+def _trainer_class(place: Place) -> Any:
+    if place.vertex_job is None:
+        return EmbeddingTrainer
+    from components.trainer.vertex import VertexEmbeddingTrainer  # it loads Google's clients
+
+    return VertexEmbeddingTrainer
 
 
 def _after_transform(config: PipelineConfig) -> bool:

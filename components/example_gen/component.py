@@ -26,7 +26,7 @@ from tfx.types.standard_component_specs import (
 
 from components.compat import FileBasedExampleGen
 from components.example_gen.driver import Driver
-from components.example_gen.executor import DATA_FORMAT_KEY, SETTINGS_KEY, Executor
+from components.example_gen.executor import DATA_FORMAT_KEY, SETTINGS_KEY, SPANS_KEY, Executor
 from components.example_gen.files import without_spans
 from components.example_gen.ingest import READERS
 from components.example_gen.settings import Settings
@@ -45,6 +45,7 @@ class ExampleGenSpec(FileBasedExampleGenSpec):
         **{key: given for key, given in FileBasedExampleGenSpec.PARAMETERS.items() if key != CUSTOM_CONFIG_KEY},
         DATA_FORMAT_KEY: ExecutionParameter(type=str),
         SETTINGS_KEY: ExecutionParameter(type=str),
+        SPANS_KEY: ExecutionParameter(type=str, optional=True),
         CODE_FINGERPRINT_KEY: ExecutionParameter(type=str),
     }
 
@@ -72,6 +73,7 @@ class ExampleGen(FileBasedExampleGen):
         data_format: str,
         settings: str,
         range_config: range_config_pb2.RangeConfig | None = None,
+        spans: str | None = None,
     ) -> None:
         """Construct an ExampleGen.
 
@@ -83,6 +85,7 @@ class ExampleGen(FileBasedExampleGen):
           data_format: "csv", "tfrecord" or "parquet".
           settings: JSON of the columns, row filters and split, see `components.example_gen.settings.Settings`.
           range_config: which span TFX is to choose.
+          spans: "<first>/<last>" in place of the bounds in the settings, either side empty for none; "" keeps those.
 
         Raises:
           ConfigError: the format is none of these, the pattern has `**`, or the settings break a rule.
@@ -104,6 +107,7 @@ class ExampleGen(FileBasedExampleGen):
                 OUTPUT_FILE_FORMAT_KEY: example_gen_pb2.FORMAT_TFRECORDS_GZIP,
                 DATA_FORMAT_KEY: data_format,
                 SETTINGS_KEY: settings,
+                SPANS_KEY: spans,
                 CODE_FINGERPRINT_KEY: _code_fingerprint(),
                 EXAMPLES_KEY: types.Channel(type=standard_artifacts.Examples),
             }

@@ -13,9 +13,8 @@ from tfx.proto import example_gen_pb2
 from tfx.types import standard_component_specs
 
 from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver
-from components.example_gen.executor import DATA_FORMAT_KEY, SETTINGS_KEY
+from components.example_gen.executor import DATA_FORMAT_KEY, settings_of
 from components.example_gen.files import find_files
-from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
 
 __all__ = ["Driver"]
@@ -43,7 +42,7 @@ class Driver(FileBasedDriver):
             resolved[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
         )
         digest = hashlib.sha256()
-        settings = Settings.from_json(exec_properties[SETTINGS_KEY])
+        settings = settings_of(exec_properties)
         for path in find_files(input_base, config.splits[0].pattern, exec_properties[DATA_FORMAT_KEY], settings).files:
             size, changed = _size_and_time(path)
             digest.update(f"{posixpath.relpath(path, input_base)}\0{size}\0{changed}\n".encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -25,10 +25,11 @@ from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 
-__all__ = ["DATA_FORMAT_KEY", "INGEST_FACT", "SETTINGS_KEY", "Executor"]
+__all__ = ["DATA_FORMAT_KEY", "INGEST_FACT", "SETTINGS_KEY", "SPANS_KEY", "Executor", "settings_of"]
 
 DATA_FORMAT_KEY = "data_format"
 SETTINGS_KEY = "settings"
+SPANS_KEY = "spans"
 INGEST_FACT = "ingest"
 
 
@@ -47,7 +48,7 @@ class Executor(BaseBeamExecutor):
           input_dict: nothing.
           output_dict: `examples`, one `Examples` artifact.
           exec_properties: `input_base`, `input_config` (the pattern, its span filled in by the driver),
-            `data_format` and `settings` (JSON, see `Settings`).
+            `data_format`, `settings` (JSON, see `Settings`) and perhaps `spans`.
 
         Raises:
           ConfigError: the settings break a rule.
@@ -55,7 +56,7 @@ class Executor(BaseBeamExecutor):
         """
         self._log_startup(input_dict, output_dict, exec_properties)
         examples = artifact_utils.get_single_instance(output_dict[standard_component_specs.EXAMPLES_KEY])
-        settings = Settings.from_json(exec_properties[SETTINGS_KEY])
+        settings = settings_of(exec_properties)
         input_base, pattern = exec_properties[standard_component_specs.INPUT_BASE_KEY], _pattern(exec_properties)
         found = find_files(input_base, pattern, exec_properties[DATA_FORMAT_KEY], settings)
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
@@ -77,6 +78,31 @@ class Executor(BaseBeamExecutor):
         for number in range(len(groups)):
             total.add(_result(staging, number))
         return total
+
+
+def settings_of(exec_properties: Mapping[str, Any]) -> Settings:
+    """The settings, with the bounds of the spans that were given beside them.
+
+    Raises:
+      ConfigError: they break a rule, or bounds are given and the pattern has no placeholders.
+    """
+    text, spans = exec_properties[SETTINGS_KEY], exec_properties.get(SPANS_KEY)
+    if not spans:
+        return Settings.from_json(text)
+    data = json.loads(text)
+    first, slash, last = spans.partition("/")
+    if not slash or data.get("spans") is None:
+        rule = "it must be <first>/<last>" if not slash else "the pattern of the data has no placeholders of spans"
+        raise ConfigError(
+            f"`{SPANS_KEY}` is {spans!r}: {rule}; write such as 2011-10-01/2011-10-31, or leave it empty."
+        )
+    data["spans"] = {"pattern": data["spans"]["pattern"], **_bounds(first=first, last=last)}
+    return Settings.from_json(json.dumps(data))
+
+
+def _bounds(**given: str) -> dict[str, Any]:
+    """The bounds that are given: numbers of {SPAN} as numbers."""
+    return {name: int(text) if text.isdigit() else text for name, text in given.items() if text}
 
 
 class _Ingest(beam.DoFn):

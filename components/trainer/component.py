@@ -24,6 +24,7 @@ from components.trainer.executor import (
     SCHEMA_KEY,
     TABLE_CONFIGS_KEY,
     TRAIN_ARGS_KEY,
+    TRAINING_STEPS_KEY,
     TRANSFORM_GRAPH_KEY,
     VOCABULARIES_KEY,
     WARM_START_KEY,
@@ -44,6 +45,7 @@ class EmbeddingTrainerSpec(ComponentSpec):
         MODEL_MODULE_KEY: ExecutionParameter(type=str),
         CODE_FINGERPRINT_KEY: ExecutionParameter(type=str, optional=True),
         RESUME_DIR_KEY: ExecutionParameter(type=str, optional=True),
+        TRAINING_STEPS_KEY: ExecutionParameter(type=int, optional=True),
     }
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {
         EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
@@ -85,6 +87,7 @@ class EmbeddingTrainer(base_component.BaseComponent):
         run_fn: str = "components.trainer.run.run_fn",
         code_fingerprint: str | None = None,
         resume_dir: str | None = None,
+        training_steps: int | None = None,
     ) -> None:
         """Construct an EmbeddingTrainer.
 
@@ -104,6 +107,7 @@ class EmbeddingTrainer(base_component.BaseComponent):
           code_fingerprint: digest of the code that runs, so that the cache sees a change of it.
           resume_dir: folder that keeps checkpoints while training, outside of what a failed run loses; each
             run has its own folder in there, and removes it when it is done.
+          training_steps: instead of the steps or epochs of `custom_config`, where above 0.
         """
         spec = EmbeddingTrainerSpec(
             **{
@@ -120,6 +124,7 @@ class EmbeddingTrainer(base_component.BaseComponent):
                 MODEL_MODULE_KEY: model,
                 CODE_FINGERPRINT_KEY: code_fingerprint,
                 RESUME_DIR_KEY: resume_dir,
+                TRAINING_STEPS_KEY: training_steps,
                 MODEL_KEY: types.Channel(type=standard_artifacts.Model),
                 MODEL_RUN_KEY: types.Channel(type=standard_artifacts.ModelRun),
             }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from tfx import types
@@ -15,7 +16,7 @@ from tfx.types import artifact_utils
 from embedding_core.training.history import History
 from embedding_core.training.runs import RunDescription
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "put_facts"]
 
 EXAMPLES_KEY = "examples"
 VOCABULARIES_KEY = "vocabularies"
@@ -30,6 +31,9 @@ CUSTOM_CONFIG_KEY = "custom_config"
 MODEL_MODULE_KEY = "model_module"
 CODE_FINGERPRINT_KEY = "code_fingerprint"
 RESUME_DIR_KEY = "resume_dir"
+TRAINING_STEPS_KEY = "training_steps"
+VERTEX_PREFIX = "ai_platform_"
+"""Keys of `custom_config` that are for the job that the trainer runs in, and not for the trainer."""
 MODEL_KEY = "model"
 MODEL_RUN_KEY = "model_run"
 
@@ -51,7 +55,13 @@ class Executor(trainer_executor.GenericExecutor):
             if input_dict.get(key)
         }
         parameters = {key: exec_properties.get(key) for key in (MODEL_MODULE_KEY, CODE_FINGERPRINT_KEY, RESUME_DIR_KEY)}
-        arguments.custom_config = {**(arguments.custom_config or {}), **folders, **parameters}
+        given = {
+            key: value for key, value in (arguments.custom_config or {}).items() if not key.startswith(VERTEX_PREFIX)
+        }
+        steps = int(exec_properties.get(TRAINING_STEPS_KEY) or 0)
+        if steps > 0:
+            given["training"] = {**given["training"], "steps": steps, "epochs": None}
+        arguments.custom_config = {**given, **folders, **parameters}
         return arguments
 
     def Do(  # noqa: N802
@@ -74,11 +84,15 @@ class Executor(trainer_executor.GenericExecutor):
         for key in (MODEL_KEY, MODEL_RUN_KEY):
             fileio.makedirs(artifact_utils.get_single_uri(output_dict[key]))
         super().Do(input_dict, output_dict, exec_properties)
-        facts = _facts(artifact_utils.get_single_uri(output_dict[MODEL_RUN_KEY]))
-        for key in (MODEL_KEY, MODEL_RUN_KEY):
-            artifact = artifact_utils.get_single_instance(output_dict[key])
-            for name, value in facts.items():
-                artifact.set_string_custom_property(name, json.dumps(value, sort_keys=True))
+        put_facts([artifact_utils.get_single_instance(output_dict[key]) for key in (MODEL_KEY, MODEL_RUN_KEY)])
+
+
+def put_facts(outputs: Sequence[types.Artifact]) -> None:
+    """Record on the outputs what lineage and report say of a training; the ModelRun is the last of them."""
+    facts = _facts(outputs[-1].uri)
+    for artifact in outputs:
+        for name, value in facts.items():
+            artifact.set_string_custom_property(name, json.dumps(value, sort_keys=True))
 
 
 def _facts(run_folder: str) -> dict[str, Any]:

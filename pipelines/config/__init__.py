@@ -7,6 +7,7 @@ every default written out. Importing this loads neither TensorFlow nor TFX.
 from pipelines.config.data import Data, Label, RowFilter, Spans, SplitByColumn, SplitByHash, SplitByTime
 from pipelines.config.features import Categorical, Dense, Features, Initializer, TableOverrides, VocabularyLimits
 from pipelines.config.files import data_files
+from pipelines.config.kubeflow import Kubeflow, Resources
 from pipelines.config.loading import config_from_mapping, load_config
 from pipelines.config.model import (
     DenseOptimizer,
@@ -29,11 +30,13 @@ __all__ = [
     "Evaluation",
     "Features",
     "Initializer",
+    "Kubeflow",
     "Label",
     "Model",
     "Negatives",
     "PipelineConfig",
     "Push",
+    "Resources",
     "RowFilter",
     "Spans",
     "SplitByColumn",

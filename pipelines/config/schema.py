@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitByHash, Text
 from pipelines.config.features import Count, Features, Name, TableOverrides, VocabularyLimits
+from pipelines.config.kubeflow import Kubeflow
 from pipelines.config.model import Evaluation, Model, Push, Training
 from pipelines.config.reading import Rule, key_of
 
@@ -41,6 +42,7 @@ class PipelineConfig:
       evaluation: how it is judged.
       warm_start: null, "latest" (this pipeline's last checkpoint), or the URI of an EmbeddingCheckpoint.
       push: where it goes.
+      kubeflow: how it runs on Kubeflow Pipelines or Vertex AI; null where it is not compiled for them.
       work_dir: folder of everything that the pipeline writes, its metadata too; null is `runs/<name>` beside the file.
       python_path: folder put last on `sys.path` for your dotted names; null is the file's folder.
     """
@@ -63,6 +65,7 @@ class PipelineConfig:
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     warm_start: Text | None = None
     push: Push = dataclasses.field(default_factory=Push)
+    kubeflow: Kubeflow | None = None
     work_dir: Text
     python_path: Text
 
