@@ -1,0 +1,304 @@
+"""Campaigns against a process that saves: kills at every call, at random moments, and a disk that is full.
+
+``python -m tests.faults.saving <campaign> <trials> <seed> <folder>`` with `interpose.c` preloaded prints one line of
+JSON. TensorFlow is imported once; every trial is a fork of a process that has not run any operation yet.
+"""
+
+import ctypes
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from embedding_core.checkpoint import BundleReader, CheckpointSeries, TrainingState, retrieve, verify
+from embedding_core.checkpoint.atomic import sweep
+from embedding_core.checkpoint.state import table_variables
+from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.engines import HostEngine
+from embedding_core.errors import CheckpointError
+from embedding_core.optimizers import Adagrad, Adam
+from embedding_core.vocabulary import Vocabulary
+
+COUNT, KILL, FULL = 1, 2, 3  # of interpose.c
+KEPT = 2
+LIBC = ctypes.CDLL(None)
+
+
+def arm(mode: int, n: int = 0) -> None:
+    LIBC.interpose_arm(mode, n)
+
+
+def disarm() -> list[str]:
+    LIBC.interpose_disarm.restype = ctypes.c_char_p
+    return LIBC.interpose_disarm().decode().splitlines()
+
+
+class Job:
+    """A process' life: it starts, restores the newest state, checks it, and saves later ones.
+
+    The tables of step s hold s plus their row number, so that every state can be told from every other.
+    """
+
+    def __init__(self, folder: str, rows: int) -> None:
+        tokens = pa.array([b"%d" % row for row in range(rows - 1)], pa.large_binary())
+        counts = np.ones(rows - 1, np.int64)
+        self.vocabulary = Vocabulary(name="item", tokens=tokens, counts=counts, total_count=rows - 1, distinct=rows - 1)
+        tables = (
+            TableConfig(name="item", vocabulary_size=rows, dim=8, optimizer=Adam(), vocabulary="item", oov_rows=1),
+            TableConfig(name="raw", vocabulary_size=7, dim=3, optimizer=Adagrad()),
+        )
+        features = tuple(FeatureConfig(name=table.name, table=table.name) for table in tables)
+        self.config = EmbeddingConfig(tables=tables, features=features)
+        engine = HostEngine(self.config)
+        self.variables = table_variables(engine)
+        self.step = tf.Variable(0, dtype=tf.int64)
+        self.state = TrainingState(engine, {"step": self.step}, slice_bytes=1 << 20)
+        self.artifacts = os.path.join(folder, "artifacts")
+        self.series = CheckpointSeries(os.path.join(folder, "series"))
+        sweep(self.artifacts)
+
+    def expected(self, step: int) -> dict[str, np.ndarray]:
+        shapes = {key: tuple(variable.shape) for key, variable in self.variables.items()}
+        return {key: np.full(shape, step, np.float32) + np.arange(shape[0])[:, None] for key, shape in shapes.items()}
+
+    def restore(self) -> int:
+        """Restore; returns the step, 0 for a cold start.
+
+        Raises:
+          AssertionError: what was restored is no state that was saved, or files are there that should not be.
+        """
+        found = self.series.restore(lambda checkpoint: self.state.restore(checkpoint.prefix))
+        step = int(self.step.numpy())
+        assert step == (0 if found is None else found.step)
+        if found is not None:
+            for key, rows in self.expected(step).items():
+                np.testing.assert_array_equal(self.variables[key].numpy(), rows)
+        for artifact in os.listdir(self.artifacts) if os.path.isdir(self.artifacts) else []:
+            self.check_artifact(os.path.join(self.artifacts, artifact))
+        return step
+
+    def check_artifact(self, folder: str) -> None:
+        manifest = verify(folder)
+        reader = BundleReader(os.path.join(folder, "tables"))
+        for key, expected in self.expected(manifest.step).items():
+            np.testing.assert_array_equal(np.concatenate([rows for _, rows in reader.slices(key)]), expected)
+
+    def orphan_bytes(self) -> int:
+        """Bytes of files that belong to no checkpoint."""
+        good = [self.series.path(step) for step in self.series.steps()[:KEPT]]
+        total = 0
+        for root in (self.series.folder, self.artifacts):
+            for parent, _, names in os.walk(root):
+                mine = root == self.artifacts and "/." not in parent[len(root) :]
+                if not mine and not any(parent.startswith(path) for path in good):
+                    total += sum(os.path.getsize(os.path.join(parent, name)) for name in names)
+        return total
+
+    def advance(self, step: int) -> None:
+        """The state of a later step."""
+        self.step.assign(step)
+        for key, rows in self.expected(step).items():
+            self.variables[key].assign(rows)
+
+    def save(self) -> None:
+        step = int(self.step.numpy())
+        self.series.save(step, self.state.write, files={"history.json": "{}"})
+        self.series.keep(self.series.steps()[:KEPT])
+
+    def retrieve(self) -> None:
+        """Publish the newest state as an embedding checkpoint, as the pipeline does."""
+        step = int(self.step.numpy())
+        prefix = os.path.join(self.series.path(step), f"ckpt-{step}")
+        destination = os.path.join(self.artifacts, str(step))
+        retrieve(prefix, self.config, destination, vocabularies={"item": self.vocabulary}, slice_bytes=1 << 20)
+
+
+def forked(task) -> tuple[int, list[list]]:
+    """Run `task(tell)` in a fork; returns its exit status and what it told."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        status = 1
+        try:
+            task(lambda *words: os.write(writer, (json.dumps(words) + "\n").encode()))
+            status = 0
+        except BaseException as error:
+            os.write(writer, (json.dumps(["failed", f"{type(error).__name__}: {error}"]) + "\n").encode())
+        os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader) as lines:
+        told = [json.loads(line) for line in lines]
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), told
+
+
+def _bytes_of_dead_writers(folder: str) -> int:
+    files = [os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names if ".tmp-" in parent]
+    return sum(os.path.getsize(path) for path in files)
+
+
+class Ledger:
+    """What the trials of a campaign came to."""
+
+    def __init__(self, campaign: str, seed: int) -> None:
+        self.figures = {"campaign": campaign, "seed": seed, "trials": 0, "killed": 0, "lost": 0, "failed_restarts": 0}
+        self.figures |= {"swept_bytes": 0, "orphan_bytes": 0, "errors": []}
+        self.acknowledged = 0
+
+    def add(self, status: int, told: list[list]) -> None:
+        said = {words[0]: words[1] for words in told}
+        self.figures["trials"] += 1
+        self.figures["killed"] += status == -signal.SIGKILL
+        if "failed" in said or "restored" not in said:
+            self.figures["failed_restarts"] += 1
+            self.figures["errors"].append(said.get("failed", f"exit status {status}"))
+            return
+        self.figures["lost"] += said["restored"] < self.acknowledged
+        self.figures["swept_bytes"] += said["left"]
+        self.figures["orphan_bytes"] += said["orphans"]
+        self.acknowledged = max([said["restored"], *(words[1] for words in told if words[0] == "saved")])
+
+
+def start(folder: str, rows: int, tell) -> Job:
+    tell("left", _bytes_of_dead_writers(folder))
+    job = Job(folder, rows)
+    tell("restored", job.restore())
+    tell("orphans", job.orphan_bytes())
+    job.advance(int(job.step.numpy()) + 1)
+    return job
+
+
+def kill_at_every_call(trials: int, seed: int, folder: str) -> dict:
+    """A kill at call 1, 2, 3, ... of a save and a retrieval; with fewer trials, at calls spread over all kinds."""
+
+    def count(tell):
+        job = start(os.path.join(folder, "count"), 200, tell)
+        job.save()
+        job.advance(2)
+        job.save()
+        job.advance(3)
+        arm(COUNT)
+        job.save()
+        job.retrieve()
+        tell("calls", disarm())
+
+    _, told = forked(count)
+    calls = dict(told)["calls"]
+    kinds = sorted({line.split()[0] for line in calls})
+    points = range(1, len(calls) + 1) if trials >= len(calls) else _spread(calls, trials, seed)
+    ledger = Ledger("kill at every call of a save", seed)
+    for point in [*points, 0, 0]:  # at the end a life that no kill ends, and one more that restarts after it
+
+        def live(tell, point=point):
+            job = start(os.path.join(folder, "kills"), 200, tell)
+            if point:
+                arm(KILL, point)
+            job.save()
+            disarm() if not point else None
+            tell("saved", int(job.step.numpy()))
+            job.retrieve()
+
+        ledger.add(*forked(live))
+    return {**ledger.figures, "calls": len(calls), "kinds": kinds}
+
+
+def _spread(calls: list[str], trials: int, seed: int) -> list[int]:
+    """Calls of every kind, the rarest kinds whole."""
+    random_ = random.Random(seed)
+    by_kind: dict[str, list[int]] = {}
+    for number, line in enumerate(calls, start=1):
+        by_kind.setdefault(line.split()[0], []).append(number)
+    chosen: list[int] = []
+    for left, numbers in enumerate(sorted(by_kind.values(), key=len)):
+        share = (trials - len(chosen)) // (len(by_kind) - left)
+        chosen += random_.sample(numbers, min(share, len(numbers)))
+    return sorted(chosen)
+
+
+def kill_at_random(trials: int, seed: int, folder: str) -> dict:
+    """A kill at a random moment of a process that saves all the time."""
+    random_ = random.Random(seed)
+    ledger = Ledger("kill at a random moment", seed)
+    for _ in range(trials):
+        delay = random_.uniform(0, 0.3)
+
+        def live(tell, delay=delay):
+            job = start(folder, 40_000, tell)
+            killer = os.fork()
+            if killer == 0:
+                time.sleep(delay)
+                os.kill(os.getppid(), signal.SIGKILL)
+                os._exit(0)
+            for _ in range(10_000):
+                job.save()
+                tell("saved", int(job.step.numpy()))
+                if job.step.numpy() % 3 == 0:
+                    job.retrieve()
+                    shutil.rmtree(os.path.join(job.artifacts, str(int(job.step.numpy()))))
+                job.advance(int(job.step.numpy()) + 1)
+
+        ledger.add(*forked(live))
+    _, told = forked(lambda tell: start(folder, 40_000, tell))
+    ledger.add(0, told)
+    return ledger.figures
+
+
+def full_disk(trials: int, seed: int, folder: str) -> dict:
+    """A disk that is full from the n-th write of a save on, for every n: a clean error, and the last state restores."""
+
+    def count(tell):
+        job = start(os.path.join(folder, "count"), 200, tell)
+        job.save()
+        job.advance(2)
+        arm(COUNT)
+        job.save()
+        job.retrieve()
+        tell("writes", sum("write" in line.split()[0] for line in disarm()))
+
+    _, told = forked(count)
+    writes = dict(told)["writes"]
+    points = (
+        range(1, writes + 1) if trials >= writes else sorted(random.Random(seed).sample(range(1, writes + 1), trials))
+    )
+    ledger = Ledger("disk full at every write of a save", seed)
+    unclean = []
+    for point in points:
+
+        def live(tell, point=point):
+            job = start(os.path.join(folder, "full"), 200, tell)
+            arm(FULL, point)
+            error = None
+            try:
+                job.save()
+                tell("saved", int(job.step.numpy()))
+                job.retrieve()
+            except CheckpointError as raised:
+                error = f"CheckpointError: {raised}"
+            disarm()
+            tell("raised", error)
+
+        status, told = forked(live)
+        ledger.add(status, told)
+        if not dict(told).get("raised"):
+            unclean.append(point)
+    ledger.add(*forked(lambda tell: start(os.path.join(folder, "full"), 200, tell) and None))
+    return {**ledger.figures, "writes": writes, "unclean": unclean}
+
+
+def main(campaign: str, trials: str, seed: str, folder: str) -> None:
+    campaigns = {"calls": kill_at_every_call, "random": kill_at_random, "full": full_disk}
+    sys.stdout.write(json.dumps(campaigns[campaign](int(trials), int(seed), folder)) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

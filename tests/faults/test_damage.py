@@ -1,0 +1,147 @@
+"""Every file of a checkpoint damaged in every way: an error or an older state that is right, never a wrong row."""
+
+import json
+import logging
+import os
+import random
+import shutil
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+from embedding_core.checkpoint import CheckpointSeries, TrainingState, load_checkpoint_into, retrieve, table_variables
+from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.engines import HostEngine
+from embedding_core.errors import CheckpointError
+from embedding_core.optimizers import Adam
+from embedding_core.vocabulary import Vocabulary
+from tests.faults.damaging import KINDS, damage
+
+ROWS = 301
+STEPS = (5, 10)
+CONFIG = EmbeddingConfig(
+    tables=(TableConfig(name="item", vocabulary_size=ROWS, dim=8, optimizer=Adam(), vocabulary="item", oov_rows=1),),
+    features=(FeatureConfig(name="item", table="item"),),
+)
+ITEMS = Vocabulary(
+    name="item",
+    tokens=pa.array([b"token %d" % row for row in range(ROWS - 1)], pa.large_binary()),
+    counts=np.ones(ROWS - 1, np.int64),
+    total_count=ROWS - 1,
+    distinct=ROWS - 1,
+)
+TRAINING_FILES = ("ckpt-{}.data-00000-of-00002", "ckpt-{}.data-00001-of-00002", "ckpt-{}.index")
+TRAINING_FILES += ("checkpoint", "manifest.json", "history.json")
+EMBEDDING_FILES = ("tables.data-00000-of-00001", "tables.index", "manifest.json", "vocabularies/item.txt")
+EMBEDDING_FILES += ("vocabularies/item.counts.npy", "vocabularies/item.json")
+
+
+class Run:
+    """Tables whose rows hold the step, and a series of checkpoints of them."""
+
+    def __init__(self) -> None:
+        engine = HostEngine(CONFIG)
+        self.variables = table_variables(engine)
+        self.step = tf.Variable(0, dtype=tf.int64)
+        self.state = TrainingState(engine, {"step": self.step})
+
+    def set(self, step: int) -> None:
+        self.step.assign(step)
+        for variable in self.variables.values():
+            variable.assign(tf.fill(variable.shape, float(step)))
+
+    def holds(self, step: int) -> bool:
+        rows = all(bool(tf.reduce_all(variable == float(step))) for variable in self.variables.values())
+        return rows and int(self.step.numpy()) == step
+
+
+@pytest.fixture(scope="module")
+def run():
+    return Run()
+
+
+@pytest.fixture(scope="module")
+def good(run, tmp_path_factory):
+    """A series with two states, and an embedding checkpoint of each."""
+    folder = tmp_path_factory.mktemp("good")
+    series = CheckpointSeries(folder / "series")
+    for step in STEPS:
+        run.set(step)
+        series.save(step, run.state.write, files={"history.json": json.dumps({"step": step})})
+        prefix = os.path.join(series.path(step), f"ckpt-{step}")
+        retrieve(prefix, CONFIG, folder / f"embedding-{step}", vocabularies={"item": ITEMS})
+    return folder
+
+
+def restored(run, folder, caplog) -> str:
+    """What a restart makes of a damaged series."""
+    run.set(0)
+    caplog.clear()
+    try:
+        found = CheckpointSeries(folder / "series").restore(lambda checkpoint: run.state.restore(checkpoint.prefix))
+    except CheckpointError:
+        return "stopped"
+    if found is None:
+        return "SILENT COLD START"
+    if not run.holds(found.step):
+        return "SILENTLY WRONG"
+    if found.step == STEPS[-1]:
+        return "harmless"
+    return "fell back" if "is passed over" in caplog.text else "SILENT FALL-BACK"
+
+
+def loaded(run, folder) -> str:
+    """What a warm start makes of a damaged embedding checkpoint."""
+    run.set(0)
+    try:
+        load_checkpoint_into(folder / "embedding-10", run.variables, CONFIG, vocabulary_digests={"item": ITEMS.digest})
+    except CheckpointError:
+        return "stopped"
+    run.step.assign(10)
+    return "harmless" if run.holds(10) else "SILENTLY WRONG"
+
+
+def outcomes(good, tmp_path, random_, trials, name, paths, restart) -> dict[str, int]:
+    """Damage the file of a name, in the newest checkpoint or in all of them, `trials` times; what came of it."""
+    counts: dict[str, int] = {}
+    for trial in range(trials):
+        folder = tmp_path / "damaged"
+        shutil.copytree(good, folder)
+        kind = KINDS[trial % len(KINDS)]
+        older, newest = (str(folder / path) for path in paths)
+        damage(newest, kind, random_, older)
+        if random_.random() < 0.3 and kind != "swap":
+            damage(older, random_.choice([each for each in KINDS if each != "swap"]), random_, newest)
+        outcome = restart(folder)
+        counts[outcome] = counts.get(outcome, 0) + 1
+        shutil.rmtree(folder)
+    figures = {"campaign": f"damage to {name}", "trials": trials, **dict(sorted(counts.items()))}
+    sys.stdout.write(json.dumps(figures) + "\n")
+    return counts
+
+
+SHORT_AND_LONG = [pytest.param(10, id="short"), pytest.param(500, id="long", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("trials", SHORT_AND_LONG)
+@pytest.mark.parametrize("name", TRAINING_FILES)
+def test_damaged_training_checkpoint_is_never_silent(run, good, tmp_path, caplog, name, trials):
+    caplog.set_level(logging.WARNING)
+    paths = [os.path.join("series", f"step-{step}", name.format(step)) for step in STEPS]
+    counts = outcomes(
+        good, tmp_path, random.Random(trials), trials, name, paths, lambda folder: restored(run, folder, caplog)
+    )
+    assert counts.keys() <= {"stopped", "fell back", "harmless"}
+    assert counts["fell back"] > counts.get("harmless", 0)
+
+
+@pytest.mark.parametrize("trials", SHORT_AND_LONG)
+@pytest.mark.parametrize("name", EMBEDDING_FILES)
+def test_damaged_embedding_checkpoint_is_never_loaded(run, good, tmp_path, name, trials):
+    paths = [os.path.join(f"embedding-{step}", name) for step in STEPS]
+    counts = outcomes(good, tmp_path, random.Random(trials), trials, name, paths, lambda folder: loaded(run, folder))
+    assert counts.keys() <= {"stopped", "harmless"}
+    assert counts["stopped"] > counts.get("harmless", 0)
