@@ -15,7 +15,7 @@ from embedding_core.testing import Samples, build_dense, build_ragged, build_spa
 simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
 
 BATCH = 8
-TOPOLOGIES = [(1, 2), (2, 1), (2, 2), (1, 4), (4, 2)]
+TOPOLOGIES = [(1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (4, 2)]  # each against 1 x 1
 OPTIMIZERS = [
     SGD(learning_rate=0.1, clipvalue=0.5),
     Adagrad(learning_rate=0.1, weight_decay_factor=0.01),
@@ -116,6 +116,7 @@ def test_random_model_is_the_same_on_every_topology(model, topology):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(models(), st.sampled_from(TOPOLOGIES))
 def test_many_random_models_are_the_same_on_every_topology(model, topology):
