@@ -7,7 +7,7 @@ LOCKED := requirements.lock
 # The machine's uv where there is one, else one of our own, in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-.PHONY: help venv lock check format test test-fast contract tf-tests demo online-retail golden kfp-local bench clean
+.PHONY: help venv lock check format test test-fast contract tf-tests demo online-retail golden kfp-local shared-metadata bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,8 +69,12 @@ golden: venv ## write the compiled pipelines that the tests compare with anew
 kfp-local: venv ## compile the demo for both targets and run every task here as the backend would start it
 	$(BIN)/pytest -m slow tests/pipelines/test_kfp_local.py
 
+shared-metadata: venv ## four pipelines on one store, 25 runs each, killed at random
+	$(BIN)/pytest -m slow tests/pipelines/test_shared_metadata.py
+
 bench: venv ## side-by-side measurements against peers
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks
+	$(BIN)/python -m benchmarks.simulated_tpu
 
 clean: ## remove what the targets made, the virtual environment included
 	rm -rf .venv .uv runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -9,9 +9,9 @@ from typing import Any
 
 from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig
-from pipelines.lineage import METADATA_FILE, Node, artifacts_of, newest_artifact, open_store, trace
+from pipelines.lineage import Node, artifacts_of, newest_artifact, open_store, trace
 
-__all__ = ["EarlierRun", "find_earlier", "metadata_path", "served_push"]
+__all__ = ["EarlierRun", "find_earlier", "served_push"]
 
 _LATEST = "latest"
 
@@ -27,11 +27,6 @@ class EarlierRun:
 
     checkpoint: str | None = None
     baseline: str | None = None
-
-
-def metadata_path(config: PipelineConfig) -> str:
-    """Where the pipeline's ML Metadata is kept on a laptop: a sqlite file in the work_dir."""
-    return os.path.join(config.work_dir, METADATA_FILE)
 
 
 def find_earlier(config: PipelineConfig) -> EarlierRun:
@@ -84,9 +79,9 @@ def _model(nodes: Mapping[int, Node]) -> list[int]:
 
 def _latest_checkpoint(config: PipelineConfig) -> str:
     """Of what a finished training left: a loader's output belongs to a run that may never have trained."""
-    if os.path.isfile(metadata_path(config)):
-        store = open_store(metadata_path(config))
-        for found in reversed(artifacts_of(store, "components.EmbeddingCheckpoint")):
+    if os.path.isfile(config.metadata_path):
+        store = open_store(config.metadata_path)
+        for found in reversed(artifacts_of(store, "components.EmbeddingCheckpoint", pipeline=config.name)):
             node = trace(store, found)[found]
             if node.producer is not None and node.producer.node == "CheckpointRetriever":
                 return node.uri
@@ -97,9 +92,9 @@ def _latest_checkpoint(config: PipelineConfig) -> str:
 
 def _latest_pushed_model(config: PipelineConfig) -> str | None:
     """The Model of the newest push; None before the first one, which has nothing to be compared with."""
-    if not os.path.isfile(metadata_path(config)):
+    if not os.path.isfile(config.metadata_path):
         return None
-    store = open_store(metadata_path(config))
-    pushed = newest_artifact(store, "PushedModel", having={"pushed": 1})
+    store = open_store(config.metadata_path)
+    pushed = newest_artifact(store, "PushedModel", having={"pushed": 1}, pipeline=config.name)
     models = [] if pushed is None else [node for node in trace(store, pushed).values() if node.type == "Model"]
     return models[0].uri if models else None

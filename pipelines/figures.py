@@ -13,7 +13,6 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 from pipelines.baselines import Score, compare_with_baselines, inputs_of_run
 from pipelines.config import PipelineConfig
-from pipelines.earlier import metadata_path
 from pipelines.evaluation import missed_thresholds
 from pipelines.lineage import Node, open_store, outputs_of, trace
 from pipelines.report import Report
@@ -32,7 +31,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int)
       runs: what became of each node, the pusher last.
       pushed: id of the PushedModel that stands for what is served.
     """
-    store = open_store(metadata_path(config))
+    store = open_store(config.metadata_path)
     lineage = trace(store, pushed)
     by_type = {node.type: node for node in reversed(lineage.values())}
     vocabularies = load_vocabularies(by_type["components.Vocabularies"].uri)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,7 @@ from rich.tree import Tree
 from embedding_core.errors import DataError
 from pipelines.config import load_config
 
-METADATA_FILE = "metadata.sqlite"  # in the work_dir
-
 __all__ = [
-    "METADATA_FILE",
     "Execution",
     "Node",
     "artifacts_of",
@@ -95,20 +91,40 @@ def open_store(metadata_path: str | Path) -> Any:
     return ml_metadata.MetadataStore(connection)
 
 
-def newest_artifact(store: Any, type_name: str, *, having: Mapping[str, Any] | None = None) -> int | None:
-    """The id of the newest live artifact of that type whose facts include `having`; None where there is none."""
-    return max(artifacts_of(store, type_name, having=having), default=None)
+def newest_artifact(
+    store: Any, type_name: str, *, having: Mapping[str, Any] | None = None, pipeline: str | None = None
+) -> int | None:
+    """The newest of `artifacts_of`; None where there is none."""
+    return max(artifacts_of(store, type_name, having=having, pipeline=pipeline), default=None)
 
 
-def artifacts_of(store: Any, type_name: str, *, having: Mapping[str, Any] | None = None) -> list[int]:
-    """The ids of the live artifacts of that type whose facts include `having`, the oldest first."""
+def artifacts_of(
+    store: Any, type_name: str, *, having: Mapping[str, Any] | None = None, pipeline: str | None = None
+) -> list[int]:
+    """The ids of the live artifacts of that type, the oldest first.
+
+    Args:
+      store: the metadata.
+      type_name: of the artifacts.
+      having: what their facts must include.
+      pipeline: name of the pipeline that they are of; None is any in the store.
+    """
     wanted = having or {}
     return sorted(
         artifact.id
-        for artifact in store.get_artifacts_by_type(type_name)
-        if artifact.state == mlmd.Artifact.LIVE
+        for artifact in _artifacts(store, pipeline)
+        if artifact.type == type_name
+        and artifact.state == mlmd.Artifact.LIVE
         and all(_facts(artifact).get(key) == value for key, value in wanted.items())
     )
+
+
+def _artifacts(store: Any, pipeline: str | None) -> Sequence[Any]:
+    if pipeline is None:
+        every: Sequence[Any] = store.get_artifacts()
+        return every
+    context = store.get_context_by_type_and_name("pipeline", pipeline)
+    return [] if context is None else store.get_artifacts_by_context(context.id)
 
 
 def outputs_of(store: Any, execution_id: int) -> list[int]:
@@ -140,9 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", type=int, help="the pushed version; the newest by default")
     given = parser.parse_args(arguments)
     config = load_config(given.config, given.overrides)
-    store = open_store(os.path.join(config.work_dir, METADATA_FILE))
+    store = open_store(config.metadata_path)
     having = {"pushed": 1} if given.version is None else {"pushed": 1, "pushed_version": given.version}
-    pushed = newest_artifact(store, "PushedModel", having=having)
+    pushed = newest_artifact(store, "PushedModel", having=having, pipeline=config.name)
     if pushed is None:
         what = "no version" if given.version is None else f"no version {given.version!r}"
         raise DataError(f"{what} was pushed by the pipeline in {config.work_dir!r}: look into its serving folder.")

@@ -10,7 +10,6 @@ from tfx import v1 as tfx
 
 from pipelines import component_inputs
 from pipelines.config import PipelineConfig
-from pipelines.earlier import metadata_path
 
 __all__ = ["IN_PROCESS", "Place", "local_place"]
 
@@ -55,5 +54,5 @@ def local_place(config: PipelineConfig) -> Place:
         input_base=component_inputs.input_location(config)[0],
         push_destination=config.push_destination,
         resume_dir=os.path.join(config.work_dir, "resume"),
-        metadata=tfx.orchestration.metadata.sqlite_metadata_connection_config(metadata_path(config)),
+        metadata=tfx.orchestration.metadata.sqlite_metadata_connection_config(config.metadata_path),
     )

@@ -6,14 +6,17 @@ import os
 
 from rich.console import Console
 
+from components import compat
 from pipelines.config import PipelineConfig, data_files
-from pipelines.earlier import EarlierRun, find_earlier, metadata_path, served_push
+from pipelines.earlier import EarlierRun, find_earlier, served_push
 from pipelines.embedding_pipeline import create_pipeline
 from pipelines.figures import collect_report
 from pipelines.lineage import open_store, outputs_of
+from pipelines.place import local_place
 from pipelines.progress import Display
 from pipelines.report import Report, print_report, save_report
 from pipelines.runner import NodeRun, ReportingDagRunner
+from pipelines.upkeep import tidy
 from pipelines.work_dir import held
 
 __all__ = ["run"]
@@ -36,12 +39,20 @@ def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
       Exception: whatever else ended a component.
     """
     data_files(config.data)  # a missing file is an error before anything is written
-    earlier = find_earlier(config)
     with held(config), Display(console) as display:
+        _tidy(config)
+        earlier = find_earlier(config)
         nodes, pushed = _run_until_served(config, earlier, display)
         report = collect_report(config, nodes, pushed)
     print_report(report, save_report(report, os.path.join(config.work_dir, "report")))
     return report
+
+
+def _tidy(config: PipelineConfig) -> None:
+    if os.path.isfile(config.metadata_path):
+        place = local_place(config)
+        with compat.metadata.Metadata(place.metadata) as handle:
+            tidy(handle.store, config.name, place.root)
 
 
 def _run_until_served(config: PipelineConfig, earlier: EarlierRun, display: Display) -> tuple[list[NodeRun], int]:
@@ -51,7 +62,7 @@ def _run_until_served(config: PipelineConfig, earlier: EarlierRun, display: Disp
       What became of the nodes, and the id of the PushedModel that stands for what is served.
     """
     nodes = _run_once(config, earlier, display, None)
-    store = open_store(metadata_path(config))
+    store = open_store(config.metadata_path)
     (pushed,) = outputs_of(store, int(nodes[-1].execution or 0))
     served = served_push(store, pushed, config.push_destination)
     if served is not None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from ml_metadata.proto import metadata_store_pb2
 
 from components import compat
+from pipelines.upkeep import record_content
 
 __all__ = ["Finished", "NodeRun", "ReportingDagRunner"]
 
@@ -93,7 +94,7 @@ class ReportingDagRunner(compat.IrBasedRunner):
         try:
             info = launcher.launch()
             execution = None if info is None else info.execution_id
-            state = _state_of(connection, execution)
+            state = _published(connection, execution)
         finally:
             seconds = time.monotonic() - started
             run = NodeRun(node=name, index=index, count=count, state=state, seconds=seconds, execution=execution)
@@ -101,10 +102,13 @@ class ReportingDagRunner(compat.IrBasedRunner):
             self._on_change(run)
 
 
-def _state_of(connection: Any, execution: int | None) -> State:
+def _published(connection: Any, execution: int | None) -> State:
+    """What became of a node that did not fail; what it put out is recorded, so that damage is seen later."""
     if execution is None:
         return "skipped"
     with compat.metadata.Metadata(connection) as handle:
         (found,) = handle.store.get_executions_by_id([execution])
-    cached = found.last_known_state == metadata_store_pb2.Execution.CACHED
-    return "cached" if cached else "executed"
+        if found.last_known_state == metadata_store_pb2.Execution.CACHED:
+            return "cached"
+        record_content(handle.store, execution)
+    return "executed"

@@ -1,4 +1,4 @@
-"""The folder that holds everything a pipeline writes: made, checked, and held by one run at a time."""
+"""The folder that holds everything a pipeline writes, and its name in the metadata: held by one run at a time."""
 
 from __future__ import annotations
 
@@ -12,41 +12,62 @@ from pipelines.config import PipelineConfig
 
 __all__ = ["held", "prepare"]
 
-_LOCK = ".lock"
-
 
 def prepare(config: PipelineConfig) -> None:
-    """Make the work_dir where it is not there.
+    """Make the work_dir, and the folder of the metadata, where they are not there.
 
     Raises:
-      ConfigError: it cannot be made, or not be written to.
+      ConfigError: one cannot be made, or not be written to.
     """
+    _prepare("work_dir", config.work_dir, _work_dir_lock(config))
+    _prepare("metadata", os.path.dirname(config.metadata_path), _metadata_lock(config))
+
+
+def _prepare(key: str, folder: str, lock: str) -> None:
     try:
-        os.makedirs(config.work_dir, exist_ok=True)
-        with open(os.path.join(config.work_dir, _LOCK), "a", encoding="utf-8"):
+        os.makedirs(folder, exist_ok=True)
+        with open(lock, "a", encoding="utf-8"):
             pass
     except OSError as error:
         raise ConfigError(
-            f"`work_dir` is {config.work_dir!r}: it must be a folder that can be written to ({error.strerror}); "
-            "give another one."
+            f"`{key}` is {folder!r}: it must be a folder that can be written to ({error.strerror}); give another one."
         ) from error
+
+
+def _work_dir_lock(config: PipelineConfig) -> str:
+    return os.path.join(config.work_dir, ".lock")
+
+
+def _metadata_lock(config: PipelineConfig) -> str:
+    return f"{config.metadata_path}.{config.name}.lock"
 
 
 @contextlib.contextmanager
 def held(config: PipelineConfig) -> Iterator[None]:
-    """Hold the work_dir: a second run in it would write the same checkpoints. The lock dies with its process.
+    """Hold the work_dir and the pipeline's name in the metadata; both locks die with their process.
+
+    A second run in the work_dir would write the same checkpoints. A second run of that name on the metadata would
+    take the other's executions for those of a dead run.
 
     Raises:
-      ConfigError: another run holds it, or it cannot be written to.
+      ConfigError: another run holds one of them, or it cannot be written to.
     """
     prepare(config)
-    with open(os.path.join(config.work_dir, _LOCK), "r+", encoding="utf-8") as lock:
+    with (
+        _locked(_work_dir_lock(config), f"`work_dir` is {config.work_dir!r}", "give another folder"),
+        _locked(_metadata_lock(config), f"`name` is {config.name!r}", "give the pipeline another name"),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(path: str, given: str, remedy: str) -> Iterator[None]:
+    with open(path, "r+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError(
-                f"`work_dir` is {config.work_dir!r}: another run uses it, process {lock.read().strip() or '?'}; "
-                "wait for it, or give another folder."
+                f"{given}: another run uses it, process {lock.read().strip() or '?'}; wait for it, or {remedy}."
             ) from error
         lock.truncate(0)
         lock.write(str(os.getpid()))

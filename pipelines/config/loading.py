@@ -155,6 +155,7 @@ def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Pro
         evaluation=absolute(config.evaluation, "evaluation", "baseline"),
         warm_start=absolute(config.warm_start, "warm_start"),
         work_dir=absolute(config.work_dir, "work_dir"),
+        metadata=absolute(config.metadata, "metadata"),
         python_path=absolute(config.python_path, "python_path"),
     )
 

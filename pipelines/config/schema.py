@@ -43,7 +43,8 @@ class PipelineConfig:
       warm_start: null, "latest" (this pipeline's last checkpoint), or the URI of an EmbeddingCheckpoint.
       push: where it goes.
       kubeflow: how it runs on Kubeflow Pipelines or Vertex AI; null where it is not compiled for them.
-      work_dir: folder of everything that the pipeline writes, its metadata too; null is `runs/<name>` beside the file.
+      work_dir: folder of everything that the pipeline writes; null is `runs/<name>` beside the file.
+      metadata: sqlite file of ML Metadata, which several pipelines may share; null is in the work_dir.
       python_path: folder put last on `sys.path` for your dotted names; null is the file's folder.
     """
 
@@ -66,6 +67,7 @@ class PipelineConfig:
     warm_start: Text | None = None
     push: Push = dataclasses.field(default_factory=Push)
     kubeflow: Kubeflow | None = None
+    metadata: Text | None = None
     work_dir: Text
     python_path: Text
 
@@ -73,6 +75,11 @@ class PipelineConfig:
     def push_destination(self) -> str:
         """The folder of served versions."""
         return self.push.destination or os.path.join(self.work_dir, "serving")
+
+    @property
+    def metadata_path(self) -> str:
+        """The sqlite file of ML Metadata on a laptop."""
+        return self.metadata or os.path.join(self.work_dir, "metadata.sqlite")
 
     def to_mapping(self) -> dict[str, Any]:
         """The configuration as plain values, every default written out."""

@@ -9,20 +9,38 @@ from embedding_core.errors import ConfigError
 from pipelines.work_dir import held, prepare
 
 
+def configured(work_dir, metadata=None, name="demo"):
+    return SimpleNamespace(
+        name=name, work_dir=str(work_dir), metadata_path=str(metadata or work_dir / "metadata.sqlite")
+    )
+
+
+def hold_in_another_process(config):
+    program = (
+        "from types import SimpleNamespace; from pipelines.work_dir import held\n"
+        f"with held(SimpleNamespace(**{vars(config)!r})): pass"
+    )
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
 def test_second_run_in_one_work_dir_is_refused_by_name_of_the_first(tmp_path):
-    config = SimpleNamespace(work_dir=str(tmp_path / "runs"))
+    config = configured(tmp_path / "runs")
     with held(config):
-        program = (
-            "from types import SimpleNamespace; from pipelines.work_dir import held\n"
-            f"with held(SimpleNamespace(work_dir={config.work_dir!r})): pass"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        done = hold_in_another_process(config)
     assert done.returncode != 0
     assert f"process {os.getpid()}" in done.stderr
 
 
+@pytest.mark.parametrize(("name", "refused"), [("demo", True), ("other", False)])
+def test_one_store_takes_several_pipelines_and_each_name_once(tmp_path, name, refused):
+    store = tmp_path / "shared.sqlite"
+    with held(configured(tmp_path / "a", store)):
+        done = hold_in_another_process(configured(tmp_path / "b", store, name))
+    assert ("`name` is 'demo': another run uses it" in done.stderr) == refused == (done.returncode != 0)
+
+
 def test_work_dir_is_free_after_the_run(tmp_path):
-    config = SimpleNamespace(work_dir=str(tmp_path))
+    config = configured(tmp_path)
     for _ in range(2):
         with held(config):
             pass
@@ -31,4 +49,4 @@ def test_work_dir_is_free_after_the_run(tmp_path):
 def test_work_dir_that_cannot_be_written_is_one_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"`work_dir` is .*file/runs.*can be written"):
-        prepare(SimpleNamespace(work_dir=str(tmp_path / "file" / "runs")))
+        prepare(configured(tmp_path / "file" / "runs"))
