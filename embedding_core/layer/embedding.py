@@ -116,6 +116,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         self._state = _State(config, given, _backend(strategy, config, given), strategy)
         self._tpu_embedding = self._state.backend.holder
 
+    @as_written
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """See `call`."""
         inputs = tf.nest.flatten([args, kwargs])
@@ -138,7 +139,6 @@ class TPUEmbedding(tf_keras.layers.Layer):
         Args:
           input_shape: the per-replica shapes of the inputs, in the structure of `feature_config`, or None.
         """
-        super().build(input_shape)
         shapes = None if input_shape is None else tf.nest.flatten(input_shape)
         if shapes is not None and len(shapes) != len(self._model.features):
             return  # the call says which feature is missing
@@ -149,6 +149,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
             setattr(self, HELPER, helper)
         else:  # Keras lists what is an attribute
             setattr(self, HELPER, list(backend.tables().values()))
+        super().build(input_shape)  # last: replicas that wait for each other to create variables each come here
 
     @property
     def _model(self) -> Model:

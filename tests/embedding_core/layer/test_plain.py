@@ -196,7 +196,7 @@ def test_keras_file_holds_the_model(tmp_path):
     _, features = one_table()
     inputs = {"f": tf_keras.Input(shape=(), dtype=tf.int64)}
     model = tf_keras.Model(inputs, TPUEmbedding(features, "adam", table_update="engine")(inputs)["f"])
-    model.layers[-1].update_embedding_table(*list(model.layers[-1].embedding_tables.items())[0])
+    model.layers[-1].update_embedding_table(features["f"].table, ROWS + 7)
     model.save(tmp_path / "model.keras")
     again = tf_keras.models.load_model(tmp_path / "model.keras", custom_objects={"TPUEmbedding": TPUEmbedding})
     ids = {"f": tf.constant([1, 2], tf.int64)}
