@@ -1,9 +1,10 @@
 """One training step of a 26-table model: plain CPU against the simulated TPU, equal global batch.
 
-    python benchmarks/simulated_tpu.py [--kind onehot|ragged] [--topologies 2x2 4x8]
+    python -m benchmarks.simulated_tpu [--runs 5] [--kinds onehot ragged] [--topologies 2x2 4x8]
 
-Each measurement is a process of its own. Prints wall and CPU milliseconds per step (medians), their
-ratio to the plain step, and the seconds that tracing took.
+Every measurement is a process of its own; the settings take turns. Prints, for each setting, the median and
+the range over the runs of the milliseconds of a step (CPU time of all threads, and wall), the median of the
+ratios to the plain step of the same turn, and the seconds that tracing took.
 """
 
 import argparse
@@ -13,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 TABLES, DIM, ROWS, BATCH, STEPS = 26, 16, 10_000, 4096, 24
 
@@ -120,46 +120,67 @@ def measure(kind, topology):
     sizes = [int(number) for number in topology.split("x")] if "x" in topology else []
     step, batches = simulated(kind, generator, *sizes) if sizes else plain(kind, generator)
     function = tf.function(step, autograph=False, reduce_retracing=True)
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     function.get_concrete_function(batches[0])
-    traced = time.perf_counter() - start
+    traced = time.perf_counter() - start, time.process_time() - used
     for batch in batches:
         function(batch)
     wall, cpu = [], []
     for turn in range(STEPS):
         start, used = time.perf_counter(), time.process_time()
         function(batches[turn % len(batches)])
-        wall.append(time.perf_counter() - start)
-        cpu.append(time.process_time() - used)
-    print(f"result {1e3 * statistics.median(wall):.2f} {1e3 * statistics.median(cpu):.2f} {traced:.2f}")
+        wall.append(1e3 * (time.perf_counter() - start))
+        cpu.append(1e3 * (time.process_time() - used))
+    print("result", statistics.median(cpu), statistics.median(wall), *reversed(traced))
+
+
+def measured(kind, topology):
+    """CPU and wall milliseconds of a step, CPU and wall seconds of tracing, from a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.simulated_tpu", "--kinds", kind, "--measure", topology]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [float(number) for number in re.search(r"result (.*)", found).group(1).split()]
+
+
+def spread(values):
+    return f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
+
+
+def report(kind, topology, runs, base):
+    """One row of the table."""
+    cpu, wall, traced, traced_wall = zip(*runs, strict=True)
+    ratios = [
+        f"{statistics.median(one[place] / plain[place] for one, plain in zip(runs, base, strict=True)):.2f}x"
+        for place in (0, 1)
+    ]
+    print(
+        f"| {kind} | {topology} | {spread(cpu)} | {ratios[0]} | {spread(wall)} | {ratios[1]} "
+        f"| {spread(traced)} | {spread(traced_wall)} |",
+        flush=True,
+    )
 
 
 def main():
-    """Run every setting and print the table."""
+    """Run every setting in turn, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", default="onehot", choices=["onehot", "ragged"])
-    parser.add_argument("--topologies", nargs="+", default=["2x2", "4x8"])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--kinds", nargs="+", default=["onehot", "ragged"], choices=["onehot", "ragged"])
+    parser.add_argument("--topologies", nargs="+", default=["2x2", "4x8"], help="hosts x cores per host")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        measure(options.kind, options.measure)
+        measure(options.kinds[0], options.measure)
         return
-    base = None
-    for topology in ["plain", *options.topologies]:
-        command = [sys.executable, __file__, "--kind", options.kind, "--measure", topology]
-        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        wall, cpu, traced = map(float, re.search(r"result (\S+) (\S+) (\S+)", found).groups())
-        base = base or (wall, cpu)
-        print(
-            f"{options.kind:7s} {topology:6s} wall {wall:7.1f} ms ({wall / base[0]:.2f}x)  "
-            f"cpu {cpu:7.1f} ms ({cpu / base[1]:.2f}x)  traced in {traced:.1f} s",
-            flush=True,
-        )
+    print("| ids | cores | CPU ms a step | ratio | wall ms a step | ratio | traced, CPU s | traced, wall s |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    settings = ["plain", *options.topologies]
+    for kind in options.kinds:
+        turns = [[measured(kind, topology) for topology in settings] for _ in range(options.runs)]
+        columns = [list(column) for column in zip(*turns, strict=True)]
+        for topology, runs in zip(settings, columns, strict=True):
+            report(kind, topology, runs, columns[0])
 
-
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 if __name__ == "__main__":
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     main()
