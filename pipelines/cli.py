@@ -1,4 +1,4 @@
-"""The command line: `tfx-embeddings run | validate | compile | lineage`. Heavy imports wait until they are needed."""
+"""The command line: `tfx-embeddings run | validate | preflight | compile | lineage`. Heavy imports wait for it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 
 NOTHING_PUSHED = 3
+FOUND = 4
 
 
 class Target(str, enum.Enum):
@@ -75,6 +76,41 @@ def validate(config: Config, overrides: Override = None, debug: Debug = False) -
 
     checked = load_config(config, overrides or ())
     typer.echo(yaml.safe_dump(checked.to_mapping(), sort_keys=False), nl=False)
+
+
+@app.command()
+def preflight(
+    config: Config,
+    topology: Annotated[
+        str | None, typer.Option(metavar="SLICE", help="The TPU, such as v3-8; by default `training.topology`.")
+    ] = None,
+    table_configs: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A run's TableConfigs; without, sizes are those of the configuration."),
+    ] = None,
+    batch: Annotated[int | None, typer.Option(metavar="ROWS", min=1, help="Rows of a global batch.")] = None,
+    assume: Annotated[
+        int, typer.Option(metavar="TOKENS", min=1, help="Size of vocabularies that have no `max_size`.")
+    ] = 1_000_000,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")] = None,
+    overrides: Override = None,
+    debug: Debug = False,
+) -> None:
+    """Find out what CONFIG would give a TPU, without one. Exit code 4: something is to be mended first."""
+    from pipelines.config import load_config
+
+    checked = load_config(config, overrides or ())
+    load_tensorflow()
+    from pipelines import preflight as command
+
+    report = command.check(
+        checked, topology=topology, table_configs=table_configs, batch_size=batch, assumed_tokens=assume
+    )
+    command.print_report(report)
+    if json is not None:
+        command.save_json(report, json)
+    if not report.green:
+        raise typer.Exit(FOUND)
 
 
 @app.command(name="compile")

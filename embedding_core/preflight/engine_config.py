@@ -1,0 +1,50 @@
+"""The embedding engine's configuration, as the traced program hands it to the TPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from tensorflow.core.protobuf.tpu.tpu_embedding_configuration_pb2 import TPUEmbeddingConfiguration
+
+__all__ = ["engine_summary"]
+
+
+def engine_summary(serialized: bytes) -> dict[str, Any]:
+    """A `TPUEmbeddingConfiguration` in plain values.
+
+    Returns:
+      "hosts", "cores", "pipelined"; "tables": per table its rows, dim, optimizer, the optimizer's parameters and
+      its learning rate, a number or the tag under which each step sends it; "features": per feature its table and
+      the shape of its activations on one core, without the dim.
+    """
+    proto = TPUEmbeddingConfiguration.FromString(serialized)
+    tables = [_table(table) for table in proto.table_descriptor]
+    return {
+        "hosts": proto.num_hosts,
+        "cores": proto.num_tensor_cores,
+        "pipelined": proto.pipeline_execution_with_tensor_core,
+        "tables": tables,
+        "features": [
+            {"name": one.name, "table": tables[one.table_id]["name"], "shape": list(one.input_shape)}
+            for one in proto.feature_descriptor
+        ],
+    }
+
+
+def _table(table: Any) -> dict[str, Any]:
+    parameters = table.optimization_parameters
+    kind = parameters.WhichOneof("parameters")
+    said: dict[str, Any] = MessageToDict(parameters, preserving_proto_field_name=True)
+    rate = parameters.learning_rate
+    dynamic = rate.WhichOneof("learning_rate") == "dynamic"
+    own = said.pop(kind, {})
+    said.pop("learning_rate", None)
+    return {
+        "name": table.name,
+        "rows": table.vocabulary_size,
+        "dim": table.dimension,
+        "optimizer": kind,
+        "parameters": {**own, **said},
+        "learning_rate": {"tag": rate.dynamic.tag} if dynamic else rate.constant,
+    }

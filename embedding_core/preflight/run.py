@@ -1,0 +1,178 @@
+"""The preflight itself: every check, and the report of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from embedding_core.config import EmbeddingConfig, TableConfig
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import Optimizer
+from embedding_core.preflight.described import Hardware, hardware_of
+from embedding_core.preflight.report import Finding, Report
+from embedding_core.preflight.rules import (
+    batch_findings,
+    finding_of,
+    memory_findings,
+    trained_by_other_rules,
+    without_ignored,
+)
+from embedding_core.preflight.shapes import dtype_findings, shape_findings, slow_dtypes
+from embedding_core.preflight.steps import MakeStep
+from embedding_core.preflight.trace import Traced, trace_step, user_line
+from embedding_core.preflight.xla import compile_findings
+from embedding_core.topology import Topology, memory_plan, table_bytes
+
+__all__ = ["preflight"]
+
+_log = logging.getLogger(__name__)
+
+
+def preflight(
+    config: EmbeddingConfig,
+    topology: Topology,
+    *,
+    batch_size: int,
+    make_step: MakeStep,
+    with_rates: Callable[[EmbeddingConfig], EmbeddingConfig] | None = None,
+    hardware: Hardware | None = None,
+    sizes: str = "the given configuration",
+    notes: Iterable[str] = (),
+) -> Report:
+    """Find out, without a TPU, what a TPU slice would be given, and what of it would fail there.
+
+    Args:
+      config: tables and features; every table has an optimizer.
+      topology: the slice, of `topology.named_topology`.
+      batch_size: rows of a global batch.
+      make_step: makes the model and one core's step; `steps.PipelineStep` is the pipeline's own.
+      with_rates: gives the tables learning rates that read variables; called in the strategy's scope.
+      hardware: the slice's embedding hardware; None is what its name lets expect.
+      sizes: where the numbers of rows come from, for the report.
+      notes: further ones for the report.
+
+    Raises:
+      ConfigError: `batch_size` is no number of rows, or a table has no optimizer.
+    """
+    _check(config, batch_size)
+    hardware = hardware or hardware_of(topology)
+    rows = max(1, batch_size // _cores(topology))
+    plan = memory_plan(config, topology)
+    traceable, ignored = without_ignored(config, hardware)
+    program, seen, more = _program(traceable, topology, hardware, rows, make_step, with_rates)
+    return Report(
+        topology=dataclasses.asdict(topology),
+        hardware=hardware,
+        sizes=sizes,
+        batch={"rows": batch_size, "cores": _cores(topology), "rows_per_core": rows},
+        tables=[_table(config, table, plan) for table in config.tables],
+        features=[_feature(config, feature.name, rows) for feature in config.features],
+        memory=plan,
+        program=program,
+        findings=(*batch_findings(batch_size, topology), *memory_findings(plan), *ignored, *seen),
+        notes=(*notes, *more, *([_KERAS_RULES] if trained_by_other_rules(config, hardware) else [])),
+    )
+
+
+_KERAS_RULES = (
+    "V0: tables are trained by Keras' rules. Its Adam and Ftrl touch every row in every step, and its Adam corrects "
+    "its bias; the embedding engines and the simulated TPU do neither."
+)
+
+
+def _check(config: EmbeddingConfig, batch_size: int) -> None:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ConfigError(f"`batch_size` of preflight is {batch_size!r}: it must be a whole number >= 1.")
+    for table in config.tables:
+        if table.optimizer is None:
+            raise ConfigError(f"`optimizer` of table {table.name!r} is None: give every table one before preflight.")
+
+
+def _cores(topology: Topology) -> int:
+    return topology.hosts * topology.cores_per_host
+
+
+def _program(
+    config: EmbeddingConfig,
+    topology: Topology,
+    hardware: Hardware,
+    rows: int,
+    make_step: MakeStep,
+    with_rates: Callable[[EmbeddingConfig], EmbeddingConfig] | None,
+) -> tuple[dict[str, Any] | None, list[Finding], list[str]]:
+    """The traced program in plain values, what is wrong with it, and notes."""
+    try:
+        traced = trace_step(config, topology, hardware, rows, make_step, with_rates)
+    except Exception as error:  # the caller's code may raise anything, and that is what was to be found out
+        _log.debug("the step cannot be traced", exc_info=True)
+        return None, [_not_traced(error)], []
+    compiled = compile_findings(traced)
+    findings = [*compiled.findings, *dtype_findings(traced.on_core), *shape_findings(traced.on_core)]
+    program = {**traced.summary(), "xla": {"kinds_checked": compiled.kinds, "whole": compiled.whole}}
+    return program, findings, [*slow_dtypes(traced.on_core), *_dynamic_inputs(traced)]
+
+
+def _not_traced(error: Exception) -> Finding:
+    if isinstance(error, ConfigError):
+        return finding_of(error, "step")
+    line = user_line((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
+    text = " ".join(str(error).split())
+    return Finding(
+        kind="step",
+        what=f"the step raises {type(error).__name__}{f' at {line}' if line else ''}: {text[:600]}",
+        rule="a TPU program is traced as a graph under tf.distribute.TPUStrategy before anything runs",
+        remedy="mend what the error names; values of tensors are not there while tracing",
+    )
+
+
+def _dynamic_inputs(traced: Traced) -> list[str]:
+    """A note on what comes to a core with an unknown size; what merely passes on its way to the host does not count."""
+    made_on_core = {op.name for op in traced.on_core if op.type != "Identity"}
+    ragged = {
+        tensor.name: tensor.shape
+        for op in traced.on_core
+        for tensor in op.inputs
+        if op.type != "Identity" and tensor.op.name not in made_on_core and tensor.shape.rank and None in tensor.shape
+    }
+    if not ragged:
+        return []
+    name, shape = next(iter(ragged.items()))
+    note = (
+        f"{len(ragged)} tensors come to a core with a dimension that is known only when running, such as {name} of "
+        f"shape {shape}: for every new size the TPU compiles anew, or refuses; feed dense ids, or set "
+        "`max_sequence_length`, where that is slow."
+    )
+    return [note]
+
+
+def _table(config: EmbeddingConfig, table: TableConfig, plan: dict[str, Any]) -> dict[str, Any]:
+    values, slots = table_bytes(table, padded=True)
+    assert isinstance(table.optimizer, Optimizer)
+    optimizer = {field.name: getattr(table.optimizer, field.name) for field in dataclasses.fields(table.optimizer)}
+    rate = optimizer.pop("learning_rate")
+    return {
+        "name": table.name,
+        "rows": table.vocabulary_size,
+        "dim": table.dim,
+        "combiner": table.combiner,
+        "features": [feature.name for feature in config.features if feature.table == table.name],
+        "optimizer": {"name": type(table.optimizer).__name__, **optimizer},
+        "learning_rate": "a function" if callable(rate) else rate,
+        "table_bytes": values,
+        "slot_bytes": slots,
+        **plan["tables"][table.name],
+    }
+
+
+def _feature(config: EmbeddingConfig, name: str, rows: int) -> dict[str, Any]:
+    feature, table = config.feature(name), config.table_of(name)
+    length = feature.max_sequence_length
+    return {
+        "name": name,
+        "table": table.name,
+        "max_sequence_length": length,
+        "activations_on_core": [rows, *([length] if length else []), table.dim],
+    }

@@ -1,0 +1,89 @@
+"""Types and shapes that a TPU does not have, in a traced program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from embedding_core.preflight.report import Finding
+from embedding_core.preflight.trace import place_of
+
+__all__ = ["ON_TPU", "dtype_findings", "shape_findings", "slow_dtypes"]
+
+# `kTpuAllTypes` of tensorflow/core/tpu/tpu_defs.h, which TensorFlow installs with its headers.
+ON_TPU = frozenset(
+    [
+        *("bool", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float32", "float64", "complex64"),
+        *("int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64"),
+        *("qint8", "quint8", "qint32"),
+    ]
+)
+_REMEDIES = {
+    "string": "turn texts into ids in the input pipeline",
+    "complex128": "use complex64",
+}
+# Texts that only say what to print when an assertion fails.
+_MAY_HOLD_TEXT = ("Assert", "Const", "Identity", "NoOp")
+
+
+def dtype_findings(operations: Sequence[tf.Operation]) -> Iterator[Finding]:
+    """Per type that a TPU has not, the first operation that makes it."""
+    seen: set[str] = set()
+    for op, output in [(each, one) for each in operations for one in each.outputs]:
+        name = output.dtype.name
+        if output.dtype in (tf.resource, tf.variant) or name in ON_TPU or name in seen:
+            continue
+        if name == "string" and op.type in _MAY_HOLD_TEXT:
+            continue
+        seen.add(name)
+        yield Finding(
+            kind="dtype",
+            what=f"{name} tensors, first from {op.type} at {place_of(op)}",
+            rule=f"a TPU has no {name} (kTpuAllTypes in tensorflow/core/tpu/tpu_defs.h)",
+            remedy=_REMEDIES.get(name, "use float32, bfloat16 or int32"),
+        )
+
+
+def slow_dtypes(operations: Sequence[tf.Operation]) -> Iterator[str]:
+    """A note on the first operation in float64, which a TPU computes in pieces."""
+    for op in operations:
+        if any(one.dtype == tf.float64 for one in op.outputs):
+            yield (
+                f"float64, first from {op.type} at {place_of(op)}: a TPU has no such arithmetic, XLA makes it up from "
+                "32-bit pieces; use float32."
+            )
+            return
+
+
+def shape_findings(operations: Sequence[tf.Operation]) -> Iterator[Finding]:
+    """Operations whose output's shape hangs on values, as of tf.unique, tf.where(condition) and tf.boolean_mask.
+
+    Only where such a shape begins: not what is computed from it, nor from inputs of unknown size.
+    """
+    unknown: set[str] = {one.name for op in operations for one in op.inputs if _is_dynamic(one)}
+    unknown -= {one.name for op in operations for one in op.outputs}
+    seen: set[tuple[str, str]] = set()
+    for op in operations:
+        follows = any(one.name in unknown for one in op.inputs)
+        dynamic = [one for one in op.outputs if _is_dynamic(one)]
+        if follows or dynamic:
+            unknown.update(one.name for one in op.outputs)
+        if dynamic and op.inputs and not follows and (op.type, place_of(op)) not in seen:
+            seen.add((op.type, place_of(op)))
+            yield _shape_finding(op, dynamic[0])
+
+
+def _shape_finding(op: tf.Operation, output: tf.Tensor) -> Finding:
+    return Finding(
+        kind="shape",
+        what=f"operation {op.type} at {place_of(op)}, whose output has shape {output.shape}",
+        rule="on a TPU shapes are known when the program is compiled, and this one hangs on values (that XLA compiles "
+        "it for a CPU proves nothing)",
+        remedy="mask with tf.where(condition, x, y), use tf.math.unsorted_segment_sum with a fixed number, or move it "
+        "to the input pipeline",
+    )
+
+
+def _is_dynamic(tensor: tf.Tensor) -> bool:
+    return tensor.dtype not in (tf.resource, tf.variant) and not tensor.shape.is_fully_defined()

@@ -1,0 +1,152 @@
+"""The training step as the program that a described TPU would be given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0
+from embedding_core.preflight.described import Hardware, described_strategy, no_engine_yet
+from embedding_core.preflight.engine_config import engine_summary
+from embedding_core.preflight.steps import MakeStep, Step
+from embedding_core.topology import Topology
+from embedding_core.translate import config_to_tensorflow
+
+__all__ = ["Traced", "place_of", "trace_step", "user_line"]
+
+# Attributes of operations (not of Python objects) by which TensorFlow marks what is compiled for a core, and what of
+# that is left to the core's host.
+_ON_CORE, _ON_HOST = "_tpu_replicate", "_xla_outside_compilation"
+_LIBRARIES = (Path(tf.__file__).parents[1] / "tensorflow", Path(tf_keras.__file__).parent, Path(__file__).parents[1])
+
+
+class Traced(NamedTuple):
+    """A traced program.
+
+    Attributes:
+      graph: of the whole step.
+      on_core: the operations that are compiled for every core.
+      on_host: those that a core leaves to its host in every step.
+    """
+
+    graph: Any
+    on_core: tuple[tf.Operation, ...]
+    on_host: tuple[tf.Operation, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """The program in plain values: how many operations of which type where, and the engine's configuration."""
+        everywhere = (*self.on_core, *self.on_host)
+        configs = [op.node_def.attr["config"].s for op in self.on_core if op.type == "RecvTPUEmbeddingActivations"]
+        return {
+            "operations_on_core": len(self.on_core),
+            "types_on_core": _counted(self.on_core),
+            "types_on_host": _counted(self.on_host),
+            "embedding_operations": _counted(tuple(op for op in everywhere if _of_embedding(op.type))),
+            "all_reduced_bytes": sum(_bytes(op.inputs[0]) for op in self.on_core if op.type == "CrossReplicaSum"),
+            "engine": engine_summary(configs[0]) if configs else None,
+        }
+
+
+def trace_step(
+    config: EmbeddingConfig,
+    topology: Topology,
+    hardware: Hardware,
+    rows: int,
+    make_step: MakeStep,
+    with_rates: Callable[[EmbeddingConfig], EmbeddingConfig] | None = None,
+) -> Traced:
+    """Build tables, model and step under `tf.distribute.TPUStrategy` over the described slice, and trace the step.
+
+    Nothing runs, and no table takes memory: variables and their first rows are operations of a graph that is
+    thrown away.
+
+    Args:
+      config: tables and features; every table has an optimizer.
+      topology: the slice.
+      hardware: its embedding hardware, which chooses TensorFlow's class.
+      rows: of one core's batch.
+      make_step: makes the model and the step.
+      with_rates: gives the tables learning rates that read variables; called in the strategy's scope.
+
+    Raises:
+      Whatever the configuration or the step raise.
+    """
+    with tf.Graph().as_default():
+        strategy = described_strategy(topology, hardware)
+        with strategy.scope():
+            config = with_rates(config) if with_rates else config
+            embedding = _built(config, hardware, rows)
+            step = make_step(embedding, rows)
+        graph = _traced(strategy, step)
+    marked = [(op, op.node_def.attr) for op in graph.get_operations()]
+    inside = [(op, attributes) for op, attributes in marked if _ON_CORE in attributes]
+    return Traced(
+        graph,
+        tuple(op for op, attributes in inside if _ON_HOST not in attributes),
+        tuple(op for op, attributes in inside if _ON_HOST in attributes),
+    )
+
+
+def _built(config: EmbeddingConfig, hardware: Hardware, rows: int) -> Any:
+    if hardware == "V0":
+        embedding = TPUEmbeddingV0(config, None)
+        embedding.build()
+        return embedding
+    if hardware == "V2":
+        embedding = TPUEmbedding(_with_output_shapes(config, rows), None)
+        embedding.build()
+        return embedding
+    embedding = TPUEmbedding(config, None)
+    with no_engine_yet():
+        embedding.build({feature.name: tf.TensorShape([rows, None]) for feature in config.features})
+    return embedding
+
+
+def _with_output_shapes(config: EmbeddingConfig, rows: int) -> dict[str, Any]:
+    """TensorFlow's feature configurations with the shapes that SparseCores' class must know from the start."""
+    features = config_to_tensorflow(config)
+    for feature in config.features:
+        length = feature.max_sequence_length
+        features[feature.name].output_shape = tf.TensorShape([rows, length] if length else [rows])
+    return features
+
+
+def _traced(strategy: Any, step: Step) -> Any:
+    def all_cores(batch: Any) -> Any:
+        return strategy.run(step.replica, args=(batch,))
+
+    return tf.function(all_cores).get_concrete_function(step.inputs).graph
+
+
+def _of_embedding(kind: str) -> bool:
+    return "TPUEmbedding" in kind or "SparseCore" in kind or "SparseDenseMatmul" in kind
+
+
+def _bytes(tensor: tf.Tensor) -> int:
+    return int((tensor.shape.num_elements() or 0) * tensor.dtype.size)
+
+
+def _counted(operations: tuple[tf.Operation, ...]) -> dict[str, int]:
+    return dict(Counter(op.type for op in operations).most_common())
+
+
+def place_of(op: tf.Operation) -> str:
+    """The operation's name, and the line where the user wrote it, where there is one."""
+    line = user_line((frame.filename, frame.lineno) for frame in op.traceback or ())
+    return f"{op.name} ({line})" if line else str(op.name)
+
+
+def user_line(frames: Iterable[tuple[str, int | None]]) -> str:
+    """The innermost line that belongs to neither TensorFlow, Keras nor this package; empty where all do."""
+    for name, line in reversed(list(frames)):
+        file = Path(name)
+        generated = file.suffix != ".py" or file.name.startswith("__autograph_generated_file")
+        if not generated and not any(library in file.parents for library in _LIBRARIES):
+            return f"{name}:{line}"
+    return ""

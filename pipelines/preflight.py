@@ -1,0 +1,181 @@
+"""The preflight of a pipeline: its configuration, its model and its training step, for a TPU that is not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
+from embedding_core.planner import plan_tables
+from embedding_core.preflight import NECESSARY, PipelineStep, Report, preflight
+from embedding_core.topology import GIB, named_topology
+from embedding_core.training.config import TrainingConfig
+from pipelines.component_inputs import table_overrides, trainer_config, vocabulary_features
+from pipelines.config import PipelineConfig
+
+__all__ = ["ASSUMED_TOKENS", "check", "print_report", "save_json"]
+
+ASSUMED_TOKENS = 1_000_000
+_TABLES_FILE = "embedding_config.json"  # as TableConfigGen writes it
+_AS_IT_IS: Any = {
+    "markup": False,
+    "soft_wrap": True,
+}  # paths and messages hold brackets, and are copied from the screen
+
+
+def check(
+    config: PipelineConfig,
+    *,
+    topology: str | None = None,
+    table_configs: Path | None = None,
+    batch_size: int | None = None,
+    assumed_tokens: int = ASSUMED_TOKENS,
+) -> Report:
+    """Do the preflight of what the configuration would train.
+
+    Args:
+      config: the pipeline.
+      topology: a slice such as "v3-8"; None is `training.topology`.
+      table_configs: folder of a run's `TableConfigs` artifact; None takes the sizes from the configuration.
+      batch_size: rows of a global batch; None is `training.batch_size`.
+      assumed_tokens: size of the vocabularies that have no `max_size`, where there are no table configs.
+
+    Raises:
+      ConfigError: no topology, an unknown one, or a folder without table configs.
+    """
+    name = topology or config.training.topology
+    if name is None:
+        raise ConfigError("`--topology` is not given, nor is `training.topology`: name a TPU slice, such as v3-8.")
+    slice_ = named_topology(name)
+    tables, sizes = _read(table_configs) if table_configs else _planned(config, assumed_tokens)
+    said = trainer_config(config)
+    training = TrainingConfig.from_json(said["training"])
+    step = PipelineStep(
+        tables, model=config.model.module, dense=said["dense"], arguments=said["arguments"], training=training
+    )
+    rows = batch_size or training.batch_size
+    return preflight(
+        tables,
+        slice_,
+        batch_size=rows * (1 + training.negatives.per_positive) if training.negatives else rows,
+        make_step=step,
+        with_rates=step.with_rates,
+        sizes=sizes,
+        notes=_notes(training, rows),
+    )
+
+
+def _read(folder: Path) -> tuple[EmbeddingConfig, str]:
+    try:
+        text = (folder / _TABLES_FILE).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"`--table-configs` is {str(folder)!r}: it must be the folder of a TableConfigs artifact, with a file "
+            f"{_TABLES_FILE} ({error.strerror})."
+        ) from error
+    return EmbeddingConfig.from_json(text), f"the table configs in {folder}"
+
+
+def _planned(config: PipelineConfig, assumed_tokens: int) -> tuple[EmbeddingConfig, str]:
+    """The tables that the largest allowed vocabularies would give, before any pass over the data."""
+    names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
+    limits = {name: config.vocabularies[name].max_size if name in config.vocabularies else None for name in names}
+    sizes = {name: assumed_tokens if limit is None else limit for name, limit in limits.items()}
+    tables = plan_tables(vocabulary_features(config), sizes, overrides=table_overrides(config))
+    limited = ", ".join(name for name, limit in limits.items() if limit is not None)
+    unlimited = ", ".join(name for name, limit in limits.items() if limit is None)
+    parts = [f"`max_size` of the vocabularies {limited}"] if limited else []
+    if unlimited:
+        parts.append(f"{assumed_tokens:,} tokens assumed for {unlimited}, which have no `max_size`")
+    return tables, "before any pass over the data: " + "; ".join(parts)
+
+
+def _notes(training: TrainingConfig, rows: int) -> Iterator[str]:
+    if training.negatives:
+        yield (
+            f"a global batch is {rows:,} rows and {training.negatives.per_positive} negatives for each, as where all "
+            "rows are positive; other batches are filled up with empty rows."
+        )
+
+
+def save_json(report: Report, path: Path) -> None:
+    """Write the report as JSON."""
+    path.write_text(json.dumps(report.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
+
+
+def print_report(report: Report, console: Console | None = None) -> None:
+    """Show what the TPU would be given, and what is wrong with it; on standard output by default."""
+    console = console or Console(highlight=False)
+    slice_, batch = report.topology, report.batch
+    console.print(
+        f"{slice_['name']}: {slice_['hosts']} hosts x {slice_['cores_per_host']} cores, embedding hardware "
+        f"{report.hardware}; {batch['rows']:,} rows in a batch, {batch['rows_per_core']:,} on each core",
+        **_AS_IT_IS,
+    )
+    console.print(f"sizes: {report.sizes}", **_AS_IT_IS)
+    console.print(_table_of_tables(report))
+    console.print(_memory(report), **_AS_IT_IS)
+    for line in _program(report):
+        console.print(line, **_AS_IT_IS)
+    for note in report.notes:
+        console.print(f"note: {note}", style="yellow", **_AS_IT_IS)
+    for finding in report.findings:
+        console.print(f"found ({finding.kind}): {finding}", style="red", **_AS_IT_IS)
+    console.print("nothing found." if report.green else f"{len(report.findings)} findings.", **_AS_IT_IS)
+    console.print(NECESSARY, **_AS_IT_IS)
+
+
+def _table_of_tables(report: Report) -> Table:
+    names = ("table", "rows", "dim", "rows per host", "optimizer", "learning rate", "features: on each core")
+    shown = Table(*(Column(name, overflow="fold") for name in names))
+    shapes = {feature["name"]: feature["activations_on_core"] for feature in report.features}
+    rates = _rates(report)
+    for table in report.tables:
+        shown.add_row(
+            table["name"],
+            f"{table['rows']:,}",
+            str(table["dim"]),
+            _ranges(table["rows_per_host"]),
+            table["optimizer"]["name"],
+            rates.get(table["name"], str(table["learning_rate"])),
+            "\n".join(f"{name}: {shapes[name]}" for name in table["features"]),
+        )
+    return shown
+
+
+def _rates(report: Report) -> dict[str, str]:
+    """The learning rates that the traced program sends with every step, by table."""
+    engine = (report.program or {}).get("engine") or {"tables": []}
+    tags = {one["name"]: one["learning_rate"] for one in engine["tables"]}
+    return {name: f"tag {rate['tag']}" for name, rate in tags.items() if isinstance(rate, dict)}
+
+
+def _ranges(rows: list[int]) -> str:
+    few, many = min(rows), max(rows)
+    return f"{many:,}" if few == many else f"{few:,} to {many:,}"
+
+
+def _memory(report: Report) -> str:
+    plan = report.memory
+    used, limit = plan["fullest_core_bytes"] / GIB, plan["bytes_per_core"] / GIB
+    hosts = max(plan["host_bytes"]) / GIB
+    return f"tables and slots: {used:.3f} of {limit:.0f} GiB on the fullest core, {hosts:.3f} GiB on the fullest host"
+
+
+def _program(report: Report) -> Iterator[str]:
+    if report.program is None:
+        yield "the step could not be traced."
+        return
+    program = report.program
+    operations = ", ".join(f"{kind} x{count}" for kind, count in program["embedding_operations"].items())
+    reduced = program["all_reduced_bytes"] / 2**20
+    yield f"the step, traced: {program['operations_on_core']:,} operations on a core, {reduced:,.1f} MiB all-reduced"
+    yield f"operations of the embedding engine: {operations or 'none'}"
+    xla = program["xla"]
+    yield f"XLA (for CPU): {xla['kinds_checked']} kinds of operations checked one by one; all together: {xla['whole']}"

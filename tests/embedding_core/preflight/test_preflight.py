@@ -1,0 +1,191 @@
+import dataclasses
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
+from embedding_core.preflight import PipelineStep, Step, preflight
+from embedding_core.preflight.described import described_strategy, no_engine_yet
+from embedding_core.topology import named_topology
+from embedding_core.training.config import TrainingConfig
+
+TRAINING = TrainingConfig(steps=10)
+CONFIG = EmbeddingConfig(
+    tables=(
+        TableConfig(name="user", vocabulary_size=1_000_003, dim=16, optimizer=Adagrad(learning_rate=0.1)),
+        TableConfig(name="item", vocabulary_size=50, dim=8, optimizer=SGD(learning_rate=0.1)),
+    ),
+    features=(FeatureConfig(name="u", table="user"), FeatureConfig(name="i", table="item")),
+)
+
+
+def with_optimizer(optimizer):
+    tables = tuple(dataclasses.replace(table, optimizer=optimizer) for table in CONFIG.tables)
+    return dataclasses.replace(CONFIG, tables=tables)
+
+
+def two_lines(embedding, rows):
+    """A step of one's own."""
+
+    def step(batch):
+        if hasattr(embedding, "dequeue"):
+            embedding.enqueue(batch)
+            embedding.apply_gradients(tf.nest.map_structure(tf.ones_like, embedding.dequeue()))
+
+    return Step(step, dict.fromkeys("ui", tf.TensorSpec([rows, 1], tf.int64)))
+
+
+def report(config=CONFIG, topology="v2-8", batch_size=64, **more):
+    return preflight(config, named_topology(topology), batch_size=batch_size, **{"make_step": two_lines, **more})
+
+
+def with_model(kind, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    step = PipelineStep(CONFIG, model="planted", dense=["d"], arguments={"kind": kind}, training=TRAINING)
+    return report(make_step=step, with_rates=step.with_rates)
+
+
+def kinds(found):
+    return [finding.kind for finding in found.findings]
+
+
+def test_own_step_is_traced_as_the_engine_would_get_it():
+    found = report(topology="v3-32", batch_size=64)
+    engine = found.program["engine"]
+    assert found.green
+    assert (engine["hosts"], engine["cores"]) == (4, 32)
+    assert found.program["embedding_operations"]["SendTPUEmbeddingGradients"] == 1
+    assert engine["features"] == [
+        {"name": "i", "table": "item", "shape": [2]},
+        {"name": "u", "table": "user", "shape": [2]},
+    ]
+    user = next(table for table in found.tables if table["name"] == "user")
+    assert user["rows_per_host"] == [250_001, 250_001, 250_001, 250_000]
+
+
+def test_optimizer_parameters_and_rates_are_those_of_the_program():
+    config = with_optimizer(Adam(learning_rate=0.5, beta_1=0.25, lazy_adam=False, clip_weight_max=2.0))
+    table = report(config).program["engine"]["tables"][0]
+    assert table["optimizer"] == "adam"
+    assert table["learning_rate"] == 0.5
+    assert table["parameters"]["beta1"] == 0.25
+    assert table["parameters"]["use_non_lazy_adam"] is True
+    assert table["parameters"]["clipping_limits"]["upper"] == 2.0
+
+
+def test_rates_of_the_step_have_a_tag_for_each():
+    step = PipelineStep(
+        CONFIG,
+        model="pipelines.models.ranking",
+        dense=[],
+        arguments={},
+        training=TrainingConfig(steps=9, decay="linear"),
+    )
+    found = report(with_optimizer(SGD(learning_rate=0.1)), make_step=step, with_rates=step.with_rates)
+    assert [table["learning_rate"] for table in found.program["engine"]["tables"]] == [{"tag": 0}, {"tag": 0}]
+
+
+@pytest.mark.parametrize(("batch_size", "remedy"), [(100, "pass 96 or 104"), (3, "pass 8")])
+def test_batch_that_cores_cannot_share_is_found(batch_size, remedy):
+    found = report(batch_size=batch_size)
+    assert kinds(found) == ["batch"]
+    assert found.findings[0].remedy == remedy
+
+
+def test_table_too_large_is_found_without_taking_memory():
+    large = dataclasses.replace(CONFIG.tables[0], vocabulary_size=1_500_000_000)
+    found = report(dataclasses.replace(CONFIG, tables=(large, CONFIG.tables[1])))
+    assert kinds(found) == ["memory"]
+    assert "'user'" in found.findings[0].rule
+
+
+@pytest.mark.parametrize("topology", ["v5e-8", "v5p-8"])
+def test_hyperparameters_that_the_hardware_ignores_are_found(topology):
+    found = report(with_optimizer(Adagrad(clip_weight_max=1.0, clipvalue=2.0)), topology)
+    named = [finding.what for finding in found.findings if finding.kind == "hyperparameter"]
+    assert len(named) == 4
+    assert {"clip_weight_max", "clipvalue"} == {what.split("`")[1] for what in named}
+
+
+def test_hyperparameters_that_an_engine_plays_are_not_found():
+    assert report(with_optimizer(FTRL(clip_weight_max=1.0, clipvalue=2.0))).green
+
+
+def test_optimizer_without_a_keras_namesake_is_found_where_keras_trains():
+    config = with_optimizer(AdagradMomentum())
+    step = PipelineStep(config, model="pipelines.models.ranking", dense=[], arguments={}, training=TRAINING)
+    found = report(config, "v5e-8", make_step=step, with_rates=step.with_rates)
+    assert "AdagradMomentum" in found.findings[0].what
+
+
+def test_every_operation_without_a_kernel_is_named(monkeypatch):
+    found = with_model("texts", monkeypatch)
+    named = [finding.what for finding in found.findings if finding.kind == "kernel"]
+    assert {what.split()[1] for what in named} == {"AsString", "StringToNumber", "StringFormat", "PrintV2"}
+    assert all("planted.py:" in what for what in named)
+    assert "dtype" in kinds(found)
+
+
+def test_operation_inside_a_called_function_is_named(monkeypatch):
+    found = with_model("inside", monkeypatch)
+    assert kinds(found) == ["kernel"]
+    assert "AsString, called by StatefulPartitionedCall" in found.findings[0].what
+
+
+def test_shapes_and_types_that_a_tpu_lacks_are_found_although_xla_compiles_them(monkeypatch):
+    found = with_model("shapes", monkeypatch)
+    assert sorted(kinds(found)) == ["dtype", "shape", "shape"]
+    assert {word for finding in found.findings for word in finding.what.split()} >= {"Unique", "Where", "complex128"}
+    assert found.program["xla"]["whole"] == "compiled"
+    assert any(note.startswith("float64") for note in found.notes)
+
+
+def test_program_that_does_not_compile_as_a_whole_is_found(monkeypatch):
+    found = with_model("values", monkeypatch)
+    assert "compile" in kinds(found)
+    assert any("must be a compile-time constant" in finding.what for finding in found.findings)
+
+
+def test_step_that_cannot_be_traced_is_found_with_its_line(monkeypatch):
+    found = with_model("python", monkeypatch)
+    assert kinds(found) == ["step"]
+    assert "planted.py" in found.findings[0].what
+    assert found.program is None
+
+
+def test_report_is_json_and_says_what_green_means():
+    data = json.loads(json.dumps(report(sizes="guessed").to_json()))
+    assert data["green"] is True
+    assert data["sizes"] == "guessed"
+    assert "not sufficient" in data["necessary_not_sufficient"]
+
+
+def test_table_without_an_optimizer_is_refused():
+    with pytest.raises(ConfigError, match="table 'user' is None"):
+        report(with_optimizer(None))
+
+
+def test_the_described_strategy_is_refused_where_variables_would_be_made():
+    with pytest.raises(ConfigError, match="eagerly"):
+        described_strategy(named_topology("v2-8"), "V1")
+
+
+def test_nothing_of_the_preflight_stays_behind():
+    before = tf.Tensor.__bool__
+    seen = []
+    report()
+    with no_engine_yet():
+        other = threading.Thread(target=lambda: seen.append(bool(tf.constant(True)) and not tf.constant(False)))
+        other.start()
+        other.join()
+        with tf.Graph().as_default(), pytest.raises(TypeError, match="bool"):
+            bool(tf.compat.v1.placeholder(tf.bool))
+    assert seen == [True]
+    assert tf.Tensor.__bool__ is before
+    assert isinstance(tf_keras.layers.Dense(1)(tf.ones([1, 2])).numpy().item(), float)
