@@ -7,7 +7,7 @@ LOCKED := requirements.lock
 # The machine's uv where there is one, else one of our own, in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-.PHONY: help venv lock check format test test-fast contract tf-tests demo online-retail golden kfp-local shared-metadata bench clean
+.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail golden kfp-local shared-metadata bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,12 @@ tf-tests: venv ## TensorFlow's own TPU embedding tests; TF_TESTS=<checkout of gi
 	$(if $(wildcard $(TF_TESTS)/tensorflow/python/tpu/tests),,$(error TF_TESTS is '$(TF_TESTS)': give a checkout \
 	    of github.com/tensorflow/tensorflow, as in make tf-tests TF_TESTS=../tensorflow))
 	TF_TESTS=$(abspath $(TF_TESTS)) $(BIN)/pytest -rP -m slow tests/tf_tests
+
+tfrs-tests: venv ## TensorFlow Recommenders' own tests of its layers, pointed at ours
+	$(BIN)/pytest -m slow tests/tfrs_tests
+
+layer-values: venv ## the Keras layer trained 20 steps under every strategy: the same numbers
+	$(BIN)/pytest tests/embedding_core/layer
 
 demo: venv ## the whole pipeline on the Chicago taxi trips, ending with a report
 	$(BIN)/tfx-embeddings run pipelines/examples/taxi.yaml --set work_dir=$(CURDIR)/runs/taxi
