@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
 from embedding_core.checkpoint.manifest import BUNDLE, Manifest, table_shapes, verify
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 
-__all__ = ["check_digests", "load_checkpoint_into"]
+__all__ = ["Blocks", "check_digests", "load_checkpoint_into", "renamed"]
+
+Blocks: TypeAlias = tf.Variable | Sequence[tf.Variable]  # a table in one variable, or in blocks of consecutive rows
 
 
 def load_checkpoint_into(
     folder: str | os.PathLike[str],
-    tables: Mapping[str, tf.Variable],
+    tables: Mapping[str, Blocks],
     config: EmbeddingConfig,
     *,
     vocabulary_digests: Mapping[str, str],
@@ -28,7 +31,8 @@ def load_checkpoint_into(
 
     Args:
       folder: the checkpoint; its files are verified first.
-      tables: the variables, float32 [rows, dim], by `<table>` and `<table>/<slot>`.
+      tables: the variables, float32 [rows, dim], by `<table>` and `<table>/<slot>`; a list of variables is a table
+        that is sharded, in blocks of consecutive rows (such as `variables` of TensorFlow's ShardedVariable).
       config: the tables they belong to.
       vocabulary_digests: the digest of every vocabulary in use now.
       slots: whether slots are loaded too.
@@ -46,9 +50,28 @@ def load_checkpoint_into(
     reader = BundleReader(os.path.join(folder, BUNDLE))
     for key in wanted:
         for start, rows in reader.slices(key, slice_bytes):
-            indices = tf.range(start, start + len(rows), dtype=tf.int64)
-            tables[key].scatter_update(tf.IndexedSlices(tf.constant(rows), indices))
+            _place(_blocks(tables[key]), start, rows)
     return manifest
+
+
+def _blocks(given: Blocks) -> list[tf.Variable]:
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _place(blocks: list[tf.Variable], start: int, rows: Rows) -> None:
+    """Put rows `start`, `start + 1`, ... of a table where they belong."""
+    for first, block in _with_first_rows(blocks):
+        low, high = max(start, first), min(start + len(rows), first + block.shape[0])
+        if low < high:
+            indices = tf.range(low - first, high - first, dtype=tf.int64)
+            block.scatter_update(tf.IndexedSlices(tf.constant(rows[low - start : high - start]), indices))
+
+
+def _with_first_rows(blocks: list[tf.Variable]) -> Iterator[tuple[int, tf.Variable]]:
+    first = 0
+    for block in blocks:
+        yield first, block
+        first += block.shape[0]
 
 
 def check_digests(folder: str, manifest: Manifest, vocabulary_digests: Mapping[str, str]) -> None:
@@ -70,25 +93,42 @@ def _check(
     folder: str,
     manifest: Manifest,
     wanted: Mapping[str, tuple[int, ...]],
-    tables: Mapping[str, tf.Variable],
+    tables: Mapping[str, Blocks],
     config: EmbeddingConfig,
     slots: bool,
 ) -> None:
     stored = {key: shape for key, shape in table_shapes(manifest.config).items() if slots or "/" not in key}
-    problems = [f"{key!r} is not in the checkpoint" for key in wanted if key not in stored]
-    problems += [f"{key!r} of the checkpoint is of no configured table" for key in stored if key not in wanted]
+    missing = {key: shape for key, shape in wanted.items() if key not in stored}
+    extra = {key: shape for key, shape in stored.items() if key not in wanted}
+    problems = [f"{key!r} is not in the checkpoint{renamed(shape, extra)}" for key, shape in missing.items()]
+    problems += [f"{key!r} of the checkpoint is of no configured table" for key in extra]
     problems += [f"no variable is given for {key!r}" for key in wanted if key not in tables]
     for key in wanted:
         if key in stored and stored[key] != wanted[key]:
             problems.append(f"{key!r} has shape {list(stored[key])} in the checkpoint instead of {list(wanted[key])}")
-        if key in tables and tuple(tables[key].shape) != wanted[key]:
-            problems.append(f"the variable of {key!r} has shape {list(tables[key].shape)}")
+        if key in tables:
+            problems += _other_shapes(key, wanted[key], _blocks(tables[key]))
     problems += _other_layout(manifest.config, config, slots)
     if problems:
         raise CheckpointError(
             f"checkpoint {folder!r} is not of these tables: {'; '.join(problems)}. Use the table configuration that "
             "it was written with, or bring it to the new one with CheckpointLoader."
         )
+
+
+def _other_shapes(key: str, wanted: tuple[int, ...], blocks: list[tf.Variable]) -> list[str]:
+    shapes = [block.shape.as_list() for block in blocks]
+    if sum(shape[0] for shape in shapes) == wanted[0] and all(shape[1:] == list(wanted[1:]) for shape in shapes):
+        return []
+    if len(shapes) == 1:
+        return [f"the variable of {key!r} has shape {shapes[0]}"]
+    return [f"the blocks of {key!r} have the shapes {shapes}, which do not make up {list(wanted)}"]
+
+
+def renamed(shape: tuple[int, ...], others: Mapping[str, tuple[int, ...]]) -> str:
+    """A hint for the message on a missing table or slot: what of the same shape is there under another name."""
+    alike = [key for key, other in others.items() if other == shape]
+    return f" (renamed from {' or '.join(map(repr, alike))}?)" if alike else ""
 
 
 def _other_layout(stored: EmbeddingConfig, config: EmbeddingConfig, slots: bool) -> list[str]:

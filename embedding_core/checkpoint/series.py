@@ -109,6 +109,15 @@ class CheckpointSeries:
         """The folder of a step."""
         return os.path.join(self.folder, f"step-{step}")
 
+    def facts(self, step: int) -> Mapping[str, Any]:
+        """What the writer of a step's checkpoint had to say; its files are not looked at.
+
+        Raises:
+          CheckpointError: its manifest is missing or damaged.
+        """
+        facts: Mapping[str, Any] = read_seal(self.path(step), _FORMAT, _VERSION)["facts"]
+        return facts
+
     def save(
         self,
         step: int,

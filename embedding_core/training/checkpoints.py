@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from embedding_core.checkpoint.series import CheckpointSeries, TrainingCheckpoint, write_training_checkpoint
 from embedding_core.checkpoint.state import TrainingState, nonfinite_rows, table_variables
-from embedding_core.errors import TrainingError
+from embedding_core.errors import CheckpointError, TrainingError
 from embedding_core.training.step import Trainable
 
 __all__ = ["HISTORY", "RunState", "fingerprint"]
@@ -74,9 +75,7 @@ class RunState:
         self._check_finite()
         self._states.save(step, self._all.write, files={HISTORY: history}, facts={_BEST: best})
         self._best_of[step] = best
-        self._states.keep(sorted(self._best_of)[-_KEPT:])
-        self._best_of = {kept: self._best_of[kept] for kept in sorted(self._best_of)[-_KEPT:]}
-        self._bests.keep(self._best_of.values())
+        self._prune()
 
     def save_best(self) -> None:
         """Save the weights as the best so far; earlier ones stay as long as a state may go back to them."""
@@ -97,9 +96,17 @@ class RunState:
           CheckpointError: there are checkpoints, but none verifies.
         """
         found = self._states.restore(lambda checkpoint: self._all.restore(checkpoint.prefix))
-        if found is not None:
-            self._best_of = {found.step: found.facts[_BEST]}
+        for step in self._states.steps()[:_KEPT]:
+            with contextlib.suppress(CheckpointError):  # an older one, which nothing needs now
+                self._best_of[step] = self._states.facts(step)[_BEST]
+        self._prune()
         return found
+
+    def _prune(self) -> None:
+        """Forget all but the newest states, and every best that none of them goes back to."""
+        self._best_of = {step: self._best_of[step] for step in sorted(self._best_of)[-_KEPT:]}
+        self._states.keep(self._best_of)
+        self._bests.keep(self._best_of.values())
 
     def restore_best(self) -> None:
         """Go back to the best weights; nothing happens where no evaluation found any.

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import time
+import types
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -20,17 +21,19 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from embedding_core.checkpoint import BundleReader, CheckpointSeries, TrainingState, retrieve, verify
+from embedding_core.checkpoint import BundleReader, retrieve, verify
 from embedding_core.checkpoint.atomic import sweep
 from embedding_core.checkpoint.state import table_variables
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import Adagrad, Adam
+from embedding_core.training.checkpoints import RunState
 from embedding_core.vocabulary import Vocabulary
 
 COUNT, KILL, FULL = 1, 2, 3  # of interpose.c
 KEPT = 2
+BEFORE = 5  # steps saved before the one that is hit, which is then the best so far
 LIBC = ctypes.CDLL(None)
 
 
@@ -62,9 +65,12 @@ class Job:
         engine = HostEngine(self.config)
         self.variables = table_variables(engine)
         self.step = tf.Variable(0, dtype=tf.int64)
-        self.state = TrainingState(engine, {"step": self.step}, slice_bytes=1 << 20)
+        model, optimizer = tf.Module(), tf.Module()
+        self.run_folder = os.path.join(folder, "run")
+        self.state = RunState(
+            types.SimpleNamespace(engine=engine, model=model, optimizer=optimizer, step=self.step), self.run_folder
+        )
         self.artifacts = os.path.join(folder, "artifacts")
-        self.series = CheckpointSeries(os.path.join(folder, "series"))
         sweep(self.artifacts)
 
     def expected(self, step: int) -> dict[str, np.ndarray]:
@@ -77,12 +83,16 @@ class Job:
         Raises:
           AssertionError: what was restored is no state that was saved, or files are there that should not be.
         """
-        found = self.series.restore(lambda checkpoint: self.state.restore(checkpoint.prefix))
+        found = self.state.resume()
         step = int(self.step.numpy())
         assert step == (0 if found is None else found.step)
         if found is not None:
             for key, rows in self.expected(step).items():
                 np.testing.assert_array_equal(self.variables[key].numpy(), rows)
+            assert int(self.state.best_step.numpy()) == step - step % 3
+            self.state.restore_best()
+            assert int(self.step.numpy()) == (step - step % 3 or step)
+            self.step.assign(step)
         for artifact in os.listdir(self.artifacts) if os.path.isdir(self.artifacts) else []:
             self.check_artifact(os.path.join(self.artifacts, artifact))
         return step
@@ -95,12 +105,14 @@ class Job:
 
     def orphan_bytes(self) -> int:
         """Bytes of files that belong to no checkpoint."""
-        good = [self.series.path(step) for step in self.series.steps()[:KEPT]]
+        steps = sorted(int(name[5:]) for name in os.listdir(self.run_folder) if name.startswith("step-"))[-KEPT:]
+        good = [f"step-{step}" for step in steps] + [f"best/step-{step - step % 3}" for step in steps]
+        good = [os.path.join(self.run_folder, name) for name in good]
         total = 0
-        for root in (self.series.folder, self.artifacts):
+        for root in (self.run_folder, self.artifacts):
             for parent, _, names in os.walk(root):
                 mine = root == self.artifacts and "/." not in parent[len(root) :]
-                if not mine and not any(parent.startswith(path) for path in good):
+                if not mine and not any(parent == path for path in good):
                     total += sum(os.path.getsize(os.path.join(parent, name)) for name in names)
         return total
 
@@ -111,14 +123,16 @@ class Job:
             self.variables[key].assign(rows)
 
     def save(self) -> None:
-        step = int(self.step.numpy())
-        self.series.save(step, self.state.write, files={"history.json": "{}"})
-        self.series.keep(self.series.steps()[:KEPT])
+        """Save the state; every third one is the best so far."""
+        if self.step.numpy() % 3 == 0:
+            self.state.best_step.assign(self.step)
+            self.state.save_best()
+        self.state.save("{}")
 
     def retrieve(self) -> None:
         """Publish the newest state as an embedding checkpoint, as the pipeline does."""
         step = int(self.step.numpy())
-        prefix = os.path.join(self.series.path(step), f"ckpt-{step}")
+        prefix = os.path.join(self.run_folder, f"step-{step}", f"ckpt-{step}")
         destination = os.path.join(self.artifacts, str(step))
         retrieve(prefix, self.config, destination, vocabularies={"item": self.vocabulary}, slice_bytes=1 << 20)
 
@@ -155,7 +169,7 @@ class Ledger:
         self.figures |= {"swept_bytes": 0, "orphan_bytes": 0, "errors": []}
         self.acknowledged = 0
 
-    def add(self, status: int, told: list[list]) -> None:
+    def add(self, status: int, told: list[list], at_least: int = 0) -> None:
         said = {words[0]: words[1] for words in told}
         self.figures["trials"] += 1
         self.figures["killed"] += status == -signal.SIGKILL
@@ -166,7 +180,7 @@ class Ledger:
         self.figures["lost"] += said["restored"] < self.acknowledged
         self.figures["swept_bytes"] += said["left"]
         self.figures["orphan_bytes"] += said["orphans"]
-        self.acknowledged = max([said["restored"], *(words[1] for words in told if words[0] == "saved")])
+        self.acknowledged = max([at_least or said["restored"], *(words[1] for words in told if words[0] == "saved")])
 
 
 def start(folder: str, rows: int, tell) -> Job:
@@ -178,38 +192,75 @@ def start(folder: str, rows: int, tell) -> Job:
     return job
 
 
-def kill_at_every_call(trials: int, seed: int, folder: str) -> dict:
-    """A kill at call 1, 2, 3, ... of a save and a retrieval; with fewer trials, at calls spread over all kinds."""
+def _template(folder: str) -> list[str]:
+    """A run that has saved a few states, and the calls that its next save and retrieval make."""
+
+    def prepare(tell):
+        job = start(os.path.join(folder, "template"), 200, tell)
+        for step in range(1, BEFORE + 1):
+            job.advance(step)
+            job.save()
+        job.retrieve()
 
     def count(tell):
         job = start(os.path.join(folder, "count"), 200, tell)
-        job.save()
-        job.advance(2)
-        job.save()
-        job.advance(3)
         arm(COUNT)
         job.save()
         job.retrieve()
         tell("calls", disarm())
 
-    _, told = forked(count)
-    calls = dict(told)["calls"]
+    assert forked(prepare)[0] == 0
+    shutil.copytree(os.path.join(folder, "template"), os.path.join(folder, "count"))
+    return dict(forked(count)[1])["calls"]
+
+
+def _at_points(ledger: Ledger, folder: str, mode: int, points: list[int]) -> list[int]:
+    """A save of the same state with a fault at each point; the restart after each is in the next process.
+
+    Returns:
+      The points at which the save went on as if nothing was wrong.
+    """
+    unnoticed = []
+    ledger.acknowledged = BEFORE
+    before = os.path.join(folder, "template")
+    for point in [*points, 0]:
+        place = os.path.join(folder, "trial")
+        shutil.copytree(os.path.join(folder, "template"), place, dirs_exist_ok=False)
+
+        def live(tell, before=before, place=place, point=point):
+            start(before, 200, tell)
+            job = Job(place, 200)
+            job.restore()
+            job.advance(BEFORE + 1)
+            arm(mode if point else COUNT, point)
+            try:
+                job.save()
+                tell("saved", BEFORE + 1)
+                job.retrieve()
+            except CheckpointError as error:
+                disarm()
+                tell("raised", str(error))
+            else:
+                disarm()
+                tell("finished", point)
+
+        status, told = forked(live)
+        ledger.add(status, told, at_least=BEFORE)
+        unnoticed += [words[1] for words in told if words[0] == "finished" and point]
+        before = os.path.join(folder, "after")
+        shutil.rmtree(before, ignore_errors=True)
+        os.rename(place, before)
+    return unnoticed
+
+
+def kill_at_every_call(trials: int, seed: int, folder: str) -> dict:
+    """A kill at call 1, 2, 3, ... of a save and a retrieval; with fewer trials, at calls spread over all kinds."""
+    calls = _template(folder)
     kinds = sorted({line.split()[0] for line in calls})
-    points = range(1, len(calls) + 1) if trials >= len(calls) else _spread(calls, trials, seed)
+    points = list(range(1, len(calls) + 1)) if trials >= len(calls) else _spread(calls, trials, seed)
     ledger = Ledger("kill at every call of a save", seed)
-    for point in [*points, 0, 0]:  # at the end a life that no kill ends, and one more that restarts after it
-
-        def live(tell, point=point):
-            job = start(os.path.join(folder, "kills"), 200, tell)
-            if point:
-                arm(KILL, point)
-            job.save()
-            disarm() if not point else None
-            tell("saved", int(job.step.numpy()))
-            job.retrieve()
-
-        ledger.add(*forked(live))
-    return {**ledger.figures, "calls": len(calls), "kinds": kinds}
+    unnoticed = _at_points(ledger, folder, KILL, points)
+    return {**ledger.figures, "calls": len(calls), "kinds": kinds, "unnoticed": unnoticed}
 
 
 def _spread(calls: list[str], trials: int, seed: int) -> list[int]:
@@ -255,44 +306,11 @@ def kill_at_random(trials: int, seed: int, folder: str) -> dict:
 
 def full_disk(trials: int, seed: int, folder: str) -> dict:
     """A disk that is full from the n-th write of a save on, for every n: a clean error, and the last state restores."""
-
-    def count(tell):
-        job = start(os.path.join(folder, "count"), 200, tell)
-        job.save()
-        job.advance(2)
-        arm(COUNT)
-        job.save()
-        job.retrieve()
-        tell("writes", sum("write" in line.split()[0] for line in disarm()))
-
-    _, told = forked(count)
-    writes = dict(told)["writes"]
-    points = (
-        range(1, writes + 1) if trials >= writes else sorted(random.Random(seed).sample(range(1, writes + 1), trials))
-    )
+    writes = sum("write" in line.split()[0] for line in _template(folder))
+    points = sorted(random.Random(seed).sample(range(1, writes + 1), min(trials, writes)))
     ledger = Ledger("disk full at every write of a save", seed)
-    unclean = []
-    for point in points:
-
-        def live(tell, point=point):
-            job = start(os.path.join(folder, "full"), 200, tell)
-            arm(FULL, point)
-            error = None
-            try:
-                job.save()
-                tell("saved", int(job.step.numpy()))
-                job.retrieve()
-            except CheckpointError as raised:
-                error = f"CheckpointError: {raised}"
-            disarm()
-            tell("raised", error)
-
-        status, told = forked(live)
-        ledger.add(status, told)
-        if not dict(told).get("raised"):
-            unclean.append(point)
-    ledger.add(*forked(lambda tell: start(os.path.join(folder, "full"), 200, tell) and None))
-    return {**ledger.figures, "writes": writes, "unclean": unclean}
+    unnoticed = _at_points(ledger, folder, FULL, points)
+    return {**ledger.figures, "writes": writes, "unnoticed": unnoticed}
 
 
 def main(campaign: str, trials: str, seed: str, folder: str) -> None:

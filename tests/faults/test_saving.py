@@ -58,5 +58,5 @@ def test_kill_at_a_random_moment(tmp_path, preloaded, long):
 @pytest.mark.parametrize("long", SHORT_AND_LONG)
 def test_disk_full_at_every_write_of_a_save(tmp_path, preloaded, long):
     figures = campaign("full", 10**6 if long else 8, 1, tmp_path, preloaded)
-    assert figures["unclean"] == []
+    assert figures["unnoticed"] == []
     assert figures["trials"] == (figures["writes"] if long else 8) + 1

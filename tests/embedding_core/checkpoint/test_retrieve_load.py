@@ -156,7 +156,7 @@ def test_retrieve_does_not_overwrite(tmp_path):
     [
         (config(rows=24), r"'item' has shape \[23, 3\] in the checkpoint instead of \[24, 3\]"),
         (config(optimizer=SGD()), "'item/momenta' of the checkpoint is of no configured table"),
-        (config(name="items"), "'items' is not in the checkpoint"),
+        (config(name="items"), r"'items' is not in the checkpoint \(renamed from 'item' or 'item/momenta'"),
     ],
 )
 def test_load_refuses_other_tables_and_changes_nothing(tmp_path, other, message):
