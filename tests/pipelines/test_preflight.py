@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from rich.console import Console
+
+import pipelines.examples
+from embedding_core.errors import ConfigError
+from pipelines import cli
+from pipelines.config import load_config
+from pipelines.preflight import check, print_report
+
+EXAMPLES = pipelines.examples.__path__[0]
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def taxi(*overrides):
+    return load_config(f"{EXAMPLES}/taxi.yaml", overrides)
+
+
+@pytest.mark.parametrize(
+    ("topology", "hardware", "rows_per_core", "rate"),
+    [("v2-8", "V1", 32, "tag 0"), ("v3-32", "V1", 8, "tag 0"), ("v5e-8", "V0", 32, "0.05")],
+)
+def test_demo_is_green(topology, hardware, rows_per_core, rate):
+    report = check(taxi("training.decay=linear"), topology=topology, assumed_tokens=1000)
+    assert report.green
+    assert (report.hardware, report.batch["rows_per_core"]) == (hardware, rows_per_core)
+    assert report.program["xla"]["whole"] == "compiled"
+    assert ("SendTPUEmbeddingGradients" in report.program["embedding_operations"]) is (hardware == "V1")
+    shown = _shown(report)
+    assert rate in shown
+    assert "necessary, not sufficient" in shown
+
+
+def _shown(report):
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_two_towers_are_green_and_count_their_negatives(tmp_path):
+    parquet.write_table(pa.table({"split": ["train"]}), tmp_path / "rows.parquet")
+    config = load_config(f"{EXAMPLES}/online_retail.yaml", [f"data.path={tmp_path}/rows.parquet"])
+    report = check(config, topology="v2-8", assumed_tokens=1000)
+    assert report.green
+    assert report.batch["rows"] == 5 * 1024
+    assert "filled up" in report.notes[0]
+
+
+def test_sizes_are_those_of_max_size_and_the_report_says_so():
+    config = taxi("vocabularies.cell.max_size=77", "vocabularies.company.max_size=5000000000")
+    report = check(config, topology="v2-8", assumed_tokens=10)
+    rows = {table["name"]: table["rows"] for table in report.tables}
+    assert (rows["cell"], rows["company"], rows["trip_start_day"]) == (78, 5_000_000_001, 11)
+    assert "`max_size` of the vocabularies company, cell" in report.sizes
+    assert "10 tokens assumed for payment_type" in report.sizes
+    assert [finding.kind for finding in report.findings] == ["memory"]
+
+
+def test_command_reads_table_configs_and_exits_with_4_where_it_finds_something(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "silence", lambda: None)
+    (tmp_path / "embedding_config.json").write_text(_tables())
+    options = ["--topology", "v2-8", "--batch", "30", "--table-configs", str(tmp_path)]
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["preflight", f"{EXAMPLES}/taxi.yaml", *options, "--json", str(tmp_path / "report.json")])
+    assert caught.value.code == cli.FOUND
+    data = json.loads((tmp_path / "report.json").read_text())
+    assert data["sizes"] == f"the table configs in {tmp_path}"
+    assert [finding["kind"] for finding in data["findings"]] == ["batch"]
+    assert "pass 24 or 32" in capsys.readouterr().out
+
+
+def _tables():
+    table = {"name": "cell", "vocabulary_size": 9, "dim": 8, "optimizer": {"name": "sgd"}}
+    return json.dumps({"tables": [table], "features": [{"name": "pickup_cell", "table": "cell"}]})
+
+
+def test_topology_has_to_be_named():
+    with pytest.raises(ConfigError, match="name a TPU slice"):
+        check(taxi())
+
+
+def test_folder_without_table_configs_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"embedding_config\.json"):
+        check(taxi(), topology="v2-8", table_configs=tmp_path)
