@@ -15,6 +15,7 @@ from embedding_core.engines.variables import Variables, device_variables, plain_
 from embedding_core.errors import EngineError
 from embedding_core.features import FeatureSpec, NormalForm, kind_of, normal_form, policed
 from embedding_core.layer.backends import Backend, Trap, keyed_variables
+from embedding_core.layer.slots import SlotView, TablesWithSlots
 from embedding_core.lookup import combine, row_gradients
 from embedding_core.translate import Model
 
@@ -24,14 +25,14 @@ __all__ = ["EngineTables", "KerasTables"]
 class KerasTables(Backend):
     """Trainable variables, as replicated by the strategy in force; lookups are differentiable.
 
-    The slots are the Keras optimizer's. Those that an older Keras optimizer creates for us are held under the
+    The slots are the Keras optimizer's. Those that an older Keras optimizer creates for us are saved under the
     TPU's keys too, so that a TPU can go on with them.
     """
 
     trains_itself = False
 
     def __init__(self, model: Model, seed: int):
-        self.holder = Tables()
+        self.holder = TablesWithSlots()
         self._model = model
         self._seed = seed
         self._variables: Variables = {}
@@ -51,7 +52,7 @@ class KerasTables(Backend):
         with tf.init_scope():
             self._variables = plain_variables(specs, self._seed)
         for key, variable in keyed_variables(self._model, self._variables).items():
-            self.holder._add(key, variable)
+            self.holder._add(key, variable if key in self._variables else SlotView(variable))
 
     @property
     def _tables(self) -> tuple[Any, ...]:

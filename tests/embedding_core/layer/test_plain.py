@@ -179,7 +179,7 @@ def test_function_as_learning_rate_is_not_written_to_json():
 def test_export_and_serve(tmp_path):
     _, features = one_table()
     inputs = {"f": tf_keras.Input(shape=(None,), dtype=tf.int64, ragged=True)}
-    model = tf_keras.Model(inputs, TPUEmbedding(features, None)(inputs))
+    model = tf_keras.Model(inputs, TPUEmbedding(features, tf_keras.optimizers.legacy.Adagrad())(inputs))
 
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int64)])
     def serve(ids):

@@ -1,0 +1,147 @@
+"""A checkpoint of one strategy goes on under another, slots included."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.engines import simulated_tpu
+from embedding_core.layer import TPUEmbedding
+
+tpu = tf.tpu.experimental.embedding
+simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+
+
+class Run:
+    """A table trained by Adagrad under one way of training: "keras", "engine", or a simulated TPU's hosts."""
+
+    def __init__(self, way):
+        on_tpu = isinstance(way, int)
+        self.strategy = simulated_tpu(hosts=way, cores_per_host=2) if on_tpu else tf.distribute.get_strategy()
+        with self.strategy.scope():
+            self.optimizer = tf_keras.optimizers.legacy.Adagrad(0.1)
+            table = tpu.TableConfig(5, 2, combiner="sum", name="t")
+            self.layer = TPUEmbedding(
+                {"f": tpu.FeatureConfig(table)}, self.optimizer, table_update="engine" if way == "engine" else "keras"
+            )
+            self.layer.build([tf.TensorShape([4 // self.strategy.num_replicas_in_sync])])
+        self.checkpoint = tf.train.Checkpoint(layer=self.layer)
+        self.run = tf.function(lambda ids: self.strategy.run(self._on_core, args=(ids,)))
+
+    def _on_core(self, ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(self.layer({"f": ids})["f"]))
+        variables = self.layer.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    def train(self, ids):
+        cores = self.strategy.num_replicas_in_sync
+        parts = np.split(np.array(ids), cores)
+        self.run(
+            tf.constant(ids)
+            if cores == 1
+            else self.strategy.experimental_distribute_values_from_function(
+                lambda context: tf.constant(parts[context.replica_id_in_sync_group])
+            )
+        )
+
+    def values(self):
+        holder = self.layer._tpu_embedding
+        return {key: getattr(holder, key).numpy() for key in ("t", "t/accumulators")}
+
+
+@pytest.fixture(scope="module")
+def straight():
+    """Two steps by the engine: after one, and after both."""
+    run = Run("engine")
+    run.train([1, 1, 2, 3])
+    first = run.values()
+    run.train([1, 2, 4, 4])
+    return first, run.values()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("keras", "engine"), ("keras", 2), ("engine", "keras"), ("engine", 1), (1, "engine"), (2, "keras"), (2, 1)],
+)
+def test_training_goes_on_under_another_strategy(before, after, straight, tmp_path):
+    first, second = straight
+    run = Run(before)
+    run.train([1, 1, 2, 3])
+    path = run.checkpoint.write(str(tmp_path / "checkpoint"))
+    run = Run(after)
+    run.checkpoint.read(path).assert_existing_objects_matched().assert_consumed()
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), run.values(), first)
+    run.train([1, 2, 4, 4])
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), run.values(), second)
+
+
+def test_keys_are_those_of_tensorflow_recommenders(tmp_path):
+    run = Run("engine")
+    path = run.checkpoint.write(str(tmp_path / "checkpoint"))
+    keys = {key for key, _ in tf.train.list_variables(path)}
+    value = ".ATTRIBUTES/VARIABLE_VALUE"
+    assert {f"layer/_tpu_embedding/t/{value}", f"layer/_tpu_embedding/t.Saccumulators/{value}"} <= keys
+    assert not [key for key in keys if "dummy" in key]
+
+
+@pytest.mark.parametrize("way", ["engine", 1])
+def test_restore_before_the_variables_are_there(way, straight, tmp_path):
+    path = saved_by_engine(tmp_path)
+    run = Run(way)
+    fresh = Run.__new__(Run)
+    fresh.strategy = run.strategy
+    with run.strategy.scope():
+        table = tpu.TableConfig(5, 2, combiner="sum", name="t")
+        layer = TPUEmbedding({"f": tpu.FeatureConfig(table)}, tpu.Adagrad(0.1), table_update="engine")
+    status = tf.train.Checkpoint(layer=layer).read(path)
+    if way != "engine":
+        from embedding_core.engines import initialize_simulated_tpu
+
+        initialize_simulated_tpu(run.strategy)
+    with run.strategy.scope():
+        layer.build([tf.TensorShape([2])])
+    status.assert_consumed()
+    np.testing.assert_allclose(getattr(layer._tpu_embedding, "t/accumulators"), straight[0]["t/accumulators"])
+
+
+def saved_by_engine(tmp_path):
+    run = Run("engine")
+    run.train([1, 1, 2, 3])
+    return run.checkpoint.write(str(tmp_path / "checkpoint"))
+
+
+def test_tensorflow_recommenders_reads_ours_and_we_read_theirs(tmp_path):
+    """Off a TPU, with a Keras optimizer in the checkpoint, as its documentation asks for."""
+    theirs = pytest.importorskip("tensorflow_recommenders").layers.embedding.TPUEmbedding
+    made = []
+    for layer_class in (TPUEmbedding, theirs):
+        optimizer = tf_keras.optimizers.legacy.Adagrad(0.1)
+        table = tpu.TableConfig(5, 2, combiner="sum", name="t")
+        layer = layer_class({"f": tpu.FeatureConfig(table)}, optimizer)
+        layer({"f": tf.constant([0])})
+        checkpoint = tf.train.Checkpoint(layer=layer, optimizer=optimizer)
+        made.append((layer, optimizer, checkpoint))
+    for (layer, optimizer, checkpoint), (other, other_optimizer, other_checkpoint) in (made, reversed(made)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer({"f": tf.constant([1, 2])})["f"])
+        variables = layer.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        path = checkpoint.write(str(tmp_path / type(layer).__module__))
+        other_checkpoint.read(path).expect_partial()
+        tables = [next(iter(one.embedding_tables.values())) for one in (layer, other)]
+        np.testing.assert_array_equal(*tables)
+        slots = [
+            one.get_slot(table, "accumulator") for one, table in zip((optimizer, other_optimizer), tables, strict=True)
+        ]
+        np.testing.assert_array_equal(*slots)
+        assert np.max(slots[0]) > 0.5
+
+
+def test_slots_are_left_out_without_an_optimizer(tmp_path):
+    """And, off a TPU, with one of the TPU's that nobody there would update (they would be saved as they began)."""
+    for optimizer in (None, tpu.Adagrad(0.1)):
+        layer = TPUEmbedding({"f": tpu.FeatureConfig(tpu.TableConfig(5, 2, name="t"))}, optimizer)
+        layer({"f": tf.constant([0])})
+        path = tf.train.Checkpoint(layer=layer).write(str(tmp_path / "checkpoint"))
+        assert [key for key, _ in tf.train.list_variables(path) if "accumulators" in key] == []
