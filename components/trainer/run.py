@@ -97,7 +97,7 @@ def run_fn(fn_args: FnArgs) -> None:
     export_model(
         fn_args.serving_model_dir,
         config=config,
-        tables=result.engine.embedding_tables,
+        tables=result.tables,
         vocabularies=job.inputs.vocabularies,
         model=result.model,
         dense=sources.of_features(),
@@ -181,10 +181,7 @@ def _job(
         transform=source.transform,
     )
 
-    def warm_start(engine: Any) -> None:
-        variables = dict(engine.embedding_tables)
-        for table, slots in engine.slots.items():
-            variables.update({f"{table}/{name}": variable for name, variable in slots.items()})
+    def warm_start(variables: Mapping[str, tf.Variable]) -> None:
         digests = {name: vocabulary.digest for name, vocabulary in vocabularies.items()}
         load_checkpoint_into(str(settings.warm_start), variables, config, vocabulary_digests=digests)
 

@@ -16,7 +16,7 @@ from embedding_core.checkpoint.series import (
     read_training_checkpoint,
     write_training_checkpoint,
 )
-from embedding_core.checkpoint.state import TrainingState, nonfinite_rows, table_variables
+from embedding_core.checkpoint.state import Tables, TrainingState, nonfinite_rows
 
 __all__ = [
     "BundleReader",
@@ -24,6 +24,7 @@ __all__ = [
     "CheckpointSeries",
     "Manifest",
     "RemapPolicy",
+    "Tables",
     "TrainingCheckpoint",
     "TrainingState",
     "latest_training_checkpoint",
@@ -34,7 +35,6 @@ __all__ = [
     "remap",
     "retrieve",
     "table_shapes",
-    "table_variables",
     "training_key",
     "verify",
     "write_tables",

@@ -7,39 +7,31 @@ after the other; what is written is a checkpoint as TensorFlow's own, which plai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, BundleWriter, rows_per_slice
 from embedding_core.checkpoint.keys import training_key
-from embedding_core.engines.tables import Tables, unmirrored
+from embedding_core.engines import tables as engine_tables
 from embedding_core.errors import CheckpointError
 
-__all__ = ["TableHolder", "TrainingState", "nonfinite_rows", "table_variables"]
+__all__ = ["Tables", "TrainingState", "nonfinite_rows"]
 
 _ITERATIONS = "learning_rate/iterations"  # of a learning rate schedule; the one variable of an engine that is no table
 
 
-class TableHolder(Protocol):
-    """What is asked of an engine: its tables and slots, float32 [rows, dim], by name, and what tracks them."""
+class Tables(NamedTuple):
+    """The tables and slots that a run trains.
 
-    tables: Any
+    Attributes:
+      variables: float32 [rows, dim], by `<table>` and `<table>/<slot>`; empty where they are in a TPU's memory.
+      holder: the trackable that has them under these names, and brings them from a TPU's memory and back.
+    """
 
-    @property
-    def embedding_tables(self) -> Mapping[str, tf.Variable]:
-        """The tables by name."""
-
-    @property
-    def slots(self) -> Mapping[str, Mapping[str, tf.Variable]]:
-        """The slots by table and slot name."""
-
-
-def table_variables(engine: TableHolder) -> dict[str, tf.Variable]:
-    """The tables of an engine under `<table>` and its slots under `<table>/<slot>`."""
-    slots = {f"{table}/{name}": variable for table, own in engine.slots.items() for name, variable in own.items()}
-    return {**engine.embedding_tables, **slots}
+    variables: Mapping[str, tf.Variable]
+    holder: Any
 
 
 def nonfinite_rows(variables: Mapping[str, tf.Variable], slice_bytes: int = SLICE_BYTES) -> dict[str, int]:
@@ -64,20 +56,22 @@ def _slices(variable: tf.Variable, slice_bytes: int) -> Any:
 class TrainingState:
     """Tables and everything else that a run saves, keyed as by ``tf.train.Checkpoint(embedding=..., **rest)``."""
 
-    def __init__(self, engine: TableHolder, rest: Mapping[str, Any], slice_bytes: int = SLICE_BYTES) -> None:
-        """Save the tables of `engine` under `embedding`, and the trackables `rest` under their names."""
-        self._engine = engine
+    def __init__(self, tables: Tables, rest: Mapping[str, Any], slice_bytes: int = SLICE_BYTES) -> None:
+        """Save `tables` under `embedding`, and the trackables `rest` under their names.
+
+        Tables in a TPU's memory go TensorFlow's own way, which brings them whole to their hosts.
+        """
+        self._tables = tables
         self._rest = dict(rest)
         self._slice_bytes = slice_bytes
-        self._scalars = {}
-        if hasattr(engine.tables, _ITERATIONS):
-            self._scalars[_ITERATIONS] = getattr(engine.tables, _ITERATIONS)
 
     def write(self, prefix: str) -> None:
         """Write a checkpoint at `prefix`."""
-        variables = table_variables(self._engine)
-        stand_ins = unmirrored(lambda: {key: tf.Variable(tf.zeros([1, 1]), trainable=False) for key in variables})
-        whole = tf.train.Checkpoint(embedding=_holder({**stand_ins, **self._scalars}), **self._rest)
+        variables = self._tables.variables
+        stand_ins = engine_tables.unmirrored(
+            lambda: {key: tf.Variable(tf.zeros([1, 1]), trainable=False) for key in variables}
+        )
+        whole = tf.train.Checkpoint(embedding=self._holder(stand_ins), **self._rest)
         reader = BundleReader(whole.save(f"{prefix}.template/ckpt"))  # for all that is no table, and how it is named
         writer = BundleWriter(prefix, self._slice_bytes)
         tables = {training_key(key): variable for key, variable in variables.items()}
@@ -88,17 +82,26 @@ class TrainingState:
                 writer.add(key, tuple(variable.shape), start, rows)
         writer.close()
 
+    def _holder(self, stand_ins: Mapping[str, tf.Variable]) -> Any:
+        """What TensorFlow saves and restores under `embedding`: all that is not written and read in slices here."""
+        if not self._tables.variables:
+            return self._tables.holder
+        iterations = getattr(self._tables.holder, _ITERATIONS, None)
+        holder = engine_tables.Tables()
+        for key, variable in {**stand_ins, **({} if iterations is None else {_ITERATIONS: iterations})}.items():
+            setattr(holder, key, variable)
+        return holder
+
     def restore(self, prefix: str) -> None:
         """Bring back what `write` wrote.
 
         Raises:
           CheckpointError: it is damaged, or of other tables or another model.
         """
-        reader, variables = BundleReader(prefix), table_variables(self._engine)
+        reader, variables = BundleReader(prefix), self._tables.variables
         _check(reader, variables)
-        scalars = {"embedding": _holder(self._scalars)} if self._scalars else {}
         try:
-            status = tf.train.Checkpoint(**scalars, **self._rest).restore(prefix)
+            status = tf.train.Checkpoint(embedding=self._holder({}), **self._rest).restore(prefix)
             status.expect_partial().assert_existing_objects_matched()
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
             raise CheckpointError(f"{prefix!r} cannot be restored: {error}") from error
@@ -106,13 +109,6 @@ class TrainingState:
             for start, rows in reader.slices(training_key(key), self._slice_bytes):
                 indices = tf.range(start, start + len(rows), dtype=tf.int64)
                 variable.scatter_update(tf.IndexedSlices(tf.constant(rows), indices))
-
-
-def _holder(variables: Mapping[str, tf.Variable]) -> Tables:
-    holder = Tables()
-    for key, variable in variables.items():
-        setattr(holder, key, variable)
-    return holder
 
 
 def _check(reader: BundleReader, variables: Mapping[str, tf.Variable]) -> None:

@@ -79,6 +79,12 @@ class HostEngine:
         return {table.name: self.tables._get(table.name) for table in self.config.tables}
 
     @property
+    def table_variables(self) -> dict[str, tf.Variable]:
+        """Tables and slots, float32 [rows, dim], by `<table>` and `<table>/<slot>`."""
+        slots = {f"{table}/{name}": variable for table, own in self.slots.items() for name, variable in own.items()}
+        return {**self.embedding_tables, **slots}
+
+    @property
     def slots(self) -> dict[str, dict[str, tf.Variable]]:
         """The float32 [rows, dim] slot variables, by table and slot name."""
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -268,6 +268,19 @@ class TPUEmbedding(tf_keras.layers.Layer):
             function outside of the strategy is traced to be exported.
         """
         return self._state.backend.tables()
+
+    @property
+    def table_variables(self) -> Mapping[str, tf.Variable]:
+        """Tables and slots that the layer trains itself, float32 [rows, dim], by `<table>` and `<table>/<slot>`.
+
+        Empty before `build`, where Keras trains the tables, and where they are in a real TPU's memory.
+        """
+        return self._state.backend.variables()
+
+    @property
+    def table_holder(self) -> Any:
+        """The trackable that checkpoints the tables, and the slots that the layer has, under these names."""
+        return self._state.backend.holder
 
     def update_embedding_table(self, table: Any, embedding_table: Any) -> None:
         """Give a table other rows; its slots stay.

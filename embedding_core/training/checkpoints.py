@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.checkpoint.series import CheckpointSeries, TrainingCheckpoint, write_training_checkpoint
-from embedding_core.checkpoint.state import TrainingState, nonfinite_rows, table_variables
+from embedding_core.checkpoint.state import TrainingState, nonfinite_rows
 from embedding_core.errors import CheckpointError, TrainingError
 from embedding_core.training.step import Trainable
 
@@ -48,8 +48,8 @@ class RunState:
         dense = {"model": trainable.model, "optimizer": trainable.optimizer, "step": trainable.step}
         best = tf.train.Checkpoint(value=self.best_value, step=self.best_step, waited=self.waited)
         seen = tf.train.Checkpoint(rows=self.seen_rows, positives=self.seen_positives)
-        self._weights = TrainingState(trainable.engine, dense)
-        self._all = TrainingState(trainable.engine, {**dense, "best": best, "seen": seen})
+        self._weights = TrainingState(trainable.tables, dense)
+        self._all = TrainingState(trainable.tables, {**dense, "best": best, "seen": seen})
         self._states = CheckpointSeries(folder)
         self._bests = CheckpointSeries(os.path.join(folder, "best"))
         self._best_of: dict[int, int] = {}  # per state kept, the best step so far when it was saved
@@ -123,7 +123,7 @@ class RunState:
         tf.io.gfile.rmtree(self._folder)
 
     def _check_finite(self) -> None:
-        bad = nonfinite_rows(table_variables(self._trainable.engine))
+        bad = nonfinite_rows(self._trainable.tables.variables)
         if bad:
             raise TrainingError(
                 f"after step {self.step} rows hold a NaN or an infinity ({_told(bad)}): lower the learning rate of "

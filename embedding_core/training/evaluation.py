@@ -53,10 +53,6 @@ def log_loss(label: Floats, logit: Floats, weight: Floats) -> float:
 
 def evaluate(trainable: Trainable, batches: Iterable[Batch]) -> Evaluation:
     """Loss (without class weights and penalties) and AUC over all batches, with the sample weights."""
-    labels, logits, weights = [], [], []
-    for batch in batches:
-        logits.append(trainable.predict(batch).numpy())
-        labels.append(batch["label"].numpy())
-        weights.append(batch["weight"].numpy())
-    label, logit, weight = (np.concatenate(part).ravel().astype(np.float64) for part in (labels, logits, weights))
+    scores = [trainable.predict(batch) for batch in batches]
+    logit, label, weight = (np.concatenate(parts).ravel().astype(np.float64) for parts in zip(*scores, strict=True))
     return Evaluation(log_loss(label, logit, weight), auc(label, logit, weight))

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,12 @@ from embedding_core.errors import DataError
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.inputs import Batch, Inputs, RowParser
 from embedding_core.training.negatives import negative_sampler
+from embedding_core.training.strategy import Placement
 from embedding_core.training.stream import batches_once, count_rows, shuffled_batches, steps_per_epoch
 
 __all__ = ["JobData", "TrainingJob", "data_errors"]
 
+Sampler: TypeAlias = Callable[[tf.Tensor, Batch], Batch]
 _ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)
 
 
@@ -34,7 +36,8 @@ class TrainingJob:
       arguments: of `build`.
       train_files, eval_files: TFRecord files of tf.Examples; names ending in .gz are gzipped.
       counts: how often each token is in the data, int64, by vocabulary name; for negatives by "count".
-      warm_start: loads tables and slots into a new engine, before step 0; None starts from initial rows.
+      warm_start: fills tables and slots, by `<table>` and `<table>/<slot>`, before step 0; None starts from initial
+        rows.
     """
 
     inputs: Inputs
@@ -44,7 +47,7 @@ class TrainingJob:
     train_files: Sequence[str]
     eval_files: Sequence[str]
     counts: Mapping[str, npt.NDArray[np.int64]] = dataclasses.field(default_factory=dict)
-    warm_start: Callable[[Any], None] | None = None
+    warm_start: Callable[[Mapping[str, tf.Variable]], None] | None = None
 
 
 @contextlib.contextmanager
@@ -66,24 +69,32 @@ def _rule_broken(message: str) -> str:
 
 
 class JobData:
-    """The batches of a job: endless ones to train on, one pass to evaluate."""
+    """The batches of a job: endless ones to train on, one pass to evaluate.
 
-    def __init__(self, job: TrainingJob) -> None:
+    Attributes:
+      rows, eval_rows: of the splits.
+      steps_per_epoch: batches of one pass.
+      steps: of the whole run.
+      rows_per_replica: of a batch, negatives counted; batches that are short are filled up on a TPU.
+    """
+
+    def __init__(self, job: TrainingJob, placement: Placement) -> None:
         """Count the rows, and load the vocabularies.
 
         Raises:
           DataError: a split is empty or cannot be read.
         """
-        self._job = job
-        self._parser = RowParser(job.inputs)
+        self._job, self._placement = job, placement
+        self._parsers: list[RowParser] = []
         self.rows = count_rows(job.train_files, "train")
         self.eval_rows = count_rows(job.eval_files, "eval")
         self.steps_per_epoch = steps_per_epoch(self.rows, job.training.batch_size)
         self.steps = job.training.steps or (job.training.epochs or 1) * self.steps_per_epoch
         self._sampler = self._make_sampler()
+        self.rows_per_replica = placement.rows_per_replica(self._with_negatives(job.training.batch_size))
         self._eval = self._eval_batches()
 
-    def _make_sampler(self) -> Callable[[tf.Tensor, Batch], Batch] | None:
+    def _make_sampler(self) -> Sampler | None:
         negatives, config = self._job.training.negatives, self._job.inputs.config
         if negatives is None:
             return None
@@ -93,29 +104,54 @@ class JobData:
         seed, dense = self._job.training.seed, self._job.inputs.dense
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
 
-    def train(self, start: int) -> tf.data.Dataset:
-        """Batches from step `start` on."""
-        batches = shuffled_batches(self._job.train_files, self._job.training, rows=self.rows, start=start)
-        return self._finish(batches, self._sampler)
+    def train(self, start: int) -> Any:
+        """Batches from step `start` on, per replica where there are several."""
+        files, training = self._job.train_files, self._job.training
+        return self._batches(
+            lambda: shuffled_batches(files, training, rows=self.rows, start=start), training.batch_size, self._sampler
+        )
 
-    def _finish(self, batches: tf.data.Dataset, sampler: Callable[[tf.Tensor, Batch], Batch] | None) -> tf.data.Dataset:
-        def parse(step: tf.Tensor, serialized: tf.Tensor) -> Batch:
-            batch = self._parser(serialized)
-            return batch if sampler is None else sampler(step, batch)
-
-        return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(4)
-
-    def _eval_batches(self) -> tf.data.Dataset:
-        """The eval split, with negatives where it has none of its own, and the same ones at every evaluation."""
-        batches = batches_once(self._job.eval_files, max(1024, self._job.training.batch_size))
-        plain = self._finish(batches, None)
-        if self._sampler is None:
-            return plain
-        with data_errors():
-            positives = plain.map(lambda batch: tf.reduce_all(batch["label"] > 0.5))
-            only_positives = bool(positives.reduce(tf.constant(True), tf.logical_and))
-        return self._finish(batches, self._sampler) if only_positives else plain
-
-    def eval(self) -> tf.data.Dataset:
-        """All batches of the eval split."""
+    def eval(self) -> Any:
+        """All batches of the eval split, per replica where there are several."""
         return self._eval
+
+    def _batches(self, serialized: Callable[[], tf.data.Dataset], rows: int, sampler: Sampler | None) -> Any:
+        """Parsed batches of at most so many rows, to which come the negatives."""
+        size = self._with_negatives(rows)  # whether or not any are drawn: a TPU's batches are all of one size
+        return self._placement.batches(lambda: _parsed(serialized(), self._parser(), sampler), size)
+
+    def _with_negatives(self, rows: int) -> int:
+        negatives = self._job.training.negatives
+        return rows if negatives is None else rows * (1 + negatives.per_positive)
+
+    def _parser(self) -> RowParser:
+        """One for all datasets; on a TPU one for each, as it must live on the host of its dataset."""
+        if not self._parsers or self._placement.on_tpu:
+            self._parsers.append(RowParser(self._job.inputs))
+        return self._parsers[-1]
+
+    def _eval_batches(self) -> Any:
+        """The eval split, with negatives where it has none of its own, and the same ones at every evaluation."""
+        batch_size = self._job.training.batch_size
+        rows = batch_size if self._placement.on_tpu else max(1024, batch_size)
+
+        def serialized() -> tf.data.Dataset:
+            return batches_once(self._job.eval_files, rows)
+
+        sampler = self._sampler
+        if sampler is not None:
+            with data_errors():
+                positives = _parsed(serialized(), self._parser(), None).map(
+                    lambda batch: tf.reduce_all(batch["label"] > 0.5)
+                )
+                if not bool(positives.reduce(tf.constant(True), tf.logical_and)):
+                    sampler = None
+        return self._batches(serialized, rows, sampler)
+
+
+def _parsed(serialized: tf.data.Dataset, parser: RowParser, sampler: Sampler | None) -> tf.data.Dataset:
+    def parse(step: tf.Tensor, examples: tf.Tensor) -> Batch:
+        batch = parser(examples)
+        return batch if sampler is None else sampler(step, batch)
+
+    return serialized.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(4)

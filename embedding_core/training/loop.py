@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.errors import DataError, PreemptionError, TrainingError
+from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model
 from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.evaluation import evaluate
@@ -21,6 +22,7 @@ from embedding_core.training.inputs import Batch
 from embedding_core.training.job import JobData, TrainingJob, data_errors
 from embedding_core.training.preemption import noticed_preemption
 from embedding_core.training.rates import config_with_rates, dense_optimizer
+from embedding_core.training.runs import restore_weights
 from embedding_core.training.step import StepsDone, Trainable, new_step
 from embedding_core.training.strategy import Placement, choose_placement
 
@@ -38,14 +40,14 @@ class TrainingResult:
     """A trained model.
 
     Attributes:
-      engine: holds the tables.
+      tables: float32 [rows, dim] by name.
       model: the dense part.
       step: of the state that these have: the best one with early stopping, else the last.
       checkpoint: path of the checkpoint of that state.
       history: what happened.
     """
 
-    engine: Any
+    tables: Mapping[str, tf.Variable]
     model: tf_keras.Model
     step: int
     checkpoint: str
@@ -207,12 +209,20 @@ class _Loop:
         return stopping is not None and int(self._state.waited.numpy()) >= stopping.patience
 
 
-def _make_trainable(job: TrainingJob, placement: Placement, steps: int) -> Trainable:
+def _make_trainable(job: TrainingJob, data: JobData) -> Trainable:
+    """In the scope of the run's strategy."""
     training, config, step = job.training, job.inputs.config, new_step()
     tf_keras.utils.set_random_seed(training.seed)
-    engine = placement.make_engine(config_with_rates(config, training, step, steps), training.seed)
+    embedding = TPUEmbedding(
+        config_with_rates(config, training, step, data.steps),
+        None,
+        batch_size=data.rows_per_replica,
+        table_update="engine",
+        seed=training.seed,
+        name="embedding",
+    )
     model = build_model(job.model, config, job.inputs.dense, job.arguments)
-    return Trainable(engine, model, dense_optimizer(training, steps), training, step)
+    return Trainable(embedding, model, dense_optimizer(training, data.steps), training, step)
 
 
 def train(
@@ -239,16 +249,16 @@ def train(
       CheckpointError: there are checkpoints to resume from, but none verifies.
       PreemptionError: SIGTERM came; the state is saved in `resume_folder`.
     """
-    placement = choose_placement(job.training.strategy)
+    placement = choose_placement(job.training)
     with placement.scope(), noticed_preemption() as preempted:
-        data = JobData(job)
-        trainable = _make_trainable(job, placement, data.steps)
+        data = JobData(job, placement)
+        trainable = _make_trainable(job, data)
         kept = resume_folder or os.path.join(folder, "resume")
         tf.io.gfile.makedirs(folder)
         state = RunState(trainable, kept)
         resumed = state.resume()
         if resumed is None and job.warm_start is not None:
-            job.warm_start(trainable.engine)
+            job.warm_start(trainable.tables.variables)
         history = History() if resumed is None else History.load(os.path.join(resumed.folder, HISTORY))
         loop = _Loop(job, data, state, trainable, history, preempted)
         resumed_at = state.step
@@ -261,7 +271,21 @@ def train(
         checkpoint = state.write(os.path.join(folder, "checkpoints"))
         if resume_folder is None:
             state.discard()
-        return TrainingResult(trainable.engine, trainable.model, state.step, checkpoint, loop.history)
+        step = state.step
+    tables, model = _result(job, trainable, placement, checkpoint)
+    return TrainingResult(tables, model, step, checkpoint, loop.history)
+
+
+def _result(
+    job: TrainingJob, trainable: Trainable, placement: Placement, checkpoint: str
+) -> tuple[Mapping[str, tf.Variable], tf_keras.Model]:
+    """The tables by name and the dense part, as a plain process can export them."""
+    config = job.inputs.config
+    if not placement.on_tpu:
+        variables = trainable.tables.variables
+        return {table.name: variables[table.name] for table in config.tables}, trainable.model
+    engine, model = restore_weights(checkpoint, job.model, config, job.inputs.dense, job.arguments)
+    return engine.embedding_tables, model
 
 
 def _facts(data: JobData, loop: _Loop, state: RunState, resumed_at: int, placement: Placement) -> dict[str, Any]:

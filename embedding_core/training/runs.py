@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,7 +22,7 @@ from embedding_core.errors import CheckpointError
 from embedding_core.model_inputs import build_model
 from embedding_core.training.config import TrainingConfig
 
-__all__ = ["RestoredRun", "RunDescription", "restore_run"]
+__all__ = ["RestoredRun", "RunDescription", "restore_run", "restore_weights"]
 
 _FILE = "training.json"
 
@@ -100,11 +100,30 @@ def restore_run(folder: str) -> RestoredRun:
     path = os.path.join(folder, "checkpoints", run.checkpoint)
     if read_training_checkpoint(os.path.dirname(path)).prefix != path:
         raise CheckpointError(f"{path!r} is not there: the folder holds the checkpoint of another run.")
-    engine = HostEngine(run.config, with_slots=False)
-    model = build_model(run.model, run.config, run.dense, run.arguments)
+    engine, model = restore_weights(path, run.model, run.config, run.dense, run.arguments)
+    return RestoredRun(run, engine, model)
+
+
+def restore_weights(
+    prefix: str, model: str, config: EmbeddingConfig, dense: Sequence[str], arguments: Mapping[str, Any]
+) -> tuple[HostEngine, tf_keras.Model]:
+    """The tables, without slots, and the dense part of a training checkpoint, on this process.
+
+    Args:
+      prefix: path of the checkpoint, written under any strategy.
+      model: dotted module with `build`.
+      config: tables and features.
+      dense: names of the dense features.
+      arguments: of `build`.
+
+    Raises:
+      CheckpointError: the checkpoint is damaged, or of another model.
+    """
+    engine = HostEngine(config, with_slots=False)
+    built = build_model(model, config, dense, arguments)
     try:
-        status = tf.train.Checkpoint(embedding=engine.tables, model=model).restore(path)
+        status = tf.train.Checkpoint(embedding=engine.tables, model=built).restore(prefix)
         status.expect_partial().assert_existing_objects_matched()
     except (tf.errors.OpError, AssertionError, ValueError) as error:
-        raise CheckpointError(f"cannot restore the model from {path!r}: {error}") from error
-    return RestoredRun(run, engine, model)
+        raise CheckpointError(f"cannot restore the model from {prefix!r}: {error}") from error
+    return engine, built

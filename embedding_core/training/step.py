@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.checkpoint.state import TableHolder
+from embedding_core.checkpoint import Tables
+from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import call_model
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.inputs import Batch
 
-__all__ = ["Engine", "StepsDone", "Trainable", "new_step", "weighted_loss"]
-
-
-class Engine(TableHolder, Protocol):
-    """What training needs of an embedding engine."""
-
-    def lookup(self, ids: Mapping[str, tf.RaggedTensor]) -> dict[str, tf.Tensor]:
-        """Activations by feature."""
-
-    def apply_gradients(self, ids: Mapping[str, tf.RaggedTensor], gradients: Mapping[str, tf.Tensor]) -> None:
-        """Update the tables once."""
+__all__ = ["Scores", "StepsDone", "Trainable", "new_step", "weighted_loss"]
 
 
 class StepsDone(NamedTuple):
@@ -31,8 +22,8 @@ class StepsDone(NamedTuple):
 
     Attributes:
       losses: float32 [steps].
-      rows: rows read, drawn negatives not counted.
-      positives: how many of them have label 1.
+      rows: rows trained on, int64.
+      positives: how many of them have label 1, int64.
       finite: bool [dense features + 2]: whether each dense feature, the label and the weight were finite throughout.
     """
 
@@ -40,6 +31,14 @@ class StepsDone(NamedTuple):
     rows: tf.Tensor
     positives: tf.Tensor
     finite: tf.Tensor
+
+
+class Scores(NamedTuple):
+    """Predictions and what they are judged by, of all replicas in order: float32 [B, 1] each."""
+
+    logit: tf.Tensor
+    label: tf.Tensor
+    weight: tf.Tensor
 
 
 def weighted_loss(
@@ -51,9 +50,10 @@ def weighted_loss(
     return tf.nn.sigmoid_cross_entropy_with_logits(label, logit) * weight * by_class
 
 
-def _finite(batch: Batch) -> tf.Tensor:
+def _infinite(batch: Batch) -> tf.Tensor:
+    """How many values of each column are not finite, int32."""
     values = [*batch["dense"].values(), batch["label"], batch["weight"]]
-    return tf.reduce_all(tf.math.is_finite(tf.concat(values, 1)), 0)
+    return tf.math.count_nonzero(~tf.math.is_finite(tf.concat(values, 1)), 0, dtype=tf.int32)
 
 
 def new_step() -> tf.Variable:
@@ -62,69 +62,87 @@ def new_step() -> tf.Variable:
 
 
 class Trainable:
-    """Tables, dense model and its optimizer, with the functions that train and apply them."""
+    """The layer of tables, the dense model and its optimizer, with the functions that train and apply them.
+
+    Made in the scope of a strategy, whose replicas share each batch: a loss is the mean over the rows of all of them.
+    """
 
     def __init__(
         self,
-        engine: Engine,
+        embedding: TPUEmbedding,
         model: tf_keras.Model,
         optimizer: tf_keras.optimizers.Optimizer,
         config: TrainingConfig,
         step: tf.Variable | None = None,
     ) -> None:
-        """Put the parts together; the optimizer's slots are created here, so that a restore finds them."""
-        self.engine = engine
+        """Put the parts together; all variables are created here, so that a restore finds them."""
+        self.embedding = embedding
         self.model = model
         self.optimizer = optimizer
         self.step = new_step() if step is None else step
         self._config = config
+        self._strategy = tf.distribute.get_strategy()
+        embedding.build(None)
         optimizer.build(model.trainable_variables)
 
+    @property
+    def tables(self) -> Tables:
+        """The tables and slots."""
+        return Tables(self.embedding.table_variables, self.embedding.table_holder)
+
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
-    def run(self, batches: tf.data.Iterator, steps: tf.Tensor, dense: tf.Tensor) -> StepsDone:
+    def run(self, batches: Any, steps: tf.Tensor, dense: tf.Tensor) -> StepsDone:
         """Train on the next batches.
 
         Args:
-          batches: of `Batch`, at least `steps` of them left.
+          batches: iterator over `Batch`, per replica where there are several; at least `steps` of them left.
           steps: int32 scalar, how many.
           dense: int32 scalar, number of dense features.
         """
+        replicas = self._strategy.num_replicas_in_sync
         losses = tf.TensorArray(tf.float32, size=steps)
         positives = rows = tf.constant(0, tf.int64)
-        finite = tf.ones([dense + 2], tf.bool)
+        infinite = tf.zeros([dense + 2], tf.int32)
         for index in tf.range(steps):
-            batch = next(batches)
-            losses = losses.write(index, self._train(batch))
-            finite = tf.logical_and(finite, _finite(batch))
-            rows += tf.size(batch["label"], tf.int64)
-            positives += tf.math.count_nonzero(batch["label"] > 0.5)
-        return StepsDone(losses.stack(), rows, positives, finite)
+            parts = self._strategy.run(self._train, args=(next(batches),))
+            sums = [self._strategy.reduce(tf.distribute.ReduceOp.SUM, part, axis=None) for part in parts]
+            losses = losses.write(index, sums[0])
+            rows += sums[1] // replicas
+            positives += sums[2]
+            infinite += sums[3]
+            self.step.assign_add(1)
+        return StepsDone(losses.stack(), rows, positives, tf.equal(infinite, 0))
 
-    def _train(self, batch: Batch) -> tf.Tensor:
-        activations = self.engine.lookup(batch["ids"])
-        variables = self.model.trainable_variables
+    def _train(self, batch: Batch) -> tuple[tf.Tensor, ...]:
+        """One replica's part of a step: its share of the loss, the global rows, its positives and bad values."""
         with tf.GradientTape() as tape:
-            tape.watch(activations)
+            activations = self.embedding(batch["ids"])
             logit = call_model(self.model, activations, batch["dense"], training=True)
             loss = self._loss(batch, logit, activations)
-        for_tables, for_model = tape.gradient(loss, (activations, variables))
-        self.engine.apply_gradients(batch["ids"], for_tables)
+        variables = self.model.trainable_variables
+        gradients = tape.gradient(loss, [*variables, *self.embedding.trainable_variables])  # updates the tables
         if variables:
-            self.optimizer.apply_gradients(zip(for_model, variables, strict=True))
-        self.step.assign_add(1)
-        return loss
+            self.optimizer.apply_gradients(zip(gradients, variables))  # noqa: B905  the tables' one is left over
+        positives = tf.math.count_nonzero(batch["label"] > 0.5)
+        return loss, tf.cast(batch["rows"], tf.int64), positives, _infinite(batch)
 
     def _loss(self, batch: Batch, logit: tf.Tensor, activations: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """The mean of the rows' losses, and the penalties."""
+        """This replica's share of the mean of all rows' losses, and of the penalties."""
+        count = tf.cast(batch["rows"], tf.float32)
         rows = weighted_loss(batch["label"], logit, batch["weight"], self._config.class_weights)
-        loss = tf.reduce_mean(rows) + tf.add_n(self.model.losses or [0.0])
+        penalties = tf.add_n(self.model.losses or [0.0]) / self._strategy.num_replicas_in_sync
+        loss = tf.reduce_sum(rows) / count + penalties
         if self._config.embedding_l2:
-            count = tf.cast(tf.size(batch["label"]), tf.float32)
             squares = tf.add_n([tf.reduce_sum(tf.square(activation)) for activation in activations.values()])
             loss += self._config.embedding_l2 * squares / count
         return loss
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
-    def predict(self, batch: Batch) -> tf.Tensor:
-        """Logits [B, 1]."""
-        return call_model(self.model, self.engine.lookup(batch["ids"]), batch["dense"])
+    def predict(self, batch: Batch) -> Scores:
+        """Logits of a batch, with its labels and weights."""
+        parts = self._strategy.run(self._scores, args=(batch,))
+        return Scores(*(tf.concat(self._strategy.experimental_local_results(part), 0) for part in parts))
+
+    def _scores(self, batch: Batch) -> tuple[tf.Tensor, ...]:
+        logit = call_model(self.model, self.embedding(batch["ids"]), batch["dense"])
+        return logit, batch["label"], batch["weight"]

@@ -2,63 +2,104 @@
 
 from __future__ import annotations
 
-import logging
-from typing import Any, NamedTuple
+import os
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.config import EmbeddingConfig
-from embedding_core.engines import HostEngine
+from embedding_core.engines import simulated_tpu
 from embedding_core.errors import ConfigError
-from embedding_core.training.config import Strategy
+from embedding_core.topology import shape_of
+from embedding_core.training.config import TrainingConfig
+from embedding_core.training.replicas import replica_batches
 
-__all__ = ["Placement", "choose_placement"]
+__all__ = ["Kind", "Placement", "choose_placement"]
 
-_log = logging.getLogger(__name__)
+Kind: TypeAlias = Literal["cpu", "gpu", "tpu", "simulated_tpu"]
+_LOCAL_TPU = "local"  # the machine's own, as on a TPU VM
+_SIMULATED = "1x2"
 
 
 class Placement(NamedTuple):
     """Where tables and dense part are.
 
     Attributes:
-      kind: "cpu" or "gpu".
-      device: TensorFlow's name of the device.
+      kind: of the device.
+      strategy: TensorFlow's default one on a CPU or a GPU, else that of the TPU, real or simulated.
     """
 
-    kind: str
-    device: str
+    kind: Kind
+    strategy: tf.distribute.Strategy
+
+    @property
+    def on_tpu(self) -> bool:
+        """Whether replicas share each batch, in static shapes: on a TPU, real or simulated."""
+        return self.kind in ("tpu", "simulated_tpu")
 
     def scope(self) -> Any:
-        """The context in which engine, model and optimizer are made and run."""
-        return tf.device(self.device)
+        """The context in which layers, model and optimizer are made and run."""
+        return self.strategy.scope() if self.on_tpu else tf.device(f"/{self.kind.upper()}:0")
 
-    def make_engine(self, config: EmbeddingConfig, seed: int) -> HostEngine:
-        """The engine that holds the tables; each has an optimizer."""
-        return HostEngine(config, seed=seed)
+    def rows_per_replica(self, rows: int) -> int:
+        """Rows of each replica's part of a global batch."""
+        replicas: int = self.strategy.num_replicas_in_sync
+        return -(-rows // replicas)
+
+    def batches(self, make: Callable[[], tf.data.Dataset], rows: int) -> Any:
+        """What a run iterates over.
+
+        Args:
+          make: a dataset of global batches; on a TPU it is called by every host, and may refer to nothing that
+            lives elsewhere.
+          rows: of a whole global batch.
+        """
+        if not self.on_tpu:
+            return make()
+        size = self.rows_per_replica(rows) * self.strategy.num_replicas_in_sync
+        on_host = tf.distribute.InputOptions(experimental_fetch_to_device=False)  # ids are enqueued from there
+        return self.strategy.distribute_datasets_from_function(
+            lambda context: replica_batches(make(), size, context), on_host
+        )
 
 
-_CPU, _GPU = Placement("cpu", "/CPU:0"), Placement("gpu", "/GPU:0")
-
-
-def choose_placement(strategy: Strategy) -> Placement:
-    """The placement that a strategy of the configuration means on this machine.
+def choose_placement(training: TrainingConfig) -> Placement:
+    """The placement that a configuration means on this machine.
 
     Raises:
-      ConfigError: the device is not there, or training on it is not possible yet.
+      ConfigError: the device is not there, or the TPU is not of the configured topology.
+      EngineError: TensorFlow already runs with fewer logical devices than a simulated TPU needs.
     """
-    gpu, tpu = (bool(tf.config.list_physical_devices(kind)) for kind in ("GPU", "TPU"))
-    if strategy == "gpu" and not gpu:
-        raise ConfigError("`strategy` is 'gpu', but TensorFlow finds no GPU here: choose 'auto' or 'cpu'.")
-    if strategy == "tpu" and not tpu:
-        raise ConfigError("`strategy` is 'tpu', but TensorFlow finds no TPU here: choose 'auto' or 'cpu'.")
-    if strategy in {"tpu", "simulated_tpu"}:
-        raise ConfigError(
-            f"`strategy` is {strategy!r}: this version has no engine for it yet; choose 'auto', 'cpu' or 'gpu'."
+    if training.strategy == "simulated_tpu":
+        hosts, cores, placement = shape_of(training.topology or _SIMULATED)
+        strategy = simulated_tpu(
+            hosts=hosts, cores_per_host=cores, embedding_feature="V0" if placement == "replicated" else "V1"
         )
-    if strategy == "auto" and tpu:
-        _log.warning("a TPU is there, but this version has no engine for it yet: training on the %s", _other(gpu))
-    return _GPU if strategy == "gpu" or (strategy == "auto" and gpu) else _CPU
+        return Placement("simulated_tpu", strategy)
+    gpu, tpu = (bool(tf.config.list_physical_devices(kind)) for kind in ("GPU", "TPU"))
+    tpu = tpu or "TPU_NAME" in os.environ
+    found = {"gpu": gpu, "tpu": tpu}
+    if not found.get(training.strategy, True):
+        raise ConfigError(
+            f"`strategy` is {training.strategy!r}, but TensorFlow finds no {training.strategy.upper()} here: choose "
+            "'auto' or 'cpu'."
+        )
+    if training.strategy == "tpu" or (training.strategy == "auto" and tpu):
+        return Placement("tpu", _tpu_strategy(training.topology))
+    on_gpu = training.strategy == "gpu" or (training.strategy == "auto" and gpu)
+    return Placement("gpu" if on_gpu else "cpu", tf.distribute.get_strategy())
 
 
-def _other(gpu: bool) -> str:
-    return "GPU" if gpu else "CPU"
+def _tpu_strategy(topology: str | None) -> tf.distribute.TPUStrategy:
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=os.environ.get("TPU_NAME", _LOCAL_TPU))
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    strategy = tf.distribute.TPUStrategy(resolver)
+    if topology is not None:
+        hosts, cores, _ = shape_of(topology)
+        if hosts * cores != strategy.num_replicas_in_sync:
+            raise ConfigError(
+                f"`topology` is {topology!r}, of {hosts * cores} cores, but the TPU has "
+                f"{strategy.num_replicas_in_sync}: correct the topology, or ask for another slice."
+            )
+    return strategy

@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from embedding_core.checkpoint import BundleReader, retrieve, verify
+from embedding_core.checkpoint import BundleReader, Tables, retrieve, verify
 from embedding_core.checkpoint.atomic import sweep
-from embedding_core.checkpoint.state import table_variables
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
@@ -63,13 +62,13 @@ class Job:
         features = tuple(FeatureConfig(name=table.name, table=table.name) for table in tables)
         self.config = EmbeddingConfig(tables=tables, features=features)
         engine = HostEngine(self.config)
-        self.variables = table_variables(engine)
+        self.variables = engine.table_variables
         self.step = tf.Variable(0, dtype=tf.int64)
         model, optimizer = tf.Module(), tf.Module()
         self.run_folder = os.path.join(folder, "run")
-        self.state = RunState(
-            types.SimpleNamespace(engine=engine, model=model, optimizer=optimizer, step=self.step), self.run_folder
-        )
+        tables = Tables(self.variables, engine.tables)
+        trained = types.SimpleNamespace(tables=tables, model=model, optimizer=optimizer, step=self.step)
+        self.state = RunState(trained, self.run_folder)
         self.artifacts = os.path.join(folder, "artifacts")
         sweep(self.artifacts)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from embedding_core.checkpoint import CheckpointSeries, TrainingState, load_checkpoint_into, retrieve, table_variables
+from embedding_core.checkpoint import CheckpointSeries, Tables, TrainingState, load_checkpoint_into, retrieve
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
@@ -44,9 +44,9 @@ class Run:
 
     def __init__(self) -> None:
         engine = HostEngine(CONFIG)
-        self.variables = table_variables(engine)
+        self.variables = engine.table_variables
         self.step = tf.Variable(0, dtype=tf.int64)
-        self.state = TrainingState(engine, {"step": self.step})
+        self.state = TrainingState(Tables(self.variables, engine.tables), {"step": self.step})
 
     def set(self, step: int) -> None:
         self.step.assign(step)

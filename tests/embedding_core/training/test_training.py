@@ -235,8 +235,8 @@ def test_damaged_checkpoint_is_passed_over_and_without_any_good_one_training_sto
 
 
 def test_row_that_is_not_finite_is_not_saved(make_job, tmp_path):
-    def plant(engine):
-        engine.embedding_tables["words"][3, 1].assign(np.nan)
+    def plant(variables):
+        variables["words"][3, 1].assign(np.nan)
 
     job = dataclasses.replace(make_job([example("w1", 0.5, label) for label in (0, 1)] * 30), warm_start=plant)
     with pytest.raises(TrainingError, match="'words': 1 rows"):

@@ -1,0 +1,60 @@
+"""One job under every strategy: the same tables, dense part and figures, and checkpoints that move."""
+
+import dataclasses
+import functools
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from embedding_core.training import train
+
+_spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
+cases = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(cases)
+
+
+@pytest.fixture(scope="module")
+def make_job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+
+    def make(arguments=None, **training):
+        job = cases.job_in(folder, **{"epochs": 2, "batch_size": 36, **training})
+        return dataclasses.replace(job, arguments={"hidden_units": [8], "dropout": 0.0, **(arguments or {})})
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def trained(make_job, tmp_path_factory):
+    @functools.cache
+    def of(strategy, topology=None, **training):
+        job = make_job(strategy=strategy, topology=topology, **training)
+        return train(job, str(tmp_path_factory.mktemp("run") / "run"))
+
+    return of
+
+
+def close(first, second):
+    one, other = cases.state_of(first), cases.state_of(second)
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        np.testing.assert_allclose(value, other[key], rtol=2e-4, atol=2e-5, err_msg=key)
+    np.testing.assert_allclose(
+        [entry["loss"] for entry in first.history.train], [entry["loss"] for entry in second.history.train], rtol=1e-4
+    )
+    np.testing.assert_allclose(first.history.evals[-1]["auc"], second.history.evals[-1]["auc"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("topology", ["1x1", "2x2"])
+def test_simulated_tpu_trains_what_a_cpu_trains(trained, topology):
+    """36 rows in a batch, 300 in the data: the last batch of an epoch is short."""
+    close(trained("cpu"), trained("simulated_tpu", topology))
+
+
+def test_result_of_a_simulated_tpu_is_on_this_process(trained):
+    result = trained("simulated_tpu", "2x2")
+    assert isinstance(result.tables["words"], tf.Variable)
+    assert not tf.distribute.has_strategy()
