@@ -39,10 +39,13 @@ class Step(NamedTuple):
     Attributes:
       replica: what `strategy.run` calls, with one argument: the core's batch.
       inputs: the batch's structure of `tf.TypeSpec`, with a static number of rows.
+      before: what is called before `strategy.run` with the batches of all cores, a `tf.distribute.DistributedValues`
+        for each part; for steps that enqueue on the host.
     """
 
     replica: Callable[[Any], Any]
     inputs: Any
+    before: Callable[[Any], Any] | None = None
 
 
 MakeStep: TypeAlias = Callable[[Any, int], Step]

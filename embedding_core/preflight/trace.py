@@ -41,13 +41,13 @@ class Traced(NamedTuple):
 
     def summary(self) -> dict[str, Any]:
         """The program in plain values: how many operations of which type where, and the engine's configuration."""
-        everywhere = (*self.on_core, *self.on_host)
+        of_engine = tuple(op for op in self.graph.get_operations() if _of_embedding(op.type))
         configs = [op.node_def.attr["config"].s for op in self.on_core if op.type == "RecvTPUEmbeddingActivations"]
         return {
             "operations_on_core": len(self.on_core),
             "types_on_core": _counted(self.on_core),
             "types_on_host": _counted(self.on_host),
-            "embedding_operations": _counted(tuple(op for op in everywhere if _of_embedding(op.type))),
+            "embedding_operations": _counted(of_engine),
             "all_reduced_bytes": sum(_bytes(op.inputs[0]) for op in self.on_core if op.type == "CrossReplicaSum"),
             "engine": engine_summary(configs[0]) if configs else None,
         }
@@ -118,10 +118,25 @@ def _with_output_shapes(config: EmbeddingConfig, rows: int) -> dict[str, Any]:
 
 
 def _traced(strategy: Any, step: Step) -> Any:
-    def all_cores(batch: Any) -> Any:
+    def with_one_batch(batch: Any) -> Any:
         return strategy.run(step.replica, args=(batch,))
 
-    return tf.function(all_cores).get_concrete_function(step.inputs).graph
+    def with_own_batches(*batches: Any) -> Any:
+        parts = [tf.nest.flatten(batch) for batch in batches]
+        spread = [_spread(strategy, values) for values in zip(*parts, strict=True)]
+        batch = tf.nest.pack_sequence_as(step.inputs, spread)
+        assert step.before is not None
+        step.before(batch)
+        return strategy.run(step.replica, args=(batch,))
+
+    if step.before is None:
+        return tf.function(with_one_batch).get_concrete_function(step.inputs).graph
+    cores = strategy.num_replicas_in_sync
+    return tf.function(with_own_batches).get_concrete_function(*[step.inputs] * cores).graph
+
+
+def _spread(strategy: Any, values: tuple[Any, ...]) -> Any:
+    return strategy.experimental_distribute_values_from_function(lambda core: values[core.replica_id_in_sync_group])
 
 
 def _of_embedding(kind: str) -> bool:

@@ -41,6 +41,14 @@ def two_lines(embedding, rows):
     return Step(step, dict.fromkeys("ui", tf.TensorSpec([rows, 1], tf.int64)))
 
 
+def enqueues_on_the_host(embedding, rows):
+    def step(batch):
+        embedding.apply_gradients(tf.nest.map_structure(tf.ones_like, embedding.dequeue()))
+        return tf.reduce_sum(batch["i"])
+
+    return Step(step, dict.fromkeys("ui", tf.RaggedTensorSpec([rows, None], tf.int64)), embedding.enqueue)
+
+
 def report(config=CONFIG, topology="v2-8", batch_size=64, **more):
     return preflight(config, named_topology(topology), batch_size=batch_size, **{"make_step": two_lines, **more})
 
@@ -67,6 +75,12 @@ def test_own_step_is_traced_as_the_engine_would_get_it():
     ]
     user = next(table for table in found.tables if table["name"] == "user")
     assert user["rows_per_host"] == [250_001, 250_001, 250_001, 250_000]
+
+
+def test_step_may_enqueue_on_the_host_for_all_cores():
+    found = report(make_step=enqueues_on_the_host)
+    assert found.green
+    assert found.program["embedding_operations"]["EnqueueTPUEmbeddingArbitraryTensorBatch"] == 8
 
 
 def test_optimizer_parameters_and_rates_are_those_of_the_program():
