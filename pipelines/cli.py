@@ -1,4 +1,4 @@
-"""The command line: `tfx-embeddings run | validate | preflight | compile | lineage`. Heavy imports wait for it."""
+"""The command line: `tfx-embeddings run | validate | preflight | compile | checkpoint | lineage`. Heavy imports wait for it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from embedding_core.errors import ConfigError
+from pipelines import checkpoint_command
 from pipelines.expected_errors import expected_message
 from pipelines.quiet import load_tensorflow, silence
 
@@ -134,10 +135,13 @@ def compile_(
     typer.echo(f"wrote {out}")
 
 
+app.add_typer(checkpoint_command.app, name="checkpoint")
+
+
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def lineage(context: typer.Context) -> None:
     """Print what a pushed model was made of, back to the examples."""
-    from pipelines import lineage as lineage_command
+    from pipelines import lineage_command
 
     raise typer.Exit(lineage_command.main([one for one in context.args if one != "--debug"]) or 0)
 

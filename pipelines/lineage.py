@@ -1,4 +1,4 @@
-"""What a model was made of: from an artifact in ML Metadata back to the examples.
+"""What a model was made of, and what was made of a file: the graph of artifacts in ML Metadata.
 
 Walks events breadth first (OUTPUT of which execution, INPUT of that one), which works with every build of
 ML Metadata; the query language that could do it in one call needs a part that some builds lack.
@@ -7,7 +7,6 @@ Reads only: the store is opened read-only, and no file of an artifact is touched
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,23 +16,25 @@ from typing import Any
 import ml_metadata
 from google.protobuf import json_format
 from ml_metadata.proto import metadata_store_pb2 as mlmd
-from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
 from embedding_core.errors import DataError
-from pipelines.config import load_config
 
 __all__ = [
     "Execution",
     "Node",
     "artifacts_of",
+    "downstream",
+    "is_fact",
     "lineage_tree",
-    "main",
     "newest_artifact",
     "open_store",
     "outputs_of",
+    "plain_value",
+    "read_graph",
     "trace",
+    "upstream",
 ]
 
 
@@ -45,13 +46,13 @@ class Execution:
       id: its id in ML Metadata.
       node: id of the pipeline node.
       state: ML Metadata's word for its state, such as "COMPLETE" or "CACHED".
-      seconds: wall time between its creation and its last update.
+      seconds: wall time between its creation and its last update; None where it was not recorded.
     """
 
     id: int
     node: str
     state: str
-    seconds: float
+    seconds: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,26 +145,32 @@ def trace(store: Any, artifact_id: int) -> dict[int, Node]:
     return nodes
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`tfx-embeddings lineage CONFIG [--version N]`: print what a pushed version was made of.
+def read_graph(store: Any, pipeline: str | None = None) -> dict[int, Node]:
+    """Every artifact of the pipeline (None: of the store), by id."""
+    return {node.id: node for node in _read_nodes(store, sorted(found.id for found in _artifacts(store, pipeline)))}
 
-    Returns:
-      0; every error is raised.
-    """
-    parser = argparse.ArgumentParser(prog="tfx-embeddings lineage", description="What a pushed model was made of.")
-    parser.add_argument("config", metavar="CONFIG", help="the YAML file of the pipeline")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--version", type=int, help="the pushed version; the newest by default")
-    given = parser.parse_args(arguments)
-    config = load_config(given.config, given.overrides)
-    store = open_store(config.metadata_path)
-    having = {"pushed": 1} if given.version is None else {"pushed": 1, "pushed_version": given.version}
-    pushed = newest_artifact(store, "PushedModel", having=having, pipeline=config.name)
-    if pushed is None:
-        what = "no version" if given.version is None else f"no version {given.version!r}"
-        raise DataError(f"{what} was pushed by the pipeline in {config.work_dir!r}: look into its serving folder.")
-    Console(highlight=False).print(lineage_tree(trace(store, pushed)))
-    return 0
+
+def upstream(graph: Mapping[int, Node], start: int) -> dict[int, Node]:
+    """The artifact and everything in the graph that it was made of, by id, the artifact itself first."""
+    return _reached(graph, [start], {node.id: node.inputs for node in graph.values()})
+
+
+def downstream(graph: Mapping[int, Node], starts: Sequence[int]) -> dict[int, Node]:
+    """The artifacts and everything in the graph that was made of them, by id, the artifacts themselves first."""
+    made: dict[int, list[int]] = {}
+    for node in graph.values():
+        for source in node.inputs:
+            made.setdefault(source, []).append(node.id)
+    return _reached(graph, starts, made)
+
+
+def _reached(graph: Mapping[int, Node], starts: Sequence[int], edges: Mapping[int, Sequence[int]]) -> dict[int, Node]:
+    found: dict[int, Node] = {}
+    waiting = list(starts)
+    while waiting:
+        found.update({one: graph[one] for one in waiting})
+        waiting = [other for one in waiting for other in dict.fromkeys(edges.get(one, ())) if other not in found]
+    return found
 
 
 def lineage_tree(nodes: Mapping[int, Node]) -> Tree:
@@ -184,7 +191,9 @@ def _grow(tree: Tree, node: Node, nodes: Mapping[int, Node], shown: set[int]) ->
 
 
 def _label(node: Node) -> str:
-    made = "imported" if node.producer is None else f"{node.producer.node}, {node.producer.seconds:.1f} s"
+    made = "imported" if node.producer is None else node.producer.node
+    if node.producer is not None and node.producer.seconds is not None:
+        made += f", {node.producer.seconds:.1f} s"
     facts = "".join(
         f"\n  {key}: {_short(value)}" for key, value in sorted(node.facts.items()) if value not in ("", None)
     )
@@ -234,24 +243,28 @@ def _execution(store: Any, found: Any) -> Execution:
 
 
 def _facts(artifact: Any) -> dict[str, Any]:
-    hidden = {"name", "tfx_version", "state", "is_external"}
-    return {
-        key: _decoded(value)
-        for key, value in artifact.custom_properties.items()
-        if key not in hidden and not key.startswith("__")
-    }
+    return {key: _decoded(value) for key, value in artifact.custom_properties.items() if is_fact(key)}
+
+
+def is_fact(key: str) -> bool:
+    """Whether a custom property says something of the artifact, and not of TFX."""
+    return key not in {"name", "tfx_version", "state", "is_external"} and not key.startswith("__")
 
 
 def _decoded(value: Any) -> Any:
+    """A property of ML Metadata as a plain value; a text that is JSON is read."""
     kind = value.WhichOneof("value")
     if kind in (None, "proto_value"):
         return None
     plain = getattr(value, kind)
-    if kind == "struct_value":
-        return json_format.MessageToDict(plain)
-    if not isinstance(plain, str):
-        return plain
+    return json_format.MessageToDict(plain) if kind == "struct_value" else plain_value(plain)
+
+
+def plain_value(value: Any) -> Any:
+    """The value; a text that is JSON is read."""
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(plain)
+        return json.loads(value)
     except json.JSONDecodeError:
-        return plain
+        return value

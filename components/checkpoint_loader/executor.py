@@ -12,6 +12,7 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
 from components import progress
+from components.record import record_lineage
 from embedding_core.checkpoint import RemapPolicy, remap
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
@@ -69,6 +70,7 @@ class Executor(base_executor.BaseExecutor):
             tables_new=report["tables_new"],
             tables_dropped=report["tables_dropped"],
         )
+        record_lineage("CheckpointLoader", input_dict, output_dict)
 
 
 def _policy(text: str) -> RemapPolicy:

@@ -11,6 +11,7 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
 from components import progress
+from components.record import record_lineage
 from embedding_core.checkpoint import latest_training_checkpoint, retrieve
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
@@ -68,3 +69,4 @@ class Executor(base_executor.BaseExecutor):
             vocabularies=dict(manifest.vocabularies),
             nonfinite_rows=dict(manifest.nonfinite_rows),
         )
+        record_lineage("CheckpointRetriever", input_dict, output_dict)

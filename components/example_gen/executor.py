@@ -23,6 +23,7 @@ from components.example_gen.rows import SHOWN
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally
+from components.record import record_lineage
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 
 __all__ = ["DATA_FORMAT_KEY", "INGEST_FACT", "SETTINGS_KEY", "SPANS_KEY", "Executor", "settings_of"]
@@ -69,6 +70,8 @@ class Executor(BaseBeamExecutor):
             fileio.rmtree(staging)
         facts = {**tally.facts(settings), "files_ignored": found.ignored[:SHOWN]}
         examples.set_string_custom_property(INGEST_FACT, json.dumps(facts))
+        files = [{"path": path, "size": int(fileio.stat(path).length)} for path in found.files]
+        record_lineage("ExampleGen", input_dict, output_dict, files=files)
 
     def _ingest(self, groups: Sequence[Sequence[str]], exec_properties: dict[str, Any], staging: str) -> Tally:
         work = beam.ParDo(_Ingest(exec_properties[DATA_FORMAT_KEY], exec_properties[SETTINGS_KEY], staging))

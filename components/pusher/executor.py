@@ -20,6 +20,7 @@ from components.compat import PusherExecutor
 from components.pusher.proof import Proof, prove
 from components.pusher.publish import Publication, publish
 from components.pusher.trained import Sources, Trained, load_trained
+from components.record import record_lineage
 from embedding_core.edge_cases import read_rows
 from embedding_core.errors import CheckpointError, ParityError
 
@@ -54,7 +55,7 @@ class Executor(PusherExecutor):
         output_dict: dict[str, list[types.Artifact]],
         exec_properties: dict[str, Any],
     ) -> None:
-        """Push, or say on the artifact why not.
+        """Push, or say on the artifact why not; in either case record what it is of.
 
         Args:
           input_dict: `model`, `model_run`, `examples`, `vocabularies`, `table_configs`, and perhaps
@@ -67,6 +68,12 @@ class Executor(PusherExecutor):
         """
         pushed = artifact_utils.get_single_instance(output_dict[PUSHED_MODEL_KEY])
         fileio.makedirs(pushed.uri)
+        self._push_or_refuse(pushed, input_dict, exec_properties)
+        record_lineage("EmbeddingPusher", input_dict, output_dict)
+
+    def _push_or_refuse(
+        self, pushed: types.Artifact, input_dict: dict[str, list[types.Artifact]], exec_properties: dict[str, Any]
+    ) -> None:
         if not self.CheckBlessing(input_dict):
             self._refuse(pushed, "the model is not blessed: the Evaluator's thresholds were not met.")
             return

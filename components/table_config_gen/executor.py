@@ -11,6 +11,7 @@ from tfx.dsl.components.base import base_executor
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
+from components.record import record_lineage
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planner import plan_from_vocabularies, plan_report
@@ -66,6 +67,7 @@ class Executor(base_executor.BaseExecutor):
         used = {table.vocabulary: vocabularies[table.vocabulary].digest for table in config.tables if table.vocabulary}
         artifact = artifact_utils.get_single_instance(output_dict[TABLE_CONFIGS_KEY])
         _write(artifact, config, report, used)
+        record_lineage("TableConfigGen", input_dict, output_dict)
 
 
 def _parsed(key: str, text: str, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:

@@ -13,6 +13,7 @@ from tfx.components.trainer.fn_args_utils import FnArgs
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
+from components.record import record_lineage
 from embedding_core.training.history import History
 from embedding_core.training.runs import RunDescription
 
@@ -85,6 +86,7 @@ class Executor(trainer_executor.GenericExecutor):
             fileio.makedirs(artifact_utils.get_single_uri(output_dict[key]))
         super().Do(input_dict, output_dict, exec_properties)
         put_facts([artifact_utils.get_single_instance(output_dict[key]) for key in (MODEL_KEY, MODEL_RUN_KEY)])
+        record_lineage("EmbeddingTrainer", input_dict, output_dict)
 
 
 def put_facts(outputs: Sequence[types.Artifact]) -> None:

@@ -14,6 +14,7 @@ from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils
 
+from components.record import record_lineage
 from components.vocabulary_gen.counting_pipeline import count_arrow, count_files, write_vocabularies
 from components.vocabulary_gen.plan import CountingPlan, plan_from_json
 from components.vocabulary_gen.transforming import plan_after_transform
@@ -78,6 +79,7 @@ class Executor(base_beam_executor.BaseBeamExecutor):
         _check(found, sources, float(exec_properties.get(MAX_BAD_ROW_RATE_KEY) or 0.0))
         vocabularies = {entry.pop("vocabulary"): entry for entry in found if "vocabulary" in entry}
         artifact.put_facts(vocabularies=vocabularies, rows=sources["rows"], bad_rows=sources["bad_rows"])
+        record_lineage("VocabularyGen", input_dict, output_dict)
 
 
 def _splits(given: str | None) -> list[str]:

@@ -113,6 +113,6 @@ def test_unexpected_error_keeps_its_traceback(file, monkeypatch, capsys):
 
 def test_lineage_gets_its_own_arguments(monkeypatch, file):
     given = []
-    _command(monkeypatch, "lineage", main=given.append)
+    _command(monkeypatch, "lineage_command", main=given.append)
     assert _code("lineage", "some.sqlite", "--id", "3") == 0
     assert given == [["some.sqlite", "--id", "3"]]

@@ -1,0 +1,63 @@
+"""What an output was made of, written beside it: lineage where the orchestrator's metadata cannot be read.
+
+Vertex AI has no ML Metadata to ask, and a bucket outlives the cluster that filled it. So every executor of ours leaves
+`<uri>.lineage.json` beside each of its outputs, not in it: a digest over the output's files stays what it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfx import types
+from tfx.dsl.io import fileio
+
+__all__ = ["RECORD_SUFFIX", "record_lineage"]
+
+RECORD_SUFFIX = ".lineage.json"
+
+
+def record_lineage(
+    node: str,
+    input_dict: Mapping[str, Sequence[types.Artifact]],
+    output_dict: Mapping[str, Sequence[types.Artifact]],
+    *,
+    files: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Write beside every output what it is, what made it, and from what.
+
+    Args:
+      node: what made them.
+      input_dict: the executor's inputs.
+      output_dict: its outputs, with all their facts already on them.
+      files: `path` and `size` of every file that was read from outside of the pipeline.
+    """
+    inputs = [
+        {"key": key, "type": artifact.type_name, "uri": artifact.uri}
+        for key, artifacts in sorted(input_dict.items())
+        for artifact in artifacts
+    ]
+    for key, artifacts in output_dict.items():
+        for artifact in artifacts:
+            record = {
+                "node": node,
+                "key": key,
+                "type": artifact.type_name,
+                "uri": artifact.uri,
+                "facts": _facts(artifact),
+                "inputs": inputs,
+                "files": list(files),
+            }
+            with fileio.open(artifact.uri.rstrip("/") + RECORD_SUFFIX, "w") as file:
+                file.write(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def _facts(artifact: types.Artifact) -> dict[str, Any]:
+    """The custom properties as they are: numbers, and texts that may be JSON."""
+    properties = artifact.mlmd_artifact.custom_properties
+    return {key: getattr(value, value.WhichOneof("value")) for key, value in properties.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    return value.WhichOneof("value") in ("int_value", "double_value", "string_value", "bool_value")
