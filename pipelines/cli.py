@@ -1,4 +1,4 @@
-"""The command line: `tfx-embeddings run | validate | preflight | compile | checkpoint | lineage`. Heavy imports wait for it."""
+"""The command line, `tfx-embeddings`: run, validate, preflight, compile, checkpoint, lineage. Heavy imports wait."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from embedding_core.errors import CheckpointError
 
-__all__ = ["BundleEntry", "crc32c", "read_index", "unmask"]
+__all__ = ["BundleEntry", "crc32c", "fields", "read_index", "unmask"]
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -71,7 +71,7 @@ def read_index(prefix: str) -> tuple[int, dict[str, BundleEntry]]:
         shards, entries = 1, {}
         for key, value in _records(data):
             if not key:
-                shards = int(_fields(value).get(1, [1])[0])
+                shards = int(fields(value).get(1, [1])[0])
             elif not key.startswith(b"\0"):  # the slices of tensors saved in slices
                 entries[key.decode()] = _entry(value)
     except tf.errors.NotFoundError as error:
@@ -128,7 +128,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def _fields(data: bytes) -> dict[int, list[int | bytes]]:
+def fields(data: bytes) -> dict[int, list[int | bytes]]:
     """The fields of a serialized protocol buffer: per number its values, messages as bytes."""
     found: dict[int, list[int | bytes]] = {}
     at = 0
@@ -149,28 +149,28 @@ def _fields(data: bytes) -> dict[int, list[int | bytes]]:
 
 
 def _entry(data: bytes) -> BundleEntry:
-    fields = _fields(data)
-    shape = _fields(_bytes(fields, 2))
+    own = fields(data)
+    shape = fields(_bytes(own, 2))
     return BundleEntry(
-        dtype=tf.dtypes.as_dtype(_int(fields, 1)),
-        shape=tuple(_int(_fields(dim), 1) for dim in shape.get(2, []) if isinstance(dim, bytes)),
-        shard=_int(fields, 3),
-        offset=_int(fields, 4),
-        size=_int(fields, 5),
-        crc32c=unmask(_int(fields, 6)),
-        sliced=7 in fields,
+        dtype=tf.dtypes.as_dtype(_int(own, 1)),
+        shape=tuple(_int(fields(dim), 1) for dim in shape.get(2, []) if isinstance(dim, bytes)),
+        shard=_int(own, 3),
+        offset=_int(own, 4),
+        size=_int(own, 5),
+        crc32c=unmask(_int(own, 6)),
+        sliced=7 in own,
     )
 
 
-def _int(fields: dict[int, list[int | bytes]], number: int) -> int:
-    value = fields.get(number, [0])[0]
+def _int(own: dict[int, list[int | bytes]], number: int) -> int:
+    value = own.get(number, [0])[0]
     if not isinstance(value, int):
         raise ValueError(f"field {number} is no number")
     return value
 
 
-def _bytes(fields: dict[int, list[int | bytes]], number: int) -> bytes:
-    value = fields.get(number, [b""])[0]
+def _bytes(own: dict[int, list[int | bytes]], number: int) -> bytes:
+    value = own.get(number, [b""])[0]
     if not isinstance(value, bytes):
         raise ValueError(f"field {number} is no message")
     return value

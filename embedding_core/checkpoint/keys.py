@@ -8,5 +8,5 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def training_key(key: str, root: str = "embedding") -> str:
-    """Where a table (`t`) or slot (`t/momenta`) is in a `tf.train.Checkpoint` that holds the tables at `root`."""
-    return f"{root}/{key.replace('.', '..').replace('/', '.S')}{VALUE}"
+    """Where a table (`t`) or slot (`t/momenta`) is in a `tf.train.Checkpoint` with the tables at `root` (or "")."""
+    return f"{root}{'/' if root else ''}{key.replace('.', '..').replace('/', '.S')}{VALUE}"

@@ -22,7 +22,7 @@ from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
 
-__all__ = ["REPORT", "RemapPolicy", "gathered", "remap"]
+__all__ = ["REPORT", "RemapPolicy", "checkpoint_vocabularies", "gathered", "remap"]
 
 REPORT = "remap.json"
 
@@ -93,7 +93,7 @@ def remap(
     manifest = verify(source)
     _check(source, manifest.config, config, policy)
     earlier = {table.name: table for table in manifest.config.tables}
-    kept = _earlier_vocabularies(source, manifest)
+    kept = checkpoint_vocabularies(source, manifest)
     sources = {
         table.name: row_sources(table, earlier[table.name], vocabularies, kept, policy.new_rows)
         for table in config.tables
@@ -216,7 +216,8 @@ def _filled(
         yield start, fill(np.arange(start, min(start + count, table.vocabulary_size)))
 
 
-def _earlier_vocabularies(source: str, manifest: Manifest) -> dict[str, Vocabulary]:
+def checkpoint_vocabularies(source: str, manifest: Manifest) -> dict[str, Vocabulary]:
+    """The vocabularies that the rows of an embedding checkpoint belong to, by name."""
     folder = os.path.join(source, VOCABULARIES)
     return {name: load_vocabulary(folder, name, open_file=tf.io.gfile.GFile) for name in manifest.vocabularies}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -12,7 +12,9 @@ import tensorflow as tf
 
 from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, BundleWriter, Rows
-from embedding_core.checkpoint.keys import VALUE, training_key
+from embedding_core.checkpoint.keys import VALUE
+from embedding_core.checkpoint.load import renamed
+from embedding_core.checkpoint.locate import find_root, locate, others_at
 from embedding_core.checkpoint.manifest import (
     BUNDLE,
     VOCABULARIES,
@@ -40,7 +42,7 @@ def retrieve(
     *,
     vocabularies: Mapping[str, Vocabulary],
     step: int | None = None,
-    root: str = "embedding",
+    root: str | None = None,
     nonfinite: Literal["error", "keep"] = "error",
     slice_bytes: int = SLICE_BYTES,
     progress: Progress | None = None,
@@ -48,13 +50,14 @@ def retrieve(
     """Write the tables and slots of a training checkpoint as an embedding checkpoint.
 
     Args:
-      training_checkpoint: prefix of a `tf.train.Checkpoint`, without '.index'.
+      training_checkpoint: prefix of a `tf.train.Checkpoint`, without '.index', of whatever trained the tables: an
+        engine of this project, TensorFlow's `TPUEmbedding`, or Keras' optimizers (see `locate`).
       config: the tables and their optimizers; a table without an optimizer has no slots.
       destination: the folder to write, which must not exist or be empty.
       vocabularies: those that the tables' rows belong to, by name; they are kept in the checkpoint, so that
         its rows can be found by token whatever becomes of the run that made them.
       step: training step; None reads it from the checkpoint (0 where it holds none).
-      root: name under which the training checkpoint holds the tables.
+      root: path at which the training checkpoint holds the tables, such as "embedding"; None finds it.
       nonfinite: whether a NaN or infinity in a table or slot is an "error" or is kept and counted.
       slice_bytes: bytes of a table held in memory at once.
       progress: called with table, rows done and rows in total.
@@ -64,13 +67,14 @@ def retrieve(
         checkpoint is damaged, a row is not finite, or the destination is not empty. Nothing is written then.
     """
     reader = BundleReader(os.fspath(training_checkpoint))
-    shapes = table_shapes(config)
-    _check_keys(reader, shapes, root)
+    root = find_root(reader, config) if root is None else root
+    stored = locate(reader, config, root)
+    _check_keys(reader, table_shapes(config), stored, root)
     if step is None:
         step = int(reader.tensor(_STEP).numpy()) if _STEP in reader.entries else 0
 
     def rows_of(key: str) -> Iterable[tuple[int, Rows]]:
-        return reader.slices(training_key(key, root), slice_bytes)
+        return reader.slices(stored[key], slice_bytes)
 
     return write_tables(
         destination,
@@ -190,25 +194,20 @@ def _check_finite(bad: Mapping[str, int], nonfinite: str) -> None:
         )
 
 
-def _check_keys(reader: BundleReader, shapes: Mapping[str, tuple[int, ...]], root: str) -> None:
-    wanted = {training_key(key, root): (key, shape) for key, shape in shapes.items()}
+def _check_keys(
+    reader: BundleReader, shapes: Mapping[str, tuple[int, ...]], stored: Mapping[str, str], root: str
+) -> None:
+    others = others_at(reader, root, stored.values())
     problems = []
-    for stored, (key, shape) in wanted.items():
-        entry = reader.entries.get(stored)
+    for key, shape in shapes.items():
+        entry = reader.entries.get(stored[key])
         if entry is None:
-            problems.append(f"{key!r} is missing")
+            problems.append(f"{key!r} is missing{renamed(shape, others)}")
         elif entry.shape != shape or entry.dtype.name != "float32":
             problems.append(f"{key!r} is {entry.dtype.name} {list(entry.shape)} instead of float32 {list(shape)}")
-    problems += [f"{key!r} is of no configured table" for key in _extra(reader.entries, wanted, root)]
+    problems += [f"{key!r} is of no configured table" for key in others]
     if problems:
         raise CheckpointError(
             f"training checkpoint {reader.prefix!r} is not of these tables: {'; '.join(problems)}. "
             "Use the table configuration that it was trained with."
         )
-
-
-def _extra(stored: Collection[str], wanted: Collection[str], root: str) -> list[str]:
-    prefix = f"{root}/"
-    names = [key[len(prefix) : -len(VALUE)] for key in stored if key.startswith(prefix) and key.endswith(VALUE)]
-    extra = [name for name in names if "/" not in name and f"{prefix}{name}{VALUE}" not in wanted]
-    return sorted(name.replace(".S", "/").replace("..", ".") for name in extra)

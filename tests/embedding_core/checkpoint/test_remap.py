@@ -183,6 +183,7 @@ def test_rows_of_raw_ids_continue_only_the_same_rows():
         row_sources(raw, TableConfig(name="t", vocabulary_size=5, dim=2), {}, {})
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-1, 19), min_size=1, max_size=60), st.sampled_from([1, 16, 100, 10**6]))
 def test_gathered_is_numpy_take(sources, slice_bytes):
     old = np.arange(40, dtype=np.float32).reshape(20, 2)

@@ -1,0 +1,173 @@
+"""A table of an embedding checkpoint for other programs: Parquet, and TensorBoard's embedding projector."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from embedding_core.checkpoint.atomic import publish_folder
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
+from embedding_core.checkpoint.manifest import BUNDLE, verify
+from embedding_core.checkpoint.remap import checkpoint_vocabularies
+from embedding_core.checkpoint.summary import name_of_row
+from embedding_core.config import TableConfig
+from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.vocabulary import Vocabulary
+
+__all__ = ["extract_to_parquet", "extract_to_projector"]
+
+
+class _Source:
+    """A verified checkpoint, and one table of it."""
+
+    def __init__(self, folder: str | os.PathLike[str], table: str, slice_bytes: int) -> None:
+        self.folder = os.fspath(folder)
+        manifest = verify(self.folder)
+        tables = {each.name: each for each in manifest.config.tables}
+        if table not in tables:
+            raise ConfigError(f"{table!r} is no table of {self.folder!r}: its tables are {sorted(tables)}.")
+        self.table: TableConfig = tables[table]
+        self.vocabularies: dict[str, Vocabulary] = checkpoint_vocabularies(self.folder, manifest)
+        self._slice_bytes = slice_bytes
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        return None if self.table.vocabulary is None else self.vocabularies[self.table.vocabulary]
+
+    def slices(self) -> Iterator[tuple[int, Rows]]:
+        return BundleReader(os.path.join(self.folder, BUNDLE)).slices(self.table.name, self._slice_bytes)
+
+
+def extract_to_parquet(
+    folder: str | os.PathLike[str], table: str, path: str | os.PathLike[str], *, slice_bytes: int = SLICE_BYTES
+) -> int:
+    """Write a table as a Parquet file of `row`, `token`, `count` and `vector`; memory is bounded by a slice.
+
+    `token` is text, or bytes where a token is not UTF-8, and of a private vocabulary its sha256; it and `count`
+    are null in rows that stand for no token.
+
+    Args:
+      folder: the embedding checkpoint; its files are verified first.
+      table: name of the table.
+      path: the file to write, which gives way in one rename.
+      slice_bytes: bytes of the table held in memory at once.
+
+    Returns:
+      How many rows were written.
+
+    Raises:
+      ConfigError: there is no such table.
+      CheckpointError: a file of the checkpoint is damaged, or the file cannot be written.
+    """
+    source = _Source(folder, table, slice_bytes)
+    token_type = _token_type(source.vocabulary)
+    schema = pa.schema(
+        [("row", pa.int64()), ("token", token_type), ("count", pa.int64()), ("vector", pa.list_(pa.float32()))]
+    )
+    written = 0
+    temporary = f"{os.fspath(path)}.tmp"
+    with _errors(temporary), pq.ParquetWriter(temporary, schema) as writer:
+        for start, rows in source.slices():
+            writer.write_table(_arrow(source.vocabulary, start, rows, schema))
+            written += len(rows)
+    os.replace(temporary, path)
+    return written
+
+
+@contextlib.contextmanager
+def _errors(temporary: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+        if isinstance(error, OSError):
+            raise CheckpointError(
+                f"{temporary!r} cannot be written ({error}): make room, or write elsewhere."
+            ) from error
+        raise
+
+
+def _token_type(vocabulary: Vocabulary | None) -> pa.DataType:
+    if vocabulary is None or vocabulary.private:
+        return pa.string()
+    try:
+        vocabulary.tokens.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return pa.binary()
+    return pa.string()
+
+
+def _arrow(vocabulary: Vocabulary | None, start: int, rows: Rows, schema: pa.Schema) -> pa.Table:
+    numbers = np.arange(start, start + len(rows))
+    tokens: list[bytes | str] = []
+    counts: list[int] = []
+    if vocabulary is not None:
+        tokens = vocabulary.tokens.slice(start, len(rows)).to_pylist()
+        counts = vocabulary.counts[start : start + len(rows)].tolist()
+    if vocabulary is not None and vocabulary.private:
+        tokens = [hashlib.sha256(token).hexdigest() for token in tokens if isinstance(token, bytes)]
+    none = [None] * (len(rows) - len(tokens))
+    token_type = schema.field("token").type
+    token_array = pa.array([*tokens, *none], pa.binary() if tokens and isinstance(tokens[0], bytes) else token_type)
+    offsets = pa.array(np.arange(0, rows.size + 1, rows.shape[1], dtype=np.int32))
+    vectors = pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(rows).reshape(-1)))
+    columns = [pa.array(numbers), token_array.cast(token_type), pa.array([*counts, *none], pa.int64()), vectors]
+    return pa.table(columns, schema=schema)
+
+
+def extract_to_projector(
+    folder: str | os.PathLike[str],
+    table: str,
+    destination: str | os.PathLike[str],
+    *,
+    limit: int = 10_000,
+    slice_bytes: int = SLICE_BYTES,
+) -> int:
+    """Write the first rows of a table, which are those of the most frequent tokens, for TensorBoard's projector.
+
+    ``tensorboard --logdir <destination>`` shows them. The folder gets `vectors.tsv`, `metadata.tsv` (token and count)
+    and `projector_config.pbtxt`.
+
+    Args:
+      folder: the embedding checkpoint; its files are verified first.
+      table: name of the table.
+      destination: the folder to make.
+      limit: how many rows; a browser holds some ten thousand.
+      slice_bytes: bytes of the table held in memory at once.
+
+    Returns:
+      How many rows were written.
+
+    Raises:
+      ConfigError: there is no such table.
+      CheckpointError: a file of the checkpoint is damaged, or the destination holds files or cannot be written.
+    """
+    source = _Source(folder, table, slice_bytes)
+    counts = () if source.vocabulary is None else source.vocabulary.counts
+    count = min(limit, source.table.vocabulary_size)
+    with publish_folder(destination) as temporary:
+        with (
+            open(os.path.join(temporary, "vectors.tsv"), "w", encoding="utf-8") as vectors,
+            open(os.path.join(temporary, "metadata.tsv"), "w", encoding="utf-8") as metadata,
+        ):
+            metadata.write("token\tcount\n")
+            for start, rows in source.slices():
+                for row, vector in enumerate(rows[: max(0, count - start)], start=start):
+                    vectors.write("\t".join(f"{value:.9g}" for value in vector) + "\n")
+                    token = name_of_row(source.table, source.vocabularies, row).replace("\t", " ").replace("\n", " ")
+                    metadata.write(f"{token}\t{counts[row] if row < len(counts) else ''}\n")
+                if start + len(rows) >= count:
+                    break
+        with open(os.path.join(temporary, "projector_config.pbtxt"), "w", encoding="utf-8") as config:
+            config.write(
+                f'embeddings {{\n  tensor_name: "{table}"\n  tensor_path: "vectors.tsv"\n'
+                '  metadata_path: "metadata.tsv"\n}\n'
+            )
+    return count

@@ -1,0 +1,96 @@
+"""Where a training checkpoint holds each table and slot, whoever trained it.
+
+Tables are found by name: `<root>/<table>`. Slots are beside them where an engine of this project, or TensorFlow's
+`TPUEmbedding` on a TPU, trained the tables (`<root>/<table>.S<slot>`); under the table where one of Keras' legacy
+optimizers did (`<root>/<table>/.OPTIMIZER_SLOT/<optimizer>/<its name of the slot>`); and numbered in the optimizer
+where one of Keras' newer ones did, whose variables the checkpoint's graph of objects names
+(`<optimizer>/<its name of the slot>/<variable of the table>`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from embedding_core.checkpoint.bundle import BundleReader
+from embedding_core.checkpoint.bundle_index import fields
+from embedding_core.checkpoint.keys import VALUE, training_key
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import CheckpointError
+
+__all__ = ["find_root", "locate", "others_at"]
+
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_KERAS_NAMES = {"accumulators": "accumulator", "momenta": "m", "velocities": "v", "linears": "linear"}
+
+
+def find_root(reader: BundleReader, config: EmbeddingConfig) -> str:
+    """The path at which a checkpoint holds the tables: where most of them are.
+
+    Raises:
+      CheckpointError: none is anywhere, or two places have equally many.
+    """
+    found: dict[str, int] = {}
+    for table in config.tables:
+        ending = training_key(table.name, "")
+        for key in reader.entries:
+            if key == ending or key.endswith("/" + ending):
+                root = key[: -len(ending)].rstrip("/")
+                found[root] = found.get(root, 0) + 1
+    most = [root for root, count in found.items() if count == max(found.values())]
+    if len(most) == 1:
+        return most[0]
+    names = [table.name for table in config.tables]
+    where = f"at {sorted(most)} alike: name one as `root`" if most else "nowhere: give the configuration of its tables"
+    raise CheckpointError(f"training checkpoint {reader.prefix!r} holds the tables {names} {where}.")
+
+
+def locate(reader: BundleReader, config: EmbeddingConfig, root: str) -> dict[str, str]:
+    """The stored key of every table and slot; what is not there has the key where an engine would have put it."""
+    names = _full_names(reader)
+    found = {}
+    for table in config.tables:
+        found[table.name] = training_key(table.name, root)
+        for slot in table.optimizer.slots if table.optimizer else ():
+            key = f"{table.name}/{slot.name}"
+            stored = training_key(key, root)
+            if stored not in reader.entries:
+                stored = _of_keras(reader, names, found[table.name], _KERAS_NAMES[slot.name]) or stored
+            found[key] = stored
+    return found
+
+
+def _of_keras(reader: BundleReader, names: Mapping[str, str], table: str, slot: str) -> str | None:
+    """The key of a slot that a Keras optimizer made, or None."""
+    beneath = table.removesuffix(VALUE) + "/.OPTIMIZER_SLOT/"
+    found = [key for key in reader.entries if key.startswith(beneath) and key.endswith(f"/{slot}{VALUE}")]
+    if table in names:
+        ending = f"/{slot}/{names[table]}"
+        found += [key for key, name in names.items() if name.endswith(ending) and name.count("/") == ending.count("/")]
+    return found[0] if len(found) == 1 else None
+
+
+def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """What else of a table's form ([rows, dim]) is at the root, with its shape, under the name it would have here."""
+    prefix, taken = (f"{root}/" if root else ""), set(known)
+    found = {}
+    for key, entry in reader.entries.items():
+        name = key[len(prefix) : -len(VALUE)]
+        mine = key.startswith(prefix) and key.endswith(VALUE) and "/" not in name
+        if mine and key not in taken and len(entry.shape) == 2:
+            found[name.replace(".S", "/").replace("..", ".")] = entry.shape
+    return dict(sorted(found.items()))
+
+
+def _full_names(reader: BundleReader) -> dict[str, str]:
+    """The name that each variable had in its program, by key (TensorFlow's `trackable_object_graph.proto`)."""
+    if _GRAPH not in reader.entries:
+        return {}
+    graph = fields(bytes(reader.tensor(_GRAPH).numpy()))
+    names = {}
+    for node in graph.get(1, []):
+        for attribute in fields(node).get(2, []) if isinstance(node, bytes) else []:
+            own = fields(attribute) if isinstance(attribute, bytes) else {}
+            name, key = own.get(2, [b""])[0], own.get(3, [b""])[0]
+            if isinstance(name, bytes) and isinstance(key, bytes) and name:
+                names[key.decode()] = name.decode()
+    return names

@@ -1,0 +1,177 @@
+"""What is in an embedding checkpoint, and what differs between two: figures, in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
+from embedding_core.checkpoint.manifest import BUNDLE, Manifest, table_shapes, verify
+from embedding_core.checkpoint.remap import checkpoint_vocabularies, gathered
+from embedding_core.checkpoint.row_sources import row_sources
+from embedding_core.config import TableConfig
+from embedding_core.errors import CheckpointError
+from embedding_core.vocabulary import Vocabulary
+
+__all__ = ["compare_checkpoints", "name_of_row", "summarize_checkpoint"]
+
+_SHOWN = 10
+_Vocabularies = Mapping[str, Vocabulary]
+
+
+def name_of_row(table: TableConfig, vocabularies: _Vocabularies, row: int) -> str:
+    """What a row stands for, for people: its token (of a private vocabulary the first 12 digits of its sha256)."""
+    if table.vocabulary is None:
+        return f"id {row}"
+    vocabulary = vocabularies[table.vocabulary]
+    if row >= len(vocabulary):
+        return f"out of vocabulary {row - len(vocabulary)}"
+    token: bytes = vocabulary.tokens[row].as_py()
+    return _shown(token, vocabulary.private)
+
+
+def _shown(token: bytes, private: bool) -> str:
+    if private:
+        return f"sha256:{hashlib.sha256(token).hexdigest()[:12]}"
+    return token.decode(errors="backslashreplace")
+
+
+def summarize_checkpoint(folder: str | os.PathLike[str], slice_bytes: int = SLICE_BYTES) -> dict[str, Any]:
+    """Verify an embedding checkpoint and describe it, as a JSON object.
+
+    Returns:
+      "step"; "bytes" and "files" (with sha256); and per table "rows", "dim", "optimizer", "slots", "bytes" (with
+      slots), "vocabulary", "digest", "oov_rows", "norm" (least, mean and greatest length of a row), "nonfinite_rows"
+      (of the table or a slot) and "dead_rows": rows whose slots are all at their first value, which no gradient ever
+      reached (null where the optimizer has no slots to tell).
+
+    Raises:
+      CheckpointError: a file is missing or damaged.
+    """
+    folder = os.fspath(folder)
+    manifest = verify(folder)
+    reader = BundleReader(os.path.join(folder, BUNDLE))
+    return {
+        "folder": folder,
+        "step": manifest.step,
+        "bytes": sum(file["size"] for file in manifest.files.values()),
+        "files": {name: dict(file) for name, file in manifest.files.items()},
+        "tables": {table.name: _summary(table, manifest, reader, slice_bytes) for table in manifest.config.tables},
+    }
+
+
+def _summary(table: TableConfig, manifest: Manifest, reader: BundleReader, slice_bytes: int) -> dict[str, Any]:
+    slots = table.optimizer.slots if table.optimizer else ()
+    keys = [table.name, *(f"{table.name}/{slot.name}" for slot in slots)]
+    shape = table_shapes(manifest.config)[table.name]
+    least, total, greatest, dead, bad = np.inf, 0.0, 0.0, 0, 0
+    for rows, *own in zip(*(reader.slices(key, slice_bytes) for key in keys), strict=True):
+        norms = np.linalg.norm(rows[1].astype(np.float64), axis=1)
+        least, greatest, total = min(least, norms.min()), max(greatest, norms.max()), total + norms.sum()
+        finite = [np.isfinite(part).all(axis=1) for _, part in (rows, *own)]
+        bad += int((~np.logical_and.reduce(finite)).sum())
+        if slots:
+            first = [(part == np.float32(slot.initial)).all(axis=1) for (_, part), slot in zip(own, slots, strict=True)]
+            dead += int(np.logical_and.reduce(first).sum())
+    return {
+        "rows": shape[0],
+        "dim": shape[1],
+        "optimizer": repr(table.optimizer) if table.optimizer else None,
+        "slots": [slot.name for slot in slots],
+        "bytes": 4 * shape[0] * shape[1] * len(keys),
+        "vocabulary": table.vocabulary,
+        "digest": manifest.vocabularies.get(table.vocabulary or ""),
+        "oov_rows": table.oov_rows,
+        "norm": {"least": float(least), "mean": float(total / shape[0]), "greatest": float(greatest)},
+        "nonfinite_rows": bad,
+        "dead_rows": dead if slots else None,
+    }
+
+
+def compare_checkpoints(
+    earlier: str | os.PathLike[str], later: str | os.PathLike[str], slice_bytes: int = SLICE_BYTES
+) -> dict[str, Any]:
+    """What differs between two embedding checkpoints, row by row and by token, as a JSON object.
+
+    Returns:
+      "steps"; "only_in_earlier" and "only_in_later" (tables); and per table of both either "incomparable" (why), or
+      "rows" (in both), "rows_only_in_earlier", "rows_only_in_later", "changed_rows", "largest_difference" (of one
+      number), "mean_distance" (of rows), "moved_most" (rows and how far), and "same_vocabulary".
+
+    Raises:
+      CheckpointError: a file of one of them is missing or damaged.
+    """
+    folders = [os.fspath(earlier), os.fspath(later)]
+    manifests = [verify(folder) for folder in folders]
+    readers = [BundleReader(os.path.join(folder, BUNDLE)) for folder in folders]
+    vocabularies = [checkpoint_vocabularies(*pair) for pair in zip(folders, manifests, strict=True)]
+    old, new = ({table.name: table for table in manifest.config.tables} for manifest in manifests)
+    tables: dict[str, Any] = {}
+    for name in sorted(old.keys() & new.keys()):
+        try:
+            tables[name] = _compared(old[name], new[name], readers, vocabularies, slice_bytes)
+        except CheckpointError as error:
+            tables[name] = {"incomparable": str(error)}
+    return {
+        "steps": [manifest.step for manifest in manifests],
+        "only_in_earlier": sorted(old.keys() - new.keys()),
+        "only_in_later": sorted(new.keys() - old.keys()),
+        "tables": tables,
+    }
+
+
+def _compared(
+    old: TableConfig,
+    new: TableConfig,
+    readers: list[BundleReader],
+    vocabularies: list[dict[str, Vocabulary]],
+    slice_bytes: int,
+) -> dict[str, Any]:
+    if old.dim != new.dim:
+        raise CheckpointError(f"`dim` is {old.dim} and {new.dim}")
+    sources = row_sources(new, old, vocabularies[1], vocabularies[0])
+    distances = np.zeros(len(sources.rows))
+    largest, changed = 0.0, 0
+    for start, before, after in _pairs(sources.rows, old, readers, slice_bytes):
+        both = sources.rows[start : start + len(after)] >= 0
+        difference = np.abs(after[both].astype(np.float64) - before[both])
+        distances[start : start + len(after)][both] = np.linalg.norm(difference, axis=1)
+        changed += int((after[both] != before[both]).any(axis=1).sum())
+        largest = max(largest, float(difference.max(initial=0.0)))
+    both = sources.rows >= 0
+    most = np.argsort(-distances, kind="stable")[:_SHOWN]
+    same = new.vocabulary is None or sources.earlier is None or sources.vocabulary is None
+    return {
+        "rows": int(both.sum()),
+        "rows_only_in_earlier": old.vocabulary_size - len(np.unique(sources.rows[both])),
+        "rows_only_in_later": int((~both).sum()),
+        "changed_rows": changed,
+        "largest_difference": largest,
+        "mean_distance": float(distances[both].mean()) if both.any() else 0.0,
+        "moved_most": [
+            {"row": name_of_row(new, vocabularies[1], int(row)), "distance": float(distances[row])}
+            for row in most
+            if distances[row] > 0
+        ],
+        "same_vocabulary": bool(
+            same or (sources.earlier and sources.vocabulary and sources.earlier.digest == sources.vocabulary.digest)
+        ),
+    }
+
+
+def _pairs(
+    sources: npt.NDArray[np.int64], table: TableConfig, readers: list[BundleReader], slice_bytes: int
+) -> Iterator[tuple[int, Rows, Rows]]:
+    """The first row's number, earlier rows in the order of the later ones (zeros where there is none), later rows."""
+    earlier: Iterable[tuple[int, Rows]] = readers[0].slices(table.name, slice_bytes)
+    if not np.array_equal(sources, np.arange(table.vocabulary_size)):
+        earlier = gathered(
+            earlier, sources, table.dim, lambda rows: np.zeros((len(rows), table.dim), np.float32), slice_bytes
+        )
+    for (start, before), (_, after) in zip(earlier, readers[1].slices(table.name, slice_bytes), strict=True):
+        yield start, before, after

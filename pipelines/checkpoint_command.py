@@ -1,0 +1,121 @@
+"""`tfx-embeddings checkpoint inspect | diff | extract`: what is in an embedding checkpoint."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pipelines.quiet import load_tensorflow
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Look into embedding checkpoints, as CheckpointRetriever writes them.", no_args_is_help=True)
+
+_PLAIN: Any = {"markup": False, "soft_wrap": True}
+_Folder = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Folder of the checkpoint.", show_default=False)]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+class Format(enum.Enum):
+    """What a table can be extracted to."""
+
+    PARQUET = "parquet"
+    PROJECTOR = "projector"
+
+
+@app.command()
+def inspect(checkpoint: _Folder, as_json: _Json = False, debug: _Debug = False) -> None:
+    """Verify CHECKPOINT and print its tables: sizes, digests, norms, rows that are dead or not finite."""
+    load_tensorflow()
+    from embedding_core.checkpoint.summary import summarize_checkpoint
+
+    summary = summarize_checkpoint(checkpoint)
+    if as_json:
+        typer.echo(json.dumps(summary, indent=1))
+        return
+    console = Console(highlight=False)
+    console.print(
+        f"step {summary['step']}, {summary['bytes']:,} bytes in {len(summary['files'])} files, all as written", **_PLAIN
+    )
+    console.print(_summary_table(summary["tables"]))
+    for name, table in summary["tables"].items():
+        if table["vocabulary"] is not None:
+            console.print(f"{name}: vocabulary {table['vocabulary']!r}, sha256 {table['digest']}", **_PLAIN)
+
+
+def _summary_table(tables: Mapping[str, Mapping[str, Any]]) -> Table:
+    columns = ("table", "rows", "dim", "slots", "bytes", "norm: least", "mean", "greatest", "dead rows", "not finite")
+    table = Table(*columns)
+    for name, row in tables.items():
+        norms = [f"{row['norm'][key]:.4g}" for key in ("least", "mean", "greatest")]
+        dead = "?" if row["dead_rows"] is None else f"{row['dead_rows']:,} ({row['dead_rows'] / row['rows']:.1%})"
+        sizes = [f"{row['rows']:,}", str(row["dim"]), ", ".join(row["slots"]), f"{row['bytes']:,}"]
+        table.add_row(name, *sizes, *norms, dead, f"{row['nonfinite_rows']:,}")
+    return table
+
+
+@app.command()
+def diff(
+    earlier: Annotated[Path, typer.Argument(metavar="EARLIER", help="Folder of a checkpoint.", show_default=False)],
+    later: Annotated[Path, typer.Argument(metavar="LATER", help="Folder of another.", show_default=False)],
+    as_json: _Json = False,
+    debug: _Debug = False,
+) -> None:
+    """Print what differs between two checkpoints, row by row and by token."""
+    load_tensorflow()
+    from embedding_core.checkpoint.summary import compare_checkpoints
+
+    found = compare_checkpoints(earlier, later)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    console = Console(highlight=False)
+    console.print(f"steps {found['steps'][0]} and {found['steps'][1]}", **_PLAIN)
+    for words, key in (("only in the earlier", "only_in_earlier"), ("only in the later", "only_in_later")):
+        if found[key]:
+            console.print(f"{words}: {', '.join(found[key])}", **_PLAIN)
+    console.print(_diff_table(found["tables"]))
+    for name, table in found["tables"].items():
+        if "incomparable" in table:
+            console.print(f"{name}: {table['incomparable']}", **_PLAIN)
+        elif table["moved_most"]:
+            told = ", ".join(f"{row['row']} {row['distance']:.3g}" for row in table["moved_most"])
+            console.print(f"{name} moved most: {told}", **_PLAIN)
+
+
+def _diff_table(tables: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table("table", "rows in both", "only earlier", "only later", "changed", "largest difference", "mean move")
+    for name, row in tables.items():
+        if "incomparable" not in row:
+            keys = ("rows", "rows_only_in_earlier", "rows_only_in_later", "changed_rows")
+            figures = [f"{row['largest_difference']:.3g}", f"{row['mean_distance']:.3g}"]
+            table.add_row(name, *(f"{row[key]:,}" for key in keys), *figures)
+    return table
+
+
+@app.command()
+def extract(
+    checkpoint: _Folder,
+    table: Annotated[str, typer.Option(metavar="TABLE", help="Name of the table.")],
+    out: Annotated[Path, typer.Option(metavar="PATH", help="The Parquet file, or the projector's folder, to write.")],
+    to: Annotated[Format, typer.Option(help="Parquet, or TensorBoard's embedding projector.")] = Format.PARQUET,
+    limit: Annotated[int, typer.Option(metavar="ROWS", min=1, help="Rows for the projector.")] = 10_000,
+    debug: _Debug = False,
+) -> None:
+    """Write a table with its tokens and counts for other programs."""
+    load_tensorflow()
+    from embedding_core.checkpoint.extract import extract_to_parquet, extract_to_projector
+
+    if to is Format.PARQUET:
+        count = extract_to_parquet(checkpoint, table, out)
+    else:
+        count = extract_to_projector(checkpoint, table, out, limit=limit)
+    typer.echo(f"wrote {count:,} rows to {out}")
