@@ -100,8 +100,9 @@ def scaled(tensor: Any, column: str, *, log1p: bool = False) -> tf.Tensor:
     if log1p:
         value = tf.sign(value) * tf.math.log1p(tf.abs(value))
     known = tf.math.is_finite(value)
-    present = tf.boolean_mask(value, known)
-    mean, variance = tft.mean(present), tft.var(present)
+    # In float64: Beam chooses its batches by the clock, and float32 sums would differ in their last bits with them.
+    present = tf.cast(tf.boolean_mask(value, known), tf.float64)
+    mean, variance = tf.cast(tft.mean(present), tf.float32), tf.cast(tft.var(present), tf.float32)
     normal = tf.math.divide_no_nan(value - mean, tf.sqrt(variance))
     return tf.where(known, normal, tf.zeros_like(normal))
 

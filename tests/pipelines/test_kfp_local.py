@@ -1,12 +1,16 @@
 """The local backend on a pipeline of shell-sized tasks; and, slow, the demo through it for both targets."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from embedding_core.errors import ConfigError, DataError
 from pipelines.kfp_local import load_spec, run_compiled
+from pipelines.lineage import upstream
+from pipelines.recorded import files_of, read_records
 
 TAXI = Path(__file__).parents[2] / "pipelines" / "examples" / "taxi.yaml"
 
@@ -122,3 +126,77 @@ def test_file_that_is_no_compiled_pipeline_is_refused(tmp_path):
     (tmp_path / "x.yaml").write_text("a: 1")
     with pytest.raises(DataError, match="no compiled pipeline"):
         load_spec(tmp_path / "x.yaml")
+
+
+DETERMINISTIC = {
+    "ExampleGen/examples", "SchemaGen/schema", "ExampleValidator/anomalies", "VocabularyGen/vocabularies",
+    "TableConfigGen/table_configs", "CheckpointRetriever/embedding_checkpoint", "Evaluator/blessing",
+}  # fmt: skip
+"""Of a SavedModel, a protocol buffer with a map or a log, the same content has other bytes every time."""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """The demo by the runner of this machine: its folder."""
+    from pipelines.config import load_config
+    from pipelines.run_local import run as run_here
+
+    folder = tmp_path_factory.mktemp("here")
+    assert run_here(load_config(TAXI, [f"work_dir={folder}"])).push["pushed"]
+    return folder
+
+
+def outputs_here(folder):
+    """By node and output, the one folder that was written."""
+    return {
+        f"{path.parts[-3]}/{path.parts[-2]}": path
+        for path in folder.glob("artifacts/[A-Z]*/[a-z]*/[0-9]*")
+        if path.is_dir()
+    }
+
+
+def probabilities(serving, examples):
+    """What the version answers, in a process of its own: TensorFlow shares vocabularies of one name within a process."""
+    program = (
+        "import sys, json, tensorflow as tf\n"
+        "rows = next(iter(tf.data.TFRecordDataset(sys.argv[2], 'GZIP').batch(500)))\n"
+        "model = tf.saved_model.load(sys.argv[1])\n"
+        "answer = model.signatures['serving_default'](examples=rows)['probability']\n"
+        "print(json.dumps(answer.numpy().ravel().tolist()))"
+    )
+    (version,) = [path for path in Path(serving).iterdir() if path.name.isdigit()]
+    done = subprocess.run(
+        [sys.executable, "-c", program, version, examples], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.tfx
+@pytest.mark.timeout(5400)
+@pytest.mark.parametrize("target", ["vertex", "kubeflow"])
+def test_demo_runs_from_its_containers_command_lines_to_the_same_model(here, tmp_path, target):
+    from pipelines.compile_kubeflow import compile_pipeline, save_documents
+    from pipelines.config import data_files, load_config
+    from pipelines.kubeflow_spec import kubernetes_name
+    from pipelines.upkeep import read_content
+
+    (data,) = data_files(load_config(TAXI).data)
+    addresses = [
+        "data.path=gs://bucket/data.csv",
+        "push.destination=gs://bucket/serving",
+        "kubeflow={image: none, pipeline_root: gs://bucket/root}",
+    ]
+    save_documents(compile_pipeline(load_config(TAXI, addresses), target), tmp_path / "pipeline.yaml")
+    values = {"data_folder": str(Path(data).parent), "push_destination": f"{tmp_path}/serving"}
+    values["resume_folder"] = f"{tmp_path}/resume"
+    made = run_compiled(load_spec(tmp_path / "pipeline.yaml"), str(tmp_path / "root"), values)
+    for name, folder in outputs_here(here).items():
+        task, output = name.split("/")
+        uri = made[task if target == "vertex" else kubernetes_name(task)][output]["uri"]
+        assert (read_content(uri).digest == read_content(folder).digest) or name not in DETERMINISTIC, name
+    (examples,) = outputs_here(here)["ExampleGen/examples"].glob("Split-eval/*")
+    assert probabilities(tmp_path / "serving", examples) == probabilities(here / "serving", examples)
+    lineage = read_records(str(tmp_path / "root"))
+    (pushed,) = [node.id for node in lineage.values() if node.type == "PushedModel"]
+    assert [one["path"] for node in upstream(lineage, pushed).values() for one in files_of(node)] == [data]

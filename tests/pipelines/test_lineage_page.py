@@ -163,7 +163,12 @@ def test_every_figure_is_on_the_page(page):
     text = Reader(lineage_html(page, "version 2")).text
     flat = re.sub(r"\s+", " ", text)
     assert "New <Cab>, More" in flat
-    for words in ("eval auc0.80.75+0.05", "step200100+100", "company54804", "3,000 read, 2,000 to train, 1,000 to eval"):
+    for words in (
+        "eval auc0.80.75+0.05",
+        "step200100+100",
+        "company54804",
+        "3,000 read, 2,000 to train, 1,000 to eval",
+    ):
         assert words in flat
     assert "2 files of data, 2.0 kB" in flat
     assert all(node.uri in text for node in page.nodes.values())

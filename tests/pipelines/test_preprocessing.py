@@ -102,6 +102,28 @@ def test_dense_is_z_score_and_missing_is_the_mean(graph):
     np.testing.assert_array_equal(outputs["same"][:, 0], np.zeros(4))
 
 
+def test_scaling_does_not_depend_on_how_beam_batches(tmp_path):
+    values = np.random.default_rng(1).lognormal(3, 2, 500).astype(np.float32)
+    rows = [{"price": value} for value in values]
+    metadata = dataset_metadata.DatasetMetadata(
+        schema_utils.schema_from_feature_spec({"price": tf.io.FixedLenFeature([], tf.float32)})
+    )
+
+    def scale(batch):
+        options = beam.options.pipeline_options.PipelineOptions(["--direct_running_mode=in_memory"])
+        context = tft_beam.Context(temp_dir=str(tmp_path / f"temp{batch}"), desired_batch_size=batch)
+        with context, beam.Pipeline(options=options) as pipeline:
+            data = pipeline | beam.Create(rows)
+            analysed = (data, metadata) | tft_beam.AnalyzeDataset(
+                lambda inputs: {"price": preprocessing.scaled(inputs["price"], "price")}
+            )
+            _ = analysed | tft_beam.WriteTransformFn(str(tmp_path / f"graph{batch}"))
+        output = tft.TFTransformOutput(str(tmp_path / f"graph{batch}"))
+        return output.transform_raw_features({"price": tf.constant(values)})["price"].numpy()
+
+    np.testing.assert_array_equal(scale(7), scale(100))
+
+
 def test_label_and_weight_are_passed_on(graph):
     outputs = graph.transform_raw_features(_raw(ROWS))
     np.testing.assert_array_equal(outputs["label"][:, 0], [0, 1, 0, 1])
