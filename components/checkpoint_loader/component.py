@@ -61,7 +61,7 @@ class CheckpointLoader(base_component.BaseComponent):
           vocabularies: a channel of `Vocabularies`: the new run's.
           table_configs: a channel of `TableConfigs`: the new run's.
           policy: JSON object with fields of `embedding_core.checkpoint.RemapPolicy`: `new_rows`, `new_tables`,
-            `changed_optimizer` and `seed`.
+            `changed_optimizer`, `changed_dim` and `seed`.
         """
         spec = CheckpointLoaderSpec(
             **{

@@ -78,6 +78,6 @@ def _policy(text: str) -> RemapPolicy:
         return RemapPolicy(**json.loads(text))
     except (json.JSONDecodeError, TypeError) as error:
         raise ConfigError(
-            f"`{POLICY_KEY}` is {text!r}: it must be a JSON object with any of new_rows, new_tables, changed_optimizer "
-            f"and seed ({error})."
+            f"`{POLICY_KEY}` is {text!r}: it must be a JSON object with any of new_rows, new_tables, "
+            f"changed_optimizer, changed_dim and seed ({error})."
         ) from error

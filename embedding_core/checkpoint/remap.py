@@ -14,12 +14,15 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, rows_per_slice
+from embedding_core.checkpoint.load import renamed
 from embedding_core.checkpoint.manifest import BUNDLE, VOCABULARIES, Manifest, verify
 from embedding_core.checkpoint.retrieve import Progress, write_tables
 from embedding_core.checkpoint.row_sources import NewRows, RowSources, row_sources, sources_report
+from embedding_core.checkpoint.slot_policy import ChangedOptimizer, carried_slots, ftrl_linears
 from embedding_core.checkpoint.token_rows import token_rows
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.optimizers import FTRL
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
 
 __all__ = ["REPORT", "RemapPolicy", "checkpoint_vocabularies", "gathered", "remap"]
@@ -36,7 +39,11 @@ class RemapPolicy:
         been trained in so far.
       new_tables: a table that the checkpoint does not have is an "error" (it may only have been renamed), or
         starts from its initializer: "initialize". Tables that are no longer wanted follow the same choice.
-      changed_optimizer: other slots than the checkpoint's are an "error", or start anew: "reset".
+      changed_optimizer: other slots than the checkpoint's are an "error", start anew: "reset", or keep what means
+        the same in both, the accumulators of Adagrad, AdagradMomentum and FTRL: "convert". FTRL's linear terms are
+        computed from the rows in any case, without which it would lose them.
+      changed_dim: another `dim` is an "error", starts the table anew: "reset", or keeps the columns that both have
+        and takes further ones from the initializer: "resize".
       seed: of the initializers.
 
     Raises:
@@ -45,14 +52,16 @@ class RemapPolicy:
 
     new_rows: NewRows = "initializer"
     new_tables: Literal["error", "initialize"] = "error"
-    changed_optimizer: Literal["error", "reset"] = "error"
+    changed_optimizer: ChangedOptimizer = "error"
+    changed_dim: Literal["error", "reset", "resize"] = "error"
     seed: int = 0
 
     def __post_init__(self) -> None:
         choices = {
             "new_rows": get_args(NewRows),
             "new_tables": ("error", "initialize"),
-            "changed_optimizer": ("error", "reset"),
+            "changed_optimizer": get_args(ChangedOptimizer),
+            "changed_dim": ("error", "reset", "resize"),
         }
         for field, allowed in choices.items():
             if getattr(self, field) not in allowed:
@@ -97,7 +106,7 @@ def remap(
     sources = {
         table.name: row_sources(table, earlier[table.name], vocabularies, kept, policy.new_rows)
         for table in config.tables
-        if table.name in earlier
+        if table.name in earlier and (policy.changed_dim != "reset" or earlier[table.name].dim == table.dim)
     }
     report = _report(sources, earlier, config)
     reader = BundleReader(os.path.join(source, BUNDLE))
@@ -106,9 +115,16 @@ def remap(
         name, _, slot = key.partition("/")
         table = config.table(name)
         fill = _fill(table, slot, sources.get(name), vocabularies, policy.seed)
-        if name not in sources or (slot and type(earlier[name].optimizer) is not type(table.optimizer)):
+        if name not in sources:
             return _filled(table, fill, slice_bytes)
-        return gathered(reader.slices(key, slice_bytes), sources[name].rows, table.dim, fill, slice_bytes)
+        old = earlier[name]
+        if not slot or slot in carried_slots(old.optimizer, table.optimizer, policy.changed_optimizer):
+            slices = reader.slices(key, slice_bytes)
+            return _moved(slices, sources[name].rows, old.dim, table.dim, fill, slice_bytes)
+        if slot == "linears" and isinstance(table.optimizer, FTRL):
+            parts = zip(rows_of(name), rows_of(f"{name}/accumulators"), strict=True)
+            return _linears(table.optimizer, parts, sources[name].rows)
+        return _filled(table, fill, slice_bytes)
 
     written = write_tables(
         destination,
@@ -122,6 +138,36 @@ def remap(
         progress=progress,
     )
     return written, report
+
+
+def _moved(
+    slices: Iterable[tuple[int, Rows]],
+    sources: npt.NDArray[np.int64],
+    old_dim: int,
+    dim: int,
+    fill: Callable[[npt.NDArray[np.int64]], Rows],
+    slice_bytes: int,
+) -> Iterator[tuple[int, Rows]]:
+    """Rows in their new order, and where the dim changed with fewer columns, or further ones from `fill`."""
+    columns = ((0, 0), (0, max(0, dim - old_dim)))
+    sized = slices if dim == old_dim else ((start, np.pad(rows[:, :dim], columns)) for start, rows in slices)
+    for start, rows in gathered(sized, sources, dim, fill, slice_bytes):
+        kept = np.flatnonzero(sources[start : start + len(rows)] >= 0)
+        if dim > old_dim and len(kept):
+            rows[kept, old_dim:] = fill(kept + start)[:, old_dim:]
+        yield start, rows
+
+
+def _linears(
+    optimizer: FTRL,
+    parts: Iterable[tuple[tuple[int, Rows], tuple[int, Rows]]],
+    sources: npt.NDArray[np.int64],
+) -> Iterator[tuple[int, Rows]]:
+    """FTRL's linear terms of rows and their accumulators; zeros where a row starts anew, as in a new table."""
+    for (start, rows), (_, accumulators) in parts:
+        linears = ftrl_linears(optimizer, rows, accumulators)
+        linears[sources[start : start + len(rows)] < 0] = 0.0
+        yield start, linears
 
 
 def gathered(
@@ -227,10 +273,12 @@ def _check(source: str, earlier: EmbeddingConfig, config: EmbeddingConfig, polic
     old = {table.name: table for table in earlier.tables}
     new = {table.name: table for table in config.tables}
     if policy.new_tables == "error":
-        problems += [f"{name!r} is not in the checkpoint" for name in new if name not in old]
+        extra = {name: (table.dim,) for name, table in old.items() if name not in new}
+        for name in new.keys() - old.keys():
+            problems.append(f"{name!r} is not in the checkpoint{renamed((new[name].dim,), extra)}")
         problems += [f"{name!r} of the checkpoint is of no configured table" for name in old if name not in new]
     for name in new.keys() & old.keys():
-        if new[name].dim != old[name].dim:
+        if new[name].dim != old[name].dim and policy.changed_dim == "error":
             problems.append(f"`dim` of {name!r} is {new[name].dim}, {old[name].dim} in the checkpoint")
         same = type(new[name].optimizer) is type(old[name].optimizer)
         if not same and policy.changed_optimizer == "error":
@@ -238,7 +286,8 @@ def _check(source: str, earlier: EmbeddingConfig, config: EmbeddingConfig, polic
     if problems:
         raise CheckpointError(
             f"checkpoint {source!r} cannot be continued: {'; '.join(sorted(problems))}. Keep names, `dim` and "
-            "optimizers, or allow `new_tables`='initialize' or `changed_optimizer`='reset'."
+            "optimizers, or allow `new_tables`='initialize', `changed_optimizer`='reset' or 'convert', or "
+            "`changed_dim`='reset' or 'resize'."
         )
 
 
@@ -248,6 +297,6 @@ def _report(
     names = [table.name for table in config.tables]
     return {
         "tables": {name: sources_report(each) for name, each in sources.items()},
-        "tables_new": [name for name in names if name not in earlier],
+        "tables_new": [name for name in names if name not in sources],
         "tables_dropped": [name for name in earlier if name not in names],
     }

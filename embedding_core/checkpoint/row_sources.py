@@ -104,8 +104,9 @@ def sources_report(sources: RowSources) -> dict[str, Any]:
 
     Returns:
       "rows"; and of a table with a vocabulary "kept", "new" and "dropped" (tokens), "kept_traffic" (share of
-      the new data's tokens that find a kept row), "largest_new" and "largest_dropped" (tokens and counts;
-      of a private vocabulary the first 12 digits of their sha256).
+      the new data's tokens that find a kept row), "largest_new" and "largest_dropped" (tokens and counts), and
+      "largest_gains" and "largest_losses" (tokens, kept ones too, by how their share of all tokens changed from
+      "before" to "now"). Of a private vocabulary the first 12 digits of their sha256 stand for tokens.
     """
     report: dict[str, Any] = {"rows": sources.table.vocabulary_size}
     new, old = sources.vocabulary, sources.earlier
@@ -121,7 +122,36 @@ def sources_report(sources: RowSources) -> dict[str, Any]:
         "kept_traffic": int(new.counts[sources.kept].sum()) / max(1, new.total_count),
         "largest_new": _largest(new, ~sources.kept, private),
         "largest_dropped": _largest(old, dropped, private),
+        **_movements(old, new, dropped, private),
     }
+
+
+def _movements(
+    old: Vocabulary, new: Vocabulary, dropped: npt.NDArray[np.bool_], private: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """The tokens whose share of the traffic changed most, those that are new or dropped among them."""
+    mapping = new.mapping_to(old)
+    shares = old.counts / max(1, old.total_count)
+    before = np.concatenate([np.where(mapping < 0, 0.0, shares[mapping] if len(old) else 0.0), shares[dropped]])
+    now = np.concatenate([new.counts / max(1, new.total_count), np.zeros(int(dropped.sum()))])
+    gone = np.flatnonzero(dropped)
+
+    def told(place: int) -> dict[str, Any]:
+        token = new.tokens[place] if place < len(new) else old.tokens[int(gone[place - len(new)])]
+        return {
+            "token": _shown(token.as_py(), private),
+            "before": float(before[place]),
+            "now": float(now[place]),
+        }
+
+    order = np.argsort(before - now, kind="stable")
+    gains = [told(int(place)) for place in order[:_SHOWN] if now[place] > before[place]]
+    losses = [told(int(place)) for place in order[::-1][:_SHOWN] if now[place] < before[place]]
+    return {"largest_gains": gains, "largest_losses": losses}
+
+
+def _shown(token: bytes, private: bool) -> str:
+    return hashlib.sha256(token).hexdigest()[:12] if private else token.decode(errors="backslashreplace")
 
 
 def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: bool) -> list[dict[str, Any]]:
@@ -129,7 +159,7 @@ def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: boo
     tokens = [vocabulary.tokens[int(row)].as_py() for row in rows]
     return [
         {
-            "token": hashlib.sha256(token).hexdigest()[:12] if private else token.decode(errors="backslashreplace"),
+            "token": _shown(token, private),
             "count": int(vocabulary.counts[row]),
         }
         for token, row in zip(tokens, rows, strict=True)

@@ -8,13 +8,14 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from embedding_core import update_rules
 from embedding_core.checkpoint import BundleReader, RemapPolicy, remap, table_shapes, verify, write_tables
 from embedding_core.checkpoint.remap import gathered
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.checkpoint.token_rows import token_rows
 from embedding_core.config import EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.errors import CheckpointError
-from embedding_core.optimizers import SGD, Adagrad, Optimizer
+from embedding_core.optimizers import FTRL, SGD, Adagrad, Optimizer
 from embedding_core.vocabulary import Vocabulary
 
 TOKENS = st.lists(st.binary(min_size=1, max_size=3).filter(lambda t: not set(t) & set(b"\n\r\0")), unique=True)
@@ -43,7 +44,8 @@ def config(
 
 def tables_of(config: EmbeddingConfig, seed: int = 0) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
-    return {key: random.normal(size=shape).astype(np.float32) for key, shape in table_shapes(config).items()}
+    made = {key: random.normal(size=shape).astype(np.float32) for key, shape in table_shapes(config).items()}
+    return {key: np.abs(rows) if key.endswith("accumulators") else rows for key, rows in made.items()}
 
 
 def write(folder, config: EmbeddingConfig, vocabulary: Vocabulary) -> tuple[str, dict[str, np.ndarray]]:
@@ -131,6 +133,9 @@ def test_report_tells_traffic_and_largest_changes_and_is_in_the_checkpoint(tmp_p
     assert told["kept_traffic"] == pytest.approx(2 / 6)
     assert told["largest_new"] == [{"token": "x", "count": 3}, {"token": "y", "count": 1}]
     assert told["largest_dropped"] == [{"token": "b", "count": 2}, {"token": "\\xff", "count": 1}]
+    assert [row["token"] for row in told["largest_gains"]] == ["x", "y"]
+    assert [row["token"] for row in told["largest_losses"]] == ["b", "a", "\\xff"]
+    assert (told["largest_losses"][1]["before"], told["largest_losses"][1]["now"]) == (3 / 6, 2 / 6)
     assert json.loads((tmp_path / "new" / "remap.json").read_text()) == report
 
 
@@ -164,6 +169,61 @@ def test_changed_optimizer_may_start_its_slots_anew(tmp_path):
     found = read(tmp_path / "new")
     np.testing.assert_array_equal(found["t"], tables["t"])
     np.testing.assert_array_equal(found["t/accumulators"], np.full((2, 3), 0.1, np.float32))
+
+
+@pytest.mark.parametrize("dim", [2, 5])
+@pytest.mark.parametrize("slice_bytes", [1, 10**6])
+def test_changed_dim_may_keep_the_columns_that_both_have(tmp_path, dim, slice_bytes):
+    old, new = vocabulary(b"a", b"b", b"c"), vocabulary(b"c", b"x", b"a")
+    source, tables = write(tmp_path / "old", config(old), old)
+    made = config(new, dim=dim)
+    policy = RemapPolicy(changed_dim="resize", seed=3)
+    remap(source, made, {"v": new}, tmp_path / "new", policy=policy, slice_bytes=slice_bytes)
+    expected = token_rows(made.table("t"), [b"c", b"x", b"a", b"\0" + b"0"], seed=3)
+    slots = np.full((4, dim), 0.1, np.float32)
+    for row, earlier in ((0, 2), (2, 0), (3, 3)):
+        expected[row, :3] = tables["t"][earlier, :dim]
+        slots[row, :3] = tables["t/accumulators"][earlier, :dim]
+    np.testing.assert_array_equal(read(tmp_path / "new")["t"], expected)
+    np.testing.assert_array_equal(read(tmp_path / "new")["t/accumulators"], slots)
+
+
+def test_changed_dim_may_start_the_table_anew(tmp_path):
+    words = vocabulary(b"a")
+    source, _ = write(tmp_path / "old", config(words), words)
+    made = config(words, dim=4)
+    _, report = remap(source, made, {"v": words}, tmp_path / "new", policy=RemapPolicy(changed_dim="reset"))
+    expected = token_rows(made.table("t"), [b"a", b"\0" + b"0"], seed=0)
+    np.testing.assert_array_equal(read(tmp_path / "new")["t"], expected)
+    assert report["tables_new"] == ["t"]
+
+
+@pytest.mark.parametrize("multiply", [False, True])
+@pytest.mark.parametrize("policy", ["reset", "convert"])
+def test_change_to_ftrl_does_not_lose_the_rows(tmp_path, policy, multiply):
+    """FTRL computes a row from its slots at every update: one without a gradient must leave it as it was."""
+    words = vocabulary(b"a", b"b")
+    source, tables = write(tmp_path / "old", config(words), words)
+    optimizer = FTRL(
+        l1_regularization_strength=0.01,
+        l2_regularization_strength=0.02,
+        beta=0.5,
+        multiply_linear_by_learning_rate=multiply,
+    )
+    new = vocabulary(b"b", b"new", b"a")
+    made = config(new, optimizer=optimizer)
+    remap(source, made, {"v": new}, tmp_path / "new", policy=RemapPolicy(changed_optimizer=policy))
+    found = read(tmp_path / "new")
+    kept = [0, 2, 3]
+    np.testing.assert_array_equal(found["t"][kept], tables["t"][[1, 0, 2]])
+    sums = np.abs(tables["t/accumulators"][[1, 0, 2]]) if policy == "convert" else np.float32(0.1)
+    np.testing.assert_array_equal(found["t/accumulators"][kept], np.broadcast_to(sums, (3, 3)))
+    slots = (found["t/accumulators"], found["t/linears"])
+    rate = optimizer.learning_rate
+    rows, _ = update_rules.ftrl(optimizer, found["t"], slots, np.zeros((4, 3), np.float32), rate)
+    np.testing.assert_allclose(rows[0], found["t"][0], rtol=1e-5)
+    np.testing.assert_allclose(rows[2:], found["t"][2:], rtol=1e-5)
+    assert not found["t/linears"][1].any()
 
 
 def test_new_table_may_start_from_its_initializer(tmp_path):

@@ -1,0 +1,56 @@
+"""Which slots a changed optimizer takes over from the one before."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from embedding_core.checkpoint.bundle import Rows
+from embedding_core.errors import CheckpointError
+from embedding_core.optimizers import FTRL, Adagrad, AdagradMomentum, Optimizer
+
+__all__ = ["ChangedOptimizer", "carried_slots", "ftrl_linears"]
+
+ChangedOptimizer: TypeAlias = Literal["error", "reset", "convert"]
+
+
+def carried_slots(old: Optimizer | None, new: Optimizer | None, policy: ChangedOptimizer) -> set[str]:
+    """The slots of the new optimizer that go on from the earlier one's; the others start anew.
+
+    The same optimizer keeps all. To "convert" keeps the accumulators, which are the sum of squared gradients in
+    Adagrad, FTRL and (with `beta2` 1) AdagradMomentum alike.
+    """
+    if type(old) is type(new):
+        return {slot.name for slot in new.slots} if new else set()
+    both = policy == "convert" and _sums_squares(old) and _sums_squares(new)
+    return {"accumulators"} if both else set()
+
+
+def _sums_squares(optimizer: Optimizer | None) -> bool:
+    if isinstance(optimizer, AdagradMomentum):
+        return optimizer.beta2 == 1.0
+    return isinstance(optimizer, Adagrad | FTRL)
+
+
+def ftrl_linears(optimizer: FTRL, rows: Rows, accumulators: Rows) -> Rows:
+    """The linear terms from which FTRL computes just these rows, where another optimizer has trained them.
+
+    FTRL computes a row anew from its slots whenever it is touched: with linear terms of zero a trained row would be
+    lost at its next gradient. This is the rule of `update_rules.ftrl` solved for the linear term.
+
+    Raises:
+      CheckpointError: the optimizer's learning rate follows a schedule.
+    """
+    rate = optimizer.learning_rate
+    if callable(rate):
+        raise CheckpointError(
+            f"`learning_rate` of {optimizer!r} is a schedule: slots of FTRL cannot be made from trained rows then; "
+            "give a number, or keep the optimizer."
+        )
+    power = np.power(accumulators.astype(np.float64), -optimizer.learning_rate_power)
+    scale = rate if optimizer.multiply_linear_by_learning_rate else 1.0
+    l1, l2 = optimizer.l1_regularization_strength, optimizer.l2_regularization_strength
+    denominator = ((power + optimizer.beta) / rate + 2.0 * l2) * scale
+    linears: Rows = (-rows * denominator - np.sign(rows) * l1 * scale).astype(np.float32)
+    return linears
