@@ -156,7 +156,7 @@ def outputs_here(folder):
 
 
 def probabilities(serving, examples):
-    """What the version answers, in a process of its own: TensorFlow shares vocabularies of one name within a process."""
+    """What the version answers, asked in a process of its own, as TensorFlow shares vocabularies of one name."""
     program = (
         "import sys, json, tensorflow as tf\n"
         "rows = next(iter(tf.data.TFRecordDataset(sys.argv[2], 'GZIP').batch(500)))\n"
