@@ -3,5 +3,6 @@
 from embedding_core.layer.embedding import TPUEmbedding
 from embedding_core.layer.keras_optimizers import translate_keras_optimizer
 from embedding_core.layer.partial import PartialTPUEmbedding
+from embedding_core.layer.tpu import hardware_feature
 
-__all__ = ["PartialTPUEmbedding", "TPUEmbedding", "translate_keras_optimizer"]
+__all__ = ["PartialTPUEmbedding", "TPUEmbedding", "hardware_feature", "translate_keras_optimizer"]

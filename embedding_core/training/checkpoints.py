@@ -33,7 +33,8 @@ class RunState:
     """A run's tables, dense part, step and early stopping, saved and restored together.
 
     Checkpoint keys: `embedding/<table>`, `embedding/<table>/<slot>`, `model/...`, `optimizer/...`, `step`,
-    `best/value`, `best/step`, `best/waited`, `seen/rows`, `seen/positives`.
+    `best/value`, `best/step`, `best/waited`, `seen/rows`, `seen/positives`; in place of the slots
+    `table_optimizers/<table>/...` where Keras' optimizers train the tables.
     """
 
     def __init__(self, trainable: Trainable, folder: str) -> None:
@@ -46,6 +47,8 @@ class RunState:
         self.seen_rows = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.seen_positives = tf.Variable(0, dtype=tf.int64, trainable=False)
         dense = {"model": trainable.model, "optimizer": trainable.optimizer, "step": trainable.step}
+        if trainable.table_optimizers:
+            dense["table_optimizers"] = tf.train.Checkpoint(**trainable.table_optimizers)
         best = tf.train.Checkpoint(value=self.best_value, step=self.best_step, waited=self.waited)
         seen = tf.train.Checkpoint(rows=self.seen_rows, positives=self.seen_positives)
         self._weights = TrainingState(trainable.tables, dense)

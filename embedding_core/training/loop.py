@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -12,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from embedding_core.engines import HostEngine
 from embedding_core.errors import DataError, PreemptionError, TrainingError
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model
@@ -22,11 +25,14 @@ from embedding_core.training.inputs import Batch
 from embedding_core.training.job import JobData, TrainingJob, data_errors
 from embedding_core.training.preemption import noticed_preemption
 from embedding_core.training.rates import config_with_rates, dense_optimizer
+from embedding_core.training.replicated import config_without_slots, keras_optimizers
 from embedding_core.training.runs import restore_weights
 from embedding_core.training.step import StepsDone, Trainable, new_step
 from embedding_core.training.strategy import Placement, choose_placement
 
 __all__ = ["Progress", "TrainingResult", "train"]
+
+_log = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 
@@ -209,12 +215,13 @@ class _Loop:
         return stopping is not None and int(self._state.waited.numpy()) >= stopping.patience
 
 
-def _make_trainable(job: TrainingJob, data: JobData) -> Trainable:
+def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Trainable:
     """In the scope of the run's strategy."""
     training, config, step = job.training, job.inputs.config, new_step()
+    replicated = placement.replicated
     tf_keras.utils.set_random_seed(training.seed)
     embedding = TPUEmbedding(
-        config_with_rates(config, training, step, data.steps),
+        config_without_slots(config) if replicated else config_with_rates(config, training, step, data.steps),
         None,
         batch_size=data.rows_per_replica,
         table_update="engine",
@@ -222,7 +229,26 @@ def _make_trainable(job: TrainingJob, data: JobData) -> Trainable:
         name="embedding",
     )
     model = build_model(job.model, config, job.inputs.dense, job.arguments)
-    return Trainable(embedding, model, dense_optimizer(training, data.steps), training, step)
+    for_tables = keras_optimizers(config, training, data.steps) if replicated else None
+    return Trainable(embedding, model, dense_optimizer(training, data.steps), training, step, for_tables)
+
+
+def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], None], trainable: Trainable) -> None:
+    """Fill the tables; those in a TPU's memory by a checkpoint, as only a restore reaches them."""
+    tables = trainable.tables
+    if tables.variables:
+        fill(tables.variables)
+        return
+    if trainable.table_optimizers:
+        _log.warning(
+            "the tables start from the given rows, but not from their slots, which Keras' optimizers hold here"
+        )
+    host = HostEngine(config_with_rates(job.inputs.config, job.training, trainable.step, 1))
+    fill(host.table_variables)
+    with tempfile.TemporaryDirectory() as folder:
+        path = tf.train.Checkpoint(embedding=host.tables).write(os.path.join(folder, "tables"))
+        status = tf.train.Checkpoint(embedding=tables.holder).read(path)
+        status.expect_partial().assert_existing_objects_matched()
 
 
 def train(
@@ -252,13 +278,13 @@ def train(
     placement = choose_placement(job.training)
     with placement.scope(), noticed_preemption() as preempted:
         data = JobData(job, placement)
-        trainable = _make_trainable(job, data)
+        trainable = _make_trainable(job, data, placement)
         kept = resume_folder or os.path.join(folder, "resume")
         tf.io.gfile.makedirs(folder)
         state = RunState(trainable, kept)
         resumed = state.resume()
         if resumed is None and job.warm_start is not None:
-            job.warm_start(trainable.tables.variables)
+            _warm_start(job, job.warm_start, trainable)
         history = History() if resumed is None else History.load(os.path.join(resumed.folder, HISTORY))
         loop = _Loop(job, data, state, trainable, history, preempted)
         resumed_at = state.step

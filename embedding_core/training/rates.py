@@ -13,7 +13,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.optimizers import Adagrad
 from embedding_core.training.config import TrainingConfig
 
-__all__ = ["config_with_rates", "dense_optimizer"]
+__all__ = ["config_with_rates", "dense_optimizer", "scheduled"]
 
 _CLASSES = {
     "adagrad": "Adagrad",
@@ -28,10 +28,15 @@ _CLASSES = {
 
 def dense_optimizer(training: TrainingConfig, steps: int) -> tf_keras.optimizers.Optimizer:
     """The Keras optimizer of the dense part, for a run of so many steps."""
-    rate: Any = training.learning_rate
-    if training.decay == "linear":
-        rate = tf_keras.optimizers.schedules.PolynomialDecay(rate, decay_steps=steps, end_learning_rate=0.0)
+    rate = scheduled(training.learning_rate, training, steps)
     return getattr(tf_keras.optimizers, _CLASSES[training.optimizer])(learning_rate=rate)
+
+
+def scheduled(rate: Any, training: TrainingConfig, steps: int) -> Any:
+    """A learning rate for a Keras optimizer, which follows the training's `decay` where it is a number."""
+    if training.decay != "linear" or callable(rate):
+        return rate
+    return tf_keras.optimizers.schedules.PolynomialDecay(rate, decay_steps=steps, end_learning_rate=0.0)
 
 
 def config_with_rates(

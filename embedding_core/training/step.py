@@ -74,8 +74,18 @@ class Trainable:
         optimizer: tf_keras.optimizers.Optimizer,
         config: TrainingConfig,
         step: tf.Variable | None = None,
+        table_optimizers: Mapping[str, tf_keras.optimizers.Optimizer] | None = None,
     ) -> None:
-        """Put the parts together; all variables are created here, so that a restore finds them."""
+        """Put the parts together; all variables are created here, so that a restore finds them.
+
+        Args:
+          embedding: holds the tables.
+          model: the dense part.
+          optimizer: of the dense part.
+          config: how to train.
+          step: counts the steps done.
+          table_optimizers: of each table by name, where the layer does not train them itself.
+        """
         self.embedding = embedding
         self.model = model
         self.optimizer = optimizer
@@ -84,11 +94,17 @@ class Trainable:
         self._strategy = tf.distribute.get_strategy()
         embedding.build(None)
         optimizer.build(model.trainable_variables)
+        self.table_optimizers = dict(table_optimizers or {})
+        for name, own in self.table_optimizers.items():
+            own.build([self._table(name)])
 
     @property
     def tables(self) -> Tables:
         """The tables and slots."""
         return Tables(self.embedding.table_variables, self.embedding.table_holder)
+
+    def _table(self, name: str) -> tf.Variable:
+        return next(table for key, table in self.embedding.embedding_tables.items() if key.name == name)
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def run(self, batches: Any, steps: tf.Tensor, dense: tf.Tensor) -> StepsDone:
@@ -120,9 +136,12 @@ class Trainable:
             logit = call_model(self.model, activations, batch["dense"], training=True)
             loss = self._loss(batch, logit, activations)
         variables = self.model.trainable_variables
-        gradients = tape.gradient(loss, [*variables, *self.embedding.trainable_variables])  # updates the tables
+        own = [self._table(name) for name in self.table_optimizers] or self.embedding.trainable_variables
+        for_model, for_tables = tape.gradient(loss, (variables, own))  # a layer that trains itself does it here
         if variables:
-            self.optimizer.apply_gradients(zip(gradients, variables))  # noqa: B905  the tables' one is left over
+            self.optimizer.apply_gradients(zip(for_model, variables, strict=True))
+        for optimizer, gradient, table in zip(self.table_optimizers.values(), for_tables, own, strict=False):
+            optimizer.apply_gradients([(gradient, table)])
         positives = tf.math.count_nonzero(batch["label"] > 0.5)
         return loss, tf.cast(batch["rows"], tf.int64), positives, _infinite(batch)
 

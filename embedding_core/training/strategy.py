@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from embedding_core.engines import simulated_tpu
 from embedding_core.errors import ConfigError
+from embedding_core.layer import hardware_feature
 from embedding_core.topology import shape_of
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.replicas import replica_batches
@@ -36,6 +37,11 @@ class Placement(NamedTuple):
     def on_tpu(self) -> bool:
         """Whether replicas share each batch, in static shapes: on a TPU, real or simulated."""
         return self.kind in ("tpu", "simulated_tpu")
+
+    @property
+    def replicated(self) -> bool:
+        """Whether the TPU has no embedding engine, so that every core holds whole tables."""
+        return self.on_tpu and hardware_feature(self.strategy, None) == "V0"
 
     def scope(self) -> Any:
         """The context in which layers, model and optimizer are made and run."""

@@ -67,7 +67,8 @@ class Job:
         model, optimizer = tf.Module(), tf.Module()
         self.run_folder = os.path.join(folder, "run")
         tables = Tables(self.variables, engine.tables)
-        trained = types.SimpleNamespace(tables=tables, model=model, optimizer=optimizer, step=self.step)
+        parts = {"tables": tables, "model": model, "optimizer": optimizer, "table_optimizers": {}}
+        trained = types.SimpleNamespace(**parts, step=self.step)
         self.state = RunState(trained, self.run_folder)
         self.artifacts = os.path.join(folder, "artifacts")
         sweep(self.artifacts)

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.training import train
+from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import Adagrad, AdagradMomentum
+from embedding_core.training import TrainingConfig, train
+from embedding_core.training.replicated import keras_optimizers
+from embedding_core.training.strategy import choose_placement
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
 cases = importlib.util.module_from_spec(_spec)
@@ -58,3 +63,46 @@ def test_result_of_a_simulated_tpu_is_on_this_process(trained):
     result = trained("simulated_tpu", "2x2")
     assert isinstance(result.tables["words"], tf.Variable)
     assert not tf.distribute.has_strategy()
+
+
+def test_cores_without_an_engine_train_by_keras_and_begin_with_given_rows(make_job, tmp_path):
+    """Adagrad of Keras differs from the TPU's by its epsilon alone."""
+    begun = {}
+
+    def ones(variables):
+        begun.update(variables)
+        variables["words"].assign(tf.ones([8, 4]))
+
+    results = [
+        train(
+            dataclasses.replace(make_job(strategy=strategy, topology=topology, epochs=None, steps=6), warm_start=ones),
+            str(tmp_path / strategy),
+        )
+        for strategy, topology in (("cpu", None), ("simulated_tpu", "v5e-4"))
+    ]
+    assert begun.keys() == {"words", "words/accumulators"}
+    one, other = (result.tables["words"].numpy() for result in results)
+    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    keys = cases.state_of(results[1])
+    assert "embedding/words/.ATTRIBUTES/VARIABLE_VALUE" in keys
+    assert not any(key.startswith("embedding/words.S") for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (AdagradMomentum(), "AdagradMomentum: a TPU without an embedding engine"),
+        (Adagrad(clip_weight_max=1.0), "`clip_weight_max` of table 'words' is 1.0"),
+    ],
+)
+def test_cores_without_an_engine_refuse_what_keras_cannot(optimizer, message):
+    table = TableConfig(name="words", vocabulary_size=8, dim=4, optimizer=optimizer)
+    config = EmbeddingConfig(tables=(table,), features=(FeatureConfig(name="word", table="words"),))
+    with pytest.raises(ConfigError, match=message):
+        keras_optimizers(config, TrainingConfig(steps=1), 1)
+
+
+@pytest.mark.parametrize("strategy", ["gpu", "tpu"])
+def test_missing_device_is_one_error(strategy):
+    with pytest.raises(ConfigError, match=f"finds no {strategy.upper()} here"):
+        choose_placement(TrainingConfig(steps=1, strategy=strategy))
