@@ -8,13 +8,14 @@ computed once for all cores when they are joined.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from embedding_core.config import Combiner
 from embedding_core.features import segments_of_splits
-from embedding_core.lookup import combine_in_order, quantized
+from embedding_core.lookup import combine_in_order
 from embedding_core.translate import TableSpec
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "joined",
     "packed",
     "row_gradients_of",
+    "traced_once",
 ]
 
 WIRE_TYPES = (tf.int64, tf.int64, tf.int64, tf.float32)
@@ -167,8 +169,9 @@ def joined(
             [tf.ensure_shape(_concat([core[part][turn] for core in split]), [None]) for part in range(len(WIRE_TYPES))]
             for turn in range(len(tables))
         ]
+    batch_of = traced_once(_batch)
     return [
-        _batch(table, TableIds(*parts), there[turn], own, len(cores), first_core)
+        TableBatch(parts[0], *batch_of(table.combiner, tuple(own), len(cores), first_core, *parts, there[turn]))
         for turn, (table, parts, own) in enumerate(zip(tables, lists, rows, strict=True))
     ]
 
@@ -182,34 +185,41 @@ def _same_kinds(total: Any, cores: int, rows: Sequence[Sequence[int]]) -> Any:
 
 
 def _batch(
-    table: TableSpec, parts: TableIds, there: Any, rows: Sequence[int], cores: int, first_core: int
-) -> TableBatch:
+    combiner: str,
+    rows: tuple[int, ...],
+    cores: int,
+    first_core: int,
+    ids: Any,
+    splits: Any,
+    segments: Any,
+    weights: Any,
+    there: Any,
+) -> tuple[Any, Any, Any, Any]:
+    """The parts of a TableBatch behind its ids, from those that travelled, and which of them are there."""
     total = cores * sum(rows)
 
     def dense() -> tuple[Any, Any]:
         return tf.zeros([0], tf.int64), tf.zeros([0])
 
     def ragged() -> tuple[Any, Any]:
-        lengths = _lengths(parts.splits, rows)
+        lengths = _lengths(splits, rows)
         counts = tf.cast(lengths, tf.float32)
-        return _of_lengths(lengths, parts.ids), tf.sqrt(counts) if table.combiner == "sqrtn" else counts
+        return _of_lengths(lengths, ids), tf.sqrt(counts) if combiner == "sqrtn" else counts
 
     def weighted_ragged() -> tuple[Any, Any]:
-        segments = _of_lengths(_lengths(parts.splits, rows), parts.ids)
-        return segments, _sum_of_weights(table, parts.weights, segments, total)
+        found = _of_lengths(_lengths(splits, rows), ids)
+        return found, _sum_of_weights(combiner, weights, found, total)
 
     def explicit() -> tuple[Any, Any]:
-        segments = parts.segments - first_core * sum(rows)
-        return segments, _sum_of_weights(table, parts.weights, segments, total)
+        found = segments - first_core * sum(rows)
+        return found, _sum_of_weights(combiner, weights, found, total)
 
     has_splits, has_segments, has_weights = there[1], there[2], there[3]
-    segments, divisors = tf.switch_case(
+    found, divisors = tf.switch_case(
         has_splits + has_splits * has_weights + 3 * has_segments, [dense, ragged, weighted_ragged, explicit]
     )
     form = has_splits + has_segments + has_weights
-    return TableBatch(
-        parts.ids, tf.ensure_shape(segments, [None]), parts.weights, tf.ensure_shape(divisors, [None]), form
-    )
+    return tf.ensure_shape(found, [None]), weights, tf.ensure_shape(divisors, [None]), form
 
 
 def _lengths(splits: Any, rows: Sequence[int]) -> Any:
@@ -224,17 +234,17 @@ def _of_lengths(lengths: Any, ids: Any) -> Any:
     return segments_of_splits(splits, ids)
 
 
-def _sum_of_weights(table: TableSpec, weights: Any, segments: Any, rows: int) -> Any:
-    if table.combiner == "sqrtn":
+def _sum_of_weights(combiner: str, weights: Any, segments: Any, rows: int) -> Any:
+    if combiner == "sqrtn":
         return tf.sqrt(tf.math.unsorted_segment_sum(tf.square(weights), segments, rows))
     return tf.math.unsorted_segment_sum(weights, segments, rows)
 
 
-def activations_of(table: TableSpec, looked_up: Any, batch: TableBatch, rows: int) -> Any:
+def activations_of(combiner: Combiner, looked_up: Any, batch: TableBatch, rows: int) -> Any:
     """Combine the rows of a table.
 
     Args:
-      table: the table.
+      combiner: of the table.
       looked_up: [N, dim] rows of `batch.ids`.
       batch: the ids.
       rows: number of output rows.
@@ -242,36 +252,42 @@ def activations_of(table: TableSpec, looked_up: Any, batch: TableBatch, rows: in
     Returns:
       [rows, dim] activations.
     """
-    if table.quantization is not None:
-        looked_up = quantized(looked_up, table.quantization)
 
     def weighted() -> Any:
         values = looked_up * batch.weights[:, tf.newaxis]
-        return _divided(table, tf.math.unsorted_segment_sum(values, batch.segments, rows), batch)
+        return _divided(combiner, tf.math.unsorted_segment_sum(values, batch.segments, rows), batch)
 
     found = tf.switch_case(
         batch.form,
         [
             lambda: tf.identity(looked_up),
-            lambda: combine_in_order(looked_up, batch.segments, rows, table.combiner),
+            lambda: combine_in_order(looked_up, batch.segments, rows, combiner),
             weighted,
         ],
     )
-    return tf.ensure_shape(found, [rows, table.dim])
+    return tf.ensure_shape(found, [rows, looked_up.shape[-1]])
 
 
-def _divided(table: TableSpec, values: Any, batch: TableBatch) -> Any:
-    return values if table.combiner == "sum" else tf.math.divide_no_nan(values, batch.divisors[:, tf.newaxis])
+def _divided(combiner: Combiner, values: Any, batch: TableBatch) -> Any:
+    return values if combiner == "sum" else tf.math.divide_no_nan(values, batch.divisors[:, tf.newaxis])
 
 
-def row_gradients_of(table: TableSpec, batch: TableBatch, gradient: Any) -> Any:
+def row_gradients_of(combiner: Combiner, batch: TableBatch, gradient: Any) -> Any:
     """The gradient of each row that was looked up, [N, dim], from that of the activations, [rows, dim]."""
 
     def spread() -> Any:
-        return tf.gather(_divided(table, gradient, batch), batch.segments)
+        return tf.gather(_divided(combiner, gradient, batch), batch.segments)
 
     found = tf.switch_case(
         batch.form,
         [lambda: tf.identity(gradient), spread, lambda: spread() * batch.weights[:, tf.newaxis]],
     )
-    return tf.ensure_shape(found, [None, table.dim])
+    return tf.ensure_shape(found, [None, gradient.shape[-1]])
+
+
+def traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function; in a graph, calls with equal arguments and shapes share one trace of its operations.
+
+    For what is done for each of many tables: the branches of a condition are slow to trace.
+    """
+    return function if tf.executing_eagerly() else tf.function(function, autograph=False)

@@ -8,6 +8,7 @@ device memory: one full variable per table and slot, of which a host's block is 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from embedding_core.engines import shapes
 from embedding_core.engines.base import Engine, Track
-from embedding_core.engines.batches import TableBatch, TableIds, activations_of, row_gradients_of
+from embedding_core.engines.batches import TableBatch, TableIds, activations_of, row_gradients_of, traced_once
 from embedding_core.engines.feeding import check_inputs, check_weights, output_rows, packed_inputs
 from embedding_core.engines.pipelining import EarlierRows
 from embedding_core.engines.queues import CoreQueues, WaitingBatch
@@ -26,6 +27,7 @@ from embedding_core.engines.updates import apply_to_table, touched_rows
 from embedding_core.engines.variables import device_variables
 from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.features import FeatureSpec, kind_of
+from embedding_core.lookup import quantized
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import Model, TableSpec
 
@@ -210,7 +212,7 @@ class SimulatedEngine(Engine):
         with tf.device(HOST):
             batches, training = self._taken(range(self._cores))
             with tf.control_dependencies([self._waiting_for(name).replace(batches, training)]):
-                activations = [self._looked_up(*pair, self._cores) for pair in self._pairs(batches)]
+                activations = self._looked_up(batches, self._cores)
             for earlier in self._earlier.values():
                 earlier.forget()
             return self._per_core(activations, self._cores)
@@ -227,12 +229,19 @@ class SimulatedEngine(Engine):
             self._waiting[name] = WaitingBatch(len(self.model.tables), name)
         return self._waiting[name]
 
-    def _looked_up(self, table: TableSpec, batch: TableBatch, cores: int) -> Any:
-        parameters = self.variables[table.name]["parameters"]
-        rows = tf.gather(parameters, batch.ids, name=f"lookup_in_{_letters(table.name)}")
+    def _looked_up(self, batches: Sequence[TableBatch], cores: int) -> list[Any]:
+        """The activations of each table, [rows of all cores, dim]."""
+        combined = traced_once(activations_of)
+        return [
+            combined(table.combiner, self._rows_of(table, batch), batch, cores * sum(self._rows(table)))
+            for table, batch in self._pairs(batches)
+        ]
+
+    def _rows_of(self, table: TableSpec, batch: TableBatch) -> Any:
+        rows = tf.gather(self.variables[table.name]["parameters"], batch.ids, name=f"lookup_in_{_letters(table.name)}")
         if self._pipelined:
             rows = self._earlier[table.name].applied_to(rows, batch.ids)
-        return activations_of(table, rows, batch, cores * sum(self._rows(table)))
+        return rows if table.quantization is None else quantized(rows, table.quantization)
 
     def _per_core(self, activations: Sequence[Any], cores: int) -> list[Any]:
         """Activations [all rows, dim] per table as one vector per core: one tensor to send to each."""
@@ -243,9 +252,10 @@ class SimulatedEngine(Engine):
         """The vector of one core as its activations, flat in the order of the features."""
         result: list[Any] = [None] * len(self.model.features)
         pieces = tf.split(vector, self._sizes())
+        constant = functools.cache(tf.constant)  # most features have the same shape, and there are many cores
         for place, piece in zip(self._order(), pieces, strict=True):
-            dim = self.model.features[place].dim
-            result[place] = tf.reshape(piece, [*self.output_shapes[place].as_list(), dim])
+            shape = (*self.output_shapes[place].as_list(), self.model.features[place].dim)
+            result[place] = tf.reshape(piece, constant(shape))
         return result
 
     def _order(self) -> list[int]:
@@ -266,7 +276,7 @@ class SimulatedEngine(Engine):
             batches, training = self._taken([core])
             with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(training), [message])]):
                 own = [batch._replace(ids=tf.identity(batch.ids)) for batch in batches]
-            return self._per_core([self._looked_up(*pair, 1) for pair in self._pairs(own)], 1)[0]
+            return self._per_core(self._looked_up(own, 1), 1)[0]
 
     # Gradients
 
@@ -288,7 +298,8 @@ class SimulatedEngine(Engine):
 
     def _packed_gradients(self, gradients: Sequence[Any]) -> Any:
         """The gradients of one core as one vector."""
-        return tf.concat([tf.reshape(gradients[place], [-1]) for place in self._order()], 0)
+        flat = tf.constant([-1])
+        return tf.concat([tf.reshape(gradients[place], flat) for place in self._order()], 0)
 
     def _apply_all(self, strategy: Any, boxes: Any, name: str | None) -> None:
         vectors = [box.value for box in strategy.experimental_local_results(boxes)]
@@ -297,9 +308,10 @@ class SimulatedEngine(Engine):
             batches = self._waiting_for(name).take()
             cores = [tf.split(vector, sizes) for vector in vectors]
             rates = step_rates([_optimizer(table) for table in self.model.tables], self._iterations)
+            row_gradients = traced_once(row_gradients_of)
             for turn, (table, batch) in enumerate(self._pairs(batches)):
                 whole = tf.reshape(tf.concat([pieces[turn] for pieces in cores], 0), [-1, table.dim])
-                self._update(table, batch, row_gradients_of(table, batch, whole), rates[turn])
+                self._update(table, batch, row_gradients(table.combiner, batch, whole), rates[turn])
             if self._iterations is not None:
                 self._iterations.assign_add(1)
 

@@ -95,6 +95,19 @@ def build(kind, samples, order):
     return build_ragged(samples)
 
 
+def traced(step, *examples):
+    """The step as a graph function that takes any number of ids: one trace for all batches."""
+
+    def spec_of(value):
+        if isinstance(value, tf.SparseTensor):
+            return tf.SparseTensorSpec([value.shape[0], None], value.dtype)
+        if isinstance(value, tf.RaggedTensor):
+            return tf.RaggedTensorSpec([value.shape[0], None], value.dtype, ragged_rank=1)
+        return tf.TensorSpec(value.shape, value.dtype)
+
+    return tf.function(step, input_signature=tf.nest.map_structure(spec_of, list(examples)))
+
+
 class Host:
     """The host engine as the contract drives it."""
 
@@ -102,10 +115,9 @@ class Host:
 
     def __init__(self, case):
         self._engine = HostEngine(case.config, optimizer=OPTIMIZERS[case.optimizer], seed=3)
-        graph = case.engine == "host_graph"
-        self.step = tf.function(self._step, reduce_retracing=True) if graph else self._step
+        self.eager = case.engine == "host"
 
-    def _step(self, ids, weights):
+    def step(self, ids, weights):
         activations = self._engine.lookup(ids[0], weights[0])
         gradients = {name: 2.0 * value for name, value in activations.items()}
         self._engine.apply_gradients(ids[0], gradients, weights[0])
@@ -118,6 +130,8 @@ class Host:
 class Simulated:
     """The simulated TPU as the contract drives it: every core enqueues its part."""
 
+    eager = False
+
     def __init__(self, case):
         hosts, cores = TOPOLOGIES[case.engine]
         self.cores = hosts * cores
@@ -125,9 +139,8 @@ class Simulated:
         with self._strategy.scope():
             self._embedding = TPUEmbedding(case.config, OPTIMIZERS[case.optimizer], seed=3)
         self._embedding.build(BATCH // self.cores)
-        self.step = tf.function(self._step, reduce_retracing=True)
 
-    def _step(self, ids, weights):
+    def step(self, ids, weights):
         devices = self._strategy.extended.worker_devices
         for part, weight, device in zip(ids, weights, devices, strict=True):
             full = {name: weight.get(name) for name in part}
@@ -149,7 +162,7 @@ class Simulated:
 class Replicated:
     """Whole tables on every simulated core, trained by a Keras optimizer."""
 
-    cores = 2
+    cores, eager = 2, False
 
     def __init__(self, case):
         self._strategy = simulated_tpu(hosts=1, cores_per_host=2, embedding_feature="V0")
@@ -157,12 +170,11 @@ class Replicated:
             self._embedding = TPUEmbeddingV0(case.config, OPTIMIZERS[case.optimizer], seed=3)
             self._optimizer = tf.keras.optimizers.legacy.SGD(0.1)
         self._embedding.build()
-        self.step = tf.function(self._step, reduce_retracing=True)
 
     def variables(self):
         return list(self._embedding.embedding_tables.values())
 
-    def _step(self, ids, weights):
+    def step(self, ids, weights):
         def on_core():
             core = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
             full = {name: weights[core].get(name) for name in ids[core]}
@@ -200,6 +212,7 @@ def run(case):
     order = None if "one_by_one" in case.optimizer else np.random.default_rng(8)  # else the result is the order's
     engine = engine_of(case)
     first, activations = engine.variables()[0].numpy(), []
+    step = engine.step if engine.eager else None
     for batch in batches_of(case.kind):
         built = [
             {name: build(case.kind, samples, order) for name, samples in part.items()}
@@ -207,7 +220,8 @@ def run(case):
         ]
         ids = [{name: value for name, (value, _) in part.items()} for part in built]
         weights = [{name: w for name, (_, w) in part.items() if w is not None} for part in built]
-        found = engine.step(ids, weights)
+        step = step or traced(engine.step, ids, weights)
+        found = step(ids, weights)
         activations.append([{name: value.numpy() for name, value in part.items()} for part in found])
     return engine.cores, first, activations, [variable.numpy() for variable in engine.variables()]
 

@@ -15,6 +15,7 @@ from embedding_core.testing import Samples, build_dense, build_ragged, build_spa
 simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
 
 BATCH = 8
+KINDS = ["dense", "sparse", "ragged", "weighted_sparse", "weighted_ragged"]
 TOPOLOGIES = [(1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (4, 2)]  # each against 1 x 1
 OPTIMIZERS = [
     SGD(learning_rate=0.1, clipvalue=0.5),
@@ -38,12 +39,12 @@ def models(draw):
         for place in range(draw(st.integers(1, 4)))
     )
     count = draw(st.integers(len(tables), 6))
-    kinds = [draw(st.sampled_from(["dense", "sparse", "ragged"])) for _ in range(count)]
+    kinds = [draw(st.sampled_from(KINDS)) for _ in range(count)]
     features = tuple(
         FeatureConfig(
             name=f"f{place}",
             table=tables[place % len(tables)].name,
-            max_sequence_length=0 if kind == "dense" else draw(st.sampled_from([0, 0, 2])),
+            max_sequence_length=draw(st.sampled_from([0, 2])) if kind in ("sparse", "ragged") else 0,
         )
         for place, kind in enumerate(kinds)
     )
@@ -57,10 +58,18 @@ def samples_of(config, kinds, seed):
         rows = config.table(feature.table).vocabulary_size
         lengths = np.ones(BATCH, int) if kind == "dense" else generator.integers(0, 4, BATCH)
         ids = [generator.integers(0, rows, n).tolist() for n in lengths]
-        weighted = kind != "dense" and not feature.max_sequence_length and generator.random() < 0.5
-        weights = [generator.choice([0.0, 0.5, 1.0, -2.0], n).tolist() for n in lengths] if weighted else None
-        found[feature.name] = Samples(ids, weights)
+        weights = [generator.choice([0.0, 0.5, 1.0, -2.0], n).tolist() for n in lengths]
+        found[feature.name] = Samples(ids, weights if kind.startswith("weighted") else None)
     return found
+
+
+def specs_of(*examples):
+    """Signatures that take any number of ids."""
+    kinds = {
+        tf.SparseTensor: lambda value: tf.SparseTensorSpec([value.shape[0], None], value.dtype),
+        tf.RaggedTensor: lambda value: tf.RaggedTensorSpec([value.shape[0], None], value.dtype, ragged_rank=1),
+    }
+    return tf.nest.map_structure(lambda value: kinds.get(type(value), tf.TensorSpec.from_tensor)(value), list(examples))
 
 
 def trained(config, kinds, hosts, cores, steps=2):
@@ -74,12 +83,11 @@ def trained(config, kinds, hosts, cores, steps=2):
     def built(samples, kind, core):
         part = slice(core * size, (core + 1) * size)
         own = Samples(samples.ids[part], samples.weights and samples.weights[part])
-        return (build_dense(own), None) if kind == "dense" else (build_sparse, build_ragged)[kind == "ragged"](own)
+        return (build_dense(own), None) if kind == "dense" else (build_sparse, build_ragged)["ragged" in kind](own)
 
-    @tf.function(autograph=False)
     def step(ids, weights):
         for part, weight, device in zip(ids, weights, strategy.extended.worker_devices, strict=True):
-            embedding.enqueue(part, weight, device=device)
+            embedding.enqueue(part, {name: weight.get(name) for name in part}, device=device)
 
         def on_core():
             activations = embedding.dequeue()
@@ -89,15 +97,17 @@ def trained(config, kinds, hosts, cores, steps=2):
         found = strategy.run(on_core)
         return {name: tf.concat(strategy.experimental_local_results(value), 0) for name, value in found.items()}
 
-    found = []
+    found, traced = [], None
     for seed in range(steps):
         batch = samples_of(config, kinds, seed)
         parts = [
             {name: built(samples, kind, core) for (name, samples), kind in zip(batch.items(), kinds, strict=True)}
             for core in range(hosts * cores)
         ]
-        ids, weights = ([{name: pair[which] for name, pair in part.items()} for part in parts] for which in (0, 1))
-        found += list(step(ids, weights).values())
+        ids = [{name: value for name, (value, _) in part.items()} for part in parts]
+        weights = [{name: value for name, (_, value) in part.items() if value is not None} for part in parts]
+        traced = traced or tf.function(step, specs_of(ids, weights), autograph=False)
+        found += list(traced(ids, weights).values())
     variables = embedding._engine.variables
     return [value.numpy() for value in found + [v for own in variables.values() for v in own.values()]]
 
