@@ -21,6 +21,7 @@ __all__ = [
     "ColumnConfig",
     "Combiner",
     "EmbeddingConfig",
+    "EvolutionMode",
     "FeatureConfig",
     "InitializerConfig",
     "InvalidId",
@@ -30,6 +31,7 @@ __all__ = [
 
 Combiner: TypeAlias = Literal["mean", "sum", "sqrtn"]
 InvalidId: TypeAlias = Literal["error", "row", "drop"]
+EvolutionMode: TypeAlias = Literal["append", "rerank"]
 TokenDtype: TypeAlias = Literal["string", "int64", "float32"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*\Z")

@@ -3,8 +3,12 @@
 Row i of a table belongs to token i. The order is total (count descending, then bytes ascending), so the
 same data gives the same rows wherever and however often it is counted.
 
+A vocabulary that was made with an earlier one as its base (`embedding_core.vocabulary_evolution`) may have another
+order, and tokens that its data does not have.
+
 On disk a vocabulary is three files: `<name>.txt`, the tokens one per line, as tf.lookup, TensorFlow
-Transform and TensorBoard read them; `<name>.counts.npy`; and `<name>.json`, everything else.
+Transform and TensorBoard read them; `<name>.counts.npy`; and `<name>.json`, everything else. With a base there is
+a fourth, `<name>.evolution.npy`.
 """
 
 from __future__ import annotations
@@ -23,20 +27,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedding_core.config import ColumnConfig, check_name
+from embedding_core.config import ColumnConfig, EvolutionMode, check_name
 from embedding_core.errors import ConfigError, VocabularyError
 
 __all__ = [
+    "Evolution",
     "FeatureSummary",
     "Vocabulary",
+    "drift_of",
     "length_percentiles",
     "load_vocabularies",
     "load_vocabulary",
+    "representable",
     "save_vocabulary",
+    "total_order",
     "vocabulary_from_counts",
 ]
 
 _UNREPRESENTABLE = (b"\n", b"\r", b"\0")
+_EVOLUTION = ".evolution.npy"
 _PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
 _OpenFile = Callable[..., Any]
 _PLAIN = ("total_count", "distinct", "unrepresentable", "min_count", "max_size", "private")
@@ -53,6 +62,8 @@ class FeatureSummary:
       token_count: token occurrences.
       lengths: tokens per row, empty rows included: the smallest length that at least 50, 90, 95, 99
         and 100% of the rows do not exceed, as "p50", "p90", "p95", "p99" and "max".
+      new_rows: rows with at least one token that the base vocabulary does not have; None without a base.
+      new_tokens: token occurrences that it does not have; None without a base.
     """
 
     column: ColumnConfig
@@ -60,6 +71,45 @@ class FeatureSummary:
     missing: int
     token_count: int
     lengths: Mapping[str, int]
+    new_rows: int | None = None
+    new_tokens: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Evolution:
+    """How a vocabulary came out of an earlier one, its base; the rule is `embedding_core.vocabulary_evolution`'s.
+
+    Attributes:
+      mode: "append" leaves every row of the base where it is, "rerank" puts all tokens in order anew.
+      expire_after: runs after which a token that was not counted often enough in any of them expires; None for never.
+      base: digest of the base.
+      kept: tokens of the base that have a row.
+      new: tokens with a row that the base does not have.
+      dropped: tokens of the base without a row.
+      refused: tokens that were counted often enough, but for which `max_size` left no row.
+      idle: [size] int64: for how many runs, this one included, each token was not counted often enough.
+      last_counts: [size] int64: the count of each token in the last run in which it was.
+    """
+
+    mode: EvolutionMode
+    expire_after: int | None
+    base: str
+    kept: int
+    new: int
+    dropped: int
+    refused: int
+    idle: npt.NDArray[np.int64]
+    last_counts: npt.NDArray[np.int64]
+
+    @property
+    def expired(self) -> int:
+        """Rows whose token has expired, and which are only reserved for it."""
+        return 0 if self.expire_after is None else int(np.count_nonzero(self.idle >= self.expire_after))
+
+    def facts(self) -> dict[str, Any]:
+        """Everything but the arrays, as JSON values."""
+        names = ("mode", "expire_after", "base", "kept", "new", "dropped", "refused", "expired")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,7 +119,7 @@ class Vocabulary:
     Attributes:
       name: file name and default table name.
       tokens: [size] pyarrow large_binary array: the tokens that have rows.
-      counts: [size] int64: how often each occurred.
+      counts: [size] int64: how often each occurred; 0 is possible where there was a base.
       total_count: occurrences of all tokens, those without a row included.
       distinct: distinct tokens seen, unrepresentable ones left out.
       unrepresentable: occurrences of tokens that hold LF, CR or NUL, which no text vocabulary can hold.
@@ -77,6 +127,7 @@ class Vocabulary:
       max_size: at most that many tokens have rows; None for no limit.
       private: whether tokens may be shown only as digests.
       features: what was found out about each feature that feeds this vocabulary, by name.
+      evolution: how it came out of an earlier vocabulary; None where it was counted without one.
     """
 
     name: str
@@ -89,6 +140,7 @@ class Vocabulary:
     max_size: int | None = None
     private: bool = False
     features: Mapping[str, FeatureSummary] = dataclasses.field(default_factory=dict)
+    evolution: Evolution | None = None
 
     def __post_init__(self) -> None:
         check_name("a vocabulary", self.name)
@@ -104,7 +156,7 @@ class Vocabulary:
     @functools.cached_property
     def digest(self) -> str:
         """Sha256 of the plain token file's bytes, in hexadecimal."""
-        return hashlib.sha256(self.plain_text()).hexdigest()
+        return _sha256(self.plain_text())
 
     def plain_text(self) -> bytes:
         """The bytes of `<name>.txt`: each token followed by a line feed."""
@@ -123,6 +175,21 @@ class Vocabulary:
         found = pc.fill_null(pc.index_in(self.tokens, value_set=other.tokens), -1)
         mapping: npt.NDArray[np.int64] = found.to_numpy(zero_copy_only=False).astype(np.int64)
         return mapping
+
+
+def drift_of(summary: FeatureSummary) -> dict[str, float]:
+    """How much of a feature's data the base vocabulary does not know.
+
+    Returns:
+      "new_rows", the share of the rows with at least one token that it does not have, and "new_tokens", the share of
+      the token occurrences; from 0 to 1. Empty without a base.
+    """
+    if summary.new_rows is None or summary.new_tokens is None:
+        return {}
+    return {
+        "new_rows": summary.new_rows / max(1, summary.rows),
+        "new_tokens": summary.new_tokens / max(1, summary.token_count),
+    }
 
 
 def length_percentiles(histogram: npt.ArrayLike) -> dict[str, int]:
@@ -164,10 +231,8 @@ def vocabulary_from_counts(
       ConfigError: a threshold that leaves no token, though there are some.
     """
     total = int(counts.sum())
-    tokens, counts = _representable(tokens, counts)
-    order = pc.sort_indices(
-        pa.table({"count": counts, "token": tokens}), [("count", "descending"), ("token", "ascending")]
-    ).to_numpy()
+    tokens, counts = representable(tokens, counts)
+    order = total_order(tokens, counts)
     kept = order[: np.searchsorted(-counts[order], -min_count, side="right")][:max_size]
     if len(order) and not len(kept):
         raise ConfigError(
@@ -188,7 +253,15 @@ def vocabulary_from_counts(
     )
 
 
-def _representable(tokens: pa.Array, counts: npt.NDArray[np.int64]) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+def total_order(tokens: pa.Array, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where the tokens are, the most frequent first, and of equally frequent ones the smallest bytes."""
+    order: npt.NDArray[np.uint64] = pc.sort_indices(
+        pa.table({"count": counts, "token": tokens}), [("count", "descending"), ("token", "ascending")]
+    ).to_numpy()
+    return order.astype(np.int64)
+
+
+def representable(tokens: pa.Array, counts: npt.NDArray[np.int64]) -> tuple[pa.Array, npt.NDArray[np.int64]]:
     """The tokens that a text vocabulary can hold, and their counts."""
     masks = [pc.match_substring(tokens, pattern).to_numpy(zero_copy_only=False) for pattern in _UNREPRESENTABLE]
     good = ~np.logical_or.reduce(masks)
@@ -196,35 +269,52 @@ def _representable(tokens: pa.Array, counts: npt.NDArray[np.int64]) -> tuple[pa.
 
 
 def save_vocabulary(vocabulary: Vocabulary, folder: str | os.PathLike[str], *, open_file: _OpenFile = open) -> None:
-    """Write the three files of a vocabulary into a folder that exists; equal vocabularies give equal bytes.
+    """Write the files of a vocabulary into a folder that exists; equal vocabularies give equal bytes.
 
     Args:
       vocabulary: what to write.
       folder: where to.
       open_file: opens a path, `open` by default; give another for remote file systems.
     """
-    counts = io.BytesIO()
-    np.save(counts, vocabulary.counts, allow_pickle=False)
+    counts = _npy_bytes(vocabulary.counts)
+    files = {".txt": vocabulary.plain_text(), ".counts.npy": counts}
     description = {
         "name": vocabulary.name,
         "digest": vocabulary.digest,
-        "counts_digest": hashlib.sha256(counts.getvalue()).hexdigest(),
+        "counts_digest": _sha256(counts),
         "size": len(vocabulary),
         "coverage": vocabulary.coverage,
         **{key: getattr(vocabulary, key) for key in _PLAIN},
-        "features": {name: dataclasses.asdict(summary) for name, summary in sorted(vocabulary.features.items())},
+        "features": {name: _summary_to_json(summary) for name, summary in sorted(vocabulary.features.items())},
     }
-    text = json.dumps(description, indent=2, sort_keys=True) + "\n"
-    for suffix, data in ((".txt", vocabulary.plain_text()), (".counts.npy", counts.getvalue()), (".json", text)):
+    if vocabulary.evolution is not None:
+        files[_EVOLUTION] = _npy_bytes(np.stack([vocabulary.evolution.idle, vocabulary.evolution.last_counts]))
+        description["evolution"] = {**vocabulary.evolution.facts(), "digest": _sha256(files[_EVOLUTION])}
+    files[".json"] = (json.dumps(description, indent=2, sort_keys=True) + "\n").encode()
+    for suffix, data in files.items():
         with open_file(os.path.join(folder, vocabulary.name + suffix), "wb") as file:
-            file.write(data if isinstance(data, bytes) else data.encode())
+            file.write(data)
+
+
+def _npy_bytes(array: npt.NDArray[np.int64]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _summary_to_json(summary: FeatureSummary) -> dict[str, Any]:
+    return {key: value for key, value in dataclasses.asdict(summary).items() if value is not None}
 
 
 def load_vocabulary(folder: str | os.PathLike[str], name: str, *, open_file: _OpenFile = open) -> Vocabulary:
     """Read what `save_vocabulary` wrote, and verify it.
 
     Args:
-      folder: where the three files are.
+      folder: where its files are.
       name: name of the vocabulary.
       open_file: opens a path, `open` by default; give another for remote file systems.
 
@@ -236,17 +326,29 @@ def load_vocabulary(folder: str | os.PathLike[str], name: str, *, open_file: _Op
         text = _read(folder, name + ".txt", open_file)
         counts = _read(folder, name + ".counts.npy", open_file)
         _verify(folder, name, description, text, counts)
+        evolution = description.get("evolution")
         return Vocabulary(
             name=name,
             tokens=_tokens_from_text(text),
             counts=np.load(io.BytesIO(counts), allow_pickle=False),
             features={key: _summary_from_json(value) for key, value in description["features"].items()},
+            evolution=None if evolution is None else _read_evolution(folder, name, evolution, open_file),
             **{key: description[key] for key in _PLAIN},
         )
     except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise VocabularyError(
             f"`{name}.json` in {os.fspath(folder)!r} does not describe a vocabulary: {error!r}; make it again."
         ) from error
+
+
+def _read_evolution(
+    folder: str | os.PathLike[str], name: str, described: Mapping[str, Any], open_file: _OpenFile
+) -> Evolution:
+    data = _read(folder, name + _EVOLUTION, open_file)
+    _check_same(folder, name, "evolution.digest", _sha256(data), described["digest"])
+    idle, last_counts = np.load(io.BytesIO(data), allow_pickle=False)
+    facts = {key: value for key, value in described.items() if key not in ("digest", "expired")}
+    return Evolution(idle=idle, last_counts=last_counts, **facts)
 
 
 def _read(folder: str | os.PathLike[str], file_name: str, open_file: _OpenFile) -> bytes:
@@ -257,7 +359,7 @@ def _read(folder: str | os.PathLike[str], file_name: str, open_file: _OpenFile) 
     except FileNotFoundError as error:
         raise VocabularyError(
             f"{os.fspath(folder)!r} has no file {file_name!r}: a vocabulary is `<name>.txt`, `<name>.counts.npy` and "
-            "`<name>.json`; copy all three, or make the vocabulary again."
+            "`<name>.json`, with a base also `<name>.evolution.npy`; copy all, or make the vocabulary again."
         ) from error
 
 
@@ -265,13 +367,17 @@ def _verify(
     folder: str | os.PathLike[str], name: str, description: Mapping[str, Any], text: bytes, counts: bytes
 ) -> None:
     found = {"name": name, "size": text.count(b"\n")}
-    found |= {"digest": hashlib.sha256(text).hexdigest(), "counts_digest": hashlib.sha256(counts).hexdigest()}
+    found |= {"digest": _sha256(text), "counts_digest": _sha256(counts)}
     for key, value in found.items():
-        if description[key] != value:
-            raise VocabularyError(
-                f"vocabulary {name!r} in {os.fspath(folder)!r}: its `{key}` is {value!r}, but {description[key]!r} was "
-                "written: its files were changed or damaged; restore them, or make the vocabulary again."
-            )
+        _check_same(folder, name, key, value, description[key])
+
+
+def _check_same(folder: str | os.PathLike[str], name: str, key: str, found: object, written: object) -> None:
+    if found != written:
+        raise VocabularyError(
+            f"vocabulary {name!r} in {os.fspath(folder)!r}: its `{key}` is {found!r}, but {written!r} was "
+            "written: its files were changed or damaged; restore them, or make the vocabulary again."
+        )
 
 
 def _tokens_from_text(text: bytes) -> pa.Array:

@@ -94,6 +94,7 @@ def _check_addresses(config: PipelineConfig) -> None:
         "data.path": config.data.path,
         "push.destination": config.push.destination,
         "warm_start": config.warm_start,
+        "vocabulary_evolution.base": config.vocabulary_evolution.base if config.vocabulary_evolution else None,
         "evaluation.baseline": config.evaluation.baseline,
     }
     wrong = [(key, value) for key, value in given.items() if value is not None and not is_remote(value)]
@@ -164,6 +165,9 @@ def _parameters(config: PipelineConfig, backend: Kubeflow) -> dict[str, Any]:
         given.append(("data_spans", str, "", "<first>/<last> span to read, either side may be empty; as configured"))
     if config.warm_start is not None:
         given.append(("warm_start", str, config.warm_start, "EmbeddingCheckpoint that the tables start from"))
+    if config.vocabulary_evolution is not None:
+        base = config.vocabulary_evolution.base
+        given.append(("base_vocabularies", str, base, "Vocabularies that the new ones come out of"))
     if config.evaluation.baseline is not None:
         given.append(("baseline", str, config.evaluation.baseline, "Model that the evaluation compares with"))
     parameter = tfx.dsl.experimental.RuntimeParameter
@@ -173,7 +177,11 @@ def _parameters(config: PipelineConfig, backend: Kubeflow) -> dict[str, Any]:
 
 
 def _earlier(parameters: Mapping[str, Any]) -> EarlierRun:
-    return EarlierRun(checkpoint=parameters.get("warm_start"), baseline=parameters.get("baseline"))
+    return EarlierRun(
+        checkpoint=parameters.get("warm_start"),
+        vocabularies=parameters.get("base_vocabularies"),
+        baseline=parameters.get("baseline"),
+    )
 
 
 def _place(

@@ -22,6 +22,7 @@ __all__ = [
     "training_config",
     "transform_columns",
     "transform_config",
+    "vocabulary_evolution",
     "vocabulary_features",
     "vocabulary_limits",
 ]
@@ -55,6 +56,12 @@ def vocabulary_limits(config: PipelineConfig) -> dict[str, dict[str, Any]]:
     names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
     limits = {name: dataclasses.asdict(config.vocabularies.get(name, _DEFAULT_LIMITS)) for name in names}
     return {name: {key: limit[key] for key in ("min_count", "max_size")} for name, limit in limits.items()}
+
+
+def vocabulary_evolution(config: PipelineConfig) -> dict[str, Any]:
+    """`evolution` of VocabularyGen: mode and expire_after; empty where vocabularies are counted anew."""
+    rule = config.vocabulary_evolution
+    return {} if rule is None else {"mode": rule.mode, "expire_after": rule.expire_after}
 
 
 def table_overrides(config: PipelineConfig) -> dict[str, dict[str, Any]]:

@@ -23,25 +23,31 @@ class EarlierRun:
     Attributes:
       checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start anew.
       baseline: URI of a Model that the Evaluator compares with, or None.
+      vocabularies: URI of Vocabularies that the new ones come out of, or None to count anew.
     """
 
     checkpoint: str | None = None
     baseline: str | None = None
+    vocabularies: str | None = None
 
 
 def find_earlier(config: PipelineConfig) -> EarlierRun:
     """The URIs that "latest" means, from the pipeline's own metadata; other values are URIs themselves.
 
     Raises:
-      ConfigError: a warm start from "latest" is asked for, and there is no earlier checkpoint.
+      ConfigError: "latest" is asked for as warm start or as the base of vocabularies, and there is no earlier
+        checkpoint.
     """
     checkpoint = config.warm_start
     if checkpoint == _LATEST:
-        checkpoint = _latest_checkpoint(config)
+        checkpoint = _latest_checkpoint(config, "warm_start").uri
+    vocabularies = None if config.vocabulary_evolution is None else config.vocabulary_evolution.base
+    if vocabularies == _LATEST:
+        vocabularies = _vocabularies_of(config, _latest_checkpoint(config, "vocabulary_evolution.base"))
     baseline = config.evaluation.baseline
     if baseline == _LATEST:
         baseline = _latest_pushed_model(config)
-    return EarlierRun(checkpoint=checkpoint, baseline=baseline)
+    return EarlierRun(checkpoint=checkpoint, baseline=baseline, vocabularies=vocabularies)
 
 
 def served_push(store: Any, pushed: int, destination: str) -> int | None:
@@ -77,17 +83,23 @@ def _model(nodes: Mapping[int, Node]) -> list[int]:
     return [node.id for node in nodes.values() if node.type == "Model"]
 
 
-def _latest_checkpoint(config: PipelineConfig) -> str:
+def _latest_checkpoint(config: PipelineConfig, key: str) -> Node:
     """Of what a finished training left: a loader's output belongs to a run that may never have trained."""
     if os.path.isfile(config.metadata_path):
         store = open_store(config.metadata_path)
         for found in reversed(artifacts_of(store, "components.EmbeddingCheckpoint", pipeline=config.name)):
             node = trace(store, found)[found]
             if node.producer is not None and node.producer.node == "CheckpointRetriever":
-                return node.uri
+                return node
     raise ConfigError(
-        f"`warm_start` is {_LATEST!r}: {config.work_dir!r} has no earlier checkpoint; leave it out for the first run."
+        f"`{key}` is {_LATEST!r}: {config.work_dir!r} has no earlier checkpoint; leave it out for the first run."
     )
+
+
+def _vocabularies_of(config: PipelineConfig, checkpoint: Node) -> str:
+    """The vocabularies that the rows of a checkpoint belong to."""
+    nodes = trace(open_store(config.metadata_path), checkpoint.id).values()
+    return next(node.uri for node in nodes if node.type == "components.Vocabularies")  # the nearest comes first
 
 
 def _latest_pushed_model(config: PipelineConfig) -> str | None:

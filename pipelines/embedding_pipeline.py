@@ -2,12 +2,12 @@
 
     ExampleGen ─► StatisticsGen ─► SchemaGen ─► ExampleValidator
         │                              └─► Transform ─┐
-        ├─► VocabularyGen ─► TableConfigGen ──────────┤   (WarmStart ─► CheckpointLoader)
+        ├─► VocabularyGen ─► TableConfigGen ──────────┤   (BaseVocabularies, WarmStart ─► CheckpointLoader)
         └─────────────────────────────────────► EmbeddingTrainer ─► CheckpointRetriever
                                                       └─► Evaluator ─► EmbeddingPusher
 
-No Resolver: a warm start or a baseline model is a URI that the command line finds and an Importer
-brings in, which is the same on every orchestrator.
+No Resolver: a warm start, a base of the vocabularies or a baseline model is a URI that the command line
+finds and an Importer brings in, which is the same on every orchestrator.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from components import (
     EmbeddingTrainer,
     ExampleGen,
     TableConfigGen,
+    Vocabularies,
     VocabularyGen,
 )
 from pipelines import component_inputs
@@ -90,23 +91,28 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         custom_config=_transform_config(config),
     )
     features = json.dumps(component_inputs.vocabulary_features(config))
+    known = _imported("BaseVocabularies", earlier.vocabularies, Vocabularies)
     vocabulary_gen = VocabularyGen(
         examples=examples,
         features=features,
         vocabularies=json.dumps(component_inputs.vocabulary_limits(config)),
+        evolution=json.dumps(component_inputs.vocabulary_evolution(config)),
         **({"transform_graph": transform.outputs["transform_graph"]} if _after_transform(config) else {}),
+        **({"base_vocabularies": known[0].outputs["result"]} if known else {}),
     )
+    checkpoint = _imported("WarmStart", earlier.checkpoint, EmbeddingCheckpoint)
     table_config_gen = TableConfigGen(
         vocabularies=vocabulary_gen.outputs["vocabularies"],
         features=features,
         tables=json.dumps(component_inputs.table_overrides(config)),
         topology=component_inputs.planned_topology(config),
+        **({"earlier_checkpoint": checkpoint[0].outputs["result"]} if checkpoint else {}),
     )
     inputs = {
         "vocabularies": vocabulary_gen.outputs["vocabularies"],
         "table_configs": table_config_gen.outputs["table_configs"],
     }
-    warm_start = _warm_start(earlier, inputs)
+    loader = [CheckpointLoader(earlier_checkpoint=node.outputs["result"], **inputs) for node in checkpoint]
     trainer = _trainer_class(place)(
         examples=examples,
         transform_graph=transform.outputs["transform_graph"],
@@ -116,11 +122,11 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         code_fingerprint=code_fingerprint(config),
         resume_dir=place.resume_dir,
         training_steps=place.training_steps,
-        **({"warm_start": warm_start[-1].outputs["embedding_checkpoint"]} if warm_start else {}),
+        **({"warm_start": loader[0].outputs["embedding_checkpoint"]} if loader else {}),
         **inputs,
     ).with_id("EmbeddingTrainer")
     retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], **inputs)
-    baseline = _baseline(earlier)
+    baseline = _imported("BaselineModel", earlier.baseline, tfx.types.standard_artifacts.Model)
     evaluator = tfx.components.Evaluator(
         examples=examples,
         model=trainer.outputs["model"],
@@ -140,8 +146,8 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         republish=republish,
         **inputs,
     )
-    before = [example_gen, statistics_gen, schema_gen, validator, transform, vocabulary_gen, table_config_gen]
-    return [*before, *warm_start, trainer, retriever, *baseline, evaluator, pusher]
+    before = [example_gen, statistics_gen, schema_gen, validator, transform, *known, vocabulary_gen, *checkpoint]
+    return [*before, table_config_gen, *loader, trainer, retriever, *baseline, evaluator, pusher]
 
 
 def _trainer_class(place: Place) -> Any:
@@ -161,16 +167,6 @@ def _transform_config(config: PipelineConfig) -> dict[str, Any]:
     return {**component_inputs.transform_config(config), "code": preprocessing_fingerprint(config)}
 
 
-def _warm_start(earlier: EarlierRun, inputs: dict[str, types.Channel]) -> list[BaseNode]:
-    """The nodes that bring an earlier run's rows to this run's tables, the loader last."""
-    if earlier.checkpoint is None:
-        return []
-    importer = tfx.dsl.Importer(source_uri=earlier.checkpoint, artifact_type=EmbeddingCheckpoint).with_id("WarmStart")
-    return [importer, CheckpointLoader(earlier_checkpoint=importer.outputs["result"], **inputs)]
-
-
-def _baseline(earlier: EarlierRun) -> list[BaseNode]:
-    if earlier.baseline is None:
-        return []
-    model = tfx.types.standard_artifacts.Model
-    return [tfx.dsl.Importer(source_uri=earlier.baseline, artifact_type=model).with_id("BaselineModel")]
+def _imported(name: str, uri: str | None, artifact_type: type[types.Artifact]) -> list[BaseNode]:
+    """The node, if any, that brings in an artifact of an earlier run."""
+    return [] if uri is None else [tfx.dsl.Importer(source_uri=uri, artifact_type=artifact_type).with_id(name)]

@@ -9,8 +9,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from embedding_core.config import EmbeddingConfig
-from embedding_core.vocabulary import Vocabulary, load_vocabularies
+from embedding_core.vocabulary import Vocabulary, drift_of, load_vocabularies
 from pipelines.baselines import Score, compare_with_baselines, inputs_of_run
 from pipelines.config import PipelineConfig
 from pipelines.evaluation import missed_thresholds
@@ -61,6 +64,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int)
         parity=_parity(lineage[pushed]),
         tables=_tables(by_type["components.TableConfigs"], embedding),
         vocabularies=[_vocabulary(vocabulary) for vocabulary in vocabularies.values()],
+        drift=[row for vocabulary in vocabularies.values() for row in _drift(vocabulary)],
         data=_data(by_type["Examples"]),
     )
 
@@ -162,14 +166,22 @@ def _tables(node: Node, config: EmbeddingConfig) -> list[dict[str, Any]]:
 
 
 def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
+    order = np.argsort(-vocabulary.counts, kind="stable")[:_MOST_FREQUENT]  # with a base rows may have another order
     return {
         "name": vocabulary.name,
         "size": len(vocabulary),
         "distinct": vocabulary.distinct,
         "coverage": vocabulary.coverage,
         "digest": vocabulary.digest,
-        "sample": [_shown(token.as_py(), vocabulary.private) for token in vocabulary.tokens.slice(0, _MOST_FREQUENT)],
+        "sample": [_shown(token.as_py(), vocabulary.private) for token in vocabulary.tokens.take(pa.array(order))],
+        "evolution": None if vocabulary.evolution is None else vocabulary.evolution.facts(),
     }
+
+
+def _drift(vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    """Per feature the shares of the data that the base vocabulary does not know; nothing without one."""
+    found = {name: drift_of(summary) for name, summary in vocabulary.features.items()}
+    return [{"feature": name, "vocabulary": vocabulary.name, **shares} for name, shares in found.items() if shares]
 
 
 def _shown(token: bytes, private: bool) -> str:

@@ -42,7 +42,9 @@ class Report:
       training_note: steps, rows and rate in words.
       parity: per comparison its name, largest difference, tolerance and rows.
       tables: per table its name, rows, dim, combiner, optimizer, bytes and features.
-      vocabularies: per vocabulary its size, distinct tokens, coverage, digest, and its most frequent tokens.
+      vocabularies: per vocabulary its size, distinct tokens, coverage, digest, its most frequent tokens, and how it
+        came out of an earlier one (None without).
+      drift: per feature the shares of rows and tokens that an earlier vocabulary does not have; empty without one.
       data: rows read, kept and set aside, in words.
     """
 
@@ -60,6 +62,7 @@ class Report:
     parity: Sequence[Mapping[str, Any]]
     tables: Sequence[Mapping[str, Any]]
     vocabularies: Sequence[Mapping[str, Any]]
+    drift: Sequence[Mapping[str, Any]] = ()
     data: Mapping[str, Any]
 
 

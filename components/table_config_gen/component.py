@@ -8,8 +8,9 @@ from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 
-from components.artifacts import TableConfigs, Vocabularies
+from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
 from components.table_config_gen.executor import (
+    EARLIER_CHECKPOINT_KEY,
     FEATURES_KEY,
     TABLE_CONFIGS_KEY,
     TABLES_KEY,
@@ -29,7 +30,10 @@ class TableConfigGenSpec(ComponentSpec):
         TABLES_KEY: ExecutionParameter(type=str),
         TOPOLOGY_KEY: ExecutionParameter(type=str, optional=True),
     }
-    INPUTS: ClassVar[dict[str, ChannelParameter]] = {VOCABULARIES_KEY: ChannelParameter(type=Vocabularies)}
+    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
+        VOCABULARIES_KEY: ChannelParameter(type=Vocabularies),
+        EARLIER_CHECKPOINT_KEY: ChannelParameter(type=EmbeddingCheckpoint, optional=True),
+    }
     OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {TABLE_CONFIGS_KEY: ChannelParameter(type=TableConfigs)}
 
 
@@ -51,6 +55,7 @@ class TableConfigGen(base_component.BaseComponent):
         features: str,
         tables: str = "{}",
         topology: str | None = None,
+        earlier_checkpoint: types.BaseChannel | None = None,
     ) -> None:
         """Construct a TableConfigGen.
 
@@ -61,6 +66,8 @@ class TableConfigGen(base_component.BaseComponent):
           tables: JSON object of overrides per table, or for all ("*"): any of dim, combiner, optimizer,
             initializer and oov_rows (`embedding_core.planner` has the defaults).
           topology: a TPU slice such as "v3-8" to plan memory for; tables that do not fit are an error.
+          earlier_checkpoint: a channel of `EmbeddingCheckpoint` that training is to start from: a table that it has
+            keeps its dim unless `tables` says otherwise (the default dim goes by the rows, which change).
         """
         spec = TableConfigGenSpec(
             **{
@@ -68,6 +75,7 @@ class TableConfigGen(base_component.BaseComponent):
                 FEATURES_KEY: features,
                 TABLES_KEY: tables,
                 TOPOLOGY_KEY: topology,
+                EARLIER_CHECKPOINT_KEY: earlier_checkpoint,
                 TABLE_CONFIGS_KEY: types.Channel(type=TableConfigs),
             }
         )

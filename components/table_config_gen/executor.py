@@ -12,15 +12,17 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
 from components.record import record_lineage
+from embedding_core.checkpoint import read_manifest
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from embedding_core.planner import plan_from_vocabularies, plan_report
+from embedding_core.planner import ALL_TABLES, plan_from_vocabularies, plan_report
 from embedding_core.topology import GIB, named_topology
 from embedding_core.vocabulary import load_vocabularies
 
 __all__ = ["CONFIG_FILE", "DIGESTS_FILE", "PLAN_FILE", "Executor"]
 
 VOCABULARIES_KEY = "vocabularies"
+EARLIER_CHECKPOINT_KEY = "earlier_checkpoint"
 FEATURES_KEY = "features"
 TABLES_KEY = "tables"
 TOPOLOGY_KEY = "topology"
@@ -43,24 +45,26 @@ class Executor(base_executor.BaseExecutor):
         """Write the tables, their memory plan and the digests of their vocabularies.
 
         Args:
-          input_dict: `vocabularies`.
+          input_dict: `vocabularies`; `earlier_checkpoint` where training is to start from one.
           output_dict: `table_configs`, one artifact.
           exec_properties: `features`, `tables` (JSON) and `topology`.
 
         Raises:
           ConfigError: a wish breaks its rule, or the tables do not fit the topology.
           VocabularyError: a vocabulary is damaged.
+          CheckpointError: the earlier checkpoint has no manifest, or a damaged one.
         """
         vocabularies = load_vocabularies(
             artifact_utils.get_single_uri(input_dict[VOCABULARIES_KEY]),
             open_file=fileio.open,
             list_folder=fileio.listdir,
         )
-        config = plan_from_vocabularies(
-            _parsed(FEATURES_KEY, exec_properties[FEATURES_KEY], list),
-            vocabularies,
-            overrides=_parsed(TABLES_KEY, exec_properties.get(TABLES_KEY) or "{}", dict),
-        )
+        features = _parsed(FEATURES_KEY, exec_properties[FEATURES_KEY], list)
+        overrides = _parsed(TABLES_KEY, exec_properties.get(TABLES_KEY) or "{}", dict)
+        if input_dict.get(EARLIER_CHECKPOINT_KEY):
+            earlier = read_manifest(artifact_utils.get_single_uri(input_dict[EARLIER_CHECKPOINT_KEY])).config
+            overrides = _with_dims_of(earlier, features, overrides)
+        config = plan_from_vocabularies(features, vocabularies, overrides=overrides)
         topology = exec_properties.get(TOPOLOGY_KEY)
         report = plan_report(config, named_topology(topology) if topology else None)
         _check_fits(report)
@@ -78,6 +82,17 @@ def _parsed(key: str, text: str, kind: type[list[Any]] | type[dict[str, Any]]) -
     if not isinstance(value, kind):
         raise ConfigError(f"`{key}` is {text!r}: it must be a JSON {'list' if kind is list else 'object'}.")
     return value
+
+
+def _with_dims_of(
+    earlier: EmbeddingConfig, features: list[dict[str, Any]], overrides: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """The overrides, with the earlier dim of each table that has one and for which no dim is given."""
+    used = {feature.get("table") or feature.get("vocabulary") for feature in features}
+    dims = {table.name: table.dim for table in earlier.tables if table.name in used}
+    if "dim" in overrides.get(ALL_TABLES, {}):
+        return overrides
+    return {**overrides, **{name: {"dim": dim, **overrides.get(name, {})} for name, dim in dims.items()}}
 
 
 def _check_fits(report: dict[str, Any]) -> None:

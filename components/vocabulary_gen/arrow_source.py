@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
+from components.vocabulary_gen.base import base_tables
 from components.vocabulary_gen.counting import CountBatch, batch_counts, values_counter
 from components.vocabulary_gen.gathering import Gathered
 from components.vocabulary_gen.plan import CountingPlan
@@ -119,6 +120,7 @@ class ArrowCounter:
         self._plan = plan
         self._source = source
         self._counters: dict[Features, CountBatch] = {}
+        self._base = base_tables(plan)
         self._transform = SavedTransform(plan.transform_graph) if plan.transform_graph else None
 
     def count(self, batch: pa.RecordBatch, gathered: Gathered) -> None:
@@ -160,7 +162,7 @@ class ArrowCounter:
 
     def _add(self, features: Features, values: list[Values], size: int, gathered: Gathered) -> None:
         if features not in self._counters:
-            self._counters[features] = values_counter(features)
+            self._counters[features] = values_counter(features, self._base)
         counts = list(batch_counts(features, self._counters[features](values)))
         for feature, counted in counts:
             check_width(feature, counted, self._source)

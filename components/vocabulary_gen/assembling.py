@@ -8,39 +8,34 @@ from typing import Any
 
 import numpy as np
 
+from components.vocabulary_gen.base import make_vocabulary
 from components.vocabulary_gen.gathering import FACTS, TOKENS, add_histograms
 from components.vocabulary_gen.merging import merge_counts, read_counts
 from components.vocabulary_gen.plan import CountedFeature, CountingPlan
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
-from embedding_core.vocabulary import FeatureSummary, Vocabulary, length_percentiles, vocabulary_from_counts
+from embedding_core.vocabulary import FeatureSummary, Vocabulary, length_percentiles
 
 __all__ = ["assemble_sources", "assemble_vocabulary"]
 
 
 def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]) -> Vocabulary:
-    """Make one vocabulary from the messages of all sources, in any order.
+    """Make one vocabulary from the messages of all sources, in any order, and from the base where there is one.
 
     Raises:
       DataError: a feature is absent, empty or of mixed type in all of the data.
       ConfigError: thresholds that leave no token.
+      VocabularyError: the base is damaged.
     """
     received = list(messages)
     facts = [json.loads(message[1:]) for message in received if message[:1] == FACTS]
+    has_base = plan.has_base(name)
     summaries = {
-        feature.name: _summary(feature, [fact for fact in facts if fact["feature"] == feature.name])
+        feature.name: _summary(feature, [fact for fact in facts if fact["feature"] == feature.name], has_base)
         for feature in plan.feeding(name)
     }
     tokens, counts = merge_counts(read_counts(message[1:]) for message in received if message[:1] == TOKENS)
-    vocabulary = vocabulary_from_counts(
-        name,
-        tokens,
-        counts,
-        min_count=plan.rules[name].min_count,
-        max_size=plan.rules[name].max_size,
-        private=plan.is_private(name),
-        features=summaries,
-    )
+    vocabulary = make_vocabulary(plan, name, tokens, counts, summaries)
     if not len(vocabulary):
         raise DataError(
             f"vocabulary {name!r} has no token that a text vocabulary can hold: all {vocabulary.unrepresentable} "
@@ -49,7 +44,7 @@ def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]
     return vocabulary
 
 
-def _summary(feature: CountedFeature, facts: list[dict[str, Any]]) -> FeatureSummary:
+def _summary(feature: CountedFeature, facts: list[dict[str, Any]], has_base: bool) -> FeatureSummary:
     column, histogram = feature.column, np.zeros(1, np.int64)
     for fact in facts:
         histogram = add_histograms(histogram, np.asarray(fact["histogram"], np.int64))
@@ -75,6 +70,8 @@ def _summary(feature: CountedFeature, facts: list[dict[str, Any]]) -> FeatureSum
         missing=int(histogram[0]),
         token_count=token_count,
         lengths=length_percentiles(histogram),
+        new_rows=sum(fact["new_rows"] for fact in facts) if has_base else None,
+        new_tokens=sum(fact["new_tokens"] for fact in facts) if has_base else None,
     )
 
 

@@ -11,6 +11,8 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 
 from components.artifacts import Vocabularies
 from components.vocabulary_gen.executor import (
+    BASE_VOCABULARIES_KEY,
+    EVOLUTION_KEY,
     EXAMPLES_KEY,
     FEATURES_KEY,
     MAX_BAD_ROW_RATE_KEY,
@@ -30,12 +32,14 @@ class VocabularyGenSpec(ComponentSpec):
     PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
         FEATURES_KEY: ExecutionParameter(type=str),
         RULES_KEY: ExecutionParameter(type=str),
+        EVOLUTION_KEY: ExecutionParameter(type=str),
         SPLITS_KEY: ExecutionParameter(type=str),
         MAX_BAD_ROW_RATE_KEY: ExecutionParameter(type=float),
     }
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {
         EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
         TRANSFORM_GRAPH_KEY: ChannelParameter(type=standard_artifacts.TransformGraph, optional=True),
+        BASE_VOCABULARIES_KEY: ChannelParameter(type=Vocabularies, optional=True),
     }
     OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {VOCABULARIES_KEY: ChannelParameter(type=Vocabularies)}
 
@@ -48,8 +52,10 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
 
     Component `outputs` contains:
       - `vocabularies`: Channel of type `Vocabularies`: `<name>.txt`, `<name>.counts.npy` and `<name>.json` of each
-        vocabulary, and `report/counting.json`, which names the rows that were set aside. Facts: "vocabularies"
-        (digest, size, coverage and total_count of each), "rows", "bad_rows".
+        vocabulary (with a base also `<name>.evolution.npy`), and `report/counting.json`, which names the rows that
+        were set aside. Facts: "vocabularies" (digest, size, coverage and total_count of each; with a base also what
+        became of its tokens, and per feature the share of rows and of tokens that it does not have), "rows",
+        "bad_rows".
     """
 
     SPEC_CLASS = VocabularyGenSpec
@@ -61,6 +67,8 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
         features: str,
         vocabularies: str = "{}",
         transform_graph: types.BaseChannel | None = None,
+        base_vocabularies: types.BaseChannel | None = None,
+        evolution: str = "{}",
         splits: str = '["train"]',
         max_bad_row_rate: float = 0.0,
     ) -> None:
@@ -73,6 +81,10 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
             that name one vocabulary share it, and the default is the feature's name.
           vocabularies: JSON object {vocabulary: {"min_count": least count, by default 1, "max_size": most tokens}}.
           transform_graph: channel of `TransformGraph`, for columns with `after_transform`.
+          base_vocabularies: channel of `Vocabularies`: those of an earlier run, which the new ones come out of by
+            the rule of `embedding_core.vocabulary_evolution`; without, only this run's data counts.
+          evolution: JSON object with any of "mode" ("rerank", the default, or "append": rows of the earlier run stay
+            where they are) and "expire_after" (runs after which a token expires; null, the default, for never).
           splits: JSON list of the splits that are counted.
           max_bad_row_rate: largest share of rows, from 0 to 1, that may be set aside because they do not parse.
         """
@@ -81,6 +93,8 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
                 **{
                     EXAMPLES_KEY: examples,
                     TRANSFORM_GRAPH_KEY: transform_graph,
+                    BASE_VOCABULARIES_KEY: base_vocabularies,
+                    EVOLUTION_KEY: evolution,
                     FEATURES_KEY: features,
                     RULES_KEY: vocabularies,
                     SPLITS_KEY: splits,

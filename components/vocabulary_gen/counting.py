@@ -3,7 +3,8 @@
 Values are made distinct before they become tokens: `tokens_of` works value by value, so the tokens of
 the distinct values, each as often as its value, are the tokens of the batch. Features of the same kind
 go through one `tokens_of` side by side, so that the graph stays small however many features there are;
-what leaves it is a handful of tensors, all token bytes in one string.
+what leaves it is a handful of tensors, all token bytes in one string. Where there is a base vocabulary, tokens are
+looked up in it there too, to tell what was never seen before.
 """
 
 from __future__ import annotations
@@ -20,13 +21,24 @@ import tensorflow as tf
 
 from components.vocabulary_gen.plan import CountedFeature
 from embedding_core.config import ColumnConfig
+from embedding_core.ids import TokenTable
 from embedding_core.tokens import Values, parse_spec, rows_of, tokens_of
 
-__all__ = ["BatchCounts", "CountBatch", "batch_counts", "count_values", "examples_counter", "values_counter"]
+__all__ = [
+    "BaseTables",
+    "BatchCounts",
+    "CountBatch",
+    "batch_counts",
+    "count_values",
+    "examples_counter",
+    "values_counter",
+]
 
 Counted: TypeAlias = "dict[str, tf.Tensor]"
 CountBatch: TypeAlias = Callable[..., Counted]
 Transform: TypeAlias = "Callable[[tf.Tensor], Mapping[str, Values]]"
+BaseTables: TypeAlias = "Mapping[str, TokenTable]"
+"""The tokens of each vocabulary of the base, by name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,20 +50,27 @@ class BatchCounts:
       counts: int64 [n], how often each token occurs.
       histogram: int64 [longest + 1], how many rows have 0, 1, ... tokens.
       widest: the most values that a row of the column holds.
+      new_rows: rows with a token that the base vocabulary does not have; 0 without one.
+      new_tokens: token occurrences that it does not have; 0 without one.
     """
 
     tokens: pa.Array
     counts: npt.NDArray[np.int64]
     histogram: npt.NDArray[np.int64]
     widest: int
+    new_rows: int = 0
+    new_tokens: int = 0
 
 
-def examples_counter(features: Sequence[CountedFeature], transform: Transform | None = None) -> CountBatch:
+def examples_counter(
+    features: Sequence[CountedFeature], transform: Transform | None = None, base: BaseTables | None = None
+) -> CountBatch:
     """Trace a function that counts a batch of serialized tf.Examples.
 
     Args:
       features: what to count, each column with the dtype of the data.
       transform: from serialized tf.Examples to Transform's output, for the columns `after_transform`.
+      base: tokens seen before.
 
     Returns:
       A function from string [B] to what `batch_counts` reads; it raises one of `reading.PARSE_ERRORS`
@@ -66,35 +85,45 @@ def examples_counter(features: Sequence[CountedFeature], transform: Transform | 
         raw = tf.io.parse_example(records, spec) if spec else {}
         transformed = transform(records) if transform is not None else {}
         columns = [feature.column for feature in features]
-        return count_values(columns, [(transformed if c.after_transform else raw)[c.name] for c in columns])
+        values = [(transformed if c.after_transform else raw)[c.name] for c in columns]
+        return count_values(columns, values, _tables(features, base))
 
     traced: CountBatch = tf.function(count, input_signature=[tf.TensorSpec([None], tf.string)])
     return traced
 
 
-def values_counter(features: Sequence[CountedFeature]) -> CountBatch:
+def values_counter(features: Sequence[CountedFeature], base: BaseTables | None = None) -> CountBatch:
     """A function from the values of each feature's column to what `batch_counts` reads."""
-    columns = [feature.column for feature in features]
-    traced: CountBatch = tf.function(lambda values: count_values(columns, values), reduce_retracing=True)
+    columns, tables = [feature.column for feature in features], _tables(features, base)
+    traced: CountBatch = tf.function(lambda values: count_values(columns, values, tables), reduce_retracing=True)
     return traced
 
 
-def count_values(columns: Sequence[ColumnConfig], values: Sequence[Values]) -> Counted:
+def _tables(features: Sequence[CountedFeature], base: BaseTables | None) -> list[TokenTable | None] | None:
+    return None if base is None else [base.get(feature.vocabulary) for feature in features]
+
+
+def count_values(
+    columns: Sequence[ColumnConfig], values: Sequence[Values], base: Sequence[TokenTable | None] | None = None
+) -> Counted:
     """Count the tokens of one batch; a graph function.
 
     Args:
       columns: what each column is.
       values: the values of each column: [B], or dense, sparse or ragged [B, None].
+      base: for each column the tokens seen before, or None where there were none; None where there is no base.
 
     Returns:
       Tensors over all columns, in the order of `_by_kind`: "bytes" string [], all tokens without a gap;
       "lengths" [n] of each token in bytes; "counts" [n]; "tokens" [columns] how many tokens each has;
-      "rows" [columns, longest + 1] histogram of tokens per row; "widest" [columns] most values in a row.
+      "rows" [columns, longest + 1] histogram of tokens per row; "widest" [columns] most values in a row; with a
+      base "new_rows" and "new_tokens" [columns].
     """
     groups = []
     for kind in _by_kind(columns):
         rows = [rows_of(columns[position], values[position]) for position in kind]
-        groups.append(_count_group(columns[kind[0]], rows))
+        tables = None if base is None else [base[position] for position in kind]
+        groups.append(_count_group(columns[kind[0]], rows, tables))
     joined = {key: tf.concat([group[key] for group in groups], 0) for key in groups[0]}
     text, per_row = joined.pop("text"), joined.pop("per_row")
     return {
@@ -113,7 +142,9 @@ def _by_kind(columns: Sequence[ColumnConfig]) -> list[list[int]]:
     return list(kinds.values())
 
 
-def _count_group(column: ColumnConfig, rows: Sequence[tf.RaggedTensor]) -> Counted:
+def _count_group(
+    column: ColumnConfig, rows: Sequence[tf.RaggedTensor], base: Sequence[TokenTable | None] | None
+) -> Counted:
     """Count columns of one kind, laid end to end."""
     uniques = [tf.unique_with_counts(_hashable(values.values)) for values in rows]
     sizes = tf.stack([tf.size(unique.y) for unique in uniques])
@@ -122,19 +153,34 @@ def _count_group(column: ColumnConfig, rows: Sequence[tf.RaggedTensor]) -> Count
     per_value = tokens.row_lengths()
     widths = tf.stack([values.row_lengths() for values in rows])
 
-    def per_row() -> tf.Tensor:
+    def over_rows(of_value: tf.Tensor) -> tf.Tensor:
+        """Sums [columns, B] of what each distinct value has."""
         starts = tf.unstack(tf.cumsum(sizes, exclusive=True), len(rows))
         index = tf.concat([unique.idx + start for unique, start in zip(uniques, starts, strict=True)], 0)
-        return tf.reshape(_sums(tf.gather(per_value, index), tf.reshape(widths, [-1])), tf.shape(widths))
+        return tf.reshape(_sums(tf.gather(of_value, index), tf.reshape(widths, [-1])), tf.shape(widths))
 
-    return {
+    counted = {
         "text": tokens.values,
         "counts": tf.repeat(tf.concat([unique.count for unique in uniques], 0), per_value),
         "tokens": _sums(per_value, sizes),
         # In most data each value is one token, and then a row has as many tokens as values.
-        "per_row": tf.cond(tf.reduce_all(tf.equal(per_value, 1)), lambda: widths, per_row),
+        "per_row": tf.cond(tf.reduce_all(tf.equal(per_value, 1)), lambda: widths, lambda: over_rows(per_value)),
         "widest": tf.reduce_max(widths, axis=1),
     }
+    if base is not None:
+        new = _not_in(base, tokens.values, counted["tokens"])
+        counted["new_tokens"] = _sums(new * tf.cast(counted["counts"], tf.int64), counted["tokens"])
+        counted["new_rows"] = tf.math.count_nonzero(over_rows(_sums(new, per_value)), axis=1)
+    return counted
+
+
+def _not_in(base: Sequence[TokenTable | None], tokens: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+    """1 for each token that its column's table does not have, else 0 (also where there is none): int64 [tokens]."""
+    parts = [
+        tf.zeros_like(part, tf.int64) if table is None else tf.cast(table.ids_of(part) < 0, tf.int64)
+        for table, part in zip(base, tf.split(tokens, sizes, num=len(base)), strict=True)
+    ]
+    return tf.concat(parts, 0)
 
 
 def _hashable(values: tf.Tensor) -> tf.Tensor:
@@ -178,5 +224,6 @@ def batch_counts(features: Sequence[CountedFeature], counted: Counted) -> Iterat
                 counts=arrays["counts"][start:end].astype(np.int64),
                 histogram=arrays["rows"][place],
                 widest=int(arrays["widest"][place]),
+                **{key: int(arrays[key][place]) for key in ("new_rows", "new_tokens") if key in arrays},
             ),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -19,7 +20,7 @@ from components.vocabulary_gen.gathering import SOURCES, Gathered
 from components.vocabulary_gen.plan import CountingPlan
 from components.vocabulary_gen.sources import FileCounter
 from embedding_core.errors import EmbeddingError
-from embedding_core.vocabulary import save_vocabulary
+from embedding_core.vocabulary import Vocabulary, drift_of, save_vocabulary
 
 __all__ = ["METRICS", "ROWS_METRIC", "count_arrow", "count_files", "write_vocabularies"]
 
@@ -87,8 +88,16 @@ class _Write(beam.DoFn):
             yield None, json.dumps({"failed": name, "error": type(error).__name__, "message": str(error)})
             return
         save_vocabulary(vocabulary, self._folder, open_file=fileio.open)
-        facts = {key: getattr(vocabulary, key) for key in ("digest", "coverage", "total_count", "private")}
-        yield None, json.dumps({"vocabulary": name, "size": len(vocabulary), **facts})
+        yield None, json.dumps({"vocabulary": name, "size": len(vocabulary), **_facts(vocabulary)})
+
+
+def _facts(vocabulary: Vocabulary) -> dict[str, Any]:
+    """What report and lineage say of a vocabulary; with a base also what became of its tokens, and the drift."""
+    facts = {key: getattr(vocabulary, key) for key in ("digest", "coverage", "total_count", "private")}
+    if vocabulary.evolution is None:
+        return facts
+    drift = {name: drift_of(summary) for name, summary in vocabulary.features.items()}
+    return {**facts, "evolution": vocabulary.evolution.facts(), "drift": drift}
 
 
 def count_files(pipeline: beam.Pipeline, files: Sequence[str], plan: CountingPlan, label: str = "") -> beam.PCollection:

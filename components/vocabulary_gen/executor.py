@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Any
@@ -15,6 +16,7 @@ from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils
 
 from components.record import record_lineage
+from components.vocabulary_gen.base import read_base
 from components.vocabulary_gen.counting_pipeline import count_arrow, count_files, write_vocabularies
 from components.vocabulary_gen.plan import CountingPlan, plan_from_json
 from components.vocabulary_gen.transforming import plan_after_transform
@@ -25,9 +27,11 @@ __all__ = ["REPORT_FILE", "Executor"]
 
 EXAMPLES_KEY = "examples"
 TRANSFORM_GRAPH_KEY = "transform_graph"
+BASE_VOCABULARIES_KEY = "base_vocabularies"
 FEATURES_KEY = "features"
 VOCABULARIES_KEY = "vocabularies"
 RULES_KEY = "vocabulary_rules"
+EVOLUTION_KEY = "evolution"
 SPLITS_KEY = "splits"
 MAX_BAD_ROW_RATE_KEY = "max_bad_row_rate"
 
@@ -50,13 +54,15 @@ class Executor(base_beam_executor.BaseBeamExecutor):
         """Count, and write the vocabularies.
 
         Args:
-          input_dict: `examples`, and `transform_graph` where a column is read after Transform.
+          input_dict: `examples`; `transform_graph` where a column is read after Transform; `base_vocabularies`
+            where the new ones come out of those of an earlier run.
           output_dict: `vocabularies`, one artifact.
-          exec_properties: `features`, `vocabulary_rules`, `splits` (JSON) and `max_bad_row_rate`.
+          exec_properties: `features`, `vocabulary_rules`, `evolution`, `splits` (JSON) and `max_bad_row_rate`.
 
         Raises:
           ConfigError: a parameter breaks its rule.
           DataError: a file is damaged; a feature is absent, empty or of mixed type; too many rows do not parse.
+          VocabularyError: an earlier vocabulary is damaged.
         """
         examples = input_dict[EXAMPLES_KEY]
         transform = input_dict.get(TRANSFORM_GRAPH_KEY) or []
@@ -67,6 +73,10 @@ class Executor(base_beam_executor.BaseBeamExecutor):
                 artifact_utils.get_single_uri(transform) if transform else None,
             )
         )
+        base = input_dict.get(BASE_VOCABULARIES_KEY)
+        if base:
+            rule = exec_properties.get(EVOLUTION_KEY) or "{}"
+            plan = dataclasses.replace(plan, base=read_base(artifact_utils.get_single_uri(base), rule))
         artifact = artifact_utils.get_single_instance(output_dict[VOCABULARIES_KEY])
         report = os.path.join(artifact.uri, REPORT_FILE)
         fileio.makedirs(os.path.dirname(report))

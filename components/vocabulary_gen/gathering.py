@@ -46,6 +46,8 @@ class Gathered:
         self._tokens = TokenCounts()
         self._histograms = {feature.name: np.zeros(1, np.int64) for feature in plan.features}
         self._widest = dict.fromkeys(self._histograms, 0)
+        self._new_rows = dict.fromkeys(self._histograms, 0)
+        self._new_tokens = dict.fromkeys(self._histograms, 0)
         self._dtypes: dict[str, dict[str, str]] = {name: {} for name in self._histograms}
         self._bad: dict[int, str] = {}
         self._bad_rows = 0
@@ -58,6 +60,8 @@ class Gathered:
             self._tokens.add(feature.vocabulary, batch.tokens, batch.counts)
             self._histograms[feature.name] = add_histograms(self._histograms[feature.name], batch.histogram)
             self._widest[feature.name] = max(self._widest[feature.name], batch.widest)
+            self._new_rows[feature.name] += batch.new_rows
+            self._new_tokens[feature.name] += batch.new_tokens
         self._tokens.compact()
 
     def add_dtype(self, feature: str, dtype: str, where: str) -> None:
@@ -94,6 +98,8 @@ class Gathered:
                     feature=feature.name,
                     histogram=self._histograms[feature.name].tolist(),
                     widest=self._widest[feature.name],
+                    new_rows=self._new_rows[feature.name],
+                    new_tokens=self._new_tokens[feature.name],
                     dtypes=self._dtypes[feature.name],
                 ),
             )

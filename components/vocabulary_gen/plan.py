@@ -6,12 +6,12 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
-from embedding_core.config import ColumnConfig, check_name
+from embedding_core.config import ColumnConfig, EvolutionMode, check_name
 from embedding_core.errors import ConfigError
 
-__all__ = ["CountedFeature", "CountingPlan", "VocabularyRule", "plan_from_json"]
+__all__ = ["Base", "CountedFeature", "CountingPlan", "VocabularyRule", "evolution_from_json", "plan_from_json"]
 
 _COLUMN_KEYS = tuple(field.name for field in dataclasses.fields(ColumnConfig) if field.name != "dtype")
 
@@ -42,12 +42,34 @@ class CountedFeature:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Base:
+    """The vocabularies of an earlier run, and what becomes of their tokens (`embedding_core.vocabulary_evolution`).
+
+    Attributes:
+      folder: of the earlier Vocabularies artifact.
+      sizes: how many tokens each vocabulary there has.
+      mode: "append" or "rerank".
+      expire_after: runs after which a token expires; None for never.
+    """
+
+    folder: str
+    sizes: Mapping[str, int]
+    mode: EvolutionMode = "rerank"
+    expire_after: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CountingPlan:
-    """Everything a worker needs to count: features, rules by vocabulary, and Transform's output if it is needed."""
+    """What a worker needs to count: features, rules by vocabulary, Transform's output and a base if there are any."""
 
     features: tuple[CountedFeature, ...]
     rules: Mapping[str, VocabularyRule]
     transform_graph: str | None = None
+    base: Base | None = None
+
+    def has_base(self, vocabulary: str) -> bool:
+        """Whether the earlier run had a vocabulary of that name."""
+        return self.base is not None and vocabulary in self.base.sizes
 
     def feeding(self, vocabulary: str) -> list[CountedFeature]:
         """The features whose tokens are counted into a vocabulary."""
@@ -84,6 +106,27 @@ def plan_from_json(features: str, vocabularies: str, transform_graph: str | None
                 "pass Transform's output to VocabularyGen, or read the raw column."
             )
     return CountingPlan(features=counted, rules=dict(sorted(rules.items())), transform_graph=transform_graph)
+
+
+def evolution_from_json(evolution: str, folder: str, sizes: Mapping[str, int]) -> Base:
+    """Read and check what becomes of the tokens of a base.
+
+    Args:
+      evolution: JSON object with any of "mode" and "expire_after".
+      folder: of the base.
+      sizes: how many tokens each vocabulary of the base has.
+
+    Raises:
+      ConfigError: not such JSON, or a value that breaks its rule.
+    """
+    given = _parsed("evolution", evolution, dict)
+    _check_keys("`evolution`", given, ("mode", "expire_after"))
+    modes = get_args(EvolutionMode)
+    if given.get("mode", "rerank") not in modes:
+        raise ConfigError(f"`evolution.mode` is {given['mode']!r}: it must be one of {', '.join(modes)}.")
+    if given.get("expire_after") is not None:
+        _check_whole("evolution.expire_after", given["expire_after"])
+    return Base(folder=folder, sizes=dict(sizes), **given)
 
 
 def _parsed(key: str, text: str, kind: type) -> Any:
@@ -135,7 +178,11 @@ def _check_unique(names: Iterable[str]) -> None:
 def _rule(name: str, rule: Any) -> VocabularyRule:
     _check_keys(f"`vocabularies.{name}`", rule, ("min_count", "max_size"))
     for key, value in rule.items():
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        if not whole and not (key == "max_size" and value is None):
-            raise ConfigError(f"`vocabularies.{name}.{key}` is {value!r}: it must be a whole number >= 1.")
+        if not (key == "max_size" and value is None):
+            _check_whole(f"vocabularies.{name}.{key}", value)
     return VocabularyRule(**rule)
+
+
+def _check_whole(key: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"`{key}` is {value!r}: it must be a whole number >= 1.")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from components.vocabulary_gen.base import base_tables
 from components.vocabulary_gen.counting import BatchCounts, CountBatch, batch_counts, examples_counter
 from components.vocabulary_gen.gathering import Gathered
 from components.vocabulary_gen.plan import CountedFeature, CountingPlan
@@ -48,6 +49,7 @@ class FileCounter:
     def __init__(self, plan: CountingPlan) -> None:
         self._plan = plan
         self._counters: dict[Features, CountBatch] = {}
+        self._base = base_tables(plan)
         self._transform = SavedTransform(plan.transform_graph) if plan.transform_graph else None
         if self._transform is not None:
             self._transform.load()
@@ -80,7 +82,7 @@ class FileCounter:
     def _counter(self, features: Features) -> CountBatch:
         if features not in self._counters:
             transform = self._transform.of_examples if self._transform is not None else None
-            self._counters[features] = examples_counter(features, transform)
+            self._counters[features] = examples_counter(features, transform, self._base)
         return self._counters[features]
 
 

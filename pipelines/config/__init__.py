@@ -5,7 +5,15 @@ every default written out. Importing this loads neither TensorFlow nor TFX.
 """
 
 from pipelines.config.data import Data, Label, RowFilter, Spans, SplitByColumn, SplitByHash, SplitByTime
-from pipelines.config.features import Categorical, Dense, Features, Initializer, TableOverrides, VocabularyLimits
+from pipelines.config.features import (
+    Categorical,
+    Dense,
+    Features,
+    Initializer,
+    TableOverrides,
+    VocabularyEvolution,
+    VocabularyLimits,
+)
 from pipelines.config.files import data_files
 from pipelines.config.kubeflow import Kubeflow, Resources
 from pipelines.config.loading import config_from_mapping, load_config
@@ -45,6 +53,7 @@ __all__ = [
     "TableOverrides",
     "Threshold",
     "Training",
+    "VocabularyEvolution",
     "VocabularyLimits",
     "config_from_mapping",
     "data_files",

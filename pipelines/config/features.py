@@ -6,13 +6,22 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from embedding_core.config import Combiner, check_name
+from embedding_core.config import Combiner, EvolutionMode, check_name
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import optimizer_from_json, optimizer_to_json
 from pipelines.config.data import Text
 from pipelines.config.reading import Parse, Rule
 
-__all__ = ["Categorical", "Dense", "Features", "Initializer", "Name", "TableOverrides", "VocabularyLimits"]
+__all__ = [
+    "Categorical",
+    "Dense",
+    "Features",
+    "Initializer",
+    "Name",
+    "TableOverrides",
+    "VocabularyEvolution",
+    "VocabularyLimits",
+]
 
 
 _NAME_RULE = (
@@ -173,6 +182,23 @@ class VocabularyLimits:
     min_count: Positive = 1
     max_size: Positive | None = None
     oov_rows: Count = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VocabularyEvolution:
+    """How vocabularies come out of those of an earlier run; the rule is `embedding_core.vocabulary_evolution`'s.
+
+    Attributes:
+      base: "latest" (those of the run whose checkpoint a warm start from "latest" takes), or the URI of a Vocabularies.
+      mode: "rerank" puts all tokens in order anew, "append" leaves those of the base in their rows.
+      expire_after: after how many runs a token expires that had `min_count` occurrences in none of them; null is never.
+    """
+
+    SHORT = "base"
+
+    base: Text
+    mode: EvolutionMode = "rerank"
+    expire_after: Positive | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

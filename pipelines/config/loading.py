@@ -153,6 +153,7 @@ def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Pro
         data=absolute(config.data, "data", "path"),
         push=absolute(config.push, "push", "destination"),
         evaluation=absolute(config.evaluation, "evaluation", "baseline"),
+        vocabulary_evolution=absolute(config.vocabulary_evolution, "vocabulary_evolution", "base"),
         warm_start=absolute(config.warm_start, "warm_start"),
         work_dir=absolute(config.work_dir, "work_dir"),
         metadata=absolute(config.metadata, "metadata"),

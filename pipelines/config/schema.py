@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitByHash, Text
-from pipelines.config.features import Count, Features, Name, TableOverrides, VocabularyLimits
+from pipelines.config.features import Count, Features, Name, TableOverrides, VocabularyEvolution, VocabularyLimits
 from pipelines.config.kubeflow import Kubeflow
 from pipelines.config.model import Evaluation, Model, Push, Training
 from pipelines.config.reading import Rule, key_of
@@ -36,6 +36,7 @@ class PipelineConfig:
       class_weights: weight of a label's value in training, such as {0: 1, 1: 3}.
       row_filters: rows that do not pass are left out.
       vocabularies: limits by vocabulary.
+      vocabulary_evolution: how they come out of those of an earlier run; null counts this run's data alone.
       tables: overrides by table.
       model: what is trained.
       training: how it is trained.
@@ -60,6 +61,7 @@ class PipelineConfig:
     class_weights: Mapping[str, Weight] = dataclasses.field(default_factory=dict)
     row_filters: tuple[RowFilter, ...] = ()
     vocabularies: Mapping[str, VocabularyLimits] = dataclasses.field(default_factory=dict)
+    vocabulary_evolution: VocabularyEvolution | None = None
     tables: Mapping[str, TableOverrides] = dataclasses.field(default_factory=dict)
     model: Model = dataclasses.field(default_factory=Model)
     training: Training = dataclasses.field(default_factory=Training)

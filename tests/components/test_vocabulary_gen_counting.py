@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from components.vocabulary_gen.counting import batch_counts, values_counter
 from components.vocabulary_gen.plan import CountedFeature
 from embedding_core.config import ColumnConfig
+from embedding_core.ids import TokenTable
 from embedding_core.tokens import tokens_of
 
 COLUMNS = [
@@ -58,6 +59,25 @@ def test_counts_are_those_of_the_tokens_row_by_row(count, rows):
         assert counted == collections.Counter(token for row in tokens for token in row)
         lengths = collections.Counter(map(len, tokens))
         assert {n: rows for n, rows in enumerate(found.histogram.tolist()) if rows} == dict(lengths)
+
+
+@pytest.fixture(scope="module")
+def count_with_base(tmp_path_factory):
+    """With a base of each column that has a and -1, but for the last one, which has none."""
+    path = tmp_path_factory.mktemp("base") / "base.txt"
+    path.write_bytes(b"a\n-1\n")
+    return values_counter(FEATURES, {column.name: TokenTable(path, 2, 0) for column in COLUMNS[:-1]})
+
+
+@settings(deadline=None, max_examples=40)
+@given(rows=st.lists(ROW, min_size=1, max_size=12))
+def test_new_rows_and_tokens_are_those_that_the_base_does_not_have(count_with_base, rows):
+    values = values_of(rows)
+    for feature, found in batch_counts(FEATURES, count_with_base(values)):
+        tokens = tokens_of(feature.column, values[FEATURES.index(feature)]).to_list()
+        new = [[token for token in row if token not in (b"a", b"-1")] for row in tokens]
+        expected = (0, 0) if feature.name == "float" else (sum(map(bool, new)), sum(map(len, new)))
+        assert (found.new_rows, found.new_tokens) == expected
 
 
 def test_the_widest_row_counts_values_not_tokens(count):

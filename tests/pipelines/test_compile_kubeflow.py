@@ -114,10 +114,13 @@ def test_spans_warm_start_and_baseline_are_runtime_parameters_where_configured()
     more = [
         "data.path=gs://example-bucket/days/{YYYY}-{MM}-{DD}.csv",
         "warm_start=gs://example-bucket/checkpoint",
+        "vocabulary_evolution=gs://example-bucket/vocabularies",
         "evaluation.baseline=gs://example-bucket/model",
     ]
     spec = compiled(*TAXI, more, "kubeflow")[0]
-    assert {"data_spans", "warm_start", "baseline"} <= set(spec["root"]["inputDefinitions"]["parameters"])
+    assert {"data_spans", "warm_start", "base_vocabularies", "baseline"} <= set(
+        spec["root"]["inputDefinitions"]["parameters"]
+    )
     assert "importer" in spec["deploymentSpec"]["executors"]["exec-warm-start"]
 
 

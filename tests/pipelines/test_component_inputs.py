@@ -5,6 +5,7 @@ import json
 import pytest
 
 from components.example_gen.settings import Settings
+from components.vocabulary_gen.plan import evolution_from_json
 from embedding_core.config import ColumnConfig
 from pipelines import component_inputs
 from pipelines.config import config_from_mapping, data_files
@@ -55,6 +56,14 @@ def test_limits_and_overrides_are_by_vocabulary_and_table(config):
     assert tables["*"]["optimizer"]["name"] == "adagrad"
     assert tables["v"] == {"oov_rows": 3, "dim": 8, "initializer": {"name": "uniform", "scale": None}}
     assert tables["own_rows"] == {"oov_rows": 3}
+
+
+def test_evolution_of_vocabularies_is_what_vocabulary_gen_reads(config):
+    assert component_inputs.vocabulary_evolution(config) == {}
+    values = {**config.to_mapping(), "vocabulary_evolution": "latest"}
+    given = component_inputs.vocabulary_evolution(config_from_mapping(values))
+    base = evolution_from_json(json.dumps(given), "folder", {"v": 3})
+    assert (base.mode, base.expire_after, base.sizes) == ("rerank", None, {"v": 3})
 
 
 def test_example_settings_are_what_example_gen_reads(config):

@@ -113,10 +113,17 @@ def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_
     from pipelines.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
-    changes = ["warm_start=latest", "training.epochs=1", "evaluation.thresholds={}"]
+    grown = ["vocabulary_evolution={base: latest, mode: append}", "vocabularies.company.min_count=1"]
+    changes = ["warm_start=latest", "training.epochs=1", "evaluation.thresholds={}", *grown]
     report = run(load_config(TAXI, [f"work_dir={work_dir}", *changes]))
     assert states(report)["CheckpointLoader"] == "executed"
     assert report.push["pushed"]
+    (before,) = [row for row in runs[2].vocabularies if row["name"] == "company"]
+    (company,) = [row for row in report.vocabularies if row["name"] == "company"]
+    assert company["evolution"]["base"] == before["digest"]
+    assert company["evolution"]["kept"] == before["size"]
+    assert company["size"] == before["size"] + company["evolution"]["new"] > before["size"]
+    assert {row["feature"]: row["new_rows"] > 0 for row in report.drift}["company"]
 
 
 def test_model_that_is_no_longer_served_is_pushed_again_once(runs):

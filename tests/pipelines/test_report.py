@@ -30,8 +30,12 @@ REPORT = Report(
         }
     ],
     vocabularies=[
-        {"name": "item", "size": 10, "distinct": 12, "coverage": 0.99, "digest": "ab" * 32, "sample": ["<i>"]}
+        {
+            "name": "item", "size": 10, "distinct": 12, "coverage": 0.99, "digest": "ab" * 32, "sample": ["<i>"],
+            "evolution": {"mode": "append", "kept": 8, "new": 2, "dropped": 0, "expired": 3, "refused": 0},
+        }
     ],
+    drift=[{"feature": "item", "vocabulary": "item", "new_rows": 0.1234, "new_tokens": 0.05}],
     data={"rows read": "1,234"},
 )  # fmt: skip
 
@@ -41,6 +45,7 @@ def test_html_shows_the_figures_and_escapes_what_comes_from_data(tmp_path):
     assert "0.9123" in html
     assert "&lt;b&gt;buys" in html
     assert "<i>" not in html
+    assert "12.34%" in html  # of the rows hold a token that the earlier vocabulary does not have
 
 
 def test_json_holds_the_same_figures(tmp_path):

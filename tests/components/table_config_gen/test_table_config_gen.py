@@ -6,10 +6,11 @@ import pytest
 from tfx import types
 from tfx.types import channel_utils
 
-from components.artifacts import TableConfigs, Vocabularies
+from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
 from components.table_config_gen import TableConfigGen
 from components.table_config_gen.executor import Executor
-from embedding_core.config import ColumnConfig, EmbeddingConfig
+from embedding_core.checkpoint.manifest import Manifest, write_manifest
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError, VocabularyError
 from embedding_core.vocabulary import FeatureSummary, Vocabulary, save_vocabulary
 
@@ -46,11 +47,11 @@ def vocabularies(tmp_path) -> Vocabularies:
     return artifact
 
 
-def run(vocabularies: types.Artifact, tmp_path, **properties) -> TableConfigs:
+def run(vocabularies: types.Artifact, tmp_path, inputs=None, **properties) -> TableConfigs:
     output = TableConfigs()
     output.uri = str(tmp_path / "not" / "there" / "yet")
     properties = {"features": FEATURES, "tables": "{}", "topology": None, **properties}
-    Executor().Do({"vocabularies": [vocabularies]}, {"table_configs": [output]}, properties)
+    Executor().Do({"vocabularies": [vocabularies], **(inputs or {})}, {"table_configs": [output]}, properties)
     return output
 
 
@@ -75,6 +76,21 @@ def test_executor_writes_tables_plan_and_digests(vocabularies, tmp_path):
     assert config.feature("stops").max_sequence_length == 3
     assert read(output, "vocabularies.json")["area"] == vocabulary("area", 7, "stops").digest
     assert read(output, "plan.json")["topology"]["tables"]["area"]["rows_per_host"] == [8]
+
+
+def test_tables_keep_the_dims_of_the_checkpoint_that_training_starts_from(vocabularies, tmp_path):
+    earlier = EmbeddingCheckpoint()
+    earlier.uri = str(tmp_path / "checkpoint")
+    tables = [TableConfig(name=name, vocabulary_size=9, dim=24) for name in ("company", "area", "gone")]
+    (tmp_path / "checkpoint").mkdir()
+    features = tuple(FeatureConfig(name=table.name, table=table.name) for table in tables)
+    trained = EmbeddingConfig(tables=tuple(tables), features=features)
+    write_manifest(earlier.uri, Manifest(step=1, config=trained, vocabularies={}))
+    output = run(vocabularies, tmp_path, inputs={"earlier_checkpoint": [earlier]}, tables='{"area": {"dim": 4}}')
+    config = EmbeddingConfig.from_json(json.dumps(read(output, "embedding_config.json")))
+    assert {table.name: table.dim for table in config.tables} == {"company": 24, "area": 4}
+    output = run(vocabularies, tmp_path, inputs={"earlier_checkpoint": [earlier]}, tables='{"*": {"dim": 16}}')
+    assert [table["dim"] for table in read(output, "embedding_config.json")["tables"]] == [16, 16]
 
 
 def test_executor_records_facts(vocabularies, tmp_path):

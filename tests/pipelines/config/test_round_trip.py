@@ -72,6 +72,7 @@ def configs(draw):
         training=TRAINING,
         sample_weight=st.just("w_weight"),
         evaluation=_mapping(slices=st.lists(st.lists(TEXTS, min_size=1, max_size=2), max_size=2)),
+        vocabulary_evolution=_choice(None, "latest", {"base": "vocabularies", "mode": "append", "expire_after": 3}),
         warm_start=_choice(None, "latest", "ckpt", "gs://b/c"),
         push=_choice("out", {"keep_last": 3}),
     )

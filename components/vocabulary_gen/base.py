@@ -1,0 +1,76 @@
+"""The vocabularies of an earlier run, which a new one may be made from: what becomes of them where."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from tfx.dsl.io import fileio
+
+from components.vocabulary_gen.plan import Base, CountingPlan, evolution_from_json
+from embedding_core.ids import TokenTable
+from embedding_core.vocabulary import (
+    FeatureSummary,
+    Vocabulary,
+    load_vocabularies,
+    load_vocabulary,
+    vocabulary_from_counts,
+)
+from embedding_core.vocabulary_evolution import evolved_vocabulary
+
+__all__ = ["base_tables", "make_vocabulary", "read_base"]
+
+
+def read_base(folder: str, evolution: str) -> Base:
+    """Read and verify the vocabularies of an earlier run.
+
+    Args:
+      folder: of its Vocabularies artifact.
+      evolution: JSON, as for `evolution_from_json`.
+
+    Raises:
+      ConfigError: a parameter breaks its rule.
+      VocabularyError: a vocabulary is damaged, or there is none.
+    """
+    found = load_vocabularies(folder, open_file=fileio.open, list_folder=fileio.listdir)
+    return evolution_from_json(evolution, folder, {name: len(vocabulary) for name, vocabulary in found.items()})
+
+
+def base_tables(plan: CountingPlan) -> dict[str, TokenTable] | None:
+    """Tables that tell which tokens the base has, by vocabulary; None without a base."""
+    if plan.base is None:
+        return None
+    names = [name for name in plan.rules if plan.has_base(name)]
+    return {name: TokenTable(os.path.join(plan.base.folder, f"{name}.txt"), plan.base.sizes[name], 0) for name in names}
+
+
+def make_vocabulary(
+    plan: CountingPlan,
+    name: str,
+    tokens: pa.Array,
+    counts: npt.NDArray[np.int64],
+    features: Mapping[str, FeatureSummary],
+) -> Vocabulary:
+    """The vocabulary of counted tokens, with the base's where it has one of that name.
+
+    Args:
+      plan: what was counted.
+      name: of the vocabulary.
+      tokens: [n] large_binary, each token once.
+      counts: [n] int64.
+      features: what was found out about each feature.
+
+    Raises:
+      ConfigError: thresholds that leave no token, though there are some.
+      VocabularyError: the base's vocabulary is damaged.
+    """
+    rule, private = plan.rules[name], plan.is_private(name)
+    make = functools.partial(vocabulary_from_counts, name)
+    if plan.base is not None and plan.has_base(name):
+        base = load_vocabulary(plan.base.folder, name, open_file=fileio.open)
+        make = functools.partial(evolved_vocabulary, base, mode=plan.base.mode, expire_after=plan.base.expire_after)
+    return make(tokens, counts, min_count=rule.min_count, max_size=rule.max_size, private=private, features=features)
