@@ -9,6 +9,7 @@ from typing import Any
 
 from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig
+from pipelines.config.paths import is_remote
 from pipelines.lineage import Node, artifacts_of, newest_artifact, open_store, trace
 
 __all__ = ["EarlierRun", "find_earlier", "served_push"]
@@ -75,6 +76,10 @@ def served_push(store: Any, pushed: int, destination: str) -> int | None:
 
 
 def _versions(destination: str) -> list[int]:
+    if is_remote(destination):
+        from components.pusher.remote import remote_versions  # it loads TensorFlow
+
+        return remote_versions(destination)
     names = os.listdir(destination) if os.path.isdir(destination) else []
     return [int(name) for name in names if name.isascii() and name.isdigit()]
 

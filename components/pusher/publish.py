@@ -64,19 +64,21 @@ def publish(
 
     Args:
       source: folder of a SavedModel.
-      base: folder that holds the versions; made where absent. It must be on a file system with rename.
+      base: folder that holds the versions, made where absent; or an address of an object store, where other rules hold
+        (`components.pusher.remote`).
       check: called with the path of the hidden copy before it gets its number: returns JSON values for the
         manifest, or raises to stop the push.
       keep_last: how many of the newest versions to keep, or None for all.
       clock: seconds since 1970.
 
     Raises:
-      ConfigError: `base` is an address of an object store, or `keep_last` is below 1.
+      ConfigError: `keep_last` is below 1.
       CheckpointError: the copy is not what was read.
     """
-    _require_local(base)
     if keep_last is not None and keep_last < 1:
         raise ConfigError(f"`keep_last` is {keep_last!r}: it must be None for all, or at least 1.")
+    if "://" in os.fspath(base):
+        return _publish_remotely(os.fspath(source), os.fspath(base), check=check, keep_last=keep_last, clock=clock)
     root = Path(base).absolute()
     root.mkdir(parents=True, exist_ok=True)
     sweep(root)
@@ -90,12 +92,10 @@ def publish(
     return Publication(version, str(root / str(version)), digest)
 
 
-def _require_local(base: str | os.PathLike[str]) -> None:
-    if "://" in os.fspath(base):
-        raise ConfigError(
-            f"push destination is {os.fspath(base)!r}: a version is published by one rename, which object stores "
-            "do not have; push to a local or mounted folder."
-        )
+def _publish_remotely(source: str, base: str, **given: Any) -> Publication:
+    from components.pusher.remote import publish_remotely  # it loads TensorFlow
+
+    return Publication(*publish_remotely(source, base, **given))
 
 
 def sweep(base: str | os.PathLike[str]) -> int:

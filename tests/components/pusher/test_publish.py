@@ -91,7 +91,7 @@ def test_publish_keeps_the_newest(model, base):
     assert hidden(base) == []
 
 
-@pytest.mark.parametrize(("where", "options"), [("gs://bucket/x", {}), ("x", {"keep_last": 0})])
+@pytest.mark.parametrize(("where", "options"), [("ram://bucket/x", {"keep_last": 0}), ("x", {"keep_last": 0})])
 def test_publish_refuses_what_it_cannot_do(model, tmp_path, where, options):
     with pytest.raises(ConfigError):
         publish(model, where if "://" in where else tmp_path / where, check=passes, **options)

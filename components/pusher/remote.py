@@ -1,0 +1,103 @@
+"""Publishing to an object store, which has no rename: the file without which a version cannot be loaded comes last.
+
+    <version>/variables/..., assets/..., assets.extra/manifest.json    uploaded and read back
+    <version>/saved_model.pb                                            then this one
+
+TensorFlow Serving, which tries a version again that it cannot load yet, and TensorFlow's loader need `saved_model.pb`;
+so a version is loaded whole or not at all, also where the pusher dies on the way. What a dead pusher left is removed by
+the next one once a later version is there. One pusher at a time: an object store has no lock either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from components.pusher.manifest import MANIFEST, copy_files, write_manifest
+from embedding_core.errors import CheckpointError
+
+__all__ = ["publish_remotely", "remote_versions"]
+
+_LAST = "saved_model.pb"
+
+
+def remote_versions(base: str) -> list[int]:
+    """The numbers of the folders that stand below the address, complete or not."""
+    if not tf.io.gfile.isdir(base):
+        return []
+    names = (str(name).rstrip("/") for name in tf.io.gfile.listdir(base))
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def publish_remotely(
+    source: str,
+    base: str,
+    *,
+    check: Callable[[str], Mapping[str, Any]],
+    keep_last: int | None,
+    clock: Callable[[], float],
+) -> tuple[int, str, str]:
+    """Publish the SavedModel in `source` as the next version below the address.
+
+    Args:
+      source: local folder of a SavedModel.
+      base: address that holds the versions.
+      check: as `components.pusher.publish.publish` has it; it is given a local copy of what is uploaded.
+      keep_last: how many of the newest versions to keep, or None for all.
+      clock: seconds since 1970.
+
+    Returns:
+      The version, its address, and the digest of its content.
+
+    Raises:
+      CheckpointError: what was uploaded is not what was read.
+    """
+    with tempfile.TemporaryDirectory(prefix="push-") as place:
+        copy = Path(place)
+        files = copy_files(Path(source), copy)
+        digest = write_manifest(copy, files, check(place))
+        version = max(int(clock()), *(number + 1 for number in remote_versions(base)), 1)
+        target = posixpath.join(base, str(version))
+        try:
+            for name in sorted([*files, MANIFEST], key=lambda name: (name == _LAST, name)):
+                _upload(copy / name, posixpath.join(target, name))
+        except BaseException:
+            if tf.io.gfile.exists(target):
+                _remove(target)
+            raise
+    _remove_old(base, keep_last)
+    return version, target, digest
+
+
+def _upload(path: Path, target: str) -> None:
+    """Copy one file up, and read it back."""
+    tf.io.gfile.makedirs(posixpath.dirname(target))
+    tf.io.gfile.copy(str(path), target, overwrite=True)
+    with tf.io.gfile.GFile(target, "rb") as file:
+        found = hashlib.sha256(file.read()).digest()
+    if found != hashlib.sha256(path.read_bytes()).digest():
+        raise CheckpointError(f"{target!r} is not what was uploaded: check the store, and push again.")
+
+
+def _remove_old(base: str, keep_last: int | None) -> None:
+    """Remove what dead pushers left below the newest version, and all but the newest complete versions."""
+    numbers = remote_versions(base)
+    complete = [one for one in numbers if tf.io.gfile.exists(posixpath.join(base, str(one), _LAST))]
+    kept = {*complete} if keep_last is None else {*complete[-keep_last:]}
+    for number in numbers[:-1]:
+        if number not in kept:
+            _remove(posixpath.join(base, str(number)))
+
+
+def _remove(target: str) -> None:
+    """Remove a version, first the file without which nobody loads it."""
+    last = posixpath.join(target, _LAST)
+    if tf.io.gfile.exists(last):
+        tf.io.gfile.remove(last)
+    tf.io.gfile.rmtree(target)

@@ -1,0 +1,90 @@
+"""On TensorFlow's file system in memory, which has folders of objects and no rename of whole folders that is atomic."""
+
+import json
+import uuid
+
+import pytest
+import tensorflow as tf
+
+from components.pusher import remote
+from components.pusher.publish import publish
+from embedding_core.errors import ParityError
+
+
+@pytest.fixture
+def base():
+    return f"ram://{uuid.uuid4().hex}/served"
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "model"
+    for name, content in {"saved_model.pb": b"graph", "variables/data": b"\0" * 9000}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def passes(_):
+    return {"why": 1}
+
+
+def publish_at(model, base, second, **options):
+    return publish(model, base, check=passes, clock=lambda: second, **options)
+
+
+def test_version_is_whole_and_has_its_manifest(model, base):
+    published = publish_at(model, base, 100)
+    assert (published.version, published.path) == (100, f"{base}/100")
+    assert tf.io.gfile.GFile(f"{base}/100/variables/data", "rb").read() == b"\0" * 9000
+    manifest = json.loads(tf.io.gfile.GFile(f"{base}/100/assets.extra/manifest.json").read())
+    assert manifest["facts"] == {"why": 1}
+    assert manifest["digest"] == published.digest
+
+
+def test_file_that_makes_a_version_loadable_comes_last(model, base, monkeypatch):
+    uploaded = []
+    copy = tf.io.gfile.copy
+    monkeypatch.setattr(
+        tf.io.gfile, "copy", lambda source, target, **more: uploaded.append(target) or copy(source, target, **more)
+    )
+    publish_at(model, base, 100)
+    assert uploaded[-1] == f"{base}/100/saved_model.pb"
+    assert len(uploaded) == 3
+
+
+def test_versions_increase_also_within_a_second_and_the_newest_are_kept(model, base):
+    versions = [publish_at(model, base, 100, keep_last=2).version for _ in range(4)]
+    assert versions == [100, 101, 102, 103]
+    assert remote.remote_versions(base) == [102, 103]
+
+
+def test_version_that_a_dead_pusher_left_half_is_removed_by_the_next(model, base):
+    tf.io.gfile.makedirs(f"{base}/90/variables")
+    tf.io.gfile.GFile(f"{base}/90/variables/data", "w").write("half")
+    publish_at(model, base, 100)
+    assert remote.remote_versions(base) == [100]
+
+
+def test_failed_upload_leaves_nothing(model, base, monkeypatch):
+    publish_at(model, base, 100)
+    upload = remote._upload
+
+    def fails_at_the_last(path, target):
+        if target.endswith("saved_model.pb"):
+            raise OSError("the network")
+        upload(path, target)
+
+    monkeypatch.setattr(remote, "_upload", fails_at_the_last)
+    with pytest.raises(OSError, match="the network"):
+        publish_at(model, base, 200)
+    assert remote.remote_versions(base) == [100]
+
+
+def test_failed_check_uploads_nothing(model, base):
+    def refuses(_):
+        raise ParityError("no")
+
+    with pytest.raises(ParityError):
+        publish(model, base, check=refuses)
+    assert remote.remote_versions(base) == []
