@@ -56,16 +56,14 @@ def check(
     tables, sizes = _read(table_configs) if table_configs else _planned(config, assumed_tokens)
     said = trainer_config(config)
     training = TrainingConfig.from_json(said["training"])
-    step = PipelineStep(
-        tables, model=config.model.module, dense=said["dense"], arguments=said["arguments"], training=training
-    )
+    step = PipelineStep(model=config.model.module, dense=said["dense"], arguments=said["arguments"], training=training)
     rows = batch_size or training.batch_size
     return preflight(
         tables,
         slice_,
         batch_size=rows * (1 + training.negatives.per_positive) if training.negatives else rows,
         make_step=step,
-        with_rates=step.with_rates,
+        own_tables=True,
         sizes=sizes,
         notes=_notes(training, rows),
     )

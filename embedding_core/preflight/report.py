@@ -8,7 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 __all__ = ["NECESSARY", "Finding", "Kind", "Report"]
 
-Kind: TypeAlias = Literal["batch", "compile", "dtype", "hyperparameter", "kernel", "memory", "shape", "step"]
+Kind: TypeAlias = Literal[
+    "batch", "compile", "dtype", "hyperparameter", "kernel", "memory", "shape", "step", "untrained"
+]
 
 NECESSARY = (
     "Green is necessary, not sufficient: nothing ran, and XLA compiled for a CPU. Speed, numerics, the host's input "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from embedding_core.config import EmbeddingConfig, TableConfig
@@ -23,6 +23,7 @@ from embedding_core.preflight.rules import (
 from embedding_core.preflight.shapes import dtype_findings, shape_findings, slow_dtypes
 from embedding_core.preflight.steps import MakeStep
 from embedding_core.preflight.trace import Traced, trace_step, user_line
+from embedding_core.preflight.updates import untrained_findings
 from embedding_core.preflight.xla import compile_findings
 from embedding_core.topology import Topology, memory_plan, table_bytes
 
@@ -37,7 +38,7 @@ def preflight(
     *,
     batch_size: int,
     make_step: MakeStep,
-    with_rates: Callable[[EmbeddingConfig], EmbeddingConfig] | None = None,
+    own_tables: bool = False,
     hardware: Hardware | None = None,
     sizes: str = "the given configuration",
     notes: Iterable[str] = (),
@@ -49,7 +50,8 @@ def preflight(
       topology: the slice, of `topology.named_topology`.
       batch_size: rows of a global batch.
       make_step: makes the model and one core's step; `steps.PipelineStep` is the pipeline's own.
-      with_rates: gives the tables learning rates that read variables; called in the strategy's scope.
+      own_tables: whether `make_step` makes the embedding by itself, such as a Keras layer, and builds it: it is then
+        given the configuration, without what the hardware ignores, in the embedding's place.
       hardware: the slice's embedding hardware; None is what its name lets expect.
       sizes: where the numbers of rows come from, for the report.
       notes: further ones for the report.
@@ -62,7 +64,7 @@ def preflight(
     rows = max(1, batch_size // _cores(topology))
     plan = memory_plan(config, topology)
     traceable, ignored = without_ignored(config, hardware)
-    program, seen, more = _program(traceable, topology, hardware, rows, make_step, with_rates)
+    program, seen, more = _program(traceable, topology, hardware, rows, make_step, own_tables)
     return Report(
         topology=dataclasses.asdict(topology),
         hardware=hardware,
@@ -101,16 +103,21 @@ def _program(
     hardware: Hardware,
     rows: int,
     make_step: MakeStep,
-    with_rates: Callable[[EmbeddingConfig], EmbeddingConfig] | None,
+    own_tables: bool,
 ) -> tuple[dict[str, Any] | None, list[Finding], list[str]]:
     """The traced program in plain values, what is wrong with it, and notes."""
     try:
-        traced = trace_step(config, topology, hardware, rows, make_step, with_rates)
+        traced = trace_step(config, topology, hardware, rows, make_step, own_tables=own_tables)
     except Exception as error:  # the caller's code may raise anything, and that is what was to be found out
         _log.debug("the step cannot be traced", exc_info=True)
         return None, [_not_traced(error)], []
     compiled = compile_findings(traced)
-    findings = [*compiled.findings, *dtype_findings(traced.on_core), *shape_findings(traced.on_core)]
+    findings = [
+        *compiled.findings,
+        *dtype_findings(traced.on_core),
+        *shape_findings(traced.on_core),
+        *untrained_findings(traced, config, hardware),
+    ]
     program = {**traced.summary(), "xla": {"kinds_checked": compiled.kinds, "whole": compiled.whole}}
     return program, findings, [*slow_dtypes(traced.on_core), *_dynamic_inputs(traced)]
 

@@ -6,31 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
-import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.errors import ConfigError
-from embedding_core.model_inputs import build_model, call_model
-from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam, Optimizer
+from embedding_core.engines.configs import embedding_feature
+from embedding_core.layer import TPUEmbedding
+from embedding_core.model_inputs import build_model
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.rates import config_with_rates, dense_optimizer
-from embedding_core.training.step import new_step, weighted_loss
+from embedding_core.training.replicated import config_without_slots, keras_optimizers
+from embedding_core.training.step import Trainable, new_step
 
 __all__ = ["MakeStep", "PipelineStep", "Step"]
-
-# The Keras optimizers that train tables on V0, and what of a table's optimizer they can be told by the same name.
-_KERAS_NAMESAKES: Mapping[type, tuple[str, tuple[str, ...]]] = {
-    SGD: ("SGD", ()),
-    Adagrad: ("Adagrad", ("initial_accumulator_value",)),
-    Adam: ("Adam", ("beta_1", "beta_2", "epsilon")),
-    FTRL: (
-        "Ftrl",
-        (
-            *("learning_rate_power", "initial_accumulator_value", "beta"),
-            *("l1_regularization_strength", "l2_regularization_strength"),
-        ),
-    ),
-}
 
 
 class Step(NamedTuple):
@@ -50,15 +36,17 @@ class Step(NamedTuple):
 
 MakeStep: TypeAlias = Callable[[Any, int], Step]
 """Called in the strategy's scope with the embedding (`tf.tpu.experimental.embedding.TPUEmbedding`, on V0
-`TPUEmbeddingV0`, on V2 `TPUEmbeddingV2`) and the number of rows of a core's batch; makes model and optimizer."""
+`TPUEmbeddingV0`, on V2 `TPUEmbeddingV2`; with `own_tables` the EmbeddingConfig) and the rows of a core's batch."""
 
 
 class PipelineStep:
-    """What EmbeddingTrainer's step does on a TPU: enqueue, dequeue, the model, both optimizers."""
+    """The step of the pipeline's training: the Keras layer of tables, the model of `build`, the loss, the optimizers.
+
+    Give it to `preflight` with `own_tables=True`.
+    """
 
     def __init__(
         self,
-        config: EmbeddingConfig,
         *,
         model: str,
         dense: Sequence[str],
@@ -69,123 +57,36 @@ class PipelineStep:
         """Describe the step.
 
         Args:
-          config: tables and features.
           model: dotted module with `build`.
           dense: names of the dense features.
           arguments: of `build`.
           training: optimizers, rates and the loss' weights.
           steps: of the run, over which rates fall.
         """
-        self._config = config
-        self._build = (model, config, tuple(dense), dict(arguments))
+        self._model = model
+        self._dense = tuple(dense)
+        self._arguments = dict(arguments)
         self._training = training
-        self._steps = steps
-        self._done: tf.Variable | None = None
+        self._steps = training.steps or steps
 
-    def with_rates(self, config: EmbeddingConfig) -> EmbeddingConfig:
-        """The configuration with an optimizer in every table, whose rate follows the training's `decay`."""
-        self._done = new_step()
-        return config_with_rates(config, self._training, self._done, self._steps)
+    def __call__(self, config: EmbeddingConfig, rows: int) -> Step:
+        """Make layer, model and optimizer, as training does; see `MakeStep`."""
+        training, steps, done = self._training, self._steps, new_step()
+        replicated = embedding_feature(tf.distribute.get_strategy()) == "V0"
+        given = config_without_slots(config) if replicated else config_with_rates(config, training, done, steps)
+        layer = TPUEmbedding(given, None, batch_size=rows, table_update="engine", seed=training.seed, name="embedding")
+        model = build_model(self._model, config, self._dense, self._arguments)
+        for_tables = keras_optimizers(config, training, steps) if replicated else None
+        trainable = Trainable(layer, model, dense_optimizer(training, steps), training, done, for_tables)
+        return Step(trainable.train_replica, self._inputs(config, rows))
 
-    def __call__(self, embedding: Any, rows: int) -> Step:
-        """Make the model and the step; see `MakeStep`."""
-        model = build_model(*self._build)
-        optimizer = dense_optimizer(self._training, self._steps)
-        optimizer.build(model.trainable_variables)
-        core = _CoreStep(model, optimizer, embedding, self._training, self._done)
-        if isinstance(embedding, tf.tpu.experimental.embedding.TPUEmbeddingV0):
-            trained = core.with_replicated_tables(self._config)
-        elif isinstance(embedding, tf.tpu.experimental.embedding.TPUEmbeddingV2):
-            trained = core.with_sparse_cores
-        else:
-            trained = core.with_engine
-        return Step(trained, self._inputs(rows))
-
-    def _inputs(self, rows: int) -> dict[str, Any]:
-        _, config, dense, _ = self._build
+    def _inputs(self, config: EmbeddingConfig, rows: int) -> dict[str, Any]:
+        """A `training.inputs.Batch` of one core."""
         column = tf.TensorSpec([rows, 1], tf.float32)
         return {
             "ids": {feature.name: tf.RaggedTensorSpec([rows, None], tf.int64) for feature in config.features},
-            "dense": dict.fromkeys(dense, column),
+            "dense": dict.fromkeys(self._dense, column),
             "label": column,
             "weight": column,
+            "rows": tf.TensorSpec([], tf.int32),
         }
-
-
-class _CoreStep(NamedTuple):
-    model: tf_keras.Model
-    optimizer: Any
-    embedding: Any
-    training: TrainingConfig
-    done: tf.Variable | None
-
-    def with_engine(self, batch: Mapping[str, Any]) -> tf.Tensor:
-        """One step with an embedding engine; the loss."""
-        self.embedding.enqueue(batch["ids"])
-        activations = self.embedding.dequeue()
-        variables = self.model.trainable_variables
-        with tf.GradientTape() as tape:
-            tape.watch(activations)
-            loss = self._loss(activations, batch)
-        for_tables, for_model = tape.gradient(loss, (activations, variables))
-        self.embedding.apply_gradients(for_tables)
-        self._update(for_model, variables)
-        return loss
-
-    def with_sparse_cores(self, batch: Mapping[str, Any]) -> tf.Tensor:
-        """One step with SparseCores; the loss."""
-        activations, looked_up = self.embedding(batch["ids"])
-        variables = self.model.trainable_variables
-        with tf.GradientTape() as tape:
-            tape.watch(activations)
-            loss = self._loss(activations, batch)
-        for_tables, for_model = tape.gradient(loss, (activations, variables))
-        self.embedding.apply_gradients(for_tables, looked_up)
-        self._update(for_model, variables)
-        return loss
-
-    def with_replicated_tables(self, config: EmbeddingConfig) -> Callable[[Mapping[str, Any]], tf.Tensor]:
-        """One step with whole tables on every core, trained by Keras' namesakes of their optimizers."""
-        tables = {key.name: table for key, table in self.embedding.embedding_tables.items()}
-        optimizers = {table.name: _keras_namesake(table.optimizer) for table in config.tables}
-        for name, table in tables.items():
-            optimizers[name].build([table])
-
-        def step(batch: Mapping[str, Any]) -> tf.Tensor:
-            variables = self.model.trainable_variables
-            with tf.GradientTape() as tape:
-                loss = self._loss(self.embedding(batch["ids"]), batch)
-            for_tables, for_model = tape.gradient(loss, (tables, variables))
-            for name, table in tables.items():
-                optimizers[name].apply_gradients([(for_tables[name], table)])
-            self._update(for_model, variables)
-            return loss
-
-        return step
-
-    def _loss(self, activations: Mapping[str, tf.Tensor], batch: Mapping[str, Any]) -> tf.Tensor:
-        logit = call_model(self.model, activations, batch["dense"], training=True)
-        rows = weighted_loss(batch["label"], logit, batch["weight"], self.training.class_weights)
-        loss = tf.reduce_mean(rows) + tf.add_n(self.model.losses or [0.0])
-        if self.training.embedding_l2:
-            squares = tf.add_n([tf.reduce_sum(tf.square(activation)) for activation in activations.values()])
-            loss += self.training.embedding_l2 * squares / tf.cast(tf.size(batch["label"]), tf.float32)
-        return loss
-
-    def _update(self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]) -> None:
-        if variables:
-            self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        if self.done is not None:
-            self.done.assign_add(1)
-
-
-def _keras_namesake(optimizer: Optimizer | None) -> Any:
-    if optimizer is None or type(optimizer) not in _KERAS_NAMESAKES:
-        raise ConfigError(
-            f"{type(optimizer).__name__} as the optimizer of a table: a TPU without an embedding engine (V0) trains "
-            "tables with Keras' optimizers, which have no namesake of it; choose SGD, Adagrad, Adam or FTRL."
-        )
-    name, told = _KERAS_NAMESAKES[type(optimizer)]
-    given = {field: getattr(optimizer, field) for field in told}
-    rate = optimizer.learning_rate
-    return getattr(tf_keras.optimizers, name)(learning_rate=rate() if callable(rate) else rate, **given)

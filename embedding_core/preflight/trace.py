@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +60,8 @@ def trace_step(
     hardware: Hardware,
     rows: int,
     make_step: MakeStep,
-    with_rates: Callable[[EmbeddingConfig], EmbeddingConfig] | None = None,
+    *,
+    own_tables: bool = False,
 ) -> Traced:
     """Build tables, model and step under `tf.distribute.TPUStrategy` over the described slice, and trace the step.
 
@@ -72,17 +74,15 @@ def trace_step(
       hardware: its embedding hardware, which chooses TensorFlow's class.
       rows: of one core's batch.
       make_step: makes the model and the step.
-      with_rates: gives the tables learning rates that read variables; called in the strategy's scope.
+      own_tables: whether `make_step` makes and builds the embedding by itself, and takes the configuration.
 
     Raises:
       Whatever the configuration or the step raise.
     """
     with tf.Graph().as_default():
         strategy = described_strategy(topology, hardware)
-        with strategy.scope():
-            config = with_rates(config) if with_rates else config
-            embedding = _built(config, hardware, rows)
-            step = make_step(embedding, rows)
+        with strategy.scope(), no_engine_yet() if own_tables else contextlib.nullcontext():
+            step = make_step(config if own_tables else _built(config, hardware, rows), rows)
         graph = _traced(strategy, step)
     marked = [(op, op.node_def.attr) for op in graph.get_operations()]
     inside = [(op, attributes) for op, attributes in marked if _ON_CORE in attributes]

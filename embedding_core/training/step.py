@@ -120,7 +120,7 @@ class Trainable:
         positives = rows = tf.constant(0, tf.int64)
         infinite = tf.zeros([dense + 2], tf.int32)
         for index in tf.range(steps):
-            parts = self._strategy.run(self._train, args=(next(batches),))
+            parts = self._strategy.run(self.train_replica, args=(next(batches),))
             sums = [self._strategy.reduce(tf.distribute.ReduceOp.SUM, part, axis=None) for part in parts]
             losses = losses.write(index, sums[0])
             rows += sums[1] // replicas
@@ -129,7 +129,7 @@ class Trainable:
             self.step.assign_add(1)
         return StepsDone(losses.stack(), rows, positives, tf.equal(infinite, 0))
 
-    def _train(self, batch: Batch) -> tuple[tf.Tensor, ...]:
+    def train_replica(self, batch: Batch) -> tuple[tf.Tensor, ...]:
         """One replica's part of a step: its share of the loss, the global rows, its positives and bad values."""
         with tf.GradientTape() as tape:
             activations = self.embedding(batch["ids"])

@@ -55,8 +55,8 @@ def report(config=CONFIG, topology="v2-8", batch_size=64, **more):
 
 def with_model(kind, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    step = PipelineStep(CONFIG, model="planted", dense=["d"], arguments={"kind": kind}, training=TRAINING)
-    return report(make_step=step, with_rates=step.with_rates)
+    step = PipelineStep(model="planted", dense=["d"], arguments={"kind": kind}, training=TRAINING)
+    return report(make_step=step, own_tables=True)
 
 
 def kinds(found):
@@ -95,13 +95,12 @@ def test_optimizer_parameters_and_rates_are_those_of_the_program():
 
 def test_rates_of_the_step_have_a_tag_for_each():
     step = PipelineStep(
-        CONFIG,
         model="pipelines.models.ranking",
         dense=[],
         arguments={},
         training=TrainingConfig(steps=9, decay="linear"),
     )
-    found = report(with_optimizer(SGD(learning_rate=0.1)), make_step=step, with_rates=step.with_rates)
+    found = report(with_optimizer(SGD(learning_rate=0.1)), make_step=step, own_tables=True)
     assert [table["learning_rate"] for table in found.program["engine"]["tables"]] == [{"tag": 0}, {"tag": 0}]
 
 
@@ -133,9 +132,25 @@ def test_hyperparameters_that_an_engine_plays_are_not_found():
 
 def test_optimizer_without_a_keras_namesake_is_found_where_keras_trains():
     config = with_optimizer(AdagradMomentum())
-    step = PipelineStep(config, model="pipelines.models.ranking", dense=[], arguments={}, training=TRAINING)
-    found = report(config, "v5e-8", make_step=step, with_rates=step.with_rates)
+    step = PipelineStep(model="pipelines.models.ranking", dense=[], arguments={}, training=TRAINING)
+    found = report(config, "v5e-8", make_step=step, own_tables=True)
     assert "AdagradMomentum" in found.findings[0].what
+
+
+@pytest.mark.parametrize("topology", ["v2-8", "v5e-8"])
+def test_tables_that_nothing_trains_are_found(topology):
+    def looks_up_only(embedding, rows):
+        def step(batch):
+            if topology == "v2-8":
+                embedding.enqueue(batch, training=False)
+                return embedding.dequeue()
+            return embedding(batch)
+
+        return Step(step, dict.fromkeys("ui", tf.TensorSpec([rows, 1], tf.int64)))
+
+    found = report(topology=topology, make_step=looks_up_only)
+    assert kinds(found) == ["untrained"]
+    assert "'user', 'item'" in found.findings[0].what
 
 
 def test_every_operation_without_a_kernel_is_named(monkeypatch):

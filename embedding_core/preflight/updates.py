@@ -1,0 +1,48 @@
+"""Whether the traced program trains its tables at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.preflight.described import Hardware
+from embedding_core.preflight.report import Finding
+from embedding_core.preflight.trace import Traced
+
+__all__ = ["untrained_findings"]
+
+_WRITING = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
+_SENDING = ("SendTPUEmbeddingGradients", "XlaSparseDenseMatmulGrad")
+
+
+def untrained_findings(traced: Traced, config: EmbeddingConfig, hardware: Hardware) -> Iterator[Finding]:
+    """Tables that no operation of the program updates."""
+    if hardware == "V0":
+        written = _written(traced)
+        names = [table.name for table in config.tables if not any(_is_of(name, table.name) for name in written)]
+    else:
+        sends = any(op.type.startswith(_SENDING) for op in traced.on_core)
+        names = [] if sends else [table.name for table in config.tables]
+    if names:
+        yield Finding(
+            kind="untrained",
+            what=f"tables {', '.join(map(repr, names))}, which nothing in the step updates",
+            rule="an engine trains its tables in `apply_gradients` alone; without one (V0) the step's optimizer does",
+            remedy="call `apply_gradients` with the activations' gradients, or on V0 with those of `embedding_tables`",
+        )
+
+
+def _written(traced: Traced) -> set[str]:
+    """The names of the variables that a core writes."""
+    captured = {inner.name: outer.op.name for outer, inner in traced.graph.captures if outer.dtype == tf.resource}
+    handles = [op.inputs[0] for op in traced.on_core if op.type.startswith(_WRITING)]
+    sources = [one.op.inputs[0].name if one.op.type == "TPUReplicatedInput" else one.name for one in handles]
+    return {captured[source] for source in sources if source in captured}
+
+
+def _is_of(variable: str, table: str) -> bool:
+    """Whether a variable has a table's name; TensorFlow puts a number behind a second one."""
+    return re.fullmatch(rf"{re.escape(table)}(?:_\d+)?", variable) is not None
