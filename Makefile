@@ -7,7 +7,7 @@ LOCKED := requirements.lock
 # The machine's uv where there is one, else one of our own, in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail months golden kfp-local shared-metadata bench clean
+.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail months golden kfp-local shared-metadata image-check bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,9 @@ shared-metadata: venv ## four pipelines on one store, 25 runs each, killed at ra
 
 months: venv ## warm start against cold start on Online Retail, month by month; DATA=<folder with the daily CSV files>
 	$(BIN)/python -m benchmarks.month_by_month $(DATA) runs/months --into docs/benchmarks.md
+
+image-check: venv ## build the image's environment and run every task of the demo from it
+	$(BIN)/pytest -m slow tests/test_image.py
 
 bench: venv ## side-by-side measurements against peers
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks

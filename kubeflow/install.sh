@@ -1,0 +1,20 @@
+#!/bin/sh
+# install.sh SOURCE ENVIRONMENT: builds the wheel of the project in SOURCE and installs it, with the extra for Kubeflow,
+# into a new virtual environment; every package in the version and with the hash of requirements.lock.
+set -eu
+source=$1
+environment=$2
+lock=$source/requirements.lock
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+if ! command -v uv > /dev/null; then
+    awk '/^uv==/ {found=1} found {print} found && !/\\$/ {exit}' "$lock" > "$work/uv.lock"
+    python3 -m pip install --quiet --no-deps --require-hashes --target "$work/uv" --requirement "$work/uv.lock"
+    PATH=$work/uv/bin:$PATH
+fi
+uv build --quiet --wheel --build-constraints "$lock" --out-dir "$work/dist" "$source"
+uv venv --quiet --python "$(cat "$source/.python-version")" "$environment"
+wheel=$(echo "$work"/dist/*.whl)
+uv pip install --quiet --python "$environment/bin/python" --constraints "$lock" --build-constraints "$lock" \
+    "tfx-embeddings[kubeflow] @ file://$wheel"
