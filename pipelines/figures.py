@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.vocabulary import Vocabulary, drift_of, load_vocabularies
 from pipelines.baselines import Score, compare_with_baselines, inputs_of_run
@@ -66,6 +67,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int)
         vocabularies=[_vocabulary(vocabulary) for vocabulary in vocabularies.values()],
         drift=[row for vocabulary in vocabularies.values() for row in _drift(vocabulary)],
         data=_data(by_type["Examples"]),
+        warm_start=_warm_start(lineage),
     )
 
 
@@ -163,6 +165,14 @@ def _tables(node: Node, config: EmbeddingConfig) -> list[dict[str, Any]]:
         }
         for table in config.tables
     ]
+
+
+def _warm_start(lineage: Mapping[int, Node]) -> dict[str, Any] | None:
+    """What the CheckpointLoader nearest to the model kept of the earlier checkpoint."""
+    for node in lineage.values():
+        if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
+            return {"step": node.facts["step"], **_json(os.path.join(node.uri, REMAP_REPORT))}
+    return None
 
 
 def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:

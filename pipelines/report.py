@@ -46,6 +46,8 @@ class Report:
         came out of an earlier one (None without).
       drift: per feature the shares of rows and tokens that an earlier vocabulary does not have; empty without one.
       data: rows read, kept and set aside, in words.
+      warm_start: what the tables started from: `remap.json` of the CheckpointLoader and the `step` of the earlier
+        checkpoint; None where they started anew.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Report:
     vocabularies: Sequence[Mapping[str, Any]]
     drift: Sequence[Mapping[str, Any]] = ()
     data: Mapping[str, Any]
+    warm_start: Mapping[str, Any] | None = None
 
 
 def save_report(report: Report, folder: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -129,13 +129,6 @@ class BundleWriter:
         self._pending[key] = (_spec(shape, start, len(rows)), rows)
         self._bytes += rows.nbytes
 
-    def add_whole(self, tensors: Mapping[str, tf.Tensor]) -> None:
-        """Add small tensors of any type, whole."""
-        self._flush()
-        part = self._new_part()
-        names, values = list(tensors), list(tensors.values())
-        tf.raw_ops.SaveV2(prefix=part, tensor_names=names, shape_and_slices=[""] * len(names), tensors=values)
-
     def close(self) -> None:
         """Write what is left and make one checkpoint of the parts."""
         self._flush()
@@ -146,12 +139,9 @@ class BundleWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        part = self._new_part()
+        part = os.path.join(f"{self._prefix}.parts", f"part-{len(self._parts):05d}")
         specs: list[str] = [spec for spec, _ in self._pending.values()]
         tensors: list[Any] = [tf.constant(rows) for _, rows in self._pending.values()]
         tf.raw_ops.SaveV2(prefix=part, tensor_names=list(self._pending), shape_and_slices=specs, tensors=tensors)
+        self._parts.append(part)
         self._pending, self._bytes = {}, 0
-
-    def _new_part(self) -> str:
-        self._parts.append(os.path.join(f"{self._prefix}.parts", f"part-{len(self._parts):05d}"))
-        return self._parts[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import json
 import os
@@ -109,6 +110,8 @@ def remap(
         if table.name in earlier and (policy.changed_dim != "reset" or earlier[table.name].dim == table.dim)
     }
     report = _report(sources, earlier, config)
+    sources = {name: dataclasses.replace(each, earlier=None) for name, each in sources.items()}
+    kept.clear()  # the earlier tokens are not needed any more, and may take as much memory as all the rest
     reader = BundleReader(os.path.join(source, BUNDLE))
 
     def rows_of(key: str) -> Iterable[tuple[int, Rows]]:
@@ -190,12 +193,13 @@ def gathered(
       slice_bytes: bytes of a slice.
     """
     count = rows_per_slice((len(sources), dim), slice_bytes)
-    order = np.argsort(sources, kind="stable")
-    ordered = sources[order]
+    order = np.argsort(sources, kind="stable").astype(np.uint32 if len(sources) < 2**32 else np.int64)
     with tempfile.TemporaryDirectory(prefix="remap-") as folder:
         for first, rows in slices:
-            low, high = np.searchsorted(ordered, [first, first + len(rows)])
-            targets = np.sort(order[low:high])
+            low, high = (
+                bisect.bisect_left(order, row, key=lambda place: sources[place]) for row in (first, first + len(rows))
+            )
+            targets = np.sort(order[low:high]).astype(np.int64)
             cuts = np.flatnonzero(np.diff(targets // count)) + 1
             for part in np.split(targets, cuts):
                 if len(part):

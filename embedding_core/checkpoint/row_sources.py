@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import tensorflow as tf
 
 from embedding_core.config import TableConfig
@@ -20,6 +21,7 @@ __all__ = ["NewRows", "RowSources", "row_sources", "sources_report"]
 
 NewRows = Literal["initializer", "oov"]
 _SHOWN = 10
+_TOKENS_AT_ONCE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,14 +84,25 @@ def row_sources(
         rows = np.arange(table.vocabulary_size, dtype=np.int64)
         return RowSources(table=table, rows=rows, vocabulary=None, earlier=None, kept=np.zeros(0, np.bool_))
     new, old = vocabularies[table.vocabulary], earlier_vocabularies[earlier.vocabulary]
-    tokens = new.mapping_to(old)
+    rows = np.full(len(new) + table.oov_rows, -1, np.int64)
+    tokens, unknown = rows[: len(new)], rows[len(new) :]
+    _find(new.tokens, old.tokens, tokens)
     kept = tokens >= 0
     if new_rows == "oov" and earlier.oov_rows:
         tokens[~kept] = len(old) + _buckets(new.tokens.filter(pa.array(~kept)), earlier.oov_rows)
-    unknown = np.full(table.oov_rows, -1, np.int64)
     if earlier.oov_rows:
-        unknown = len(old) + np.arange(table.oov_rows, dtype=np.int64) % earlier.oov_rows
-    return RowSources(table=table, rows=np.concatenate([tokens, unknown]), vocabulary=new, earlier=old, kept=kept)
+        unknown[:] = len(old) + np.arange(table.oov_rows, dtype=np.int64) % earlier.oov_rows
+    return RowSources(table=table, rows=rows, vocabulary=new, earlier=old, kept=kept)
+
+
+def _find(tokens: pa.Array, others: pa.Array, rows: npt.NDArray[np.int64]) -> None:
+    """Put into `rows` where each token is among the others; a part at a time, as each takes a hash table."""
+    for start in range(0, len(others), _TOKENS_AT_ONCE):
+        found = pc.index_in(tokens, value_set=others.slice(start, _TOKENS_AT_ONCE))
+        here = np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False))
+        rows[here] = found.drop_null().to_numpy(zero_copy_only=False)
+        rows[here] += start
+    pa.default_memory_pool().release_unused()
 
 
 def _buckets(tokens: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
@@ -113,7 +126,9 @@ def sources_report(sources: RowSources) -> dict[str, Any]:
     if new is None or old is None:
         return report
     private = new.private or old.private
-    dropped = old.mapping_to(new) < 0
+    tokens = sources.rows[: len(new)]
+    dropped = np.ones(len(old), np.bool_)
+    dropped[tokens[sources.kept]] = False
     return {
         **report,
         "kept": int(sources.kept.sum()),
@@ -122,45 +137,57 @@ def sources_report(sources: RowSources) -> dict[str, Any]:
         "kept_traffic": int(new.counts[sources.kept].sum()) / max(1, new.total_count),
         "largest_new": _largest(new, ~sources.kept, private),
         "largest_dropped": _largest(old, dropped, private),
-        **_movements(old, new, dropped, private),
+        **_movements(sources, old, new, dropped, private),
     }
 
 
+def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: bool) -> list[dict[str, Any]]:
+    return [
+        {"token": _shown(vocabulary, row, private), "count": int(vocabulary.counts[row])}
+        for row, _ in _top(len(vocabulary), lambda part: np.where(chosen[part], vocabulary.counts[part], 0))
+    ]
+
+
 def _movements(
-    old: Vocabulary, new: Vocabulary, dropped: npt.NDArray[np.bool_], private: bool
+    sources: RowSources, old: Vocabulary, new: Vocabulary, dropped: npt.NDArray[np.bool_], private: bool
 ) -> dict[str, list[dict[str, Any]]]:
     """The tokens whose share of the traffic changed most, those that are new or dropped among them."""
-    mapping = new.mapping_to(old)
-    shares = old.counts / max(1, old.total_count)
-    before = np.concatenate([np.where(mapping < 0, 0.0, shares[mapping] if len(old) else 0.0), shares[dropped]])
-    now = np.concatenate([new.counts / max(1, new.total_count), np.zeros(int(dropped.sum()))])
-    gone = np.flatnonzero(dropped)
 
-    def told(place: int) -> dict[str, Any]:
-        token = new.tokens[place] if place < len(new) else old.tokens[int(gone[place - len(new)])]
-        return {
-            "token": _shown(token.as_py(), private),
-            "before": float(before[place]),
-            "now": float(now[place]),
-        }
+    def before(part: slice) -> npt.NDArray[np.float64]:
+        rows = np.where(sources.kept[part], sources.rows[: len(new)][part], 0)
+        shares: npt.NDArray[np.float64] = (
+            old.counts[rows] / max(1, old.total_count) if len(old) else np.zeros(len(rows))
+        )
+        return np.where(sources.kept[part], shares, 0.0)
 
-    order = np.argsort(before - now, kind="stable")
-    gains = [told(int(place)) for place in order[:_SHOWN] if now[place] > before[place]]
-    losses = [told(int(place)) for place in order[::-1][:_SHOWN] if now[place] < before[place]]
-    return {"largest_gains": gains, "largest_losses": losses}
+    def change(part: slice) -> npt.NDArray[np.float64]:
+        return new.counts[part] / max(1, new.total_count) - before(part)
+
+    def told(row: int) -> dict[str, Any]:
+        was = float(before(slice(row, row + 1))[0])
+        return {"token": _shown(new, row, private), "before": was, "now": int(new.counts[row]) / new.total_count}
+
+    lost = [(by, told(row)) for row, by in _top(len(new), lambda part: -change(part))]
+    for row, by in _top(len(old), lambda part: np.where(dropped[part], old.counts[part] / max(1, old.total_count), 0)):
+        lost.append((by, {"token": _shown(old, row, private), "before": by, "now": 0.0}))
+    lost.sort(key=lambda pair: -pair[0])
+    return {
+        "largest_gains": [told(row) for row, _ in _top(len(new), change)],
+        "largest_losses": [entry for _, entry in lost[:_SHOWN]],
+    }
 
 
-def _shown(token: bytes, private: bool) -> str:
+def _top(rows: int, value: Callable[[slice], npt.NDArray[Any]]) -> list[tuple[int, float]]:
+    """The rows of the largest values above 0, and these, a part of the rows at a time."""
+    best: list[tuple[float, int]] = []
+    for start in range(0, rows, _TOKENS_AT_ONCE):
+        values = value(slice(start, min(start + _TOKENS_AT_ONCE, rows)))
+        order = np.argsort(-values, kind="stable")[:_SHOWN]
+        best += [(-float(values[row]), start + int(row)) for row in order if values[row] > 0]
+        best = sorted(best)[:_SHOWN]
+    return [(row, -negated) for negated, row in best]
+
+
+def _shown(vocabulary: Vocabulary, row: int, private: bool) -> str:
+    token: bytes = vocabulary.tokens[row].as_py()
     return hashlib.sha256(token).hexdigest()[:12] if private else token.decode(errors="backslashreplace")
-
-
-def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: bool) -> list[dict[str, Any]]:
-    rows = np.flatnonzero(chosen)[:_SHOWN]  # vocabularies are in the order of their counts
-    tokens = [vocabulary.tokens[int(row)].as_py() for row in rows]
-    return [
-        {
-            "token": _shown(token, private),
-            "count": int(vocabulary.counts[row]),
-        }
-        for token, row in zip(tokens, rows, strict=True)
-    ]

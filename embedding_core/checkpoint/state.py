@@ -1,7 +1,6 @@
-"""The state of a training run as one `tf.train.Checkpoint`, its tables written and read in slices.
+"""The state of a training run as one `tf.train.Checkpoint`, of which the tables are restored in slices.
 
-TensorFlow's own save copies every table, and its restore holds every table twice. Here the tables go a slice
-after the other; what is written is a checkpoint as TensorFlow's own, which plain TensorFlow restores.
+TensorFlow saves a table without a copy of it, but its restore holds every table twice.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, BundleWriter, rows_per_slice
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, rows_per_slice
 from embedding_core.checkpoint.keys import training_key
 from embedding_core.engines import tables as engine_tables
 from embedding_core.errors import CheckpointError
@@ -66,30 +65,18 @@ class TrainingState:
         self._slice_bytes = slice_bytes
 
     def write(self, prefix: str) -> None:
-        """Write a checkpoint at `prefix`."""
-        variables = self._tables.variables
-        stand_ins = engine_tables.unmirrored(
-            lambda: {key: tf.Variable(tf.zeros([1, 1]), trainable=False) for key in variables}
-        )
-        whole = tf.train.Checkpoint(embedding=self._holder(stand_ins), **self._rest)
-        reader = BundleReader(whole.save(f"{prefix}.template/ckpt"))  # for all that is no table, and how it is named
-        writer = BundleWriter(prefix, self._slice_bytes)
-        tables = {training_key(key): variable for key, variable in variables.items()}
-        writer.add_whole({key: reader.tensor(key) for key in reader.entries if key not in tables})
-        tf.io.gfile.rmtree(f"{prefix}.template")
-        for key, variable in tables.items():
-            for start, rows in _slices(variable, self._slice_bytes):
-                writer.add(key, tuple(variable.shape), start, rows)
-        writer.close()
+        """Write a checkpoint at `prefix`, which plain TensorFlow restores too."""
+        whole = tf.train.Checkpoint(embedding=self._tables.holder, **self._rest)
+        whole.save_counter.assign_add(1)  # which makes it: TensorFlow's `restore` expects it, its `write` leaves it out
+        whole.write(prefix)
 
-    def _holder(self, stand_ins: Mapping[str, tf.Variable]) -> Any:
-        """What TensorFlow saves and restores under `embedding`: all that is not written and read in slices here."""
+    def _unsliced(self) -> Any:
+        """What TensorFlow restores under `embedding`: all that is not read in slices here."""
         if not self._tables.variables:
             return self._tables.holder
-        iterations = getattr(self._tables.holder, _ITERATIONS, None)
         holder = engine_tables.Tables()
-        for key, variable in {**stand_ins, **({} if iterations is None else {_ITERATIONS: iterations})}.items():
-            setattr(holder, key, variable)
+        if hasattr(self._tables.holder, _ITERATIONS):
+            setattr(holder, _ITERATIONS, getattr(self._tables.holder, _ITERATIONS))
         return holder
 
     def restore(self, prefix: str) -> None:
@@ -101,7 +88,7 @@ class TrainingState:
         reader, variables = BundleReader(prefix), self._tables.variables
         _check(reader, variables)
         try:
-            status = tf.train.Checkpoint(embedding=self._holder({}), **self._rest).restore(prefix)
+            status = tf.train.Checkpoint(embedding=self._unsliced(), **self._rest).restore(prefix)
             status.expect_partial().assert_existing_objects_matched()
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
             raise CheckpointError(f"{prefix!r} cannot be restored: {error}") from error

@@ -33,8 +33,7 @@ ITEMS = Vocabulary(
     total_count=ROWS - 1,
     distinct=ROWS - 1,
 )
-TRAINING_FILES = ("ckpt-{}.data-00000-of-00002", "ckpt-{}.data-00001-of-00002", "ckpt-{}.index")
-TRAINING_FILES += ("checkpoint", "manifest.json", "history.json")
+TRAINING_FILES = ("ckpt-{}.data-00000-of-00001", "ckpt-{}.index", "checkpoint", "manifest.json", "history.json")
 EMBEDDING_FILES = ("tables.data-00000-of-00001", "tables.index", "manifest.json", "vocabularies/item.txt")
 EMBEDDING_FILES += ("vocabularies/item.counts.npy", "vocabularies/item.json")
 
