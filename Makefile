@@ -7,7 +7,7 @@ LOCKED := requirements.lock
 # The machine's uv where there is one, else one of our own, in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail months golden kfp-local shared-metadata image-check bench clean
+.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail months golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,9 @@ months: venv ## warm start against cold start on Online Retail, month by month; 
 
 image-check: venv ## build the image's environment and run every task of the demo from it
 	$(BIN)/pytest -m slow tests/test_image.py
+
+faults: venv ## the fault campaigns in full: kills, full disks, damaged files, resharding, memory of a 2 GiB table
+	$(BIN)/pytest tests/faults --timeout=3600 -s
 
 bench: venv ## side-by-side measurements against peers
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks
