@@ -119,10 +119,13 @@ def compile_(
     config: Config,
     target: Annotated[Target, typer.Option(help="Vertex AI Pipelines, or open-source Kubeflow Pipelines v2.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The YAML file to write.")],
+    flown: Annotated[
+        bool, typer.Option("--preflight/--no-preflight", help="Where a TPU trains, check it first.")
+    ] = True,
     overrides: Override = None,
     debug: Debug = False,
 ) -> None:
-    """Compile the pipeline that CONFIG describes for a cluster; the section `kubeflow` says for which."""
+    """Compile the pipeline that CONFIG describes for a cluster. Exit code 4: see `preflight`; nothing is written."""
     from pipelines.config import load_config
 
     checked = load_config(config, overrides or ())
@@ -131,7 +134,15 @@ def compile_(
     load_tensorflow()
     from pipelines.compile_kubeflow import compile_pipeline, save_documents
 
-    save_documents(compile_pipeline(checked, target.value), out)
+    documents = compile_pipeline(checked, target.value)
+    if flown and checked.training.strategy == "tpu":
+        from pipelines import preflight as check_first
+
+        report = check_first.check(checked)
+        if not report.green:
+            check_first.print_report(report)
+            raise typer.Exit(FOUND)
+    save_documents(documents, out)
     typer.echo(f"wrote {out}")
 
 

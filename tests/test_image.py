@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ def environment(tmp_path_factory):
         target.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-r", ROOT / source, target], check=True)
     command = step.replace("/src", f"{place}/src").replace("/opt/tfx-embeddings", f"{place}/environment")
-    path = f"{ROOT}/.venv/bin:{ROOT}/.uv/bin:{os.environ['PATH']}"
+    path = f"{Path(sys.executable).parent}:{ROOT}/.uv/bin:{os.environ['PATH']}"
     subprocess.run(shlex.split(command), check=True, cwd=place, env={**os.environ, "PATH": path})
     return place / "environment"
 

@@ -111,6 +111,21 @@ def test_unexpected_error_keeps_its_traceback(file, monkeypatch, capsys):
     assert "KeyError" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("green", "options", "code"), [(True, [], 0), (False, [], 4), (False, ["--no-preflight"], 0)])
+def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path, monkeypatch, green, options, code):
+    written, shown = [], []
+    documents = {
+        "compile_pipeline": lambda config, target: [target],
+        "save_documents": lambda *given: written.append(given),
+    }
+    _command(monkeypatch, "compile_kubeflow", **documents)
+    _command(monkeypatch, "preflight", check=lambda config: SimpleNamespace(green=green), print_report=shown.append)
+    tpu = ["--set", "training.strategy=tpu", "--set", "training.topology=v5e-4"]
+    assert _code("compile", file, "--target", "vertex", "--out", tmp_path / "p.yaml", *tpu, *options) == code
+    assert written == ([(["vertex"], tmp_path / "p.yaml")] if code == 0 else [])
+    assert len(shown) == (code == 4)
+
+
 def test_lineage_gets_its_own_arguments(monkeypatch, file):
     given = []
     _command(monkeypatch, "lineage_command", main=given.append)
