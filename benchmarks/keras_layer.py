@@ -2,8 +2,9 @@
 
     python -m benchmarks.keras_layer [--rows 5280000] [--rounds 9] [--cases adagrad-16-onehot ...]
 
-Every variant of a case is built in one process on one core, and the variants take turns, one block of steps each
-(interleaved), so that what else the machine does meets all of them. CPU time of the process; a figure is the
+Every variant of a case is built in one process on one core, and the variants take turns in changing order, one
+block of steps each, so that what else the machine does meets all of them; a second process makes and runs them in
+the opposite order, since where memory lies counts too. CPU time of the process; a figure is the
 median over the rounds, with the smallest and largest, a ratio the median of the rounds' ratios. The loss is the
 mean of the activations, so that nothing but the embedding is measured. Also prints the step as a multiple of
 the time to gather, at this machine's rate, the bytes that it must move, and the memory of the process.
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 
-TABLES, BATCH, STEPS, DISTINCT = 26, 4096, 4, 4
+TABLES, BATCH, DISTINCT = 26, 4096, 4
 CASES = [
     f"{optimizer}-{dim}-{kind}"
     for kind, dims in (("onehot", (16, 64)), ("ragged", (16,)))
@@ -104,30 +105,32 @@ def step_of(variant, name, rows, dim):
 
 
 def variants_of(case):
-    """Which variants a case compares; Keras' Adam sweeps every row, so it is run for fewer steps."""
+    """Which variants a case compares; the bound that Adam is held to is their Adagrad."""
     name = case.split("-")[0]
-    return ["tfrs", "engine"] if name == "adam" else ["tfrs", "keras", "engine"]
+    return ["tfrs", "engine", "tfrs adagrad"] if name == "adam" else ["tfrs", "keras", "engine"]
 
 
-def measured(case, total, rounds):
+def measured(case, total, rounds, backwards):
     """Milliseconds of CPU per step, per round, of each variant."""
     name, dim, kind = case.split("-")
     rows = sizes(total)
     found = list(batches(kind, rows))
-    steps = {variant: step_of(variant, name, rows, int(dim)) for variant in variants_of(case)}
-    if name == "adam":  # the bound that Adam is held to is their Adagrad
-        steps["tfrs adagrad"] = step_of("tfrs", "adagrad", rows, int(dim))
+    steps = {
+        variant: step_of(variant.split()[0], variant.partition(" ")[2] or name, rows, int(dim))
+        for variant in variants_of(case)[:: -1 if backwards else 1]
+    }
     for step in steps.values():
         for ids in found[:2]:
             step(ids)
     times = {variant: [] for variant in steps}
     gc.disable()
-    for _ in range(rounds):
-        for variant, step in steps.items():
-            count = 1 if (name, variant) == ("adam", "tfrs") else STEPS
+    for turn in range(rounds):
+        order = list(steps.items())
+        for variant, step in order[turn % len(order) :] + order[: turn % len(order)]:
+            count = 1 if (name, variant) == ("adam", "tfrs") else DISTINCT  # theirs sweeps every row
             start = time.process_time()
-            for turn in range(count):
-                step(found[turn % DISTINCT])
+            for ids in found[:count]:
+                step(ids)
             times[variant].append(1e3 * (time.process_time() - start) / count)
     return times
 
@@ -162,10 +165,10 @@ def gather_rate(total, dim):
     return statistics.median(rates)
 
 
-def measure(case, total, rounds):
+def measure(case, total, rounds, backwards):
     """Measure one case in this process; prints lines for `main`."""
     name, dim, kind = case.split("-")
-    times = measured(case, total, rounds)
+    times = measured(case, total, rounds, backwards)
     for variant, found in times.items():
         print("result", variant.replace(" ", "_"), *(f"{time:.2f}" for time in found))
     print(f"bytes {must_move(name, int(dim), kind, total):.0f} {gather_rate(total, int(dim)):.0f}")
@@ -197,7 +200,10 @@ def child(*arguments):
 def report(case, output):
     """One line per variant of a case, with ratios to TensorFlow Recommenders' in the same rounds."""
     lines = (line.split() for line in output.splitlines())
-    found = {name.replace("_", " "): list(map(float, times)) for kind, name, *times in lines if kind == "result"}
+    found = {variant: [] for variant in variants_of(case)}
+    for kind, name, *times in lines:
+        if kind == "result":
+            found[name.replace("_", " ")] += map(float, times)
     moved, rate = map(float, re.search(r"bytes (\S+) (\S+)", output).groups())
     adagrad = found.get("tfrs adagrad") or (found["tfrs"] if case.startswith("adagrad") else None)
     for variant, times in found.items():
@@ -218,11 +224,12 @@ def main():
     parser.add_argument("--rows", type=int, default=5_280_000)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--cases", nargs="+", default=CASES)
+    parser.add_argument("--backwards", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--memory", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        measure(options.measure, options.rows, options.rounds)
+        measure(options.measure, options.rows, options.rounds, options.backwards)
         return
     if options.memory:
         memory(options.rows, options.memory)
@@ -230,7 +237,8 @@ def main():
     print("| case | variant | CPU ms per step (least-most) | of TFRS | of TFRS Adagrad | of the bytes |")
     print("|---|---|---|---|---|---|", flush=True)
     for case in options.cases:
-        report(case, child("--measure", case, "--rows", str(options.rows), "--rounds", str(options.rounds)))
+        arguments = ["--measure", case, "--rows", str(options.rows), "--rounds", str(options.rounds)]
+        report(case, child(*arguments) + child(*arguments, "--backwards"))
     output = child("--memory", "64", "--rows", str(options.rows))
     print("engine mode, Adam, dim 64: peak memory of tables and slots x", re.search(r"memory (\S+)", output)[1])
 
