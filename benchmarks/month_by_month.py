@@ -11,9 +11,9 @@ and of an item known from the months so far, one drawn item of those; AUC over a
   and slots of the month before, remapped by token;
 * all: all months so far, from initial rows: what a warm start is to come near to, at a multiple of the steps.
 
-A history is of the latest 20 items, for the sake of the time. What is not known yet is not used: vocabularies, histories and drawn items are of the months so far. Figures are kept
-in `results.json` of the working folder, and a run that was cut off goes on from there. `--into FILE` puts the table
-between the marks of FILE.
+A history is of the latest 20 items, for the sake of the time. What is not known yet is not used: vocabularies,
+histories and drawn items are of the months so far. Figures are kept in `results.json` of the working folder, and a run
+that was cut off goes on from there. `--into FILE` puts the table between the marks of FILE.
 """
 
 from __future__ import annotations
