@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 
-__all__ = ["edge_cases", "read_rows"]
+__all__ = ["EdgeCase", "edge_cases", "read_rows"]
 
 Values: TypeAlias = "list[bytes] | list[int] | list[float]"
 
 _UNKNOWN = b"no such token 5b1f"
-_ODD = (b"\xc5\xbelu\xc5\xa5 \xe6\x97\xa5\xe6\x9c\xac", b"\xff\xfe", b" padded ", b"line\nfeed", b"x" * 66000)
+
+# What each case tries. They are the rules by which lookups of training and serving are known to differ elsewhere.
+MISSING = "a row without ids gives zeros, and the batch keeps it"
+UNKNOWN = "an unknown token goes to the out-of-vocabulary rows"
+INVALID = "an id outside the table follows `invalid_id`"
+DUPLICATE = "equal ids count as often as they stand there"
+OVERLONG = "a sequence is cut and padded with zeros, a long list is combined whole"
+TEXT = "a token is its bytes, whatever they are"
+NUMBER = "a number becomes its shortest decimal text"
+BOUNDARY = "the first and the last row are rows like any other"
+
+
+class EdgeCase(NamedTuple):
+    """A serialized tf.Example, the feature whose column was changed, and the rule that this tries."""
+
+    row: bytes
+    feature: str
+    rule: str
 
 
 def read_rows(files: Sequence[str], limit: int) -> list[bytes]:
@@ -28,11 +45,12 @@ def read_rows(files: Sequence[str], limit: int) -> list[bytes]:
     return found
 
 
-def edge_cases(rows: Sequence[bytes], config: EmbeddingConfig, spare: Collection[str] = ()) -> list[bytes]:
-    """Variants of rows, each with other tokens in the column of one categorical feature.
+def edge_cases(rows: Sequence[bytes], config: EmbeddingConfig, spare: Collection[str] = ()) -> list[EdgeCase]:
+    """Variants of rows, each with other values in the column of one categorical feature.
 
-    Per feature: a missing value, an empty one, an unknown token, the same token twice, text that is not
-    ASCII or not UTF-8, a token with a line feed, an over-long token, and over-long lists.
+    Per feature, as its kind allows: a missing value, an empty one, an unknown token, the same token twice, text
+    that is not ASCII or not UTF-8, a token with a line feed, an over-long token, over-long lists; for raw ids the
+    first and the last row, and ids outside the table where the feature's `invalid_id` lets training go on.
 
     Args:
       rows: serialized tf.Examples; each variant starts from one of them.
@@ -40,20 +58,17 @@ def edge_cases(rows: Sequence[bytes], config: EmbeddingConfig, spare: Collection
       spare: columns to leave as they are, because something else than tokens is made of them too.
 
     Returns:
-      Serialized tf.Examples; none where there are no rows.
+      The cases; none where there are no rows.
     """
-    made: list[bytes] = []
+    made: list[EdgeCase] = []
     for feature in config.features if rows else ():
         column = feature.column
-        if (
-            column is None
-            or column.after_transform
-            or column.name in spare
-            or not config.table_of(feature.name).vocabulary
-        ):
+        if column is None or column.after_transform or column.name in spare:
             continue
-        for values in _variants(feature, column):
-            made.append(_with(rows[len(made) % len(rows)], column.name, values))
+        table = config.table_of(feature.name)
+        found = _of_tokens(feature, column) if table.vocabulary else _of_ids(feature, column, table.vocabulary_size)
+        for rule, values in found:
+            made.append(EdgeCase(_with(rows[len(made) % len(rows)], column.name, values), feature.name, rule))
     return made
 
 
@@ -69,23 +84,41 @@ def _with(row: bytes, column: str, values: Values) -> bytes:
     return result
 
 
-def _variants(feature: FeatureConfig, column: ColumnConfig) -> Iterator[Values]:
-    yield []
+def _of_ids(feature: FeatureConfig, column: ColumnConfig, rows: int) -> Iterator[tuple[str, Values]]:
+    """Raw ids; those outside the table only where they do not stop training."""
+    yield MISSING, []
+    yield from ((BOUNDARY, [number]) for number in (0, rows - 1))
+    if feature.invalid_id != "error":
+        yield from ((INVALID, [number]) for number in (-1, rows, 2**31, 2**40))
+    if column.multivalent:
+        yield DUPLICATE, _list(rows - 1, 2)
+        yield OVERLONG, _list(0, feature.max_sequence_length + 300)
+
+
+def _of_tokens(feature: FeatureConfig, column: ColumnConfig) -> Iterator[tuple[str, Values]]:
+    yield MISSING, []
     if column.dtype == "float32":
-        yield from ([1e30], [-0.0], [float("nan")])
+        yield from ((NUMBER, [number]) for number in (1e30, -0.0))
+        yield MISSING, [float("nan")]
         return
     unknown: bytes | int = _UNKNOWN if column.dtype == "string" else 2**62
-    yield _list(unknown)
-    if column.dtype == "string":
-        yield from ([text] for text in (b"", *_ODD))
-    else:
-        yield from ([-1], [0])
+    yield UNKNOWN, _list(unknown)
+    yield from _texts() if column.dtype == "string" else ((NUMBER, [number]) for number in (-1, 0))
+    long = feature.max_sequence_length + 300
     if column.multivalent:
-        yield from (_list(unknown, 2), _list(unknown, feature.max_sequence_length + 300))
+        yield DUPLICATE, _list(unknown, 2)
+        yield OVERLONG, _list(unknown, long)
     if column.separator is not None:
         separator = column.separator.encode()
-        yield from ([separator.join([_UNKNOWN] * count)] for count in (2, feature.max_sequence_length + 300))
-        yield [separator * 3]
+        yield DUPLICATE, [separator.join([_UNKNOWN] * 2)]
+        yield OVERLONG, [separator.join([_UNKNOWN] * long)]
+        yield MISSING, [separator * 3]
+
+
+def _texts() -> Iterator[tuple[str, Values]]:
+    yield MISSING, [b""]
+    odd = (b"\xc5\xbelu\xc5\xa5 \xe6\x97\xa5\xe6\x9c\xac", b"\xff\xfe", b" padded ", b"line\nfeed", b"x" * 66000)
+    yield from ((TEXT, [text]) for text in odd)
 
 
 def _list(value: Any, count: int = 1) -> Values:

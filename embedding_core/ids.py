@@ -14,7 +14,7 @@ import tensorflow as tf
 from embedding_core.config import TableConfig
 from embedding_core.errors import VocabularyError
 
-__all__ = ["TokenTable"]
+__all__ = ["TokenTable", "kept"]
 
 
 def _count_lines(path: str) -> int:
@@ -25,6 +25,16 @@ def _count_lines(path: str) -> int:
             lines += chunk.count(b"\n")
             last = chunk[-1:]
     return lines + (last != b"\n")
+
+
+def kept(rows: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:
+    """The ragged `[B, None]` with only the flat values where the bool `[N]` `keep` is true.
+
+    As tf.ragged.boolean_mask, in a tenth of its operations.
+    """
+    before = tf.concat([[0], tf.cumsum(tf.cast(keep, rows.row_splits.dtype))], 0)
+    splits = tf.gather(before, rows.row_splits)
+    return tf.RaggedTensor.from_row_splits(tf.boolean_mask(rows.values, keep), splits, validate=False)
 
 
 class TokenTable(tf.Module):
@@ -68,7 +78,8 @@ class TokenTable(tf.Module):
             tf.lookup.TextFileIndex.LINE_NUMBER,
             vocab_size=self.tokens,
         )
-        return tf.lookup.StaticHashTable(initializer, default_value=-1)
+        # The only row for unknown tokens needs no hash of them.
+        return tf.lookup.StaticHashTable(initializer, default_value=self.tokens if self.oov_rows == 1 else -1)
 
     @classmethod
     def of(cls, table: TableConfig, vocabulary_file: str | os.PathLike[str]) -> TokenTable:
@@ -85,15 +96,15 @@ class TokenTable(tf.Module):
           int64 `[B, None]`, rows in the same order; shorter where unknown tokens were dropped.
         """
         ids = tokens.with_flat_values(self.ids_of(tokens.flat_values))
-        return ids if self.oov_rows else tf.ragged.boolean_mask(ids, ids >= 0)
+        return ids if self.oov_rows else kept(ids, ids.flat_values >= 0)
 
     def ids_of(self, tokens: tf.Tensor) -> tf.Tensor:
         """Ids of a flat string tensor, of the same shape; -1 for an unknown token that has no row."""
         if self._table is None:
-            known = tf.fill(tf.shape(tokens), tf.constant(-1, tf.int64))
+            known = tf.fill(tf.shape(tokens), tf.constant(0 if self.oov_rows == 1 else -1, tf.int64))
         else:
             known = self._table.lookup(tokens)
-        if self.oov_rows == 0:
+        if self.oov_rows <= 1:
             return known
         hashed = self.tokens + tf.strings.to_hash_bucket_fast(tokens, self.oov_rows)
         return tf.where(known < 0, hashed, known)

@@ -107,14 +107,17 @@ def combine(table: Any, form: NormalForm, combiner: Combiner, quantization: Quan
     return tf.reshape(rows, _with_dim(form.leading, rows))
 
 
-def combine_in_order(rows: tf.Tensor, segments: tf.Tensor, count: Any, combiner: Combiner) -> tf.Tensor:
+def combine_in_order(
+    rows: tf.Tensor, segments: tf.Tensor, count: Any, combiner: Combiner, places: tf.Tensor | None = None
+) -> tf.Tensor:
     """Unweighted rows combined by one operation.
 
     Args:
-      rows: [N, dim].
+      rows: [N, dim]; with `places`, a table of any number of rows.
       segments: the output row of each, never falling, [N].
       count: number of output rows.
       combiner: how they become one vector.
+      places: which rows of the table to combine, [N]; saves the gathering, but has a dense gradient.
 
     Returns:
       [count, dim]; zeros where there is no row.
@@ -124,7 +127,8 @@ def combine_in_order(rows: tf.Tensor, segments: tf.Tensor, count: Any, combiner:
         "mean": tf.raw_ops.SparseSegmentMeanWithNumSegments,
         "sqrtn": tf.raw_ops.SparseSegmentSqrtNWithNumSegments,
     }[combiner]
-    places = tf.range(tf.shape(rows)[0])
+    if places is None:
+        places = tf.range(tf.shape(rows)[0])
     return operation(data=rows, indices=places, segment_ids=segments, num_segments=count)
 
 

@@ -50,10 +50,17 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParityReport:
-    """The verdict over all outputs compared: `passed` only where each is within the tolerance."""
+    """The verdict over all outputs compared: `passed` only where each is within the tolerance.
+
+    Attributes:
+      tolerance: the largest difference allowed, absolute below 1 and relative above.
+      differences: one per output.
+      broken: the largest difference by rule that an over-tolerance row tries, as ``<feature>: <rule>``.
+    """
 
     tolerance: float
     differences: tuple[Difference, ...]
+    broken: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -80,13 +87,25 @@ class ParityReport:
         worst = max((item for item in self.differences if not item.within), key=lambda item: item.max_abs)
         return (
             f"{worst.name} differs by {worst.max_abs:.3g} from training on {worst.rows} rows "
-            f"({worst.non_finite} entries not finite); the tolerance is {self.tolerance:g}."
+            f"({worst.non_finite} entries not finite); the tolerance is {self.tolerance:g}{self._broken_rules}."
         )
+
+    @property
+    def _broken_rules(self) -> str:
+        if not self.broken:
+            return ""
+        first = max(self.broken, key=lambda rule: self.broken[rule])
+        more = f", and {len(self.broken) - 1} more" if len(self.broken) > 1 else ""
+        return f"; broken is, for {first}{more}"
 
     def merged(self, *others: ParityReport) -> ParityReport:
         """One report over the outputs of this and the others."""
         found = [item for report in (self, *others) for item in report.differences]
-        return dataclasses.replace(self, differences=tuple(found))
+        broken: dict[str, float] = {}
+        for report in (self, *others):
+            for rule, gap in report.broken.items():
+                broken[rule] = max(gap, broken.get(rule, 0.0))
+        return dataclasses.replace(self, differences=tuple(found), broken=broken)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -96,6 +115,7 @@ class ParityReport:
             "rows": self.rows,
             "max_abs": _json_number(self.max_abs),
             "tolerance": self.tolerance,
+            "broken": {rule: _json_number(gap) for rule, gap in self.broken.items()},
             "differences": {
                 item.name: {
                     "rows": item.rows,
@@ -113,7 +133,9 @@ def _json_number(value: float) -> float | str:
     return value if np.isfinite(value) else str(value)
 
 
-def compare(expected: Arrays, actual: Arrays, *, tolerance: float, signature: str) -> ParityReport:
+def compare(
+    expected: Arrays, actual: Arrays, *, tolerance: float, signature: str, rules: Sequence[str] | None = None
+) -> ParityReport:
     """Compare the outputs of two sides, name by name.
 
     Args:
@@ -121,24 +143,38 @@ def compare(expected: Arrays, actual: Arrays, *, tolerance: float, signature: st
       actual: arrays of the exported signature, by the same names; others are left out.
       tolerance: the largest difference allowed, absolute below 1 and relative above.
       signature: prefix of the names in the report.
+      rules: what each row tries, for the report's `broken`.
     """
-    found = [_difference(f"{signature}/{name}", expected[name], actual.get(name), tolerance) for name in expected]
-    return ParityReport(tolerance=tolerance, differences=tuple(found))
+    found, broken = [], dict[str, float]()
+    for name, left in expected.items():
+        gap, non_finite = _gaps(left, actual.get(name))
+        allowed = tolerance * np.maximum(1.0, np.abs(np.asarray(left, np.float64)))
+        over = (gap > allowed) | non_finite
+        found.append(_difference(f"{signature}/{name}", gap, non_finite, over))
+        for row in map(int, np.unique(np.nonzero(over)[0])):
+            rule = rules[row] if rules is not None else ""
+            broken[rule] = max(float(gap[row].max(initial=0.0)), broken.get(rule, 0.0))
+    return ParityReport(tolerance=tolerance, differences=tuple(found), broken={} if rules is None else broken)
 
 
-def _difference(name: str, expected: npt.ArrayLike, actual: npt.ArrayLike | None, tolerance: float) -> Difference:
+def _gaps(expected: npt.ArrayLike, actual: npt.ArrayLike | None) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The absolute difference of each entry, and whether it is not finite on either side."""
     left = np.asarray(expected, np.float64)
     right = np.asarray(np.nan if actual is None else actual, np.float64)
-    rows = len(left)
     if left.shape != right.shape:
-        return Difference(name=name, rows=rows, max_abs=float("inf"), non_finite=0, within=False)
+        return np.full(left.shape, np.inf), np.zeros(left.shape, bool)
     with np.errstate(invalid="ignore"):  # infinity less infinity, which counts as no difference
         gap = np.where((left == right) | (np.isnan(left) & np.isnan(right)), 0.0, np.abs(left - right))
-    gap = np.where(np.isnan(gap), np.inf, gap)
-    non_finite = int(np.sum(~np.isfinite(left) | ~np.isfinite(right)))
-    within = non_finite == 0 and bool(np.all(gap <= tolerance * np.maximum(1.0, np.abs(left))))
+    return np.where(np.isnan(gap), np.inf, gap), ~np.isfinite(left) | ~np.isfinite(right)
+
+
+def _difference(name: str, gap: Any, non_finite: Any, over: Any) -> Difference:
     return Difference(
-        name=name, rows=rows, max_abs=float(gap.max(initial=0.0)), non_finite=non_finite, within=within and rows > 0
+        name=name,
+        rows=len(gap),
+        max_abs=float(gap.max(initial=0.0)),
+        non_finite=int(non_finite.sum()),
+        within=len(gap) > 0 and not over.any(),
     )
 
 

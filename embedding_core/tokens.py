@@ -9,6 +9,7 @@ int64                                  decimal text: ``-7``
 float32                                the shortest decimal text that reads back as the same float: ``0.1``,
                                        ``1234567``; ``-0.0`` and denormals are ``0``
 missing, empty list, "" and NaN        no token (a zero vector later, not an unknown token)
+int64 -2**63                           no token: `MISSING_INT` stands for "missing" where there must be a number
 a token that holds LF, CR or NUL       a token, but one that no text vocabulary can hold: it is counted
                                        apart, has no row, and is looked up as an unknown token
 =====================================  ==================================================================
@@ -25,8 +26,11 @@ import tensorflow as tf
 
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
+from embedding_core.ids import kept
 
-__all__ = ["Values", "parse_spec", "rows_of", "tokens_of"]
+__all__ = ["MISSING_INT", "Values", "parse_spec", "rows_of", "text_of", "texts_of", "tokens_of"]
+
+MISSING_INT = -(2**63)
 
 Values: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"
 
@@ -86,12 +90,18 @@ def tokens_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
     Raises:
       DataError: the values have another dtype than the column (found while tracing).
     """
+    texts = texts_of(column, values)
+    return kept(texts, tf.not_equal(texts.values, ""))
+
+
+def texts_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
+    """As `tokens_of`, with "" wherever a value is no token."""
     rows = rows_of(column, values)
-    tokens = rows.with_values(_text(column, rows.values))
-    if column.separator is not None:
-        pieces = tf.strings.split(tokens.values, column.separator)
-        tokens = tokens.with_values(pieces).merge_dims(1, 2)
-    return tf.ragged.boolean_mask(tokens, tokens.with_values(tf.not_equal(tokens.values, "")))
+    texts = rows.with_values(text_of(column, rows.values))
+    if column.separator is None:
+        return texts
+    pieces = tf.strings.split(texts.values, column.separator)
+    return texts.with_values(pieces).merge_dims(1, 2)
 
 
 def rows_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
@@ -122,10 +132,10 @@ def rows_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_row_splits(tf.reshape(values, [-1]), splits, validate=False)
 
 
-def _text(column: ColumnConfig, values: tf.Tensor) -> tf.Tensor:
-    """Flat values as text, of the same shape; NaN becomes ""."""
+def text_of(column: ColumnConfig, values: tf.Tensor) -> tf.Tensor:
+    """Flat values as text, of the same shape; NaN and `MISSING_INT` become ""."""
     if column.dtype == "int64":
-        return tf.strings.as_string(values)
+        return tf.where(tf.equal(values, MISSING_INT), "", tf.strings.as_string(values))
     if column.dtype == "float32":
         return tf.where(tf.math.is_nan(values), "", _shortest_text(tf.where(values == 0.0, 0.0, values)))
     return values

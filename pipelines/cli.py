@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from embedding_core.errors import ConfigError
-from pipelines import checkpoint_command
+from pipelines import checkpoint_command, version_command
 from pipelines.expected_errors import expected_message
 from pipelines.quiet import load_tensorflow, silence
 
@@ -147,6 +147,7 @@ def compile_(
 
 
 app.add_typer(checkpoint_command.app, name="checkpoint")
+version_command.register(app)
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -21,6 +21,7 @@ from components.pusher.executor import (
     PUSH_DESTINATION_KEY,
     PUSHED_MODEL_KEY,
     REPUBLISH_KEY,
+    ROWS_DTYPE_KEY,
     SCHEMA_KEY,
     TABLE_CONFIGS_KEY,
     TOLERANCE_KEY,
@@ -43,6 +44,7 @@ class EmbeddingPusherSpec(ComponentSpec):
         PARITY_ROWS_KEY: ExecutionParameter(type=int),
         PARITY_SPLIT_KEY: ExecutionParameter(type=str),
         REPUBLISH_KEY: ExecutionParameter(type=str, optional=True),
+        ROWS_DTYPE_KEY: ExecutionParameter(type=str, optional=True),
     }
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {
         MODEL_KEY: ChannelParameter(type=standard_artifacts.Model),
@@ -93,6 +95,7 @@ class EmbeddingPusher(base_component.BaseComponent):
         parity_rows: int = 1000,
         parity_split: str = "eval",
         republish: str | None = None,
+        rows_dtype: str | None = None,
     ) -> None:
         """Construct an EmbeddingPusher.
 
@@ -112,6 +115,8 @@ class EmbeddingPusher(base_component.BaseComponent):
           parity_split: the split that they are from.
           republish: any text; another one than before makes the cache miss, so that a model whose version is no longer
             there, or no longer the newest, is pushed again.
+          rows_dtype: "float32", the default, or "float16": tables of half the size. What it costs is measured, as the
+            differences of `parity`; `tolerance` has to allow for it.
 
         Raises:
           ConfigError: a number is out of its range.
@@ -119,6 +124,8 @@ class EmbeddingPusher(base_component.BaseComponent):
         for name, value, minimum in ((TOLERANCE_KEY, tolerance, 0), (PARITY_ROWS_KEY, parity_rows, 1)):
             if not value >= minimum:
                 raise ConfigError(f"`{name}` of EmbeddingPusher is {value!r}: it must be at least {minimum}.")
+        if rows_dtype not in (None, "float32", "float16"):
+            raise ConfigError(f"`rows_dtype` of EmbeddingPusher is {rows_dtype!r}: it must be 'float32' or 'float16'.")
         spec = EmbeddingPusherSpec(
             **{
                 MODEL_KEY: model,
@@ -135,6 +142,7 @@ class EmbeddingPusher(base_component.BaseComponent):
                 PARITY_ROWS_KEY: parity_rows,
                 PARITY_SPLIT_KEY: parity_split,
                 REPUBLISH_KEY: republish,
+                ROWS_DTYPE_KEY: rows_dtype,
                 PUSHED_MODEL_KEY: types.Channel(type=standard_artifacts.PushedModel),
             }
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -17,11 +18,11 @@ from tfx.utils import io_utils
 
 from components import progress
 from components.compat import PusherExecutor
-from components.pusher.proof import Proof, prove
+from components.pusher.proof import Proof, prove, rows_below
 from components.pusher.publish import Publication, publish
 from components.pusher.trained import Sources, Trained, load_trained
+from components.pusher.warmup import write_warmup
 from components.record import record_lineage
-from embedding_core.edge_cases import read_rows
 from embedding_core.errors import CheckpointError, ParityError
 
 __all__ = ["Executor"]
@@ -40,8 +41,10 @@ KEEP_LAST_KEY = "keep_last"
 PARITY_ROWS_KEY = "parity_rows"
 PARITY_SPLIT_KEY = "parity_split"
 REPUBLISH_KEY = "republish"
+ROWS_DTYPE_KEY = "rows_dtype"
 PUSHED_MODEL_KEY = "pushed_model"
 
+_WARMUP_ROWS = 32
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +102,7 @@ class Executor(PusherExecutor):
         properties: Mapping[str, Any],
     ) -> tuple[Publication, Proof]:
         """Export into `folder` and publish a copy; it gets its version only where it agrees with training."""
-        rows = _rows(input_dict, properties)
+        rows = rows_below(_folders(input_dict, properties), int(properties.get(PARITY_ROWS_KEY) or 1000))
         tolerance = float(properties[TOLERANCE_KEY])
         measured: list[Proof] = []
 
@@ -109,12 +112,22 @@ class Executor(PusherExecutor):
             if not measured[0].report.passed:
                 raise ParityError(measured[0].report.reason)
             _report(3, "publishing")
-            return {"parity": measured[0].to_dict(), "vocabularies": dict(trained.digests)}
+            return {
+                "parity": measured[0].to_dict(),
+                "vocabularies": dict(trained.digests),
+                "sources": {
+                    **dataclasses.asdict(_sources(input_dict)),
+                    "evaluated": self.GetModelPath(input_dict),
+                    "examples": _folders(input_dict, properties),
+                },
+            }
 
         keep_last = properties.get(KEEP_LAST_KEY)
         try:
             _report(1, "exporting")
-            trained.export(folder)
+            trained.export(folder, properties.get(ROWS_DTYPE_KEY) or "float32")
+            if rows:
+                write_warmup(folder, trained.requests(rows[:_WARMUP_ROWS]))
             published = publish(folder, properties[PUSH_DESTINATION_KEY], check=check, keep_last=keep_last)
         except CheckpointError as error:  # values that are not finite
             raise _NotPushedError(str(error)) from error
@@ -148,13 +161,10 @@ def _sources(input_dict: Mapping[str, list[types.Artifact]]) -> Sources:
     return Sources(**{key: artifact_utils.get_single_uri(input_dict[key]) for key in keys if input_dict.get(key)})
 
 
-def _rows(input_dict: Mapping[str, list[types.Artifact]], properties: Mapping[str, Any]) -> list[bytes]:
-    """Rows of the split that training did not see."""
+def _folders(input_dict: Mapping[str, list[types.Artifact]], properties: Mapping[str, Any]) -> list[str]:
+    """Where the rows are that are compared: of the split that training did not see."""
     split = properties.get(PARITY_SPLIT_KEY) or "eval"
-    files: list[str] = []
-    for folder in artifact_utils.get_split_uris(input_dict[EXAMPLES_KEY], split):
-        files.extend(fileio.glob(io_utils.all_files_pattern(folder)))
-    return read_rows(files, int(properties.get(PARITY_ROWS_KEY) or 1000))
+    return list(artifact_utils.get_split_uris(input_dict[EXAMPLES_KEY], split))
 
 
 def _put(artifact: types.Artifact, **facts: Any) -> None:

@@ -41,8 +41,17 @@ def _digest(path: Path, copy_to: Path | None = None) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> list[str]:
-    """Every file below the folder but the manifest, as relative names in a fixed order."""
-    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    """Every file below the folder but the manifest, as relative names in a fixed order.
+
+    Raises:
+      CheckpointError: there is a symbolic link, whose target no digest of this folder speaks for.
+    """
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            raise CheckpointError(f"{str(path)!r} is a symbolic link: a model must hold its files itself; replace it.")
+        if path.is_file():
+            found.append(path.relative_to(folder).as_posix())
     return sorted(name for name in found if name != MANIFEST)
 
 
@@ -88,10 +97,16 @@ def write_manifest(folder: Path, files: Mapping[str, Mapping[str, Any]], facts: 
       facts: JSON values that the manifest says besides the files (vocabularies, parity figures).
     """
     digest = content_digest(files)
+    manifest = {"digest": digest, "facts": facts, "files": files}
     path = folder / MANIFEST
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"digest": digest, "facts": facts, "files": files}, indent=2, sort_keys=True))
+    path.write_text(json.dumps({**manifest, "seal": _seal(manifest)}, indent=2, sort_keys=True))
     return digest
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    """The sha256 of the manifest itself."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def verify_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -101,14 +116,17 @@ def verify_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
       The manifest: `digest`, `facts` and `files`.
 
     Raises:
-      CheckpointError: there is no manifest, or a file is missing, damaged or not in it.
+      CheckpointError: there is no manifest, it is damaged, or a file is missing, damaged, a link or not in it.
     """
     path = Path(folder) / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_text())
         listed = dict(manifest["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        seal = manifest.pop("seal")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{str(path)!r} is no readable manifest ({error}): publish the model again.") from error
+    if seal != _seal(manifest):
+        raise CheckpointError(f"{str(path)!r} is damaged: it is not what its seal says; publish the model again.")
     found = file_digests(folder)
     wrong = sorted(name for name in listed.keys() | found.keys() if listed.get(name) != found.get(name))
     if wrong or content_digest(listed) != manifest.get("digest"):

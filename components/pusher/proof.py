@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from components.pusher.trained import Trained
-from embedding_core.edge_cases import edge_cases
-from embedding_core.errors import ParityError
+from tfx.dsl.io import fileio
+from tfx.utils import io_utils
+
+from components.pusher.manifest import verify_manifest
+from components.pusher.trained import Sources, Trained, load_trained
+from embedding_core.edge_cases import edge_cases, read_rows
+from embedding_core.errors import CheckpointError, ParityError
 from embedding_core.parity import Inputs, ParityReport, compare, score_signatures
 from embedding_core.serving import columns_of, named_inputs
 
-__all__ = ["Proof", "prove"]
+__all__ = ["Proof", "prove", "prove_again", "rows_below"]
 
 _SERVED, _VECTORS, _RAW = "serving_default", "embeddings", "raw"
+_REAL = "rows of the split: what is served is what was trained"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,8 @@ def prove(exported: str, evaluated: str, trained: Trained, rows: Sequence[bytes]
     if not rows:
         raise ParityError("the eval split has no rows: nothing can be compared, and nothing is pushed.")
     edges = edge_cases(rows, trained.config, () if trained.dense is None else tuple(trained.dense.spec))
-    every = [*rows, *edges]
+    every = [*rows, *(edge.row for edge in edges)]
+    rules = [_REAL] * len(rows) + [f"{edge.feature}: {edge.rule}" for edge in edges]
     named, kept = named_inputs(columns_of(trained.config, trained.dense), every)
     # Two processes, and never one for both: TensorFlow shares vocabularies of the same file name within a process.
     requests: dict[str, Inputs] = {_SERVED: every, _VECTORS: every, **({_RAW: named} if kept else {})}
@@ -63,12 +70,37 @@ def prove(exported: str, evaluated: str, trained: Trained, rows: Sequence[bytes]
         serving = pool.submit(score_signatures, exported, requests)
         expected = trained.score(every)
         judged, served = judging.result()[_SERVED], serving.result()
+    same = functools.partial(compare, tolerance=tolerance, rules=rules)
     parts = [
-        compare(expected[_SERVED], served[_SERVED], tolerance=tolerance, signature="training"),
-        compare(expected[_VECTORS], served[_VECTORS], tolerance=tolerance, signature="training/embeddings"),
-        compare(judged, served[_SERVED], tolerance=tolerance, signature="evaluated"),
+        same(expected[_SERVED], served[_SERVED], signature="training"),
+        same(expected[_VECTORS], served[_VECTORS], signature="training/embeddings"),
+        same(judged, served[_SERVED], signature="evaluated"),
     ]
     if kept:
         wanted = {name: value[kept] for name, value in expected[_SERVED].items()}
-        parts.append(compare(wanted, served[_RAW], tolerance=tolerance, signature=_RAW))
+        parts.append(same(wanted, served[_RAW], signature=_RAW, rules=[rules[row] for row in kept]))
     return Proof(report=parts[0].merged(*parts[1:]), rows=len(rows), edge_rows=len(edges))
+
+
+def rows_below(folders: Sequence[str], limit: int) -> list[bytes]:
+    """The first serialized tf.Examples of the folders of a split."""
+    return read_rows([name for folder in folders for name in fileio.glob(io_utils.all_files_pattern(folder))], limit)
+
+
+def prove_again(version: str, rows: int, tolerance: float) -> Proof:
+    """Repeat the proof of a published version, from the artifacts that it was made of.
+
+    Args:
+      version: folder of the version; verified first.
+      rows: how many rows of the split are compared.
+      tolerance: the largest difference allowed.
+
+    Raises:
+      CheckpointError: the version is damaged, or does not say what it was made of.
+      EmbeddingError: an artifact that it was made of is no longer there, or was changed.
+    """
+    made_of = verify_manifest(version)["facts"].get("sources")
+    if made_of is None:
+        raise CheckpointError(f"{version!r} does not say what it was made of: EmbeddingPusher did not publish it.")
+    evaluated, folders = made_of.pop("evaluated"), made_of.pop("examples")
+    return prove(version, evaluated, load_trained(Sources(**made_of)), rows_below(folders, rows), tolerance)

@@ -24,7 +24,7 @@ from typing import Any
 from components.pusher.manifest import copy_files, sync, sync_tree, write_manifest
 from embedding_core.errors import ConfigError
 
-__all__ = ["Publication", "publish", "sweep", "versions"]
+__all__ = ["Publication", "keep_newest", "publish", "require_local", "sweep", "versions"]
 
 _PREFIX = ".push-"
 _ORDER_LOCK = ".versions.lock"
@@ -75,8 +75,7 @@ def publish(
       ConfigError: `keep_last` is below 1.
       CheckpointError: the copy is not what was read.
     """
-    if keep_last is not None and keep_last < 1:
-        raise ConfigError(f"`keep_last` is {keep_last!r}: it must be None for all, or at least 1.")
+    _require_some(keep_last)
     if "://" in os.fspath(base):
         return _publish_remotely(os.fspath(source), os.fspath(base), check=check, keep_last=keep_last, clock=clock)
     root = Path(base).absolute()
@@ -88,7 +87,7 @@ def publish(
         sync_tree(copy)
         version = _give_number(copy, root, clock)
     if keep_last is not None:
-        _remove_old(root, keep_last)
+        keep_newest(root, keep_last)
     return Publication(version, str(root / str(version)), digest)
 
 
@@ -96,6 +95,23 @@ def _publish_remotely(source: str, base: str, **given: Any) -> Publication:
     from components.pusher.remote import publish_remotely  # it loads TensorFlow
 
     return Publication(*publish_remotely(source, base, **given))
+
+
+def _require_some(keep_last: int | None) -> None:
+    if keep_last is not None and keep_last < 1:
+        raise ConfigError(f"`keep_last` is {keep_last!r}: it must be None for all, or at least 1.")
+
+
+def require_local(base: str | os.PathLike[str]) -> None:
+    """Refuse addresses of object stores.
+
+    Raises:
+      ConfigError: it is one.
+    """
+    if "://" in os.fspath(base):
+        raise ConfigError(
+            f"{os.fspath(base)!r} is an address of an object store: name a local or mounted folder of versions."
+        )
 
 
 def sweep(base: str | os.PathLike[str]) -> int:
@@ -167,10 +183,23 @@ def _give_number(copy: Path, root: Path, clock: Callable[[], float]) -> int:
     return version
 
 
-def _remove_old(root: Path, keep_last: int) -> None:
-    """Remove all but the newest versions: out of sight in one rename first, so that no half version is ever seen."""
+def keep_newest(base: str | os.PathLike[str], count: int) -> list[int]:
+    """Remove all but the newest `count` versions; returns those removed.
+
+    Each goes out of sight in one rename first, so that no half version is ever seen.
+
+    Raises:
+      ConfigError: `count` is below 1, or `base` is an address of an object store.
+    """
+    require_local(base)
+    _require_some(count)
+    root, removed = Path(base).absolute(), []
+    if not root.is_dir():
+        raise ConfigError(f"{str(root)!r} is no folder: name the one that holds the versions.")
     with _locked(root / _ORDER_LOCK, wait=True), _hidden_folder(root) as grave:
-        kept = set(versions(root)[-keep_last:])
+        kept = set(versions(root)[-count:])
         for name in _numbers(root):
             if int(name) not in kept:
                 os.rename(root / name, grave / name)
+                removed.append(int(name))
+    return sorted(removed)

@@ -17,7 +17,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import call_model
-from embedding_core.serving import DenseInputs, export_model
+from embedding_core.serving import DenseInputs, columns_of, export_model, named_inputs
 from embedding_core.training import Inputs
 from embedding_core.training.inputs import RowParser
 from embedding_core.training.runs import RunDescription, restore_run
@@ -59,8 +59,8 @@ class Trained:
     model: Any
     dense: DenseInputs | None
 
-    def export(self, folder: str) -> tuple[str, ...]:
-        """Write the serving-only SavedModel; returns its signatures."""
+    def export(self, folder: str, rows_dtype: str = "float32") -> tuple[str, ...]:
+        """Write the serving-only SavedModel, with rows of that type; returns its signatures."""
         return export_model(
             folder,
             config=self.config,
@@ -68,7 +68,14 @@ class Trained:
             vocabularies=self.files,
             model=self.model,
             dense=self.dense,
+            rows_dtype=rows_dtype,
         )
+
+    def requests(self, rows: Sequence[bytes]) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        """Inputs of the signatures that predict, by name, made from serialized tf.Examples that fit their tensors."""
+        named, kept = named_inputs(columns_of(self.config, self.dense), rows)
+        found: dict[str, dict[str, npt.NDArray[Any]]] = {"serving_default": {"examples": np.asarray(rows, object)}}
+        return {**found, "raw": named} if kept else found
 
     def score(self, rows: Sequence[bytes]) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """What training computes for serialized tf.Examples, under the names of the exported signatures.

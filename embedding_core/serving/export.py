@@ -10,10 +10,12 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
+from embedding_core.serving.holding import require_model_inputs, require_no_lambda
 from embedding_core.serving.inputs import DenseInputs
-from embedding_core.serving.module import ServingModule, require_model_inputs
+from embedding_core.serving.module import ServingModule
 from embedding_core.serving.retrieval import is_two_tower, two_tower_signatures
 from embedding_core.serving.signatures import (
+    counters,
     embeddings_signature,
     raw_signature,
     serving_default,
@@ -34,6 +36,7 @@ def export_model(
     labels: DenseInputs | None = None,
     signatures: Collection[str] | None = None,
     top_k: int = 100,
+    rows_dtype: str = "float32",
 ) -> tuple[str, ...]:
     """Write a SavedModel that looks up on CPU and loads with TensorFlow alone.
 
@@ -43,7 +46,8 @@ def export_model(
     Args:
       destination: folder to write; it must be absent or empty.
       config: the tables and features.
-      tables: float32 `[rows, dim]` by table name, variables or arrays.
+      tables: float32 `[rows, dim]` by table name or TableConfig: variables or arrays of any engine, whole or in blocks
+        of consecutive rows (TensorFlow's ShardedVariable).
       vocabularies: path of the plain token file by vocabulary name.
       model: the dense part, as `model_inputs.build_model` makes it.
       dense: where dense inputs, and columns `after_transform`, come from; None where there are none.
@@ -52,6 +56,7 @@ def export_model(
       signatures: which of the signatures to write, `serving_default` always among them; None for all
         that the model can have.
       top_k: how many candidates `top_k` answers.
+      rows_dtype: "float32", or "float16" for tables of half the size, whose vectors are rounded to 11 bits.
 
     Returns:
       The names of the signatures written.
@@ -59,14 +64,18 @@ def export_model(
     Raises:
       CheckpointError: tables that are not those of the configuration, or that hold NaN.
       VocabularyError: a vocabulary is missing or of another size.
-      ConfigError: the destination holds something, a signature is unknown, or an input has no source.
+      ConfigError: the destination holds something, a signature or `rows_dtype` is unknown, an input has no source, or
+        the model has a Lambda layer.
     """
     path = os.fspath(destination)
     if tf.io.gfile.exists(path) and tf.io.gfile.listdir(path):
         raise ConfigError(f"`destination` is {path!r}, which is not empty: pass a new folder.")
+    if rows_dtype not in ("float32", "float16"):
+        raise ConfigError(f"`rows_dtype` is {rows_dtype!r}: it must be 'float32' or 'float16'.")
     require_model_inputs(model, config, dense)
+    require_no_lambda(model)
     files = {name: os.fspath(file) for name, file in vocabularies.items()}
-    module = ServingModule(config, tables, files, dense)
+    module = ServingModule(config, tables, files, dense, rows_dtype)
     module.hold(model)
     found = _signatures(module, model, files, labels, top_k)
     chosen = set(found if signatures is None else {"serving_default", *signatures})
@@ -87,6 +96,8 @@ def _signatures(
         "raw": raw_signature(module, model),
         "embeddings": embeddings_signature(module),
     }
+    if module.counted:
+        found["counters"] = counters(module)
     if is_two_tower(model):
         found |= two_tower_signatures(module, model, files, top_k)
     if labels is not None:

@@ -3,8 +3,8 @@
 Both give the same raw columns. An unknown token, a missing value, an empty list are all legal; a
 row that lacks a dense value which Transform requires is marked, and its prediction is NaN rather than
 that of a made-up value. So no value of one row fails the others, but for what TensorFlow's parser
-itself refuses: a record that is no tf.Example, a column of another type, two numbers in a float column
-of one. The named tensors know no such case.
+itself refuses: a record that is no tf.Example, a column of another type, two values in a column of one
+(training refuses such a row too). The named tensors know no such case.
 
 The named tensors of a column (its name with every character but letters, digits and `_` replaced by `_`):
 
@@ -30,11 +30,11 @@ import tensorflow as tf
 
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError
-from embedding_core.tokens import parse_spec
+from embedding_core.ids import kept
+from embedding_core.tokens import MISSING_INT, parse_spec
 
 __all__ = ["MISSING", "MISSING_INT", "Columns", "DenseInputs", "RawColumns", "input_name"]
 
-MISSING_INT = -(2**63)
 Raw: TypeAlias = "dict[str, Any]"
 
 _DTYPES = {"string": tf.string, "int64": tf.int64, "float32": tf.float32}
@@ -107,9 +107,11 @@ class Columns:
         Raises:
           ConfigError: two columns would have the same input name.
         """
-        self._categorical = {column.name: column for column in categorical if not column.after_transform}
+        read = sorted((column for column in categorical if not column.after_transform), key=lambda one: one.multivalent)
+        self._categorical = {column.name: column for column in read}  # multivalent for one feature, so for all
         self._dense = dict(dense)
-        self._spec = parse_spec(self._categorical.values())
+        several = {**parse_spec(read)}
+        self._spec = {name: _of_one(column) or several[name] for name, column in self._categorical.items()}
         names = [*self._categorical, *(name for name in self._dense if name not in self._categorical)]
         self.inputs = {input_name(name): name for name in names}
         if len(self.inputs) != len(names):
@@ -155,6 +157,14 @@ class Columns:
         )
 
 
+def _of_one(column: ColumnConfig) -> tf.io.FixedLenFeature | None:
+    """How to read a column of at most one value: as `[B]`, which every later step is faster with."""
+    if column.multivalent:
+        return None
+    dtype = _DTYPES[column.dtype]
+    return tf.io.FixedLenFeature([], dtype, MISSING[dtype])
+
+
 def _is_required_int(feature: Any) -> bool:
     return isinstance(feature, tf.io.FixedLenFeature) and feature.dtype == tf.int64 and feature.default_value is None
 
@@ -190,11 +200,12 @@ def _mask(value: tf.Tensor) -> tf.Tensor:
 
 
 def _present(value: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-    """The values of `[B]` or `[B, n]` that are not missing, ragged `[B, None]`; floats stay, NaN is no token."""
-    if value.dtype == tf.float32:
-        return value
-    rows = value if value.shape.rank == 2 else value[:, tf.newaxis]
-    return tf.ragged.boolean_mask(rows, _mask(rows))
+    """The values of `[B, n]` that are not missing, ragged `[B, None]`; `[B]` stays, with what stands for missing."""
+    return value if value.shape.rank == 1 else _ragged(value)
+
+
+def _ragged(rows: tf.Tensor) -> tf.RaggedTensor:
+    return kept(tf.RaggedTensor.from_tensor(rows, row_splits_dtype=tf.int64), tf.reshape(_mask(rows), [-1]))
 
 
 def _as_specified(feature: Any, value: Any) -> Any:
@@ -208,7 +219,7 @@ def _as_specified(feature: Any, value: Any) -> Any:
             value = tf.where(value == MISSING_INT, tf.zeros_like(value), value)
         return tf.reshape(value, [-1, *feature.shape])
     rows = value if value.shape.rank == 2 else value[:, tf.newaxis]
-    ragged = tf.ragged.boolean_mask(rows, _mask(rows))
+    ragged = _ragged(rows)
     return _at_least_one_wide(ragged.to_sparse()) if isinstance(feature, tf.io.VarLenFeature) else ragged
 
 

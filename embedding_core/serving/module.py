@@ -6,20 +6,26 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 from embedding_core.ids import TokenTable
 from embedding_core.lookup import cpu_embedding_lookup
-from embedding_core.serving.inputs import Columns, DenseInputs, RawColumns
-from embedding_core.tokens import tokens_of
+from embedding_core.serving.holding import file_of, read_only, require_finite, require_same_names
+from embedding_core.serving.inputs import MISSING_INT, Columns, DenseInputs, RawColumns
+from embedding_core.serving.lookups import (
+    Several,
+    Single,
+    invalid_ids,
+    is_row,
+    look_up_several,
+    look_up_single,
+)
+from embedding_core.tokens import rows_of, text_of, texts_of, tokens_of
 
-__all__ = ["ServingModule", "columns_of", "only", "require_model_inputs"]
+__all__ = ["ServingModule", "columns_of", "only"]
 
 _CPU = "/device:CPU:0"
-_ROWS_PER_CHECK = 1 << 20
 
 
 def only(config: EmbeddingConfig, features: Iterable[str]) -> EmbeddingConfig:
@@ -55,6 +61,7 @@ class ServingModule(tf.Module):
         tables: Mapping[str, Any],
         vocabularies: Mapping[str, str],
         dense: DenseInputs | None,
+        rows_dtype: str = "float32",
     ) -> None:
         """Check and hold what the lookups need.
 
@@ -65,15 +72,24 @@ class ServingModule(tf.Module):
         super().__init__()
         self._config = dataclasses.replace(config, features=tuple(_served(feature) for feature in config.features))
         self._dense = dense
-        _check_names(config, tables)
-        self.tables = {table.name: _read_only(table, tables[table.name]) for table in config.tables}
+        named = {key if isinstance(key, str) else key.name: value for key, value in tables.items()}
+        require_same_names(config, named)
+        self.tables = {table.name: read_only(table, named[table.name], rows_dtype) for table in config.tables}
         self.token_tables = {
-            table.name: TokenTable.of(table, _file_of(table, vocabularies))
+            table.name: TokenTable.of(table, file_of(table, vocabularies))
             for table in config.tables
             if table.vocabulary is not None
         }
         self.transform = [] if dense is None else dense.tracked
         self.dense_variables: list[tf.Variable] = []
+        self._counted = [feature.name for feature in self._config.features if _is_counted(self._config, feature)]
+        with tf.device(_CPU):
+            self.dropped = tf.Variable(tf.zeros([len(self._counted)], tf.int64), trainable=False, name="dropped_ids")
+
+    @property
+    def counted(self) -> list[str]:
+        """The features whose invalid ids are dropped and counted: raw ids, with `invalid_id` drop."""
+        return list(self._counted)
 
     @property
     def config(self) -> EmbeddingConfig:
@@ -94,16 +110,74 @@ class ServingModule(tf.Module):
         outputs = self._dense.outputs(raw.dense) if self._dense is not None and raw.dense else {}
         config = only(self._config, features)
         with tf.device(_CPU):
-            ids = {feature.name: self._ids(feature, raw, outputs) for feature in config.features}
-            activations: dict[str, tf.Tensor] = cpu_embedding_lookup(ids, None, self.tables, config)
+            activations = self._activations(
+                config, {feature.name: _value_of(feature, raw, outputs) for feature in config.features}
+            )
         return activations, self._dense.values(outputs) if self._dense is not None and outputs else {}
 
-    def _ids(self, feature: FeatureConfig, raw: RawColumns, outputs: Mapping[str, Any]) -> Any:
+    def _activations(self, config: EmbeddingConfig, values: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        single, several, sequences = {}, {}, []
+        for feature in config.features:
+            value = values[feature.name]
+            if feature.max_sequence_length:
+                sequences.append(feature.name)
+            elif isinstance(value, tf.Tensor) and value.shape.rank == 1 and not _column_of(feature).many:
+                single[feature.name] = self._single(feature, value)
+            else:
+                several[feature.name] = self._several(feature, value)
+        found = {**look_up_single(single), **look_up_several(several)}
+        places: dict[str, Any] = {}
+        if sequences:
+            chosen = only(config, sequences)
+            places = {name: self._ids(chosen.feature(name), values[name]) for name in sequences}
+            tables = {table.name: _float32(self.tables[table.name]) for table in chosen.tables}
+            found.update(cpu_embedding_lookup(places, None, tables, chosen))
+        self._count(single, several, places)
+        return {feature.name: found[feature.name] for feature in config.features}
+
+    def _count(self, single: Mapping[str, Single], several: Mapping[str, Several], places: Mapping[str, Any]) -> None:
+        """Add the invalid ids of a batch to the counters."""
+        in_place = {name: _as_several(self, name, ids) for name, ids in places.items() if name in self._counted}
+        found = invalid_ids(
+            {name: one for name, one in single.items() if name in self._counted},
+            {**{name: one for name, one in several.items() if name in self._counted}, **in_place},
+            MISSING_INT,
+        )
+        if found:
+            zero = tf.zeros([], tf.int64)
+            self.dropped.assign_add(tf.stack([found.get(name, zero) for name in self._counted]))
+
+    def _single(self, feature: FeatureConfig, value: tf.Tensor) -> Single:
+        table = self._config.table(feature.table)
+        rows, held = table.vocabulary_size, self.tables[table.name]
+        if table.vocabulary is not None:
+            text = text_of(_column_of(feature), value)
+            absent = tf.equal(text, "") if table.oov_rows else None  # without such a row, unknown is absent
+            return Single(table=held, rows=rows, ids=self.token_tables[table.name].ids_of(text), absent=absent)
+        if feature.invalid_id == "row":
+            last = tf.where(is_row(value, rows), value, rows - 1)
+            return Single(table=held, rows=rows, ids=last, absent=tf.equal(value, MISSING_INT))
+        return Single(table=held, rows=rows, ids=value)
+
+    def _several(self, feature: FeatureConfig, value: Any) -> Several:
+        table = self._config.table(feature.table)
+        rows, held = table.vocabulary_size, self.tables[table.name]
+        if table.vocabulary is not None:
+            texts = texts_of(_column_of(feature), value)
+            ids = texts.with_values(self.token_tables[table.name].ids_of(texts.values))
+            keep = tf.not_equal(texts.values, "") if table.oov_rows else is_row(ids.values, rows)
+            return Several(table=held, ids=ids, keep=keep, combiner=table.combiner)
+        ids = rows_of(_column_of(feature), value)
+        if feature.invalid_id == "row":
+            last = tf.where(is_row(ids.values, rows), ids.values, rows - 1)
+            return Several(table=held, ids=ids.with_values(last), keep=None, combiner=table.combiner)
+        return Several(table=held, ids=ids, keep=is_row(ids.values, rows), combiner=table.combiner)
+
+    def _ids(self, feature: FeatureConfig, value: Any) -> Any:
         column, table = _column_of(feature), self._config.table(feature.table)
-        value = (outputs if column.after_transform else raw.categorical)[column.name]
         if table.vocabulary is not None:
             return self.token_tables[table.name].lookup(tokens_of(column, value))
-        return value if isinstance(value, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(value[:, tf.newaxis])
+        return rows_of(column, value)
 
     def hold(self, model: Any) -> Callable[..., Any]:
         """Keep the variables of the dense part; returns the model itself.
@@ -112,10 +186,29 @@ class ServingModule(tf.Module):
         SavedModel, none of which a server reads.
         """
         for variable in model.variables:
-            _require_finite(f"variable {variable.name!r} of the model", variable)
+            require_finite(f"variable {variable.name!r} of the model", variable)
         self.dense_variables = [*self.dense_variables, *model.variables]
         found: Callable[..., Any] = model
         return found
+
+
+def _is_counted(config: EmbeddingConfig, feature: FeatureConfig) -> bool:
+    return config.table(feature.table).vocabulary is None and feature.invalid_id == "drop"
+
+
+def _as_several(module: ServingModule, name: str, ids: tf.RaggedTensor) -> Several:
+    table = module.config.table_of(name)
+    keep = is_row(ids.values, table.vocabulary_size)
+    return Several(table=module.tables[table.name], ids=ids, keep=keep, combiner=table.combiner)
+
+
+def _float32(table: tf.Variable) -> Any:
+    return table if table.dtype == tf.float32 else tf.cast(table, tf.float32)
+
+
+def _value_of(feature: FeatureConfig, raw: RawColumns, outputs: Mapping[str, Any]) -> Any:
+    column = _column_of(feature)
+    return (outputs if column.after_transform else raw.categorical)[column.name]
 
 
 def _served(feature: FeatureConfig) -> FeatureConfig:
@@ -126,60 +219,3 @@ def _served(feature: FeatureConfig) -> FeatureConfig:
 def _column_of(feature: FeatureConfig) -> ColumnConfig:
     """The feature's column; raw ids without one are read from the int64 column of the feature's name."""
     return feature.column or ColumnConfig(name=feature.name, dtype="int64", multivalent=True)
-
-
-def _check_names(config: EmbeddingConfig, tables: Mapping[str, Any]) -> None:
-    wrong = sorted({table.name for table in config.tables} ^ set(tables))
-    if wrong:
-        raise CheckpointError(
-            f"table {wrong[0]!r} is only in one of the configuration and the tables given: the configuration has "
-            f"{[table.name for table in config.tables]}; pass exactly these, without slots."
-        )
-
-
-def _file_of(table: TableConfig, vocabularies: Mapping[str, str]) -> str:
-    if table.vocabulary is None or table.vocabulary not in vocabularies:
-        raise VocabularyError(
-            f"`vocabulary` of table {table.name!r} is {table.vocabulary!r}: it must be one of {sorted(vocabularies)}."
-        )
-    return str(vocabularies[table.vocabulary])
-
-
-def _read_only(table: TableConfig, value: Any) -> tf.Variable:
-    """The table as a variable on the host; one that is a variable already is taken as it is, without a copy."""
-    shape = (table.vocabulary_size, table.dim)
-    if tuple(value.shape) != shape:
-        raise CheckpointError(
-            f"table {table.name!r} has shape {tuple(value.shape)}: the configuration says {shape}; export tables "
-            "with the configuration they were trained with."
-        )
-    _require_finite(f"table {table.name!r}", value)
-    if isinstance(value, tf.Variable):
-        return value
-    with tf.device(_CPU):
-        return tf.Variable(np.asarray(value, np.float32), trainable=False, name=table.name)
-
-
-def _require_finite(what: str, value: Any) -> None:
-    if not value.shape or not tf.as_dtype(value.dtype).is_floating:
-        return
-    for start in range(0, value.shape[0], _ROWS_PER_CHECK):
-        finite = np.isfinite(np.asarray(value[start : start + _ROWS_PER_CHECK]))
-        if not finite.all():
-            row = start + int(np.argwhere(~finite)[0][0])
-            raise CheckpointError(
-                f"{what} holds a value in row {row} that is NaN or infinite: such a model is not exported; lower the "
-                "learning rate or clip gradients, and train again."
-            )
-
-
-def require_model_inputs(model: Any, config: EmbeddingConfig, dense: DenseInputs | None) -> None:
-    """Refuse a model with dense inputs that nothing computes."""
-    known = {f"embedding_{feature.name}" for feature in config.features}
-    known |= {f"dense_{name}" for name in (dense.names if dense is not None else ())}
-    missing = [name for name in model.input_names if name not in known]
-    if missing:
-        raise ConfigError(
-            f"the model has an input {missing[0]!r}: the features and dense inputs given are {sorted(known)}; pass "
-            "`dense` with what the model was trained on."
-        )

@@ -9,6 +9,7 @@ signature              inputs                                      outputs
 `query`                tensors of the query's raw columns          vector `[B, n]`
 `candidate`            tensors of the candidate's raw columns      vector `[B, n]`
 `top_k`                as `query`                                  tokens, scores `[B, k]`, best first
+`counters`             none                                        features, dropped_ids `[n]`: since it was loaded
 `transform_features`   examples                                    the dense inputs `[B, 1]`
 `transform_labels`     examples                                    the label, and the weight, `[B, 1]`
 =====================  ==========================================  ==========================================
@@ -25,7 +26,15 @@ from embedding_core.model_inputs import call_model
 from embedding_core.serving.inputs import Columns, DenseInputs, RawColumns
 from embedding_core.serving.module import ServingModule
 
-__all__ = ["embeddings_signature", "predictions", "raw_signature", "serving_default", "transform_signature", "vectors"]
+__all__ = [
+    "counters",
+    "embeddings_signature",
+    "predictions",
+    "raw_signature",
+    "serving_default",
+    "transform_signature",
+    "vectors",
+]
 
 Outputs = dict[str, tf.Tensor]
 
@@ -68,6 +77,12 @@ def embeddings_signature(module: ServingModule) -> Any:
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features, dense=False)
     return over_examples(lambda examples: module.inputs_of(columns.parse(examples), features)[0])
+
+
+def counters(module: ServingModule) -> Any:
+    """Nothing -> how many invalid ids of which feature were dropped since the model was loaded."""
+    names = tf.constant(module.counted)
+    return tf.function(lambda: {"features": names, "dropped_ids": module.dropped.read_value()}).get_concrete_function()
 
 
 def vectors(module: ServingModule, tower: Callable[[Outputs], tf.Tensor], names: Iterable[str]) -> tuple[Any, Columns]:

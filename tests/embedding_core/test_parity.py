@@ -37,6 +37,15 @@ def test_compare_does_not_pass(expected, actual):
     assert found.to_dict()["reason"] == found.reason
 
 
+def test_compare_names_the_rules_that_are_broken():
+    expected, actual = np.zeros([3, 2]), np.array([[0, 0], [0, 0.5], [0, 0.25]])
+    rules = ["real rows", "word: unknown", "word: unknown"]
+    found = compare({"a": expected}, {"a": actual}, tolerance=1e-3, signature="s", rules=rules)
+    assert found.broken == {"word: unknown": 0.5}
+    assert "word: unknown" in found.reason
+    assert found.merged(found).to_dict()["broken"] == {"word: unknown": 0.5}
+
+
 def test_compare_misses_nothing():
     assert not compare({"a": np.ones(2)}, {}, tolerance=1.0, signature="s").passed
     assert not report(np.zeros([0, 1]), np.zeros([0, 1])).passed
@@ -78,8 +87,8 @@ def row(**columns):
 def changes(rows):
     """(column, values) of what each edge case changed in the row it was made from."""
     base = tf.train.Example.FromString(ROW).features.feature
-    for serialized in rows:
-        features = tf.train.Example.FromString(serialized).features.feature
+    for case in rows:
+        features = tf.train.Example.FromString(case.row).features.feature
         for name in set(base) | set(features):
             if name not in features:
                 yield name, []
@@ -101,6 +110,20 @@ def test_edge_cases_cover_each_column():
     assert any(b"\xff" in value for values in words for value in values)
     assert any(values[:1] * 2 == values for name, values in found if name == "list")
     assert [-1] in [values for name, values in found if name == "number"]
+
+
+@pytest.mark.parametrize(("invalid_id", "outside"), [("error", False), ("drop", True), ("row", True)])
+def test_edge_cases_of_raw_ids_follow_their_policy(invalid_id, outside):
+    column = ColumnConfig(name="id", dtype="int64", multivalent=True)
+    config = EmbeddingConfig(
+        tables=(TableConfig(name="t", vocabulary_size=3, dim=2),),
+        features=(FeatureConfig(name="id", table="t", column=column, invalid_id=invalid_id),),
+    )
+    cases = edge_cases([ROW], config)
+    assert {case.feature for case in cases} == {"id"}
+    ids = [number for _, values in changes(cases) for number in values]
+    assert {0, 2} <= set(ids)
+    assert any(not 0 <= number < 3 for number in ids) == outside
 
 
 def test_edge_cases_of_no_rows_are_none():

@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from components.pusher.manifest import MANIFEST, verify_manifest
-from components.pusher.publish import publish, sweep, versions
+from components.pusher.publish import keep_newest, publish, sweep, versions
+from components.pusher.rollback import roll_back
 from embedding_core.errors import CheckpointError, ConfigError
 
 
@@ -205,3 +206,58 @@ def test_publish_dying_at_any_file_operation_leaves_whole_versions(model, tmp_pa
             break
         died += 1
     assert died > 30
+
+
+def test_verify_manifest_finds_any_change_of_the_manifest_and_links(model, base):
+    path = base.__class__(publish(model, base, check=passes).path)
+    good = (path / MANIFEST).read_text()
+    (path / MANIFEST).write_text(good.replace('"why": 1', '"why": 2'))
+    with pytest.raises(CheckpointError, match="seal"):
+        verify_manifest(path)
+    (path / MANIFEST).write_text(good)
+    assert verify_manifest(path)["facts"] == {"why": 1}
+    (path / "assets/v.txt").rename(path.parent / "v.txt")
+    (path / "assets/v.txt").symlink_to(path.parent / "v.txt")
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        verify_manifest(path)
+
+
+def test_publish_refuses_a_model_with_links(model, base):
+    (model / "assets/other.txt").symlink_to("/etc/hostname")
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        publish(model, base, check=passes)
+    assert versions(base) == hidden(base) == []
+
+
+def test_roll_back_publishes_the_earlier_version_again(model, base):
+    first = publish(model, base, check=passes, clock=lambda: 100)
+    (model / "saved_model.pb").write_bytes(b"other")
+    publish(model, base, check=passes, clock=lambda: 200)
+    back = roll_back(base)
+    assert back.digest == first.digest
+    assert versions(base) == [100, 200, back.version]
+    assert verify_manifest(back.path)["facts"] == {"why": 1, "copy_of": "100"}
+
+
+@pytest.mark.parametrize("to", [None, 100, 7])
+def test_roll_back_refuses_what_is_not_there(model, base, to):
+    publish(model, base, check=passes, clock=lambda: 100)
+    with pytest.raises(ConfigError, match="cannot go back"):
+        roll_back(base, to)
+
+
+def test_roll_back_refuses_a_damaged_version(model, base):
+    first = publish(model, base, check=passes)
+    publish(model, base, check=passes)
+    (base.__class__(first.path) / "saved_model.pb").write_bytes(b"grapH")
+    with pytest.raises(CheckpointError, match="damaged"):
+        roll_back(base)
+    assert len(versions(base)) == 2
+
+
+def test_keep_newest_says_what_it_removed(model, base):
+    for second in (1, 2, 3):
+        publish(model, base, check=passes, clock=lambda t=second: t)
+    assert keep_newest(base, 1) == [1, 2]
+    assert versions(base) == [3]
+    assert hidden(base) == []

@@ -11,13 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
 from tfx.types import artifact_utils, channel_utils, standard_artifacts
 
 from components.artifacts import TableConfigs, Vocabularies
 from components.pusher import EmbeddingPusher
 from components.pusher.executor import Executor
 from components.pusher.manifest import verify_manifest
+from components.pusher.proof import prove_again
 from components.pusher.publish import versions
+from components.pusher.warmup import WARMUP
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
@@ -182,6 +185,30 @@ def test_pusher_pushes_what_was_proven(run, tmp_path):
     assert parity["differences"]["training/embeddings/path"]["max_abs"] == 0.0
     assert {"saved_model.pb", "variables", "assets", "assets.extra"} <= set(os.listdir(path))
     assert manifest["facts"]["parity"] == parity
+    assert manifest["facts"]["sources"]["model_run"] == run["model_run"].uri
+    requests = list(warmup_requests(path))
+    assert {(request.model_spec.signature_name, len(request.inputs)) for request in requests} >= {
+        ("serving_default", 1)
+    }
+    examples = tf.make_ndarray(requests[-1].inputs["word"])
+    assert (requests[-1].model_spec.signature_name, examples.shape) == ("raw", (32,))
+
+
+def warmup_requests(version):
+    for record in tf.data.TFRecordDataset(f"{version}/{WARMUP}").as_numpy_iterator():
+        yield prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+
+
+@pytest.mark.slow
+def test_pusher_measures_rows_of_half_the_size_and_proves_them_again(run, tmp_path):
+    assert "broken" in not_pushed(push(run, tmp_path, rows_dtype="float16", tolerance=1e-7), tmp_path)
+    pushed = push(run, tmp_path, rows_dtype="float16", tolerance=1e-2)
+    path = pushed.get_string_custom_property("pushed_destination")
+    loss = json.loads(pushed.get_string_custom_property("parity"))["differences"]["training/embeddings/word"]["max_abs"]
+    assert 0.0 < loss < 1e-3
+    again = prove_again(path, 20, 1e-2)
+    assert again.report.passed
+    assert again.rows == 20
 
 
 def test_pusher_does_not_push_another_model_than_was_evaluated(run, tmp_path):

@@ -268,3 +268,69 @@ def test_export_refuses_what_does_not_fit(tmp_path, files, engine, model):
     with pytest.raises(ConfigError, match="'top_k'"):
         refused(tmp_path, files, engine, model, signatures=["top_k"])
     assert not (tmp_path / "model").exists()
+
+
+def small(tmp_path, name="model", rows=None, layer=None, **options):
+    """A model of one raw id feature and one sequence of raw ids, exported and loaded."""
+    config = EmbeddingConfig(
+        tables=(TableConfig(name="ids", vocabulary_size=5, dim=2, combiner="sum"),),
+        features=(
+            FeatureConfig(name="one", table="ids", column=ColumnConfig(name="one", dtype="int64")),
+            FeatureConfig(name="lasts", table="ids", max_sequence_length=2),
+            FeatureConfig(name="many", table="ids"),
+            FeatureConfig(name="near", table="ids", column=ColumnConfig(name="one", dtype="int64"), invalid_id="row"),
+        ),
+    )
+    embeddings, _ = model_inputs(config, ())
+    total = tf_keras.layers.Concatenate()([tf_keras.layers.Flatten()(value) for value in embeddings.values()])
+    model = tf_keras.Model([embeddings, {}], tf_keras.layers.Dense(1)(total if layer is None else layer(total)))
+    tables = {"ids": np.arange(10, dtype=np.float32).reshape(5, 2) + 1 if rows is None else rows}
+    export_model(tmp_path / name, config=config, tables=tables, vocabularies={}, model=model, **options)
+    return tf.saved_model.load(str(tmp_path / name)).signatures
+
+
+BAD_IDS = [{"one": [4], "lasts": [9, 1], "many": [1, -1, 5]}, {"one": [2**40]}, {"one": [-1], "many": [0]}, {}]
+
+
+def test_invalid_ids_are_dropped_and_counted_alone(tmp_path):
+    signatures = small(tmp_path)
+    found = signatures["embeddings"](tf.constant([example(row) for row in BAD_IDS]))
+    assert found["one"].numpy().tolist() == [[9, 10], [0, 0], [0, 0], [0, 0]]
+    assert found["near"].numpy().tolist() == [[9, 10], [9, 10], [9, 10], [0, 0]]
+    assert found["many"].numpy().tolist() == [[3, 4], [0, 0], [1, 2], [0, 0]]
+    assert found["lasts"].numpy()[0].tolist() == [[0, 0], [3, 4]]
+    counted = signatures["counters"]()
+    assert counted["features"].numpy().tolist() == [b"one", b"lasts", b"many"]
+    assert counted["dropped_ids"].numpy().tolist() == [2, 1, 2]
+
+
+def test_tables_in_blocks_are_tables(tmp_path):
+    whole = np.arange(10, dtype=np.float32).reshape(5, 2)
+
+    class Sharded:
+        variables = (tf.Variable(whole[:3]), tf.Variable(whole[3:]))
+
+    examples = tf.constant([example({"one": [3]})])
+    found = small(tmp_path, rows=Sharded())["embeddings"](examples)["one"]
+    assert found.numpy().tolist() == whole[3:4].tolist()
+
+
+def test_rows_of_half_the_size_are_rounded(tmp_path):
+    rows = np.linspace(-1, 1, 10, dtype=np.float32).reshape(5, 2)
+    examples = tf.constant([example({"one": [3], "many": [0, 1]})])
+    half = small(tmp_path, "half", rows, rows_dtype="float16")["embeddings"](examples)
+    full = small(tmp_path, "full", rows)["embeddings"](examples)
+    for name in full:
+        gap = np.abs(half[name] - full[name]).max()
+        assert gap < 2**-10
+    assert half["one"].numpy().tolist() == rows[3:4].astype(np.float16).astype(np.float32).tolist()
+    assert half["one"].dtype == tf.float32
+    with pytest.raises(CheckpointError, match="float16"):
+        small(tmp_path, "large", rows * 1e6, rows_dtype="float16")
+
+
+def test_export_refuses_stored_code(tmp_path):
+    with pytest.raises(ConfigError, match="Lambda"):
+        small(tmp_path, layer=tf_keras.layers.Lambda(lambda value: value * 2))
+    with pytest.raises(ConfigError, match="rows_dtype"):
+        small(tmp_path, rows_dtype="int8")

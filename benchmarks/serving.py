@@ -1,0 +1,228 @@
+"""Lookups of an exported model against TensorFlow's `serving_embedding_lookup`, on CPU, parsing included.
+
+    python -m benchmarks.serving [--batches 1 32 512] [--rounds 9] [--missing 0.0] [--load-tokens 10000000]
+
+26 features, tables of 100,000 rows x 16, ids and tokens by a bounded Zipf law (s = 1.05). Each side is a graph with
+one input, serialized tf.Examples, called through a session callable, as TensorFlow Serving calls one; the
+26 vectors are concatenated into one output, which is the same on both sides (asserted). All variants of a case
+take turns in one process with one thread; figures are CPU time, medians over the rounds.
+"""
+
+import argparse
+import os
+import resource
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.serving.module import ServingModule
+from embedding_core.serving.signatures import over_examples
+
+FEATURES, ROWS, DIM, SKEW = 26, 100_000, 16, 1.05
+NAMES = [f"f{number:02d}" for number in range(FEATURES)]
+CALLS = {1: 100, 32: 40, 512: 8}
+
+
+def zipf_ids(generator, size):
+    """Ids 0 .. ROWS - 2 with a probability of 1 / (id + 1)**SKEW; the last row is the unknown tokens'."""
+    weights = np.cumsum(1.0 / np.arange(1, ROWS) ** SKEW)
+    return np.searchsorted(weights / weights[-1], generator.random(size)).astype(np.int64)
+
+
+def examples_of(case, batch, missing, generator):
+    """Serialized tf.Examples: one id or token per feature, or one to five."""
+    rows = []
+    for _ in range(batch):
+        example = tf.train.Example()
+        for name in NAMES:
+            count = int(generator.integers(1, 6)) if case.multivalent else 1
+            if generator.random() < missing:
+                continue
+            ids = zipf_ids(generator, count).tolist()
+            values = example.features.feature[name]
+            if case.tokens:
+                values.bytes_list.value.extend(b"token-%07d" % number for number in ids)
+            else:
+                values.int64_list.value.extend(ids)
+        rows.append(example.SerializeToString())
+    return np.array(rows, object)
+
+
+class Case:
+    """One of the four cases: ids or tokens, one value or several."""
+
+    def __init__(self, tokens, multivalent):
+        self.tokens, self.multivalent = tokens, multivalent
+        self.dtype = tf.string if tokens else tf.int64
+
+    def __str__(self):
+        return f"{'tokens' if self.tokens else 'ids'}, {'multivalent' if self.multivalent else 'single-valued'}"
+
+
+def write_vocabulary(path, size):
+    """A vocabulary of that many tokens of 13 bytes."""
+    with open(path, "wb") as file:
+        for start in range(0, size, 1 << 20):
+            file.write(b"".join(b"token-%07d\n" % number for number in range(start, min(size, start + (1 << 20)))))
+
+
+def ours(case, tables, vocabulary):
+    """The signature `embeddings` of an exported model, its outputs concatenated."""
+    column = {"dtype": "string" if case.tokens else "int64", "multivalent": case.multivalent}
+    table = {"vocabulary": "v", "oov_rows": 1} if case.tokens else {}
+    config = EmbeddingConfig(
+        tables=tuple(TableConfig(name=name, vocabulary_size=ROWS, dim=DIM, **table) for name in NAMES),
+        features=tuple(
+            FeatureConfig(name=name, table=name, column=ColumnConfig(name=name, **column)) for name in NAMES
+        ),
+    )
+    module = ServingModule(config, dict(zip(NAMES, tables, strict=True)), {"v": vocabulary}, None)
+    columns = module.columns(NAMES)
+
+    def look_up(examples):
+        found = module.inputs_of(columns.parse(examples), NAMES)[0]
+        return {"vectors": tf.concat([found[name] for name in NAMES], 1)}
+
+    return module, over_examples(look_up)
+
+
+def upstream(case, tables, vocabulary):
+    """TensorFlow's lookup, with its vocabulary tables, as its documentation has them used."""
+    embedding = tf.tpu.experimental.embedding
+    module = tf.Module()
+    module.variables_ = [tf.Variable(table, trainable=False) for table in tables]
+    module.vocabularies = [_their_vocabulary(vocabulary) for _ in NAMES] if case.tokens else []
+    configs = {name: embedding.TableConfig(ROWS, DIM, name=name) for name in NAMES}
+    features = {name: embedding.FeatureConfig(configs[name]) for name in NAMES}
+    spec = {name: tf.io.VarLenFeature(case.dtype) for name in NAMES}
+
+    def look_up(examples):
+        ids = tf.io.parse_example(examples, spec)
+        if case.tokens:
+            ids = {name: table.lookup(ids[name]) for name, table in zip(NAMES, module.vocabularies, strict=True)}
+        held = {configs[name]: value for name, value in zip(NAMES, module.variables_, strict=True)}
+        found = embedding.serving_embedding_lookup(ids, None, held, features)
+        return {"vectors": tf.concat([found[name] for name in NAMES], 1)}
+
+    return module, over_examples(look_up)
+
+
+def _their_vocabulary(path):
+    index = tf.lookup.TextFileIndex
+    initializer = tf.lookup.TextFileInitializer(path, tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
+    return tf.lookup.StaticVocabularyTable(initializer, 1)
+
+
+def parsing(case, tables, vocabulary):
+    """Reading the columns alone: as [B] where each has one value, else as sparse tensors."""
+    del tables, vocabulary
+    one = tf.io.FixedLenFeature([], case.dtype, "" if case.tokens else 0)
+    spec = dict.fromkeys(NAMES, tf.io.VarLenFeature(case.dtype) if case.multivalent else one)
+
+    def parse(examples):
+        found = tf.io.parse_example(examples, spec)
+        values = [found[name].values if case.multivalent else found[name] for name in NAMES]
+        return {"values": tf.add_n([tf.size(value) for value in values])}
+
+    return tf.Module(), over_examples(parse)
+
+
+SIDES = {"ours": ours, "upstream": upstream, "parsing": parsing}
+
+
+class Served:
+    """A SavedModel in a session of one thread."""
+
+    def __init__(self, build, case, tables, vocabulary):
+        with tempfile.TemporaryDirectory() as folder:
+            module, function = build(case, tables, vocabulary)
+            tf.saved_model.save(module, folder, signatures=function)
+            del module
+            graph = tf.Graph()
+            settings = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+            with graph.as_default():
+                session = tf.compat.v1.Session(graph=graph, config=settings)
+                meta = tf.compat.v1.saved_model.load(session, ["serve"], folder)
+        signature = meta.signature_def["serving_default"]
+        (given,), (wanted,) = signature.inputs.values(), signature.outputs.values()
+        self.call = session.make_callable(graph.get_tensor_by_name(wanted.name), [graph.get_tensor_by_name(given.name)])
+        self.nodes = len(function.graph.get_operations())
+
+
+def measure(served, examples, calls, rounds):
+    """CPU microseconds per call by side: those of each round."""
+    found = {name: [] for name in served}
+    for _ in range(rounds):
+        for name, side in served.items():
+            start = time.process_time()
+            for _ in range(calls):
+                side.call(examples)
+            found[name].append((time.process_time() - start) / calls * 1e6)
+    return found
+
+
+def compare(case, options, vocabulary):
+    """The lines of one case."""
+    generator = np.random.default_rng(7)
+    tables = [generator.normal(size=(ROWS, DIM)).astype(np.float32) for _ in NAMES]
+    served = {name: Served(build, case, tables, vocabulary) for name, build in SIDES.items()}
+    nodes = ", ".join(f"{name} {side.nodes}" for name, side in served.items())
+    for batch in options.batches:
+        examples = examples_of(case, batch, options.missing, generator)
+        np.testing.assert_allclose(served["ours"].call(examples), served["upstream"].call(examples), 1e-5, 1e-6)
+        found = measure(served, examples, CALLS.get(batch, 8), options.rounds)
+        middle = {name: statistics.median(times) for name, times in found.items()}
+        ratios = [mine / theirs for mine, theirs in zip(found["ours"], found["upstream"], strict=True)]
+        parse = [mine / alone for mine, alone in zip(found["ours"], found["parsing"], strict=True)]
+        print(
+            f"| {case} | {batch} | {middle['ours']:.0f} | {middle['upstream']:.0f} | {middle['parsing']:.0f} | "
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}) | {statistics.median(parse):.2f} |",
+            flush=True,
+        )
+    print(f"nodes of the signature, {case}: {nodes}", flush=True)
+
+
+def load(tokens, folder):
+    """Memory and CPU time of loading a vocabulary, in this process."""
+    from embedding_core.ids import TokenTable
+
+    path = str(Path(folder) / "large.txt")
+    write_vocabulary(path, tokens)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    table = TokenTable(path, tokens + 1, 1)
+    spent = time.process_time() - start
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert table.ids_of(tf.constant([b"token-%07d" % (tokens - 1), b"?"])).numpy().tolist() == [tokens - 1, tokens]
+    print(f"a vocabulary of {tokens} tokens: {grown / tokens:.1f} bytes a token at the peak, {spent:.1f} CPU s")
+
+
+def main():
+    """Run the cases and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 512])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--missing", type=float, default=0.0, help="share of values that examples lack")
+    parser.add_argument("--load-tokens", type=int, default=10_000_000, help="vocabulary to load; 0 for none")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if options.load_tokens:  # first, while the peak of the process is low
+            load(options.load_tokens, folder)
+        vocabulary = str(Path(folder) / "tokens.txt")
+        write_vocabulary(vocabulary, ROWS - 1)
+        print("| case | batch | ours us | upstream us | parsing us | ours / upstream (range) | ours / parsing |")
+        print("|---|---|---|---|---|---|---|")
+        for tokens in (False, True):
+            for multivalent in (False, True):
+                compare(Case(tokens, multivalent), options, vocabulary)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Going back to an earlier version of a published model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from components.pusher.manifest import content_digest, file_digests, verify_manifest
+from components.pusher.publish import Publication, publish, require_local, versions
+from embedding_core.errors import CheckpointError, ConfigError
+
+__all__ = ["roll_back"]
+
+
+def roll_back(base: str | os.PathLike[str], to: int | None = None) -> Publication:
+    """Publish an earlier version again, under the next number: it is what servers then take, and nothing is lost.
+
+    Args:
+      base: folder that holds the versions.
+      to: the version to go back to; None for the one before the newest.
+
+    Raises:
+      ConfigError: there is no such version, or it is the newest.
+      CheckpointError: the version is damaged.
+    """
+    require_local(base)
+    there = versions(base) if os.path.isdir(base) else []
+    target = there[-2] if to is None and len(there) > 1 else to
+    if target is None or target not in there[:-1]:
+        raise ConfigError(
+            f"cannot go back to version {to if to is not None else 'before the newest'!r} below {os.fspath(base)!r}: "
+            f"it must be one of {there[:-1]}, the versions before the newest."
+        )
+    source = next(path for path in Path(base).iterdir() if path.name.isdigit() and int(path.name) == target)
+    manifest = verify_manifest(source)
+    facts = {**manifest["facts"], "copy_of": str(target)}
+
+    def unchanged(copy: str) -> Mapping[str, Any]:
+        if content_digest(file_digests(copy)) != manifest["digest"]:
+            raise CheckpointError(f"version {target} changed while it was copied: run the command again.")
+        return facts
+
+    return publish(source, base, check=unchanged)

@@ -1,0 +1,96 @@
+"""`tfx-embeddings verify | parity | rollback | keep-last`: what can be done with published versions of a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from embedding_core.errors import ParityError
+from pipelines.quiet import load_tensorflow
+
+__all__ = ["register"]
+
+_Version = Annotated[Path, typer.Argument(metavar="VERSION", help="Folder of a published version.", show_default=False)]
+_Base = Annotated[Path, typer.Argument(metavar="BASE", help="Folder that holds the versions.", show_default=False)]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(verify)
+    app.command()(parity)
+    app.command()(rollback)
+    app.command(name="keep-last")(keep_last)
+
+
+def verify(version: _Version, as_json: _Json = False, debug: _Debug = False) -> None:
+    """Check every file of VERSION against its manifest; exit code 1 and the first damaged file if one differs."""
+    from components.pusher.manifest import verify_manifest
+
+    manifest = verify_manifest(version)
+    if as_json:
+        typer.echo(json.dumps(manifest, indent=1))
+        return
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    typer.echo(f"{version}: {len(manifest['files'])} files, {size:,} bytes, as published; sha256 {manifest['digest']}")
+
+
+def parity(
+    version: _Version,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the split to compare.")] = 1000,
+    tolerance: Annotated[float, typer.Option(min=0.0, help="The largest difference allowed.")] = 1e-5,
+    as_json: _Json = False,
+    debug: _Debug = False,
+) -> None:
+    """Prove again that VERSION computes what was trained, from the artifacts it was made of."""
+    load_tensorflow()
+    from components.pusher.proof import prove_again
+
+    report = prove_again(str(version), rows, tolerance).to_dict()
+    if as_json:
+        typer.echo(json.dumps(report, indent=1))
+    else:
+        _print(report)
+    if not report["passed"]:
+        raise ParityError(report["reason"])
+
+
+def _print(report: dict[str, Any]) -> None:
+    table = Table("output", "rows", "largest difference", "within")
+    for name, one in report["differences"].items():
+        table.add_row(name, str(one["rows"]), str(one["max_abs"]), "yes" if one["within"] else "NO")
+    console = Console(highlight=False)
+    console.print(table)
+    for rule, gap in report["broken"].items():
+        console.print(f"broken by {gap}: {rule}", markup=False, soft_wrap=True)
+    console.print(f"{report['eval_rows']} rows and {report['edge_rows']} edge cases; tolerance {report['tolerance']:g}")
+
+
+def rollback(
+    base: _Base,
+    to: Annotated[int | None, typer.Option(metavar="NUMBER", help="The version; by default the last but one.")] = None,
+    debug: _Debug = False,
+) -> None:
+    """Publish an earlier version below BASE again, under the next number, so that servers take it."""
+    from components.pusher.rollback import roll_back
+
+    published = roll_back(base, to)
+    typer.echo(f"published {published.path}")
+
+
+def keep_last(
+    base: _Base,
+    count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="How many versions stay.", show_default=False)],
+    debug: _Debug = False,
+) -> None:
+    """Remove all but the newest COUNT versions below BASE."""
+    from components.pusher.publish import keep_newest
+
+    removed = keep_newest(base, count)
+    typer.echo(f"removed {len(removed)}: {', '.join(map(str, removed)) or 'nothing'}")

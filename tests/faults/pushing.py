@@ -1,0 +1,208 @@
+"""Campaigns against a process that pushes: kills at every call and at random moments, with a watcher like a server's.
+
+``python -m tests.faults.pushing <campaign> <trials> <seed> <folder>`` with `interpose.c` preloaded prints one line of
+JSON. Each trial is a fork that publishes a model and records it as a PushedModel in ML Metadata.
+"""
+
+import ctypes
+import json
+import os
+import random
+import signal
+import sys
+import time
+
+from ml_metadata.metadata_store import metadata_store
+from ml_metadata.proto import metadata_store_pb2
+
+from components.pusher.manifest import verify_manifest
+from components.pusher.publish import publish, versions
+from embedding_core.errors import CheckpointError
+
+KILL, COUNT = 2, 1
+KEPT = 3
+SIZES = {"saved_model.pb": 40_000, "variables/variables.data-00000-of-00001": 120_000, "variables/variables.index": 300}
+SIZES |= {"assets/words.txt": 20_000, "fingerprint.pb": 60}
+
+
+class Interposed:
+    """The preloaded library."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL(None)
+        self.library.interpose_disarm.restype = ctypes.c_char_p
+
+    def arm(self, mode, call=0):
+        self.library.interpose_arm(mode, call)
+
+    def calls(self):
+        return self.library.interpose_disarm().decode().splitlines()
+
+
+class Records:
+    """PushedModel artifacts in an SQLite store."""
+
+    def __init__(self, path):
+        config = metadata_store_pb2.ConnectionConfig()
+        config.sqlite.filename_uri = path
+        self.store = metadata_store.MetadataStore(config)
+
+    def add(self, published):
+        kind = metadata_store_pb2.ArtifactType(name="PushedModel")
+        artifact = metadata_store_pb2.Artifact(type_id=self.store.put_artifact_type(kind), uri=published.path)
+        for key, value in (("digest", published.digest), ("version", str(published.version))):
+            artifact.custom_properties[key].string_value = value
+        self.store.put_artifacts([artifact])
+
+    def wrong(self, base, kept):
+        """Records whose version is not there as recorded, but for those that `keep_last` removed."""
+        there = versions(base)
+        found = [(one.uri, one.custom_properties) for one in self.store.get_artifacts_by_type("PushedModel")]
+        recent = [(uri, said) for uri, said in found if int(said["version"].string_value) in there[-kept:]]
+        bad = [uri for uri, said in recent if verify_manifest(uri)["digest"] != said["digest"].string_value]
+        removed = [uri for uri, said in found if int(said["version"].string_value) not in there]
+        return bad + [uri for uri in removed if there and int(os.path.basename(uri)) > there[0]], len(found)
+
+
+def make_model(folder, seed):
+    """Files like a SavedModel's."""
+    random_ = random.Random(seed)
+    for name, size in SIZES.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(random_.randbytes(size))
+
+
+def forked(task):
+    """The exit status of a fork that runs the task."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            task()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def watch(base, report):
+    """Poll as TensorFlow Serving does: every child with a numeric name is a version, and is loaded at once."""
+    seen, incomplete, polls, stop = set(), [], 0, []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+    while not stop:
+        polls += 1
+        time.sleep(0.0005)
+        for name in os.listdir(base):
+            if name.isdigit() and name not in seen:
+                seen.add(name)
+                try:
+                    verify_manifest(os.path.join(base, name))
+                except CheckpointError as error:
+                    if os.path.exists(os.path.join(base, name)):  # else an old version was taken away meanwhile
+                        incomplete.append(str(error))
+    with open(report, "w") as file:
+        json.dump({"polls": polls, "seen": len(seen), "incomplete": incomplete}, file)
+
+
+class Campaign:
+    """One base folder, its watcher and its records."""
+
+    def __init__(self, folder, seed):
+        self.model, self.base = os.path.join(folder, "model"), os.path.join(folder, "base")
+        self.database, self.report = os.path.join(folder, "records.db"), os.path.join(folder, "watched.json")
+        make_model(self.model, seed)
+        os.makedirs(self.base)
+        self.interposed = Interposed()
+        self.figures = {"killed": 0, "leftovers": 0, "failed_pushes": 0, "died_with_leftovers": 0}
+
+    def push(self):
+        """Publish, then record it, as the executor and then the launcher do."""
+        self.records = Records(self.database)
+        self.records.add(publish(self.model, self.base, check=verify_files, keep_last=KEPT))
+
+    def hidden(self):
+        return [name for name in os.listdir(self.base) if name.startswith(".push-")]
+
+    def trial(self, task):
+        """A push that is killed, then one that is not."""
+        self.figures["killed"] += forked(task) == -signal.SIGKILL
+        self.figures["died_with_leftovers"] += bool(self.hidden())
+        self.figures["failed_pushes"] += forked(self.push) != 0
+        self.figures["leftovers"] += len(self.hidden())
+
+    def watched(self, trials):
+        """Run the trials while the watcher polls."""
+        watcher = os.fork()
+        if watcher == 0:
+            watch(self.base, self.report)
+            os._exit(0)
+        for task in trials:
+            self.trial(task)
+        time.sleep(0.1)
+        os.kill(watcher, signal.SIGTERM)
+        os.waitpid(watcher, 0)
+        with open(self.report) as file:
+            watched = json.load(file)
+        wrong, records = Records(self.database).wrong(self.base, KEPT)
+        return {**self.figures, **watched, "records": records, "wrong_records": wrong}
+
+
+def verify_files(path):
+    """The caller's check: the copy has every file in full."""
+    assert {name: os.path.getsize(os.path.join(path, name)) for name in SIZES} == SIZES
+    return {}
+
+
+def kill_at_every_call(campaign, trials, seed):
+    """A kill at call 1, 2, 3, ... of a push; with fewer trials at some of them."""
+
+    def count():
+        campaign.push()
+        campaign.interposed.arm(COUNT)
+        campaign.push()
+        with open(campaign.report, "w") as file:
+            json.dump(campaign.interposed.calls(), file)
+
+    assert forked(count) == 0
+    with open(campaign.report) as file:
+        calls = [line.split()[0] for line in json.load(file)]
+    points = list(range(1, len(calls) + 1))
+    if trials < len(points):
+        points = sorted(random.Random(seed).sample(points, trials))
+
+    def die_at(point):
+        campaign.interposed.arm(KILL, point)
+        campaign.push()
+
+    found = campaign.watched([lambda point=point: die_at(point) for point in points])
+    return {**found, "calls": len(calls), "kinds": sorted(set(calls)), "trials": len(points)}
+
+
+def kill_at_random(campaign, trials, seed):
+    """A kill at a random moment of a process that pushes all the time."""
+    random_ = random.Random(seed)
+
+    def push_until_killed(delay):
+        parent = os.getpid()
+        if os.fork() == 0:
+            time.sleep(delay)
+            os.kill(parent, signal.SIGKILL)
+            os._exit(0)
+        while True:
+            campaign.push()
+
+    delays = [random_.uniform(0.0, 0.2) for _ in range(trials)]
+    return {**campaign.watched([lambda delay=delay: push_until_killed(delay) for delay in delays]), "trials": trials}
+
+
+def main(name, trials, seed, folder):
+    """Run a campaign and print its figures."""
+    run = {"calls": kill_at_every_call, "random": kill_at_random}[name]
+    found = run(Campaign(folder, int(seed)), int(trials), int(seed))
+    sys.stdout.write(json.dumps({"campaign": f"push, {name}", "seed": int(seed), **found}) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,44 @@
+"""500 faults in each file of a pushed version: none of them passes the verifier with a model other than was pushed."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+from components.pusher.manifest import MANIFEST, file_digests, verify_manifest
+from components.pusher.publish import publish
+from embedding_core.errors import CheckpointError
+from tests.faults.damaging import KINDS, damage
+from tests.faults.pushing import SIZES, make_model
+
+FAULTS = 500
+
+
+def outcome(folder, before):
+    """What the verifier and the files say after a fault: "silent" is what must not be."""
+    try:
+        verify_manifest(folder)
+    except CheckpointError:
+        return "detected"
+    return "harmless" if file_digests(folder) == before else "silent"
+
+
+def test_push_damaged_is_never_silent(tmp_path):
+    """Where the verifier passes, every byte that a server reads is as pushed, so every prediction is too."""
+    make_model(tmp_path / "model", 1)
+    facts = {"parity": {"max_abs": 0.0}, "vocabularies": {"words": "x" * 64}}
+    pushed = publish(tmp_path / "model", tmp_path / "base", check=lambda path: facts).path
+    before, random_ = file_digests(pushed), random.Random(1)
+    for name in [*SIZES, MANIFEST]:
+        counts = dict.fromkeys(("detected", "harmless", "silent"), 0)
+        other = f"{pushed}/{'saved_model.pb' if name != 'saved_model.pb' else 'fingerprint.pb'}"
+        good = {path: Path(path).read_bytes() for path in (f"{pushed}/{name}", other)}
+        for fault in range(FAULTS):
+            damage(f"{pushed}/{name}", KINDS[fault % len(KINDS)], random_, other)
+            counts[outcome(pushed, before)] += 1
+            for path, content in good.items():
+                Path(path).write_bytes(content)
+        sys.stdout.write(json.dumps({"file": name, "faults": FAULTS, **counts}) + "\n")
+        assert counts["silent"] == 0, (name, counts)
+        assert counts["detected"] > 0.9 * FAULTS, (name, counts)
+    verify_manifest(pushed)

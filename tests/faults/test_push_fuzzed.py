@@ -1,0 +1,50 @@
+"""Whatever bytes come with a good row: it is answered as ever, or the request is refused; no process dies."""
+
+import collections
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHORT_AND_LONG = [pytest.param(400, id="short"), pytest.param(20_000, id="long", marks=pytest.mark.slow)]
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "tests.faults.fuzzing", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=850)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("fuzzed")
+    done = run(place, "export")
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def outcomes(folder, signature, count):
+    """Letters counted; `X` for a mutant at which the process died, after which another goes on."""
+    found = ""
+    while len(found) < count:
+        done = run(folder, signature, len(found), count - len(found))
+        found += done.stdout
+        if done.returncode:
+            assert done.returncode < 0, done.stderr[-2000:]
+            found += "X"
+    counts = dict(collections.Counter(found))
+    sys.stdout.write(json.dumps({"campaign": "mutated examples", "signature": signature, "n": count, **counts}) + "\n")
+    return counts
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("count", SHORT_AND_LONG)
+@pytest.mark.parametrize("signature", ["serving_default", "raw"])
+def test_push_survives_mutated_examples(folder, signature, count):
+    counts = outcomes(folder, signature, count)
+    assert "W" not in counts
+    assert "X" not in counts
+    assert counts["s"] > count / 40
+    assert "e" not in counts or signature == "serving_default"
