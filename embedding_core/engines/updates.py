@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.optimizers import Adam, Optimizer
+from embedding_core.optimizers import SGD, Adam, Optimizer
 from embedding_core.update_rules import updated
 
 __all__ = ["apply_to_table", "touched_rows"]
@@ -32,6 +32,9 @@ def apply_to_table(
       rate: the learning rate of this step.
     """
     gradients = tf.cast(gradients, table.dtype)
+    if _is_plain_sgd(optimizer) and "GPU" not in table.device:
+        _descend(table, ids, gradients, rate)
+        return
     if not optimizer.use_gradient_accumulation:
         _one_by_one(optimizer, table, slots, ids, gradients, rate)
         return
@@ -42,6 +45,25 @@ def apply_to_table(
         with tf.control_dependencies([rows, *new_slots]):
             _sweep(optimizer, table, slots, rate)
     _write(table, slots, unique, rows, new_slots)
+
+
+def _is_plain_sgd(optimizer: Optimizer) -> bool:
+    """Whether a row's update is the sum of its occurrences' updates."""
+    bounds = (optimizer.clipvalue, optimizer.clip_weight_min, optimizer.clip_weight_max)
+    return isinstance(optimizer, SGD) and optimizer.weight_decay_factor is None and bounds == (None, None, None)
+
+
+def _descend(table: tf.Variable, ids: Any, gradients: Any, rate: Any) -> None:
+    """Subtract in the order given: half the work of finding duplicates; scatter_sub has no fixed order of them."""
+    tf.raw_ops.ResourceSparseApplyProximalGradientDescent(
+        var=table.handle,
+        alpha=tf.cast(rate, table.dtype),
+        l1=tf.zeros([], table.dtype),
+        l2=tf.zeros([], table.dtype),
+        grad=gradients,
+        indices=ids,
+        use_locking=True,
+    )
 
 
 def touched_rows(optimizer: Optimizer, table: tf.Variable, ids: Any) -> Any:
