@@ -30,7 +30,7 @@ __all__ = ["DATA_FORMAT_KEY", "INGEST_FACT", "SETTINGS_KEY", "SPANS_KEY", "Execu
 
 DATA_FORMAT_KEY = "data_format"
 SETTINGS_KEY = "settings"
-SPANS_KEY = "spans"
+SPANS_KEY = "data_spans"
 INGEST_FACT = "ingest"
 
 

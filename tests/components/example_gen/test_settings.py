@@ -56,3 +56,40 @@ def test_what_is_no_time_is_refused(value):
 
     with pytest.raises(ValueError, match="no ISO date or time"):
         instant(value)
+
+
+def spans_of(pattern, first=None, last=None):
+    from components.example_gen.settings import Spans
+
+    return Spans.from_bounds(pattern, first, last)
+
+
+def with_spans(given, pattern="{YYYY}-{MM}-{DD}.csv"):
+    from components.example_gen.executor import settings_of
+
+    spans = {"pattern": pattern, "first": "2011-10-01"} if pattern else None
+    return settings_of({"settings": json.dumps({"columns": {"a": "token"}, "spans": spans}), "data_spans": given}).spans
+
+
+@pytest.mark.parametrize(
+    ("given", "first", "last"),
+    [
+        ("", "2011-10-01", None),
+        (None, "2011-10-01", None),
+        ("2011-10-05/2011-10-06", "2011-10-05", "2011-10-06"),
+        ("/2011-10-06", None, "2011-10-06"),
+    ],
+)
+def test_spans_given_when_a_run_starts_take_the_place_of_the_configured_ones(given, first, last):
+    pattern = "{YYYY}-{MM}-{DD}.csv"
+    assert with_spans(given) == spans_of(pattern, first, last)
+
+
+def test_numbered_spans_are_given_as_numbers():
+    assert with_spans("3/12", "{SPAN}.csv") == spans_of("{SPAN}.csv", 3, 12)
+
+
+@pytest.mark.parametrize(("given", "pattern"), [("2011-10-05", "{YYYY}-{MM}-{DD}.csv"), ("1/2", None)])
+def test_spans_that_cannot_be_read_are_refused(given, pattern):
+    with pytest.raises(ConfigError, match="`data_spans` is"):
+        with_spans(given, pattern)
