@@ -85,7 +85,7 @@ image-check: venv ## build the image's environment and run every task of the dem
 	$(BIN)/pytest -m slow tests/test_image.py
 
 faults: venv ## the fault campaigns in full: kills, full disks, damaged files, resharding, memory of a 2 GiB table
-	$(BIN)/pytest tests/faults --timeout=3600 -s
+	$(BIN)/pytest tests/faults tests/embedding_core/checkpoint --timeout=3600 -s
 
 bench: venv ## side-by-side measurements against peers
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import json
 import os
@@ -29,6 +28,7 @@ from embedding_core.vocabulary import Vocabulary, load_vocabulary
 __all__ = ["REPORT", "RemapPolicy", "checkpoint_vocabularies", "gathered", "remap"]
 
 REPORT = "remap.json"
+_SLICES_AT_ONCE = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,13 +193,10 @@ def gathered(
       slice_bytes: bytes of a slice.
     """
     count = rows_per_slice((len(sources), dim), slice_bytes)
-    order = np.argsort(sources, kind="stable").astype(np.uint32 if len(sources) < 2**32 else np.int64)
+    wanted = _Wanted(sources)
     with tempfile.TemporaryDirectory(prefix="remap-") as folder:
         for first, rows in slices:
-            low, high = (
-                bisect.bisect_left(order, row, key=lambda place: sources[place]) for row in (first, first + len(rows))
-            )
-            targets = np.sort(order[low:high]).astype(np.int64)
+            targets = wanted.of(first, len(rows))
             cuts = np.flatnonzero(np.diff(targets // count)) + 1
             for part in np.split(targets, cuts):
                 if len(part):
@@ -207,6 +204,23 @@ def gathered(
         for bucket, start in enumerate(range(0, len(sources), count)):
             path = os.path.join(folder, str(bucket))
             yield start, _assembled(path, start, sources[start : start + count], dim, fill)
+
+
+class _Wanted:
+    """Which new rows come from a slice of old ones; found for a few slices at a time, as sorting would take memory."""
+
+    def __init__(self, sources: npt.NDArray[np.int64]) -> None:
+        self._sources = sources
+        self._end = 0
+        self._some = np.zeros(0, np.int64)  # the new rows that come from the old ones before `_end`
+
+    def of(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        """New rows, ascending, whose sources are `first` to `first + count - 1`; calls come in order."""
+        if first + count > self._end:
+            self._end = first + _SLICES_AT_ONCE * count
+            self._some = np.flatnonzero((self._sources >= first) & (self._sources < self._end))
+        chosen = self._sources[self._some]
+        return self._some[(chosen >= first) & (chosen < first + count)]
 
 
 def _append(folder: str, bucket: int, targets: npt.NDArray[np.int64], rows: Rows) -> None:

@@ -96,12 +96,15 @@ def row_sources(
 
 
 def _find(tokens: pa.Array, others: pa.Array, rows: npt.NDArray[np.int64]) -> None:
-    """Put into `rows` where each token is among the others; a part at a time, as each takes a hash table."""
-    for start in range(0, len(others), _TOKENS_AT_ONCE):
-        found = pc.index_in(tokens, value_set=others.slice(start, _TOKENS_AT_ONCE))
-        here = np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False))
-        rows[here] = found.drop_null().to_numpy(zero_copy_only=False)
-        rows[here] += start
+    """Put into `rows` where each token is among the others; part by part, as a hash table of all takes memory."""
+    count = max(1 << 18, len(others) // 32)
+    for start in range(0, len(others), count):
+        known = others.slice(start, count)
+        for first in range(0, len(tokens), count):
+            found = pc.fill_null(pc.index_in(tokens.slice(first, count), value_set=known), -1)
+            places = found.to_numpy(zero_copy_only=False)
+            part = rows[first : first + len(places)]
+            np.copyto(part, places + np.int64(start), where=places >= 0)
     pa.default_memory_pool().release_unused()
 
 

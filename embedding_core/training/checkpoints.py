@@ -68,12 +68,16 @@ class RunState:
         return self.step in self._best_of
 
     def save(self, history: str) -> None:
-        """Save everything, to resume from, with the history of the run as JSON.
+        """Save everything, to resume from, with the history of the run as JSON; a step is saved once.
+
+        To replace the state of a step would leave a moment in which it is not there.
 
         Raises:
           TrainingError: a row of a table is not finite. The checkpoints saved before stay.
           CheckpointError: it cannot be written.
         """
+        if self.is_saved:
+            return
         step, best = self.step, int(self.best_step.numpy())
         self._check_finite()
         self._states.save(step, self._all.write, files={HISTORY: history}, facts={_BEST: best})

@@ -125,9 +125,8 @@ class _Loop:
         return min(self.total, step + _STEPS_PER_ENTRY, *((step // n + 1) * n for n in every))
 
     def _leave(self) -> None:
-        """Save the state, where that was not just done, and stop."""
-        if not self._state.is_saved:
-            self._state.save(self.history.to_json())
+        """Save the state and stop."""
+        self._state.save(self.history.to_json())
         raise PreemptionError(
             f"SIGTERM came: the state after step {self._state.step} of {self.total} is saved; the same run again goes "
             "on from there."

@@ -117,6 +117,7 @@ def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_
     changes = ["warm_start=latest", "training.epochs=1", "evaluation.thresholds={}", *grown]
     report = run(load_config(TAXI, [f"work_dir={work_dir}", *changes]))
     assert states(report)["CheckpointLoader"] == "executed"
+    assert report.warm_start["tables"]["company"]["kept_traffic"] > 0.5
     assert report.push["pushed"]
     (before,) = [row for row in runs[2].vocabularies if row["name"] == "company"]
     (company,) = [row for row in report.vocabularies if row["name"] == "company"]

@@ -77,8 +77,7 @@ def oracle(old, new, tables, old_oov: int, new_oov: int, policy: str, made: Tabl
     return {key: np.array(values) for key, values in expected.items()}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
+PAIRS = given(
     old=TOKENS,
     new=TOKENS,
     shared=TOKENS,
@@ -87,7 +86,23 @@ def oracle(old, new, tables, old_oov: int, new_oov: int, policy: str, made: Tabl
     policy=st.sampled_from(["initializer", "oov"]),
     slice_bytes=st.sampled_from([1, 30, 10**6]),
 )
-def test_remap_agrees_with_a_dictionary(tmp_path_factory, old, new, shared, order, oov, policy, slice_bytes):
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(PATIENT, max_examples=40)
+@PAIRS
+def test_remap_agrees_with_a_dictionary(tmp_path_factory, **pair):
+    check_against_a_dictionary(tmp_path_factory, **pair)
+
+
+@pytest.mark.slow
+@settings(PATIENT, max_examples=1000)
+@PAIRS
+def test_remap_agrees_with_a_dictionary_long(tmp_path_factory, **pair):
+    check_against_a_dictionary(tmp_path_factory, **pair)
+
+
+def check_against_a_dictionary(tmp_path_factory, old, new, shared, order, oov, policy, slice_bytes):
     folder = tmp_path_factory.mktemp("remap")
     old, new = list(dict.fromkeys([*shared, *old])), list(dict.fromkeys([*new, *shared]))
     order.shuffle(new)
