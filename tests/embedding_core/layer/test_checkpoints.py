@@ -62,7 +62,14 @@ def straight():
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("keras", "engine"), ("keras", 2), ("engine", "keras"), ("engine", 1), (1, "engine"), (2, "keras"), (2, 1)],
+    [
+        ("keras", 2),
+        ("engine", "keras"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in [("keras", "engine"), ("engine", 1), (2, "engine"), (2, 1)]
+        ),
+    ],
 )
 def test_training_goes_on_under_another_strategy(before, after, straight, tmp_path):
     first, second = straight

@@ -40,7 +40,7 @@ def dataset(context):
     return tf.data.Dataset.from_tensor_slices((labels, features)).batch(size, drop_remainder=True).repeat()
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_functional_model_from_configuration_to_serving(hosts, tmp_path):
     strategy = simulated_tpu(hosts=hosts, cores_per_host=2) if hosts else tf.distribute.get_strategy()
     with strategy.scope():

@@ -236,6 +236,7 @@ def test_mirrored_replicas_update_one_table():
     np.testing.assert_allclose(rows(layer), 1 - 0.1 * gradients / np.sqrt(0.1 + gradients**2), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_mirrored_replicas_train_with_keras():
     strategy = mirrored(2)
     with strategy.scope():

@@ -134,6 +134,7 @@ def test_separate_optimizers_by_the_documented_partition():
         assert model.head.kernel.numpy().item() == 1 - 0.25 * len(share)
 
 
+@pytest.mark.slow
 def test_layer_used_twice():
     strategy, _, layer = on_two_cores()
 
@@ -179,6 +180,7 @@ def test_lookup_inside_control_flow_is_refused(where):
         tf.function(lambda ids: strategy.run(on_core, args=(ids,)))(ids)
 
 
+@pytest.mark.slow
 def test_activations_may_go_into_compiled_code_and_control_flow():
     strategy, _, layer = on_two_cores()
 
@@ -215,7 +217,7 @@ def test_hardware_that_is_not_there_is_refused():
         TPUEmbedding(configs()[1], "sgd", embedding_feature=kinds.V2)
 
 
-@pytest.mark.parametrize("forced", [True, False])
+@pytest.mark.parametrize("forced", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_whole_tables_on_every_core_are_trainable_variables(forced):
     strategy = simulated_tpu(embedding_feature="V1" if forced else "V0")
     table, features = configs()
@@ -241,6 +243,7 @@ def test_update_embedding_table_reaches_the_device():
     assert [float(one) for one in strategy.experimental_local_results(look(ids))] == [1, 2]
 
 
+@pytest.mark.slow
 def test_pipelined_activations_are_one_step_old():
     strategy, _, layer = on_two_cores(pipeline_execution_with_tensor_core=True)
 
@@ -269,6 +272,7 @@ def test_export_straight_from_training(tmp_path):
     assert found["f"].numpy()[:, 0].tolist() == [1, 0.5, 0.5]
 
 
+@pytest.mark.slow
 def test_loss_scale_and_bfloat16():
     scaled = tf_keras.mixed_precision.LossScaleOptimizer(
         tf_keras.optimizers.SGD(1.0), dynamic=False, initial_scale=64.0

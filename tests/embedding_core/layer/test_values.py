@@ -119,9 +119,8 @@ def compare(optimizer, kind, topologies):
             np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=2e-6, err_msg=f"{topology} {key}")
 
 
-@pytest.mark.parametrize(("optimizer", "kind", "topology"), [("adam", "ragged", (2, 2)), ("ftrl", "sparse", (2, 1))])
-def test_every_strategy_trains_the_same_numbers(optimizer, kind, topology):
-    compare(optimizer, kind, [topology])
+def test_every_strategy_trains_the_same_numbers():
+    compare("adam", "ragged", [(2, 2)])
 
 
 @pytest.mark.slow
