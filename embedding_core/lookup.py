@@ -92,7 +92,7 @@ def combine(table: Any, form: NormalForm, combiner: Combiner, quantization: Quan
     """
     rows = tf.gather(table, form.ids)
     if quantization is not None:
-        rows = quantized(rows, quantization)
+        rows = _quantized_forward(rows, quantization)
     if form.weights is not None:
         rows = rows * tf.cast(form.weights, rows.dtype)[:, tf.newaxis]
     if form.segments is not None and form.ascending and form.weights is None:
@@ -162,6 +162,16 @@ def quantized(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor:
     step = (upper - lower) / (quantization.num_buckets - 1)
     clipped = tf.clip_by_value(rows, lower, upper)
     return tf.floor((clipped - lower) / step + 0.5) * step + lower
+
+
+def _quantized_forward(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor:
+    """Quantized rows whose gradient is that of the rows: rounding has none, and the table would never be trained."""
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def forward(values: Any) -> tuple[Any, Any]:
+        return quantized(values, quantization), lambda gradient: gradient
+
+    return forward(rows)
 
 
 def row_gradients(form: NormalForm, combiner: Combiner, gradient: tf.Tensor) -> tf.Tensor:

@@ -214,7 +214,8 @@ def _batch(
         found = segments - first_core * sum(rows)
         return found, _sum_of_weights(combiner, weights, found, total)
 
-    has_splits, has_segments, has_weights = there[1], there[2], there[3]
+    has_splits, has_weights = there[1], there[3]
+    has_segments = tf.maximum(there[2], (1 - there[0]) * (1 - has_splits))  # no ids at all: no output row has one
     found, divisors = tf.switch_case(
         has_splits + has_splits * has_weights + 3 * has_segments, [dense, ragged, weighted_ragged, explicit]
     )

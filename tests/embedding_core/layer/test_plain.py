@@ -148,6 +148,17 @@ def test_sparse_gradients_only():
     assert isinstance(tape.gradient(loss, layer.trainable_variables)[0], tf.IndexedSlices)
 
 
+def test_quantized_tables_are_trained():
+    """Rounding has no gradient: it is passed through, as on a TPU."""
+    table = tpu.TableConfig(2, 1, constant(0.3), quantization_config=tpu.QuantizationConfig(2, 0.0, 1.0), name="t")
+    layer = TPUEmbedding({"f": tpu.FeatureConfig(table)}, "sgd")
+    with tf.GradientTape() as tape:
+        found = layer({"f": tf.constant([1])})["f"]
+        loss = 3 * tf.reduce_sum(found)
+    assert found.numpy() == [[0.0]]
+    assert tape.gradient(loss, layer.trainable_variables)[0].values.numpy() == [[3.0]]
+
+
 def test_two_tables_of_one_name_are_refused():
     features = {name: one_table()[1]["f"] for name in ("a", "b")}
     with pytest.raises(ConfigError, match="unique name"):
