@@ -90,6 +90,7 @@ faults: venv ## the fault campaigns in full: kills, full disks, damaged files, r
 bench: venv ## side-by-side measurements against peers
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks
 	$(BIN)/python -m benchmarks.simulated_tpu
+	$(BIN)/python -m benchmarks.serving
 
 clean: ## remove what the targets made, the virtual environment included
 	rm -rf .venv .uv runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

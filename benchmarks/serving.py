@@ -70,8 +70,8 @@ class Case:
 def write_vocabulary(path, size):
     """A vocabulary of that many tokens of 13 bytes."""
     with open(path, "wb") as file:
-        for start in range(0, size, 1 << 20):
-            file.write(b"".join(b"token-%07d\n" % number for number in range(start, min(size, start + (1 << 20)))))
+        for start in range(0, size, 1 << 14):
+            file.write(b"".join(b"token-%07d\n" % number for number in range(start, min(size, start + (1 << 14)))))
 
 
 def ours(case, tables, vocabulary):

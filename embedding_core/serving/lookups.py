@@ -8,8 +8,8 @@ value or a dropped id of a column of one value reads it, which costs no masking 
 features                  operations
 ========================  ==============================================================================
 of one value, `[B]`       one comparison for all of them, then a gather each
-of several, ragged        one condition for all of them, under which ids are filtered; then one gathering
-                          and combining operation each
+of several, ragged        one list of the ids of all of them, filtered only where there is something to drop;
+                          then one gathering and combining operation each
 ========================  ==============================================================================
 """
 
@@ -22,7 +22,6 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.config import Combiner
-from embedding_core.features import segments_of_splits
 from embedding_core.lookup import combine_in_order
 
 __all__ = [
@@ -64,14 +63,16 @@ class Several:
 
     Attributes:
       table: `[rows + 1, dim]`.
+      rows: of the trained table.
       ids: int64 `[B, None]`.
-      keep: bool `[N]`, which ids count; None for all.
+      present: bool `[N]`, which ids count, where that cannot be told from the ids; then all others are valid.
       combiner: how several rows become one.
     """
 
     table: Any
+    rows: int
     ids: tf.RaggedTensor
-    keep: tf.Tensor | None
+    present: tf.Tensor | None = None
     combiner: Combiner
 
 
@@ -80,15 +81,14 @@ def is_row(ids: tf.Tensor, rows: int) -> tf.Tensor:
     return tf.less(tf.bitcast(ids, tf.uint64), tf.constant(rows, tf.uint64))
 
 
-def invalid_ids(single: Mapping[str, Single], several: Mapping[str, Several], missing: int) -> dict[str, tf.Tensor]:
+def invalid_ids(features: Mapping[str, Single], missing: int) -> dict[str, tf.Tensor]:
     """How many ids are no rows of their table, int64 scalars by name; one that stands for `missing` is none at all."""
-    found = {name: tf.reduce_sum(tf.cast(tf.logical_not(one.keep), tf.int64)) for name, one in several.items()}
-    if not single:
-        return found
-    ids = tf.stack([one.ids for one in single.values()])
-    outside = tf.bitcast(ids, tf.uint64) >= _limits(single, tf.uint64)
+    if not features:
+        return {}
+    ids = tf.stack([one.ids for one in features.values()])
+    outside = tf.bitcast(ids, tf.uint64) >= _limits(features, tf.uint64)
     counts = tf.reduce_sum(tf.cast(outside & (ids != missing), tf.int64), 1)
-    return {**found, **dict(zip(single, tf.unstack(counts, len(single)), strict=True))}
+    return dict(zip(features, tf.unstack(counts, len(features)), strict=True))
 
 
 def look_up_single(features: Mapping[str, Single]) -> dict[str, tf.Tensor]:
@@ -120,39 +120,54 @@ def _limits(features: Mapping[str, Single], dtype: tf.DType) -> tf.Tensor:
     return tf.constant([[one.rows] for one in features.values()], dtype)
 
 
-def look_up_several(features: Mapping[str, Several]) -> dict[str, tf.Tensor]:
-    """The combined rows of each example; float32 `[B, dim]` by name."""
-    ids, segments = _filtered(list(features.values()))
-    return {name: _combined(one, ids[place], segments[place]) for place, (name, one) in enumerate(features.items())}
+def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """The combined rows of each example, float32 `[B, dim]` by name, and how many ids were dropped, int64 by name."""
+    vectors: dict[str, tf.Tensor] = {}
+    dropped: dict[str, tf.Tensor] = {}
+    for told in (True, False):
+        group = {name: one for name, one in features.items() if (one.present is not None) == told}
+        if group:
+            batch = tf.size(next(iter(group.values())).ids.row_splits) - 1
+            ids, segments, counts = _filtered(list(group.values()))
+            dropped.update(zip(group, counts, strict=True))
+            for place, (name, one) in enumerate(group.items()):
+                vectors[name] = _combined(one, ids[place], segments[place], batch)
+    return vectors, dropped
 
 
-def _filtered(features: Sequence[Several]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """The ids that count and the example of each: as they are where all of them do, which is the rule."""
-    ids = [one.ids.values for one in features]
-    segments = [segments_of_splits(one.ids.row_splits, one.ids.values) for one in features]
-    picked = [place for place, one in enumerate(features) if one.keep is not None]
-    if not picked:
-        return ids, segments
-    masks = [features[place].keep for place in picked]
+def _filtered(features: Sequence[Several]) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+    """The ids that count, the example of each, and how many were dropped; one list per feature."""
+    ids = tf.concat([one.ids.values for one in features], 0)
+    splits = tf.stack([one.ids.row_splits for one in features])
+    sizes = splits[:, -1]
+    batch = tf.shape(splits, tf.int64)[1] - 1
+    starts = tf.reshape(splits[:, :-1] + tf.cumsum(sizes, exclusive=True)[:, tf.newaxis], [-1])
+    nested = [tf.range(len(features) + 1, dtype=tf.int64) * batch, tf.concat([starts, [tf.size(ids, tf.int64)]], 0)]
+    found = tf.raw_ops.RaggedTensorToSparse(rt_nested_splits=nested, rt_dense_values=ids).sparse_indices
+    where = tf.ensure_shape(found, [None, 3])  # feature, example, position
+    owners, segments = where[:, 0], where[:, 1]
+    if features[0].present is None:
+        limits = tf.constant([one.rows for one in features], tf.uint64)
+        counts = tf.less(tf.bitcast(ids, tf.uint64), tf.gather(limits, owners))
+    else:
+        counts = tf.concat([one.present for one in features], 0)
 
-    def as_they_are() -> list[tf.Tensor]:
-        return [tf.identity(values[place]) for values in (ids, segments) for place in picked]
+    def without() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        keep = tf.where(counts)
+        left = tf.math.unsorted_segment_sum(tf.cast(counts, tf.int64), owners, len(features))
+        return tf.gather_nd(ids, keep), tf.gather_nd(segments, keep), left
 
-    def filtered() -> list[tf.Tensor]:
-        kept = {place: tf.where(mask) for place, mask in zip(picked, masks, strict=True)}
-        return [tf.gather_nd(values[place], kept[place]) for values in (ids, segments) for place in picked]
-
-    found = tf.cond(tf.reduce_all(tf.concat(masks, 0)), as_they_are, filtered)
-    for number, place in enumerate(picked):
-        ids[place], segments[place] = found[number], found[len(picked) + number]
-    return ids, segments
+    kept, rows, left = tf.cond(
+        tf.reduce_all(counts), lambda: (tf.identity(ids), tf.identity(segments), tf.identity(sizes)), without
+    )
+    count = len(features)
+    return tf.split(kept, left, num=count), tf.split(rows, left, num=count), tf.unstack(sizes - left, count)
 
 
-def _combined(one: Several, ids: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
-    count = one.ids.nrows(tf.int32)
+def _combined(one: Several, ids: tf.Tensor, segments: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
     if one.table.dtype == tf.float32:
-        return combine_in_order(one.table.read_value(), segments, count, one.combiner, places=ids)
-    return combine_in_order(_float32(tf.gather(one.table, ids)), segments, count, one.combiner)
+        return combine_in_order(one.table.read_value(), segments, batch, one.combiner, places=ids)
+    return combine_in_order(_float32(tf.gather(one.table, ids)), segments, batch, one.combiner)
 
 
 def _float32(rows: tf.Tensor) -> tf.Tensor:

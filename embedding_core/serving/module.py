@@ -125,27 +125,31 @@ class ServingModule(tf.Module):
                 single[feature.name] = self._single(feature, value)
             else:
                 several[feature.name] = self._several(feature, value)
-        found = {**look_up_single(single), **look_up_several(several)}
+        found = look_up_single(single)
+        combined, dropped = look_up_several(several)
+        found.update(combined)
         places: dict[str, Any] = {}
         if sequences:
             chosen = only(config, sequences)
             places = {name: self._ids(chosen.feature(name), values[name]) for name in sequences}
             tables = {table.name: _float32(self.tables[table.name]) for table in chosen.tables}
             found.update(cpu_embedding_lookup(places, None, tables, chosen))
-        self._count(single, several, places)
+        self._count(single, dropped, places)
         return {feature.name: found[feature.name] for feature in config.features}
 
-    def _count(self, single: Mapping[str, Single], several: Mapping[str, Several], places: Mapping[str, Any]) -> None:
+    def _count(self, single: Mapping[str, Single], dropped: Mapping[str, Any], places: Mapping[str, Any]) -> None:
         """Add the invalid ids of a batch to the counters."""
-        in_place = {name: _as_several(self, name, ids) for name, ids in places.items() if name in self._counted}
-        found = invalid_ids(
-            {name: one for name, one in single.items() if name in self._counted},
-            {**{name: one for name, one in several.items() if name in self._counted}, **in_place},
-            MISSING_INT,
-        )
+        counted = set(self._counted)
+        in_place = {name: self._invalid(name, ids) for name, ids in places.items() if name in counted}
+        alone = invalid_ids({name: one for name, one in single.items() if name in counted}, MISSING_INT)
+        found = {**alone, **in_place, **{name: count for name, count in dropped.items() if name in counted}}
         if found:
             zero = tf.zeros([], tf.int64)
             self.dropped.assign_add(tf.stack([found.get(name, zero) for name in self._counted]))
+
+    def _invalid(self, name: str, ids: tf.RaggedTensor) -> tf.Tensor:
+        outside = tf.logical_not(is_row(ids.values, self._config.table_of(name).vocabulary_size))
+        return tf.reduce_sum(tf.cast(outside, tf.int64))
 
     def _single(self, feature: FeatureConfig, value: tf.Tensor) -> Single:
         table = self._config.table(feature.table)
@@ -165,13 +169,12 @@ class ServingModule(tf.Module):
         if table.vocabulary is not None:
             texts = texts_of(_column_of(feature), value)
             ids = texts.with_values(self.token_tables[table.name].ids_of(texts.values))
-            keep = tf.not_equal(texts.values, "") if table.oov_rows else is_row(ids.values, rows)
-            return Several(table=held, ids=ids, keep=keep, combiner=table.combiner)
+            present = tf.not_equal(texts.values, "") if table.oov_rows else None
+            return Several(table=held, rows=rows, ids=ids, present=present, combiner=table.combiner)
         ids = rows_of(_column_of(feature), value)
         if feature.invalid_id == "row":
-            last = tf.where(is_row(ids.values, rows), ids.values, rows - 1)
-            return Several(table=held, ids=ids.with_values(last), keep=None, combiner=table.combiner)
-        return Several(table=held, ids=ids, keep=is_row(ids.values, rows), combiner=table.combiner)
+            ids = ids.with_values(tf.where(is_row(ids.values, rows), ids.values, rows - 1))
+        return Several(table=held, rows=rows, ids=ids, combiner=table.combiner)
 
     def _ids(self, feature: FeatureConfig, value: Any) -> Any:
         column, table = _column_of(feature), self._config.table(feature.table)
@@ -194,12 +197,6 @@ class ServingModule(tf.Module):
 
 def _is_counted(config: EmbeddingConfig, feature: FeatureConfig) -> bool:
     return config.table(feature.table).vocabulary is None and feature.invalid_id == "drop"
-
-
-def _as_several(module: ServingModule, name: str, ids: tf.RaggedTensor) -> Several:
-    table = module.config.table_of(name)
-    keep = is_row(ids.values, table.vocabulary_size)
-    return Several(table=module.tables[table.name], ids=ids, keep=keep, combiner=table.combiner)
 
 
 def _float32(table: tf.Variable) -> Any:
