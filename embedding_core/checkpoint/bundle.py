@@ -16,7 +16,7 @@ from embedding_core.errors import CheckpointError
 
 __all__ = ["SLICE_BYTES", "BundleReader", "BundleWriter", "Rows", "rows_per_slice"]
 
-SLICE_BYTES = 32 * 2**20
+SLICE_BYTES = 16 * 2**20
 Rows: TypeAlias = npt.NDArray[np.float32]
 
 

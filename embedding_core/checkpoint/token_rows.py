@@ -14,6 +14,7 @@ from embedding_core.config import TableConfig
 
 __all__ = ["token_rows"]
 
+_TOKENS_AT_ONCE = 8192  # double precision of a whole slice would take several times its memory
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -30,12 +31,21 @@ def token_rows(table: TableConfig, tokens: Sequence[bytes], *, seed: int) -> npt
     scale = 1 / math.sqrt(table.dim) if table.initializer.scale is None else table.initializer.scale
     if table.initializer.name == "constant":
         return np.full((len(tokens), table.dim), scale, np.float32)
-    uniform = _uniform(_keys(f"{seed}/{table.name}".encode(), tokens), table.dim)
-    if table.initializer.name == "uniform":
-        return ((2 * uniform - 1) * scale).astype(np.float32)
+    rows = np.empty((len(tokens), table.dim), np.float32)
+    for start in range(0, len(tokens), _TOKENS_AT_ONCE):
+        part = tokens[start : start + _TOKENS_AT_ONCE]
+        uniform = _uniform(_keys(f"{seed}/{table.name}".encode(), part), table.dim)
+        rows[start : start + len(part)] = _distributed(table.initializer.name, uniform) * scale
+    return rows
+
+
+def _distributed(name: str, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Numbers of the initializer's distribution, of scale 1, from uniform ones in (0, 1)."""
+    if name == "uniform":
+        return 2 * uniform - 1
     low = 0.5 * math.erfc(math.sqrt(2))  # a truncated normal lies within two standard deviations
     normal: npt.NDArray[np.float64] = tf.math.ndtri(tf.constant(low + uniform * (1 - 2 * low), tf.float64)).numpy()
-    return (normal * scale).astype(np.float32)
+    return normal
 
 
 def _keys(salt: bytes, tokens: Sequence[bytes]) -> npt.NDArray[np.uint64]:
