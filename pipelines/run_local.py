@@ -7,6 +7,9 @@ import os
 from rich.console import Console
 
 from components import compat
+from embedding_core.training import TrainingConfig
+from embedding_core.training.strategy import choose_placement
+from pipelines.component_inputs import training_config
 from pipelines.config import PipelineConfig, data_files
 from pipelines.earlier import EarlierRun, find_earlier, served_push
 from pipelines.embedding_pipeline import create_pipeline
@@ -39,6 +42,8 @@ def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
       Exception: whatever else ended a component.
     """
     data_files(config.data)  # a missing file is an error before anything is written
+    if config.training.strategy == "simulated_tpu":  # its devices must be made before any component runs TensorFlow
+        choose_placement(TrainingConfig.from_json(training_config(config)))
     with held(config), Display(console) as display:
         _tidy(config)
         earlier = find_earlier(config)
