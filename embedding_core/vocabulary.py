@@ -410,9 +410,16 @@ def load_vocabularies(
       Name -> vocabulary, by name.
 
     Raises:
-      VocabularyError: a file is missing or damaged, or the folder holds no vocabulary.
+      VocabularyError: a file is missing or damaged, or the folder holds no vocabulary or is not there.
     """
-    names = sorted(name.removesuffix(".json") for name in list_folder(folder) if name.endswith(".json"))
+    try:
+        found = list_folder(folder)
+    except OSError as error:  # TFX's own error for a missing folder is one
+        raise VocabularyError(
+            f"{os.fspath(folder)!r} cannot be read as a folder of vocabularies ({error!r}): give the URI of a "
+            "Vocabularies artifact."
+        ) from error
+    names = sorted(name.removesuffix(".json") for name in found if name.endswith(".json"))
     if not names:
         raise VocabularyError(f"{os.fspath(folder)!r} holds no vocabulary: there is no `<name>.json` in it.")
     return {name: load_vocabulary(folder, name, open_file=open_file) for name in names}

@@ -133,6 +133,13 @@ def test_damaged_base_is_refused_before_anything_is_counted(days, tmp_path):
     assert not (tuesday / "never").exists()
 
 
+def test_base_that_is_not_there_is_one_error(days):
+    nowhere = Vocabularies()
+    nowhere.uri = "/no/such/folder"
+    with pytest.raises(VocabularyError, match=r"'/no/such/folder' cannot be read as a folder of vocabularies"):
+        run(days[1], nowhere, out="never")
+
+
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
