@@ -1,0 +1,124 @@
+"""A month of Online Retail as daily operation: one run of the pipeline per day, each out of the one before.
+
+    python -m pipelines.examples.online_retail_daily <folder with the *.csv.gz files> [runs]
+
+The first run reads a month of purchases as one span, to have something to start from. Every later one reads one day,
+starts from the tables of the run before, remapped by token, and extends its vocabularies. A run is judged on the next
+day's purchases by customers and of items that were known by then, one drawn item for each; AUC over all pairs. Days
+that were run before are not run again. In the end `lineage.html` says what the newest model was made of, day by day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from pipelines.examples.online_retail_prepare import Purchase, distinct, prepare, read_purchases
+
+__all__ = ["days_of", "main", "overrides_of", "write_days"]
+
+FIRST_MONTH, MONTH = "2011-09", "2011-10"
+CONFIG = Path(__file__).with_name("online_retail_daily.yaml")
+_HISTORY_LENGTH = 20
+
+
+def days_of(purchases: Sequence[Purchase], first_month: str, month: str) -> Iterator[tuple[str, pa.Table]]:
+    """The spans: all of the first month under its last day, then every day of the month.
+
+    Args:
+      purchases: of which those of the two months count, and of the first day after them.
+      first_month: "YYYY-MM".
+      month: likewise.
+
+    Yields:
+      The day, "YYYY-MM-DD", and its rows: purchases with split "train", and the pairs of the following day, known in
+      the evening, with split "pairs of <day>".
+    """
+    known = distinct(purchase for purchase in purchases if purchase.date[:7] >= first_month)
+    dates = sorted({purchase.date[:10] for purchase in known})
+    last = max(date for date in dates if date[:7] == first_month)
+    for day, following in itertools.pairwise(dates):
+        if day < last or day[:7] > month:
+            continue
+        so_far = [purchase for purchase in known if purchase.date[:10] <= following]
+        train, pairs = prepare(so_far, first_evaluation_day=following, history_length=_HISTORY_LENGTH)
+        days = pa.array([purchase.date[:10] for purchase in so_far if purchase.date[:10] < following])
+        own = train if day == last else train.filter(pc.equal(days, day))
+        name = pa.array([f"pairs of {day}"] * pairs.num_rows)
+        yield day, pa.concat_tables([own, pairs.set_column(pairs.schema.get_field_index("split"), "split", name)])
+
+
+def write_days(purchases: Sequence[Purchase], folder: Path, first_month: str, month: str) -> list[str]:
+    """Write `<day>.parquet` for every day that is not there; returns the days."""
+    folder.mkdir(parents=True, exist_ok=True)
+    days = []
+    for day, rows in days_of(purchases, first_month, month):
+        days.append(day)
+        path = folder / f"{day}.parquet"
+        if not path.exists():
+            pa.parquet.write_table(rows, f"{path}.new")
+            os.replace(f"{path}.new", path)
+    return days
+
+
+def overrides_of(day: str, *, is_first: bool, window: int = 1) -> list[str]:
+    """What differs from run to run, as `--set` takes it.
+
+    Args:
+      day: the newest one that is read.
+      is_first: whether there is no earlier run; then the one span is read.
+      window: how many days are read, the newest included.
+    """
+    first = datetime.date.fromisoformat(day) - datetime.timedelta(days=0 if is_first else window - 1)
+    given = [f"data.spans.first={first}", f"data.spans.last={day}", f'split.eval=["pairs of {day}"]']
+    return given if is_first else [*given, "warm_start=latest", "vocabulary_evolution=latest"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prepare the days, run those that are left, and write the page."""
+    given = _arguments(arguments)
+    from pipelines import lineage_command, run_local
+    from pipelines.config import load_config
+    from pipelines.quiet import load_tensorflow, silence
+
+    silence()
+    data, work = (given.folder.resolve() / name for name in ("online_retail_days", "online_retail_daily"))
+    days = write_days(read_purchases(given.source), data, given.first_month, given.month)
+    everywhere = [f"data.path={data}/{{YYYY}}-{{MM}}-{{DD}}.parquet", f"work_dir={work}", *given.overrides]
+    done = work / "days.json"
+    ran: list[str] = json.loads(done.read_text()) if done.exists() else []
+    load_tensorflow()
+    for number, day in enumerate(days[: given.days]):
+        if day in ran:
+            continue
+        own = overrides_of(day, is_first=number == 0, window=given.window)
+        run_local.run(load_config(CONFIG, [*everywhere, *own]))
+        ran.append(day)
+        done.write_text(json.dumps(ran))
+    page = ["--html", str(work / "lineage.html")]
+    lineage_command.main([str(CONFIG), *(f"--set={one}" for one in everywhere), *page])
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="online_retail_daily", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("source", type=Path, help="folder with the daily *.csv.gz files")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), help="default: %(default)s")
+    parser.add_argument("--first-month", default=FIRST_MONTH, help="read as one span; default: %(default)s")
+    parser.add_argument("--month", default=MONTH, help="run day by day; default: %(default)s")
+    parser.add_argument("--window", type=int, default=1, help="days that a run reads; default: %(default)s")
+    parser.add_argument("--days", type=int, help="runs at most, the first one included; default: all")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()
