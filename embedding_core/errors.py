@@ -16,6 +16,9 @@ written against ``tf.tpu.experimental.embedding`` catches the same classes here.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "CheckpointError",
     "ConfigError",
@@ -26,6 +29,7 @@ __all__ = [
     "PreemptionError",
     "TrainingError",
     "VocabularyError",
+    "nearest",
 ]
 
 
@@ -65,3 +69,15 @@ class PreemptionError(EmbeddingError, RuntimeError):
 
 class ParityError(EmbeddingError, RuntimeError):
     """The exported model does not compute what was trained."""
+
+
+def nearest(name: object, known: Iterable[object]) -> str:
+    """The remedy for an unknown name: the nearest known one, or else what there is to choose from (the first ten)."""
+    names = [str(item) for item in known]
+    folded = {item.casefold(): item for item in names}
+    close = difflib.get_close_matches(str(name).casefold(), folded, n=1)
+    if close:
+        return f"did you mean {folded[close[0]]!r}?"
+    if not names:
+        return "there is none to choose from."
+    return f"choose from {', '.join(names[:10])}{', ...' if len(names) > 10 else '.'}"

@@ -13,14 +13,13 @@ One table per vocabulary, of the vocabulary's name, so that features sharing a v
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, nearest
 from embedding_core.optimizers import Adagrad, Optimizer, optimizer_from_json
 from embedding_core.topology import Topology, memory_plan, table_bytes
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
@@ -97,7 +96,7 @@ def plan_tables(
             )
         planned.append(_plan_feature(feature, table, lengths.get(name), columns.get(name)))
     for table in overrides:
-        _check_known(table, [*vocabulary_of_table, ALL_TABLES], "a table in `tables`", "one of")
+        _check_known(table, [*vocabulary_of_table, ALL_TABLES], "a table in `tables`", "one of the tables")
     tables = tuple(
         _plan_table(table, vocabulary, vocabulary_sizes[vocabulary], overrides)
         for table, vocabulary in vocabulary_of_table.items()
@@ -121,7 +120,7 @@ def plan_from_vocabularies(
         _check_feature(feature, vocabularies)
         fed = vocabularies[feature["vocabulary"]].features
         what = f"a feature of vocabulary {feature['vocabulary']!r}"
-        _check_known(feature["name"], fed, what, "one that the vocabulary was counted from,")
+        _check_known(feature["name"], fed, what, "one that the vocabulary was counted from")
         found[feature["name"]] = fed[feature["name"]]
     return plan_tables(
         features,
@@ -154,18 +153,17 @@ def plan_report(config: EmbeddingConfig, topology: Topology | None = None) -> di
 def _check_known(given: str, known: Collection[str], what: str, rule: str) -> None:
     if given in known:
         return
-    near = difflib.get_close_matches(given, known, n=1, cutoff=0.0)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise ConfigError(f"{what} is {given!r}: it must be {rule} {', '.join(map(repr, known))}{hint}")
+    raise ConfigError(f"{what} is {given!r}: it must be {rule}; {nearest(given, known)}")
 
 
 def _check_feature(feature: Mapping[str, Any], vocabularies: Collection[str]) -> None:
     for key in feature:
-        _check_known(key, _FEATURE_KEYS, f"a key of feature {feature.get('name')!r}", "one of")
+        _check_known(key, _FEATURE_KEYS, f"a key of feature {feature.get('name')!r}", "one of the known keys")
     for key in ("name", "vocabulary"):
         if not isinstance(feature.get(key), str):
             raise ConfigError(f"`{key}` of feature {dict(feature)!r} is {feature.get(key)!r}: it must be a name.")
-    _check_known(feature["vocabulary"], vocabularies, f"`vocabulary` of feature {feature['name']!r}", "one of")
+    what = f"`vocabulary` of feature {feature['name']!r}"
+    _check_known(feature["vocabulary"], vocabularies, what, "one of the vocabularies")
 
 
 def _plan_feature(
@@ -193,7 +191,7 @@ def _plan_feature(
 
 def _measured_length(feature: str, percentile: str, lengths: Mapping[str, float]) -> int:
     what = f"`max_sequence_length` of feature {feature!r}"
-    _check_known(percentile, _PERCENTILES, what, "a whole number or one of")
+    _check_known(percentile, _PERCENTILES, what, "a whole number or one of the percentiles")
     if _PERCENTILES[percentile] not in lengths:
         raise ConfigError(f"{what} is {percentile!r}, but the data gave no lengths for it: pass a whole number.")
     return max(1, math.ceil(lengths[_PERCENTILES[percentile]]))
@@ -202,7 +200,7 @@ def _measured_length(feature: str, percentile: str, lengths: Mapping[str, float]
 def _plan_table(name: str, vocabulary: str, size: int, overrides: Mapping[str, Mapping[str, Any]]) -> TableConfig:
     wishes = {**overrides.get(ALL_TABLES, {}), **overrides.get(name, {})}
     for key in wishes:
-        _check_known(key, _TABLE_KEYS, f"a key of table {name!r}", "one of")
+        _check_known(key, _TABLE_KEYS, f"a key of table {name!r}", "one of the known keys")
     oov_rows = wishes.get("oov_rows", 1)
     rows = operator.index(size) + _count(oov_rows)
     if rows == 0:

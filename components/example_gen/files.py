@@ -12,8 +12,8 @@ from typing import NamedTuple
 from tfx.dsl.io import fileio
 
 from components.example_gen.reading import reading
-from components.example_gen.settings import Settings, Spans, nearest
-from embedding_core.errors import DataError
+from components.example_gen.settings import Settings, Spans
+from embedding_core.errors import DataError, nearest
 
 __all__ = ["Found", "find_files", "group_files", "without_spans"]
 

@@ -12,8 +12,7 @@ from typing import Any, cast
 import tensorflow as tf
 from tfx.dsl.io import fileio
 
-from components.example_gen.settings import nearest
-from embedding_core.errors import DataError
+from embedding_core.errors import DataError, nearest
 
 __all__ = ["check_columns", "open_file", "open_unpacked", "reading"]
 

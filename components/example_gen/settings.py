@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 from components.example_gen.values import instant
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, nearest
 
-__all__ = ["ColumnSplit", "HashSplit", "RowFilter", "Settings", "Spans", "Split", "TimeSplit", "nearest"]
+__all__ = ["ColumnSplit", "HashSplit", "RowFilter", "Settings", "Spans", "Split", "TimeSplit"]
 
 Kind: TypeAlias = Literal["token", "float"]
 _RULES = ("present", "equals", "not_equals", "in", "matches", "not_matches", "min", "max")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that is not among the known ones: the nearest of them, or else the first ten."""
-    names = sorted(known)
-    same = [one for one in names if one.casefold() == name.casefold()]
-    close = same or difflib.get_close_matches(name, names, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"there are {', '.join(map(repr, names[:10]))}{', ...' if len(names) > 10 else ''}."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

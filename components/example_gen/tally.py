@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from components.example_gen.rows import SHOWN, BadRows
-from components.example_gen.settings import Settings, nearest
-from embedding_core.errors import DataError
+from components.example_gen.settings import Settings
+from embedding_core.errors import DataError, nearest
 
 __all__ = ["Tally"]
 

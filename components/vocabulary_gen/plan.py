@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from embedding_core.config import ColumnConfig, EvolutionMode, check_name
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, nearest
 
 __all__ = ["Base", "CountedFeature", "CountingPlan", "VocabularyRule", "evolution_from_json", "plan_from_json"]
 
@@ -144,9 +143,7 @@ def _check_keys(owner: str, given: object, allowed: Iterable[str]) -> None:
         raise ConfigError(f"{owner} is {given!r}: it must be a JSON object.")
     for key in given:
         if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, n=1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
-            raise ConfigError(f"{owner} has the key {key!r}: it may have {', '.join(allowed)}{hint}")
+            raise ConfigError(f"{owner} has the unknown key {key!r}: {nearest(key, allowed)}")
 
 
 def _feature(entry: Any) -> CountedFeature:

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, nearest
 from pipelines.config.data import Data
 from pipelines.config.files import data_files
 from pipelines.config.overrides import apply_overrides
 from pipelines.config.paths import format_of, resolve
-from pipelines.config.reading import INVALID, Problem, dotted, key_of, nearest, read
+from pipelines.config.reading import INVALID, Problem, dotted, key_of, read
 from pipelines.config.rules import RULES
 from pipelines.config.schema import PipelineConfig
 from pipelines.config.yaml_text import parse_yaml

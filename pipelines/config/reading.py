@@ -9,13 +9,14 @@ stands for (``model: ranking`` is ``model: {name: ranking}``).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union
+
+from embedding_core.errors import nearest
 
 __all__ = [
     "INVALID",
@@ -29,7 +30,6 @@ __all__ = [
     "is_list",
     "is_section",
     "key_of",
-    "nearest",
     "read",
     "section_type",
 ]
@@ -74,16 +74,6 @@ class Problem:
 def dotted(path: Path) -> str:
     """The path as a user writes it, also after `--set`."""
     return ".".join(map(str, path))
-
-
-def nearest(name: object, known: Iterable[object]) -> str:
-    """The remedy for an unknown name: the nearest known one, or all of them where none is near."""
-    names = [str(item) for item in known]
-    folded = {item.casefold(): item for item in names}
-    close = difflib.get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {folded[close[0]]!r}?"
-    return f"choose from {', '.join(names)}." if names else "there is none to choose from."
 
 
 def is_section(tp: Any) -> bool:

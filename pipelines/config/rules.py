@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, nearest
 from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses
 from pipelines.config.files import data_files
 from pipelines.config.model import BUILT_IN_MODELS
 from pipelines.config.paths import format_of
-from pipelines.config.reading import nearest
 from pipelines.config.schema import PipelineConfig
 from pipelines.config.sources import Argument, accepts, check_not_shadowed, defines, keyword_arguments, parse_module
 

@@ -145,7 +145,7 @@ def test_base_that_is_not_there_is_one_error(days):
     [
         ({"mode": "shuffle"}, "`evolution.mode` is 'shuffle': it must be one of append, rerank"),
         ({"expire_after": 0}, "`evolution.expire_after` is 0: it must be a whole number >= 1"),
-        ({"expire_afer": 2}, "did you mean `expire_after`"),
+        ({"expire_afer": 2}, "did you mean 'expire_after'"),
     ],
 )
 def test_rule_that_is_none_is_one_error(days, rule, message):

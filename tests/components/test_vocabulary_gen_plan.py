@@ -37,7 +37,7 @@ def test_keys_of_table_config_gen_are_left_alone():
         ([], {}, "list, not empty"),
         ([{"name": "user"}], {}, '"name" and "column"'),
         ([USER, USER], {}, "stands twice"),
-        ([{"name": "user", "column": {"name": "u", "seperator": ","}}], {}, "did you mean `separator`"),
+        ([{"name": "user", "column": {"name": "u", "seperator": ","}}], {}, "did you mean 'separator'"),
         ([{"name": "../user", "column": {"name": "u"}}], {}, "name of a feature"),
         ([{**USER, "vocabulary": "a/b"}], {}, "name of a vocabulary"),
         ([{"name": "user", "column": {"name": "u", "after_transform": True}}], {}, "no `transform_graph`"),

@@ -112,7 +112,7 @@ def test_feature_with_a_table_of_its_own_shares_only_the_vocabulary():
         (({**USER, "vocabulary": "custmer"},), {}, "did you mean 'customer'?"),
         (({**USER, "max_length": 3},), {}, "did you mean 'max_sequence_length'?"),
         (({**USER, "column": {"nme": 3}},), {}, "`column` of feature 'user'"),
-        (({**USER, "max_sequence_length": "p80"},), {}, "must be a whole number or one of"),
+        (({**USER, "max_sequence_length": "p80"},), {}, "or one of the percentiles; did you mean 'p90'?"),
         ((USER, {**ITEM, "table": "customer"}), {}, "rows of a table belong to one vocabulary"),
     ],
 )
