@@ -13,13 +13,12 @@ a fourth, `<name>.evolution.npy`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import hashlib
 import io
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,14 @@ import pyarrow.compute as pc
 
 from embedding_core.config import ColumnConfig, EvolutionMode, check_name
 from embedding_core.errors import ConfigError, VocabularyError
+from embedding_core.vocabulary_bytes import (
+    npy_chunks,
+    plain_chunks,
+    read_tokens,
+    sealed_json,
+    sha256_of,
+    unsealed_json,
+)
 
 __all__ = [
     "Evolution",
@@ -156,15 +163,7 @@ class Vocabulary:
     @functools.cached_property
     def digest(self) -> str:
         """Sha256 of the plain token file's bytes, in hexadecimal."""
-        return _sha256(self.plain_text())
-
-    def plain_text(self) -> bytes:
-        """The bytes of `<name>.txt`: each token followed by a line feed."""
-        if not len(self.tokens):
-            return b""
-        row = pa.LargeListArray.from_arrays(pa.array([0, len(self.tokens)], pa.int64()), self.tokens)
-        joined: bytes = pc.binary_join(row, pa.scalar(b"\n", pa.large_binary()))[0].as_py()
-        return joined + b"\n"
+        return sha256_of(plain_chunks(self.tokens))
 
     def mapping_to(self, other: Vocabulary) -> npt.NDArray[np.int64]:
         """For each row of this vocabulary the row of the same token in the other.
@@ -276,34 +275,36 @@ def save_vocabulary(vocabulary: Vocabulary, folder: str | os.PathLike[str], *, o
       folder: where to.
       open_file: opens a path, `open` by default; give another for remote file systems.
     """
-    counts = _npy_bytes(vocabulary.counts)
-    files = {".txt": vocabulary.plain_text(), ".counts.npy": counts}
+
+    def written(suffix: str, chunks: Iterable[bytes]) -> str:
+        return _write(os.path.join(folder, vocabulary.name + suffix), chunks, open_file)
+
     description = {
         "name": vocabulary.name,
-        "digest": vocabulary.digest,
-        "counts_digest": _sha256(counts),
+        "digest": written(".txt", plain_chunks(vocabulary.tokens)),
+        "counts_digest": written(".counts.npy", npy_chunks(vocabulary.counts)),
         "size": len(vocabulary),
         "coverage": vocabulary.coverage,
         **{key: getattr(vocabulary, key) for key in _PLAIN},
         "features": {name: _summary_to_json(summary) for name, summary in sorted(vocabulary.features.items())},
     }
-    if vocabulary.evolution is not None:
-        files[_EVOLUTION] = _npy_bytes(np.stack([vocabulary.evolution.idle, vocabulary.evolution.last_counts]))
-        description["evolution"] = {**vocabulary.evolution.facts(), "digest": _sha256(files[_EVOLUTION])}
-    files[".json"] = (json.dumps(description, indent=2, sort_keys=True) + "\n").encode()
-    for suffix, data in files.items():
-        with open_file(os.path.join(folder, vocabulary.name + suffix), "wb") as file:
-            file.write(data)
+    evolution = vocabulary.evolution
+    if evolution is not None:
+        digest = written(_EVOLUTION, npy_chunks(np.stack([evolution.idle, evolution.last_counts])))
+        description["evolution"] = {**evolution.facts(), "digest": digest}
+    written(".json", [sealed_json(description)])
 
 
-def _npy_bytes(array: npt.NDArray[np.int64]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
+def _write(path: str, chunks: Iterable[bytes], open_file: _OpenFile) -> str:
+    """Write a file; returns the digest of what was written."""
+    with open_file(path, "wb") as file:
 
+        def passed_on() -> Iterable[bytes]:
+            for chunk in chunks:
+                file.write(chunk)
+                yield chunk
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+        return sha256_of(passed_on())
 
 
 def _summary_to_json(summary: FeatureSummary) -> dict[str, Any]:
@@ -322,54 +323,70 @@ def load_vocabulary(folder: str | os.PathLike[str], name: str, *, open_file: _Op
       VocabularyError: a file is missing, damaged, or of another vocabulary.
     """
     try:
-        description = json.loads(_read(folder, name + ".json", open_file))
-        text = _read(folder, name + ".txt", open_file)
-        counts = _read(folder, name + ".counts.npy", open_file)
-        _verify(folder, name, description, text, counts)
+        description = unsealed_json(_read(folder, name + ".json", open_file))
         evolution = description.get("evolution")
+        tokens = _read_tokens(folder, name, description, open_file)
         return Vocabulary(
             name=name,
-            tokens=_tokens_from_text(text),
-            counts=np.load(io.BytesIO(counts), allow_pickle=False),
+            tokens=tokens,
+            counts=_read_array(folder, name, ".counts.npy", "counts_digest", description["counts_digest"], open_file),
             features={key: _summary_from_json(value) for key, value in description["features"].items()},
             evolution=None if evolution is None else _read_evolution(folder, name, evolution, open_file),
             **{key: description[key] for key in _PLAIN},
         )
-    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except VocabularyError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         raise VocabularyError(
-            f"`{name}.json` in {os.fspath(folder)!r} does not describe a vocabulary: {error!r}; make it again."
+            f"`{name}.json` in {os.fspath(folder)!r} does not describe a vocabulary as it was written ({error}): it "
+            "was changed or damaged; restore it, or make the vocabulary again."
         ) from error
+
+
+def _read_tokens(
+    folder: str | os.PathLike[str], name: str, description: Mapping[str, Any], open_file: _OpenFile
+) -> pa.Array:
+    with _opened(folder, name + ".txt", open_file) as file:
+        tokens, digest = read_tokens(file)
+    found = {"name": name, "digest": digest, "size": len(tokens)}
+    for key, value in found.items():
+        _check_same(folder, name, key, value, description[key])
+    return tokens
+
+
+def _read_array(
+    folder: str | os.PathLike[str], name: str, suffix: str, key: str, digest: str, open_file: _OpenFile
+) -> npt.NDArray[np.int64]:
+    data = _read(folder, name + suffix, open_file)
+    _check_same(folder, name, key, sha256_of([data]), digest)
+    array: npt.NDArray[np.int64] = np.load(io.BytesIO(data), allow_pickle=False)
+    return array
 
 
 def _read_evolution(
     folder: str | os.PathLike[str], name: str, described: Mapping[str, Any], open_file: _OpenFile
 ) -> Evolution:
-    data = _read(folder, name + _EVOLUTION, open_file)
-    _check_same(folder, name, "evolution.digest", _sha256(data), described["digest"])
-    idle, last_counts = np.load(io.BytesIO(data), allow_pickle=False)
+    idle, last_counts = _read_array(folder, name, _EVOLUTION, "evolution.digest", described["digest"], open_file)
     facts = {key: value for key, value in described.items() if key not in ("digest", "expired")}
     return Evolution(idle=idle, last_counts=last_counts, **facts)
 
 
 def _read(folder: str | os.PathLike[str], file_name: str, open_file: _OpenFile) -> bytes:
+    with _opened(folder, file_name, open_file) as file:
+        data: bytes = file.read()
+        return data
+
+
+@contextlib.contextmanager
+def _opened(folder: str | os.PathLike[str], file_name: str, open_file: _OpenFile) -> Iterator[Any]:
     try:
         with open_file(os.path.join(folder, file_name), "rb") as file:
-            data: bytes = file.read()
-            return data
+            yield file
     except FileNotFoundError as error:
         raise VocabularyError(
             f"{os.fspath(folder)!r} has no file {file_name!r}: a vocabulary is `<name>.txt`, `<name>.counts.npy` and "
             "`<name>.json`, with a base also `<name>.evolution.npy`; copy all, or make the vocabulary again."
         ) from error
-
-
-def _verify(
-    folder: str | os.PathLike[str], name: str, description: Mapping[str, Any], text: bytes, counts: bytes
-) -> None:
-    found = {"name": name, "size": text.count(b"\n")}
-    found |= {"digest": _sha256(text), "counts_digest": _sha256(counts)}
-    for key, value in found.items():
-        _check_same(folder, name, key, value, description[key])
 
 
 def _check_same(folder: str | os.PathLike[str], name: str, key: str, found: object, written: object) -> None:
@@ -378,15 +395,6 @@ def _check_same(folder: str | os.PathLike[str], name: str, key: str, found: obje
             f"vocabulary {name!r} in {os.fspath(folder)!r}: its `{key}` is {found!r}, but {written!r} was "
             "written: its files were changed or damaged; restore them, or make the vocabulary again."
         )
-
-
-def _tokens_from_text(text: bytes) -> pa.Array:
-    """The lines of a plain token file as a large_binary array."""
-    data = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero(data == ord("\n"))
-    offsets = np.concatenate([[0], ends - np.arange(len(ends))]).astype(np.int64)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[data != ord("\n")])]
-    return pa.Array.from_buffers(pa.large_binary(), len(ends), buffers)
 
 
 def _summary_from_json(data: Mapping[str, Any]) -> FeatureSummary:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
 import sys
 
@@ -17,6 +19,7 @@ from embedding_core.vocabulary import (
     save_vocabulary,
     vocabulary_from_counts,
 )
+from embedding_core.vocabulary_evolution import evolved_vocabulary
 
 
 def vocabulary(counts, name="user", **thresholds):
@@ -65,6 +68,31 @@ def test_saving_twice_gives_equal_bytes(tmp_path):
         save_vocabulary(vocabulary(counts), folder)
     for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+
+
+def test_files_are_those_of_numpy_and_of_lines_whatever_their_size(tmp_path):
+    words = [b"%x" % number for number in range(600_000)]  # several chunks of each file
+    saved = vocabulary(dict.fromkeys(words, 3))
+    save_vocabulary(saved, tmp_path)
+    assert (tmp_path / "user.txt").read_bytes() == b"".join(word + b"\n" for word in saved.tokens.to_pylist())
+    np.save(tmp_path / "expected.npy", saved.counts)
+    assert (tmp_path / "user.counts.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
+    assert load_vocabulary(tmp_path, "user").tokens.equals(saved.tokens)
+    assert json.loads((tmp_path / "user.json").read_bytes())["digest"] == saved.digest
+
+
+def test_every_field_of_the_description_is_sealed(tmp_path):
+    summary = FeatureSummary(column=ColumnConfig(name="u"), rows=9, missing=1, token_count=8, lengths={"max": 1})
+    first = vocabulary({b"a": 5, b"b": 3}, features={"user": summary})
+    tokens, counts = pa.array([b"a", b"c"], pa.large_binary()), np.array([2, 2], np.int64)
+    save_vocabulary(evolved_vocabulary(first, tokens, counts, mode="append", features=first.features), tmp_path)
+    path = tmp_path / "user.json"
+    data = path.read_bytes()
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with contextlib.suppress(VocabularyError):
+            load_vocabulary(tmp_path, "user")
+            assert chr(data[at]).isspace(), data[:at]  # one space for another is harmless
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".counts.npy", ".json"])

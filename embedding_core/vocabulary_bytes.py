@@ -1,0 +1,94 @@
+"""The bytes of a vocabulary's files, in chunks: tokens and counts may take gigabytes, and are never held twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["npy_chunks", "plain_chunks", "read_tokens", "sealed_json", "sha256_of", "unsealed_json"]
+
+_TOKENS_AT_ONCE = 1 << 18
+_BYTES_AT_ONCE = 1 << 22
+_LINE_FEED = ord("\n")
+_SEAL = "sha256"
+_format: Any = np.lib.format  # numpy's own types leave these functions out
+
+
+def sha256_of(chunks: Iterable[bytes]) -> str:
+    """Of all chunks together, in hexadecimal."""
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def plain_chunks(tokens: pa.Array) -> Iterator[bytes]:
+    """The bytes of `<name>.txt`: each token followed by a line feed."""
+    for start in range(0, len(tokens), _TOKENS_AT_ONCE):
+        part = tokens.slice(start, _TOKENS_AT_ONCE)
+        row = pa.LargeListArray.from_arrays(pa.array([0, len(part)], pa.int64()), part)
+        joined: bytes = pc.binary_join(row, pa.scalar(b"\n", pa.large_binary()))[0].as_py()
+        yield joined + b"\n"
+
+
+def npy_chunks(array: npt.NDArray[np.int64]) -> Iterator[bytes]:
+    """The bytes that `numpy.save` writes of an array."""
+    header = _Chunks()
+    _format.write_array_header_1_0(header, _format.header_data_from_array_1_0(np.ascontiguousarray(array)))
+    yield from header
+    flat = np.ascontiguousarray(array).reshape(-1)
+    count = _BYTES_AT_ONCE // flat.itemsize
+    for start in range(0, len(flat), count):
+        yield flat[start : start + count].tobytes()
+
+
+class _Chunks(list[bytes]):
+    """A file to numpy, which only writes."""
+
+    def write(self, chunk: bytes) -> None:
+        self.append(chunk)
+
+
+def read_tokens(file: BinaryIO) -> tuple[pa.Array, str]:
+    """The lines of a plain token file as a large_binary array, and the sha256 of its bytes."""
+    digest, size = hashlib.sha256(), 0
+    parts: list[bytes] = []
+    ends: list[npt.NDArray[np.int64]] = [np.zeros(1, np.int64)]
+    while chunk := file.read(_BYTES_AT_ONCE):
+        digest.update(chunk)
+        breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _LINE_FEED)
+        ends.append(size + breaks - np.arange(len(breaks)))
+        parts.append(chunk.replace(b"\n", b""))
+        size += len(parts[-1])
+    offsets = np.concatenate(ends)
+    ends.clear()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers), digest.hexdigest()
+
+
+def sealed_json(facts: Mapping[str, Any]) -> bytes:
+    """A JSON object with a digest of itself, so that a damaged one is not believed."""
+    return (json.dumps({**facts, _SEAL: _seal(facts)}, indent=2, sort_keys=True) + "\n").encode()
+
+
+def unsealed_json(data: bytes) -> dict[str, Any]:
+    """What `sealed_json` was given.
+
+    Raises:
+      ValueError: it is not that any more.
+    """
+    facts = json.loads(data)
+    if not isinstance(facts, dict) or facts.pop(_SEAL, None) != _seal(facts):
+        raise ValueError(f"its `{_SEAL}` is that of another content")
+    return facts
+
+
+def _seal(facts: Mapping[str, Any]) -> str:
+    return sha256_of([json.dumps(facts, sort_keys=True).encode()])
