@@ -16,7 +16,7 @@ import tensorflow as tf
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
 
-__all__ = ["Rows", "Slots", "adagrad", "adagrad_momentum", "adam", "ftrl", "sgd", "updated"]
+__all__ = ["Rows", "Slots", "adagrad", "adagrad_momentum", "adam", "clipped", "ftrl", "sgd", "updated"]
 
 Rows: TypeAlias = Any  # float tensor [N, dim]
 Slots: TypeAlias = tuple[Any, ...]
@@ -39,12 +39,13 @@ def updated(optimizer: Optimizer, rows: Rows, slots: Slots, gradient: Any, rate:
     rule = _RULES.get(type(optimizer))
     if rule is None:
         raise ConfigError(f"{optimizer!r} has no update rule: it must be one of {[cls.__name__ for cls in _RULES]}.")
-    gradient = _clipped(gradient, *optimizer.gradient_bounds)
+    gradient = clipped(gradient, *optimizer.gradient_bounds)
     rows, slots = rule(optimizer, _decayed(optimizer, rows, rate), slots, gradient, rate)
-    return _clipped(rows, optimizer.clip_weight_min, optimizer.clip_weight_max), slots
+    return clipped(rows, optimizer.clip_weight_min, optimizer.clip_weight_max), slots
 
 
-def _clipped(values: Any, low: float | None, high: float | None) -> Any:
+def clipped(values: Any, low: float | None, high: float | None) -> Any:
+    """Values within bounds; None is no bound."""
     if low is not None:
         values = tf.maximum(values, tf.cast(low, values.dtype))
     if high is not None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.optimizers import SGD, Adam, Optimizer
-from embedding_core.update_rules import updated
+from embedding_core.optimizers import SGD, Adagrad, Adam, Optimizer
+from embedding_core.update_rules import clipped, updated
 
 __all__ = ["apply_to_table", "touched_rows"]
 
@@ -32,7 +32,7 @@ def apply_to_table(
       rate: the learning rate of this step.
     """
     gradients = tf.cast(gradients, table.dtype)
-    if _is_plain_sgd(optimizer) and "GPU" not in table.device:
+    if _is_plain(optimizer, SGD) and optimizer.clipvalue is None and "GPU" not in table.device:
         _descend(table, ids, gradients, rate)
         return
     if not optimizer.use_gradient_accumulation:
@@ -40,6 +40,9 @@ def apply_to_table(
         return
     unique, places = tf.unique(ids)
     summed = tf.math.unsorted_segment_sum(gradients, places, tf.size(unique))
+    if _is_plain(optimizer, Adagrad):
+        _adagrad(table, slots[0], unique, clipped(summed, *optimizer.gradient_bounds), rate)
+        return
     rows, new_slots = _computed(optimizer, table, slots, unique, summed, rate)
     if _moves_all(optimizer):
         with tf.control_dependencies([rows, *new_slots]):
@@ -47,19 +50,32 @@ def apply_to_table(
     _write(table, slots, unique, rows, new_slots)
 
 
-def _is_plain_sgd(optimizer: Optimizer) -> bool:
-    """Whether a row's update is the sum of its occurrences' updates."""
-    bounds = (optimizer.clipvalue, optimizer.clip_weight_min, optimizer.clip_weight_max)
-    return isinstance(optimizer, SGD) and optimizer.weight_decay_factor is None and bounds == (None, None, None)
+def _is_plain(optimizer: Optimizer, kind: type[Optimizer]) -> bool:
+    """Whether the optimizer is one of a kind that touches the weights by its rule alone: no decay, no bounds."""
+    extras = (optimizer.weight_decay_factor, optimizer.clip_weight_min, optimizer.clip_weight_max)
+    return type(optimizer) is kind and extras == (None, None, None)
 
 
 def _descend(table: tf.Variable, ids: Any, gradients: Any, rate: Any) -> None:
-    """Subtract in the order given: half the work of finding duplicates; scatter_sub has no fixed order of them."""
+    """SGD: a row's update is the sum of its occurrences'. Subtracts in the order given, which scatter_sub does not."""
     tf.raw_ops.ResourceSparseApplyProximalGradientDescent(
         var=table.handle,
         alpha=tf.cast(rate, table.dtype),
         l1=tf.zeros([], table.dtype),
         l2=tf.zeros([], table.dtype),
+        grad=gradients,
+        indices=ids,
+        use_locking=True,
+    )
+
+
+def _adagrad(table: tf.Variable, accumulators: tf.Variable, ids: Any, gradients: Any, rate: Any) -> None:
+    """The rule of `update_rules.adagrad` in one pass over rows and slots in place; the ids are distinct."""
+    tf.raw_ops.ResourceSparseApplyAdagradV2(
+        var=table.handle,
+        accum=accumulators.handle,
+        lr=tf.cast(rate, table.dtype),
+        epsilon=tf.zeros([], table.dtype),
         grad=gradients,
         indices=ids,
         use_locking=True,
