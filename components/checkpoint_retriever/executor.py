@@ -11,11 +11,10 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
 from components import progress
+from components.artifact_files import read_embedding_config, read_vocabularies
 from components.record import record_lineage
 from embedding_core.checkpoint import latest_training_checkpoint, retrieve
-from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from embedding_core.vocabulary import load_vocabularies
 
 __all__ = ["Executor"]
 
@@ -49,9 +48,8 @@ class Executor(base_executor.BaseExecutor):
         if nonfinite not in {"error", "keep"}:
             raise ConfigError(f"`{NONFINITE_KEY}` is {nonfinite!r}: it must be 'error' or 'keep'.")
         folder = {key: artifact_utils.get_single_uri(input_dict[key]) for key in input_dict}
-        with fileio.open(os.path.join(folder[TABLE_CONFIGS_KEY], "embedding_config.json")) as file:
-            config = EmbeddingConfig.from_json(file.read())
-        vocabularies = load_vocabularies(folder[VOCABULARIES_KEY], open_file=fileio.open, list_folder=fileio.listdir)
+        config = read_embedding_config(folder[TABLE_CONFIGS_KEY])
+        vocabularies = read_vocabularies(folder[VOCABULARIES_KEY])
         artifact = artifact_utils.get_single_instance(output_dict[EMBEDDING_CHECKPOINT_KEY])
         fileio.makedirs(os.path.dirname(artifact.uri))
         manifest = retrieve(

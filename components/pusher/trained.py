@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from tfx.dsl.io import fileio
 
+from components.artifact_files import read_embedding_config, read_vocabularies
 from components.transform_graph import number_columns, open_transform_graph
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
@@ -21,7 +21,6 @@ from embedding_core.serving import DenseInputs, columns_of, export_model, named_
 from embedding_core.training import Inputs
 from embedding_core.training.inputs import RowParser
 from embedding_core.training.runs import RunDescription, restore_run
-from embedding_core.vocabulary import load_vocabularies
 
 __all__ = ["Sources", "Trained", "load_trained"]
 
@@ -120,7 +119,7 @@ def load_trained(sources: Sources) -> Trained:
       CheckpointError: the checkpoint is missing, damaged, or of other tables.
     """
     run = restore_run(sources.model_run)
-    found = load_vocabularies(sources.vocabularies, open_file=fileio.open, list_folder=fileio.listdir)
+    found = read_vocabularies(sources.vocabularies)
     config = run.description.config
     used = sorted({table.vocabulary for table in config.tables if table.vocabulary is not None})
     digests = {name: found[name].digest for name in used if name in found}
@@ -136,9 +135,7 @@ def load_trained(sources: Sources) -> Trained:
 
 
 def _check_same_run(sources: Sources, run: RunDescription, digests: Mapping[str, str]) -> None:
-    with fileio.open(os.path.join(sources.table_configs, "embedding_config.json")) as file:
-        laid_out = EmbeddingConfig.from_json(file.read())
-    if laid_out != run.config:
+    if read_embedding_config(sources.table_configs) != run.config:
         raise CheckpointError(
             f"the model run {sources.model_run!r} was trained with other tables than those of "
             f"{sources.table_configs!r}: take both from the same run."

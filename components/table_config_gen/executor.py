@@ -11,15 +11,15 @@ from tfx.dsl.components.base import base_executor
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
+from components.artifact_files import EMBEDDING_CONFIG_FILE, read_vocabularies
 from components.record import record_lineage
 from embedding_core.checkpoint import read_manifest
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planner import ALL_TABLES, plan_from_vocabularies, plan_report
 from embedding_core.topology import GIB, named_topology
-from embedding_core.vocabulary import load_vocabularies
 
-__all__ = ["CONFIG_FILE", "DIGESTS_FILE", "PLAN_FILE", "Executor"]
+__all__ = ["DIGESTS_FILE", "PLAN_FILE", "Executor"]
 
 VOCABULARIES_KEY = "vocabularies"
 EARLIER_CHECKPOINT_KEY = "earlier_checkpoint"
@@ -28,7 +28,6 @@ TABLES_KEY = "tables"
 TOPOLOGY_KEY = "topology"
 TABLE_CONFIGS_KEY = "table_configs"
 
-CONFIG_FILE = "embedding_config.json"
 PLAN_FILE = "plan.json"
 DIGESTS_FILE = "vocabularies.json"
 
@@ -54,11 +53,7 @@ class Executor(base_executor.BaseExecutor):
           VocabularyError: a vocabulary is damaged.
           CheckpointError: the earlier checkpoint has no manifest, or a damaged one.
         """
-        vocabularies = load_vocabularies(
-            artifact_utils.get_single_uri(input_dict[VOCABULARIES_KEY]),
-            open_file=fileio.open,
-            list_folder=fileio.listdir,
-        )
+        vocabularies = read_vocabularies(artifact_utils.get_single_uri(input_dict[VOCABULARIES_KEY]))
         features = _parsed(FEATURES_KEY, exec_properties[FEATURES_KEY], list)
         overrides = _parsed(TABLES_KEY, exec_properties.get(TABLES_KEY) or "{}", dict)
         if input_dict.get(EARLIER_CHECKPOINT_KEY):
@@ -111,7 +106,7 @@ def _check_fits(report: dict[str, Any]) -> None:
 def _write(artifact: types.Artifact, config: EmbeddingConfig, report: dict[str, Any], digests: dict[str, str]) -> None:
     fileio.makedirs(artifact.uri)
     texts = {
-        CONFIG_FILE: config.to_json(),
+        EMBEDDING_CONFIG_FILE: config.to_json(),
         PLAN_FILE: json.dumps(report, indent=2),
         DIGESTS_FILE: json.dumps(digests, indent=2, sort_keys=True),
     }

@@ -13,6 +13,7 @@ from tfx.components.trainer.fn_args_utils import FnArgs
 from tfx.dsl.io import fileio
 
 from components import progress
+from components.artifact_files import read_embedding_config, read_vocabularies
 from components.transform_graph import number_columns, open_transform_graph
 from embedding_core.checkpoint import load_checkpoint_into
 from embedding_core.config import EmbeddingConfig
@@ -20,7 +21,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.serving import DenseInputs, export_model
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
 from embedding_core.training.runs import RunDescription
-from embedding_core.vocabulary import Vocabulary, load_vocabularies
+from embedding_core.vocabulary import Vocabulary
 
 __all__ = ["Settings", "run_fn"]
 
@@ -75,8 +76,8 @@ def run_fn(fn_args: FnArgs) -> None:
       EmbeddingError: data, configuration or training forbid it.
     """
     settings = _settings(fn_args.custom_config)
-    config = _embedding_config(settings.table_configs)
-    vocabularies = load_vocabularies(settings.vocabularies, open_file=fileio.open, list_folder=fileio.listdir)
+    config = read_embedding_config(settings.table_configs)
+    vocabularies = read_vocabularies(settings.vocabularies)
     sources = _Sources(fn_args, settings, config)
     job = _job(fn_args, settings, config, vocabularies, sources)
     resume = _resume_folder(fn_args, settings, config, vocabularies, job)
@@ -116,11 +117,6 @@ def _settings(custom_config: Mapping[str, Any]) -> Settings:
         return Settings(**custom_config)
     except TypeError as error:
         raise ConfigError(f"`custom_config` of EmbeddingTrainer is {custom_config!r}: {error}.") from error
-
-
-def _embedding_config(folder: str) -> EmbeddingConfig:
-    with fileio.open(os.path.join(folder, "embedding_config.json")) as file:
-        return EmbeddingConfig.from_json(file.read())
 
 
 class _Sources:

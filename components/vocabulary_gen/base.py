@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from tfx.dsl.io import fileio
 
+from components.artifact_files import read_vocabularies
 from components.vocabulary_gen.plan import Base, CountingPlan, evolution_from_json
 from embedding_core.ids import TokenTable
 from embedding_core.vocabulary import (
     FeatureSummary,
     Vocabulary,
-    load_vocabularies,
     load_vocabulary,
     vocabulary_from_counts,
 )
@@ -36,7 +36,7 @@ def read_base(folder: str, evolution: str) -> Base:
       ConfigError: a parameter breaks its rule.
       VocabularyError: a vocabulary is damaged, or there is none.
     """
-    found = load_vocabularies(folder, open_file=fileio.open, list_folder=fileio.listdir)
+    found = read_vocabularies(folder)
     return evolution_from_json(evolution, folder, {name: len(vocabulary) for name, vocabulary in found.items()})
 
 

@@ -1,0 +1,33 @@
+"""Reads what artifacts of tables and vocabularies hold, from any file system that TFX reads."""
+
+from __future__ import annotations
+
+import os
+
+from tfx.dsl.io import fileio
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.vocabulary import Vocabulary, load_vocabularies
+
+__all__ = ["EMBEDDING_CONFIG_FILE", "read_embedding_config", "read_vocabularies"]
+
+EMBEDDING_CONFIG_FILE = "embedding_config.json"
+
+
+def read_embedding_config(folder: str) -> EmbeddingConfig:
+    """The tables and features of a TableConfigs artifact.
+
+    Raises:
+      ConfigError: the file is not what TableConfigGen wrote.
+    """
+    with fileio.open(os.path.join(folder, EMBEDDING_CONFIG_FILE)) as file:
+        return EmbeddingConfig.from_json(file.read())
+
+
+def read_vocabularies(folder: str) -> dict[str, Vocabulary]:
+    """The vocabularies of a Vocabularies artifact, verified, by name.
+
+    Raises:
+      VocabularyError: a file is missing or damaged, or there is no vocabulary.
+    """
+    return load_vocabularies(folder, open_file=fileio.open, list_folder=fileio.listdir)
