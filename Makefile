@@ -87,8 +87,11 @@ image-check: venv ## build the image's environment and run every task of the dem
 faults: venv ## the fault campaigns in full: kills, full disks, damaged files, resharding, memory of a 2 GiB table
 	$(BIN)/pytest tests/faults tests/embedding_core/checkpoint --timeout=3600 -s
 
-bench: venv ## side-by-side measurements against peers
+bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pythons that have them>
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks
+	$(BIN)/python -m benchmarks.keras_layer runs/benchmarks/keras_layer --into docs/benchmarks.md \
+	    $(if $(TORCH),--torch $(TORCH)) $(if $(KERAS_RS),--keras-rs $(KERAS_RS))
+	$(BIN)/python -m benchmarks.keras_layer_input runs/benchmarks
 	$(BIN)/python -m benchmarks.simulated_tpu
 	$(BIN)/python -m benchmarks.serving
 

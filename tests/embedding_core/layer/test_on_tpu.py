@@ -135,6 +135,27 @@ def test_separate_optimizers_by_the_documented_partition():
 
 
 @pytest.mark.slow
+def test_learning_rate_follows_a_schedule():
+    """The first documented way, by the iterations of the optimizer that is stepped; a callable is in the examples."""
+    for generation in (tf_keras.optimizers.legacy, tf_keras.optimizers):
+        strategy = simulated_tpu(hosts=1, cores_per_host=2)
+        with strategy.scope():
+            optimizer = generation.SGD(tf_keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [1.0, 0.5, 0.25]))
+            layer = TPUEmbedding(configs()[1], optimizer)
+
+        def on_core(ids, layer=layer, optimizer=optimizer):
+            gradients = gradient_step(layer, ids)
+            optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
+
+        train = tf.function(lambda ids, strategy=strategy, on_core=on_core: strategy.run(on_core, args=(ids,)))
+        found = []
+        for _ in range(3):
+            train(ids_of(strategy, [1], [2]))
+            found.append(rows(layer).tolist())
+        assert found == [[1, 0, 0, 1], [1, -0.5, -0.5, 1], [1, -0.75, -0.75, 1]]
+
+
+@pytest.mark.slow
 def test_layer_used_twice():
     strategy, _, layer = on_two_cores()
 

@@ -66,6 +66,12 @@ def test_missing_or_unknown_feature_is_named(given):
         TPUEmbedding(features, None)(given)
 
 
+def test_inputs_of_keras_3_are_refused():
+    keras = pytest.importorskip("keras", minversion="3")
+    with pytest.raises(ConfigError, match="TF_USE_LEGACY_KERAS=1"):
+        TPUEmbedding(one_table()[1], "sgd")({"f": keras.Input(shape=(), dtype="int64")})
+
+
 def test_invalid_id_fails():
     _, features = one_table()
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"not in \[0, 6\)"):

@@ -1,0 +1,71 @@
+"""A training step of keras-rs' DistributedEmbedding, run by `benchmarks.keras_layer` in keras-rs' own Python.
+
+    KERAS_BACKEND=tensorflow python keras_rs_step.py IDS.npz OPTIMIZER DIM
+
+Builds, warms up, prints its versions, and then for every line of its input takes a step on each batch and prints
+the CPU milliseconds of one. One id per example only. The step is Keras' own `train_on_batch`.
+"""
+
+import sys
+import time
+
+import keras
+import keras_rs
+import numpy as np
+
+BATCH = 4096
+
+
+def model_of(rows, optimizer, dim):
+    """A compiled model whose output is the activations."""
+    features = {
+        f"f{place}": keras_rs.layers.FeatureConfig(
+            name=f"f{place}",
+            table=keras_rs.layers.TableConfig(
+                name=f"t{place}",
+                vocabulary_size=int(size),
+                embedding_dim=dim,
+                initializer="zeros",
+                optimizer=optimizer,
+                placement="default_device",
+            ),
+            input_shape=(BATCH,),
+            output_shape=(BATCH, dim),
+        )
+        for place, size in enumerate(rows)
+    }
+    layer = keras_rs.layers.DistributedEmbedding(features)
+    inputs = {name: keras.Input(batch_shape=(BATCH,), dtype="int32", name=name) for name in features}
+    activations = layer(inputs)
+    means = [keras.ops.mean(values, axis=-1, keepdims=True) for values in activations.values()]
+    model = keras.Model(inputs, keras.ops.sum(keras.ops.concatenate(means, 1), 1))
+    model.compile(optimizer, loss=lambda _, found: found)
+    return model
+
+
+def main(file, optimizer, dim):
+    """See the module."""
+    data = np.load(file)
+    rows = data["rows"]
+    kind = {"sgd": keras.optimizers.SGD, "adagrad": keras.optimizers.Adagrad, "adam": keras.optimizers.Adam}[optimizer]
+    model = model_of(rows, kind(0.01), dim)
+    batches = [
+        {f"f{place}": ids.astype("int32") for place, ids in enumerate(batch)}
+        for batch in data["ids"].reshape(-1, len(rows), BATCH)
+    ]
+    labels = np.zeros(BATCH, "float32")
+
+    def steps():
+        for batch in batches:
+            model.train_on_batch(batch, labels)
+
+    steps()
+    print("keras-rs", keras_rs.__version__, "keras", keras.__version__, keras.backend.backend(), flush=True)
+    for _ in sys.stdin:
+        start = time.process_time()
+        steps()
+        print(1e3 * (time.process_time() - start) / len(batches), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
