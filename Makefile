@@ -7,7 +7,7 @@ LOCKED := requirements.lock
 # The machine's uv where there is one, else one of our own, in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail months golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail daily months golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -68,6 +68,9 @@ demo: venv ## the whole pipeline on the Chicago taxi trips, ending with a report
 online-retail: venv ## the two-tower example; DATA=<folder with the daily CSV files>
 	$(BIN)/python -m pipelines.examples.online_retail_prepare $(DATA) runs/online_retail_data
 	$(BIN)/tfx-embeddings run pipelines/examples/online_retail.yaml
+
+daily: venv ## a month of Online Retail, a run per day out of the one before; DATA=<folder with the daily CSV files>
+	$(BIN)/python -m pipelines.examples.online_retail_daily $(DATA) runs
 
 golden: venv ## write the compiled pipelines that the tests compare with anew
 	REFRESH_GOLDEN=1 $(BIN)/pytest tests/pipelines/test_compile_kubeflow.py

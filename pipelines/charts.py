@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 __all__ = ["line_chart"]
 
@@ -19,7 +20,7 @@ def line_chart(
 
     Args:
       series: name of a line to its (x, y) points; empty ones are left out.
-      x_label: what x is.
+      x_label: what x is; it is counted in whole numbers.
       width: in inches, of 72 dots each.
       height: likewise.
 
@@ -32,6 +33,7 @@ def line_chart(
         if points:
             axes.plot(*zip(*points, strict=True), label=name, marker="." if len(points) < 3 else "", linewidth=1.4)
     axes.set_xlabel(x_label)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)

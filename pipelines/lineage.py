@@ -257,7 +257,10 @@ def _decoded(value: Any) -> Any:
     if kind in (None, "proto_value"):
         return None
     plain = getattr(value, kind)
-    return json_format.MessageToDict(plain) if kind == "struct_value" else plain_value(plain)
+    if kind != "struct_value":
+        return plain_value(plain)
+    found = json_format.MessageToDict(plain)
+    return plain_value(found["__value__"]) if found.keys() == {"__value__"} else found  # as TFX wraps a JSON value
 
 
 def plain_value(value: Any) -> Any:

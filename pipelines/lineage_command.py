@@ -12,6 +12,7 @@ from embedding_core.errors import ConfigError, DataError
 from pipelines.config import load_config
 from pipelines.lineage import Node, downstream, lineage_tree, open_store, read_graph, upstream
 from pipelines.lineage_figures import collect_page, find_token
+from pipelines.lineage_history import lineages_of
 from pipelines.lineage_page import save_page
 from pipelines.recorded import files_of, read_records
 
@@ -38,8 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.html is None:
         console.print(lineage_tree(nodes))
         return 0
-    before = _pushed_before(graph, next(iter(nodes.values())))
-    save_page(collect_page(nodes, None if before is None else upstream(graph, before)), given.html, _title(nodes))
+    start = next(iter(nodes.values()))
+    before = _pushed_before(graph, start)
+    line = lineages_of(graph, start.id, _pushes(graph))
+    page = collect_page(nodes, None if before is None else upstream(graph, before), line)
+    save_page(page, given.html, _title(nodes))
     console.print(f"lineage: {given.html}", markup=False, soft_wrap=True)
     return 0
 

@@ -15,6 +15,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import EmbeddingError
 from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
 from pipelines.lineage import Node
+from pipelines.lineage_history import Generation, generations
 from pipelines.recorded import files_of
 
 __all__ = ["Page", "TokenRow", "VocabularyChange", "collect_page", "find_token", "node_of"]
@@ -71,13 +72,14 @@ class Page:
 
     Attributes:
       start: id of the artifact that it is about.
-      nodes: its lineage, the artifact itself first.
+      nodes: its lineage, the artifact itself first; then what else belongs to the pushes that it came out of.
       files: by artifact the files from outside that it was made of, with `path` and `size`.
       vocabularies: of the model.
       tables: per table its rows, dim, bytes, and the rows of the model before, or None.
       remap: per table what a warm start kept, added and dropped; empty without one.
       metrics: per figure its value now and before, or None.
       before: version of the model before, or None.
+      line: the pushed models that this one came out of by warm starts, the oldest first, and itself.
     """
 
     start: int
@@ -88,6 +90,7 @@ class Page:
     remap: Mapping[str, Mapping[str, Any]]
     metrics: Mapping[str, tuple[Any, Any]]
     before: str | None
+    line: Sequence[Generation]
 
 
 def node_of(nodes: Mapping[int, Node], kind: str) -> Node | None:
@@ -95,25 +98,32 @@ def node_of(nodes: Mapping[int, Node], kind: str) -> Node | None:
     return max((node for node in nodes.values() if node.type == kind), key=lambda node: node.id, default=None)
 
 
-def collect_page(nodes: Mapping[int, Node], before: Mapping[int, Node] | None = None) -> Page:
+def collect_page(
+    nodes: Mapping[int, Node],
+    before: Mapping[int, Node] | None = None,
+    line: Sequence[Mapping[int, Node]] | None = None,
+) -> Page:
     """Read the figures.
 
     Args:
       nodes: a lineage, the artifact that the page is about first.
       before: the lineage of the model pushed before, or None.
+      line: the lineages of the models that it came out of, the oldest first, and its own; None for its own alone.
     """
     start = next(iter(nodes.values()))
     previous = next(iter(before.values())) if before else None
-    earlier = before or {}
+    earlier, lineages = before or {}, [nodes] if line is None else line
+    shown = {**nodes, **{number: node for lineage in lineages for number, node in lineage.items()}}
     return Page(
         start=start.id,
-        nodes=nodes,
-        files={node.id: files for node in nodes.values() if (files := files_of(node))},
+        nodes=shown,
+        files={node.id: files for node in shown.values() if (files := files_of(node))},
         vocabularies=_vocabularies(nodes, earlier),
         tables=_tables(nodes, earlier),
         remap=_remap(nodes),
         metrics=_metrics(nodes, earlier),
         before=None if previous is None else str(previous.facts.get("pushed_version", previous.id)),
+        line=generations(lineages),
     )
 
 

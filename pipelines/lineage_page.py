@@ -10,12 +10,14 @@ from typing import Any
 
 import jinja2
 
+from pipelines.charts import line_chart
 from pipelines.lineage import Node
 from pipelines.lineage_figures import Page
+from pipelines.lineage_history import Generation
 
 __all__ = ["lineage_html", "save_page"]
 
-_BOX, _GAP, _STEP, _LINE = (168, 46), 18, 216, 1.4
+_BOX, _GAP, _STEP, _LINE = (180, 46), 18, 224, 1.4
 _COLOURS = {
     "PushedModel": "#067647",
     "Model": "#2563eb",
@@ -42,14 +44,44 @@ def lineage_html(page: Page, title: str) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipelines"), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters.update(figure=_figure, size=_size, change=_change)
+    environment.filters.update(figure=_figure, share=_share, size=_size, change=_change)
     html: str = environment.get_template("lineage.html.jinja").render(
         page=page,
         title=title,
-        drawing=_drawing(page.nodes),
-        artifacts=[_artifact(node) for node in page.nodes.values()],
+        parts=[_part(generation) for generation in reversed(page.line)],
+        charts=_charts(page.line),
     )
     return html
+
+
+def _part(generation: Generation) -> dict[str, Any]:
+    """One generation: its drawing, at whose left stands what it took over from earlier ones, and its artifacts."""
+    sources = {number: dataclasses.replace(node, inputs=()) for number, node in generation.sources.items()}
+    return {
+        "version": generation.version,
+        "drawing": _drawing({**generation.nodes, **sources}),
+        "artifacts": [_artifact(node) for node in generation.nodes.values()],
+    }
+
+
+def _charts(line: Sequence[Generation]) -> list[dict[str, str]]:
+    """What changed from run to run; nothing where there was one run."""
+    if len(line) < 2:
+        return []
+    charts: dict[str, dict[str, list[tuple[float, float]]]] = {"AUC on the eval split": {}, "tokens with a row": {}}
+    auc, sizes = charts.values()
+    drift = charts["% of rows with a token new to the model"] = {}
+    for run, one in enumerate(line, start=1):
+        auc.setdefault("AUC", []).extend([] if one.auc is None else [(run, one.auc)])
+        for name, size in one.sizes.items():
+            sizes.setdefault(name, []).append((run, size))
+        for name, share in one.drift.items():
+            drift.setdefault(name, []).append((run, 100 * share))
+    return [
+        {"title": title, "svg": line_chart(series, x_label="run")}
+        for title, series in charts.items()
+        if any(series.values())
+    ]
 
 
 def _artifact(node: Node) -> dict[str, Any]:
@@ -75,6 +107,10 @@ def _figure(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_figure, value))
     return str(value)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def _size(count: float) -> str:

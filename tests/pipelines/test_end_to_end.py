@@ -127,6 +127,18 @@ def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_
     assert {row["feature"]: row["new_rows"] > 0 for row in report.drift}["company"]
 
 
+def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, store, tmp_path):
+    """The page of the run before, which started from an earlier one: two runs stand in it."""
+    from pipelines.lineage import newest_artifact
+    from pipelines.lineage_command import main
+    from tests.pipelines.lineage_check import check_page
+
+    page = tmp_path / "page.html"
+    assert main([str(TAXI), f"--set=work_dir={Path(runs[0].push['destination']).parents[1]}", f"--html={page}"]) == 0
+    read = check_page(page.read_text(), store, newest_artifact(store, "PushedModel", having={"pushed": 1}))
+    assert len(read.tables["From run to run"]) == 2 + 2
+
+
 def test_model_that_is_no_longer_served_is_pushed_again_once(runs):
     """Its push is in the cache, but a later run's version is served, or its version was deleted."""
     from pipelines.run_local import run

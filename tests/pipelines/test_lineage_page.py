@@ -16,6 +16,7 @@ from embedding_core.vocabulary import save_vocabulary, vocabulary_from_counts
 from pipelines.lineage import downstream, upstream
 from pipelines.lineage_command import main
 from pipelines.lineage_figures import collect_page, find_token
+from pipelines.lineage_history import generations, lineages_of
 from pipelines.lineage_page import lineage_html, save_page
 from pipelines.recorded import files_of, read_records
 
@@ -43,11 +44,17 @@ class Root:
         (uri.parent / f"{number}.lineage.json").write_text(json.dumps(record))
         return uri
 
-    def add_run(self, number, companies, people, auc):
+    def add_run(self, number, companies, people, auc, *, start=None):
+        """One run; `start` is the number of the run whose checkpoint it starts from."""
         days = [(f"/data/{day}.csv", 1000 + day) for day in range(1, number + 1)]
         ingest = {"rows_read": 1500 * number, "splits": {"train": 1000 * number, "eval": 500 * number}}
         examples = self.write("Examples", number, "ExampleGen", files=days, ingest=json.dumps(ingest))
-        vocabularies = self.write("components.Vocabularies", number, "VocabularyGen", [("Examples", examples)])
+        sizes = {"company": {"size": len(companies)}, "person": {"size": len(people)}}
+        sizes["person"] |= {"drift": {"who": {"new_rows": 0.25}}} if start else {}
+        sizes["company"] |= {"evolution": {"new": 1, "dropped": 2}} if start else {}
+        vocabularies = self.write(
+            "components.Vocabularies", number, "VocabularyGen", [("Examples", examples)], vocabularies=json.dumps(sizes)
+        )
         for one in (vocabulary("company", companies), vocabulary("person", people, private=True)):
             save_vocabulary(one, vocabularies)
         tables = self.write(
@@ -60,6 +67,11 @@ class Root:
             ("components.TableConfigs", tables),
         ]
         inputs.append(("TransformGraph", "/elsewhere/graph"))
+        if start:
+            kind = "components.EmbeddingCheckpoint"
+            earlier = self.folder / "CheckpointRetriever" / "embeddingcheckpoint" / str(start)
+            remap = json.dumps({"company": {"kept": 3, "kept_traffic": 0.75}})
+            inputs.append((kind, self.write(kind, number, "CheckpointLoader", [(kind, earlier)], remap=remap)))
         run = self.write("ModelRun", number, "EmbeddingTrainer", inputs, eval_auc=auc, step=100 * number)
         model = self.write("Model", number, "EmbeddingTrainer", inputs, eval_auc=auc)
         self.write("components.EmbeddingCheckpoint", number, "CheckpointRetriever", [("ModelRun", run)])
@@ -87,6 +99,16 @@ def root(tmp_path):
 @pytest.fixture
 def graph(root):
     return read_records(str(root.folder))
+
+
+@pytest.fixture
+def line(tmp_path):
+    """A graph of three runs, of which the third one starts from the second."""
+    made = Root(tmp_path / "line")
+    made.add_run(1, ["Flash"], ["anna"], auc=0.7)
+    made.add_run(2, ["Flash", "Taxi"], ["anna"], auc=0.75)
+    made.add_run(3, ["Flash", "Taxi", "More"], ["anna", "berta"], auc=0.8, start=2)
+    return read_records(str(made.folder))
 
 
 def the(graph, kind, number):
@@ -136,6 +158,43 @@ def test_token_has_a_row_of_its_table_or_none(graph):
     assert find_token(nodes, "company", "Blue") is None
 
 
+def generations_of(graph, number):
+    pushes = {version: the(graph, "PushedModel", version) for version in (1, 2, 3)}
+    return generations(lineages_of(graph, pushes[number], pushes))
+
+
+def test_line_holds_the_runs_that_a_model_came_out_of_and_no_other(line):
+    assert [one.version for one in generations_of(line, 3)] == ["2", "3"]
+    assert [one.version for one in generations_of(line, 2)] == ["2"]
+
+
+def test_generation_has_the_figures_of_its_own_run(line):
+    first, second = generations_of(line, 3)
+    assert (first.auc, first.rows, first.sizes, first.new, first.kept) == (
+        0.75, 2000, {"company": 2, "person": 1}, {}, {},
+    )  # fmt: skip
+    assert (second.auc, second.rows, second.data) == (0.8, 3000, ("1.csv", "3.csv"))
+    assert (second.new, second.dropped, second.kept) == ({"company": 1}, {"company": 2}, {"company": 0.75})
+    assert second.drift == {"who": 0.25}
+
+
+def test_artifact_belongs_to_one_generation_and_what_was_taken_over_is_its_source(line):
+    first, second = generations_of(line, 3)
+    assert not first.nodes.keys() & second.nodes.keys()
+    assert {node.type for node in second.sources.values()} == {"ModelRun", "TransformGraph"}
+
+
+def test_page_of_a_line_shows_every_run_and_every_link_leads_somewhere(line):
+    lineages = lineages_of(line, the(line, "PushedModel", 3), {2: the(line, "PushedModel", 2)})
+    page = collect_page(lineages[-1], lineages[0], lineages)
+    read = Reader(lineage_html(page, "version 3"))
+    assert {link[1:] for link in read.links} <= read.ids
+    assert {"version-2", "version-3"} <= read.ids
+    flat = re.sub(r"\s+", " ", read.text)
+    for words in ("1.csv to 2.csv2,0000.7521", "1.csv to 3.csv3,0000.83 +1 -2225.0%75.0%"):
+        assert words in flat
+
+
 class Reader(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__()
@@ -155,7 +214,7 @@ class Reader(html.parser.HTMLParser):
 def test_every_link_leads_somewhere_and_nothing_is_loaded(page):
     read = Reader(lineage_html(page, "version 2"))
     assert set(read.links) == {f"#artifact-{node}" for node in page.nodes}
-    assert {link[1:] for link in read.links} == read.ids
+    assert {link[1:] for link in read.links} | {"version-2"} == read.ids
     assert not read.loaded
 
 

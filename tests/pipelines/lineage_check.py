@@ -1,0 +1,258 @@
+"""Reads a lineage page as a browser would, and compares every link and figure in it with the store and the files."""
+
+import hashlib
+import html.parser
+import json
+import math
+from pathlib import Path
+
+from ml_metadata.proto import metadata_store_pb2 as mlmd
+
+from embedding_core.vocabulary import load_vocabularies
+
+MADE, TAKEN = (mlmd.Event.OUTPUT, mlmd.Event.DECLARED_OUTPUT), (mlmd.Event.INPUT, mlmd.Event.DECLARED_INPUT)
+
+
+class PageText(html.parser.HTMLParser):
+    """Ids, links, what would be loaded, and tables by the nearest heading or section before them.
+
+    `tables` maps "artifact-7", or the words of a heading, to rows of cells; `linked` maps a cell's place to its links.
+    """
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.links, self.loaded, self.text = [], [], [], ""
+        self.tables, self.linked, self._place, self._row, self._heading = {}, {}, "", None, None
+        self._in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.ids += [given["id"]] if "id" in given and "-" in given["id"] else []
+        self.loaded += [given[key] for key in ("src", "data", "poster") if key in given]
+        if tag == "link":
+            self.loaded.append(given.get("href"))
+        if tag == "a":
+            self.links.append(given["href"])
+            if self._in_cell:
+                self.linked.setdefault((self._place, self._row[0]), []).append(given["href"])
+        if tag == "section":
+            self._place = given["id"]
+        if tag == "h2":
+            self._heading = ""
+        if tag == "tr":
+            self._row = []
+            self.tables.setdefault(self._place, []).append(self._row)
+        if tag in ("td", "th"):
+            self._row.append("")
+            self._in_cell = True
+
+    def handle_endtag(self, tag):
+        if tag == "h2":
+            self._place, self._heading = self._heading, None
+        if tag in ("td", "th"):
+            self._row[-1] = self._row[-1].strip()
+            self._in_cell = False
+
+    def handle_data(self, data):
+        self.text += data
+        if self._heading is not None:
+            self._heading += data
+        if self._in_cell:
+            self._row[-1] += data
+
+
+class Store:
+    """ML Metadata, asked plainly."""
+
+    def __init__(self, store):
+        self.artifacts = {one.id: one for one in store.get_artifacts()}
+        self.executions = {one.id: one for one in store.get_executions()}
+        self.node = {
+            one: context.name.rpartition(".")[2]
+            for one in self.executions
+            for context in store.get_contexts_by_execution(one)
+            if context.type == "node"
+        }
+        events = store.get_events_by_execution_ids(list(self.executions))
+        self.maker, self.inputs = {}, {}
+        for event in sorted(events, key=lambda event: -event.execution_id):
+            if event.type in MADE:
+                self.maker[event.artifact_id] = event.execution_id
+            if event.type in TAKEN:
+                self.inputs.setdefault(event.execution_id, set()).add(event.artifact_id)
+
+    def facts(self, artifact):
+        found = {}
+        for key, value in self.artifacts[artifact].custom_properties.items():
+            plain = getattr(value, value.WhichOneof("value"))
+            if value.WhichOneof("value") == "struct_value":
+                (plain,) = dict(plain).values()
+            try:
+                found[key] = json.loads(plain) if isinstance(plain, str) else plain
+            except ValueError:
+                found[key] = plain
+        return found
+
+    def inputs_of(self, artifact):
+        return self.inputs.get(self.maker.get(artifact), set())
+
+    def lineage(self, artifact):
+        found, waiting = set(), [artifact]
+        while waiting:
+            one = waiting.pop()
+            if one not in found:
+                found.add(one)
+                waiting += self.inputs_of(one)
+        return found
+
+    def newest(self, artifacts, kind):
+        return max((one for one in artifacts if self.artifacts[one].type == kind), default=None)
+
+    def line(self, start):
+        """The pushes that an artifact came out of, the oldest first, and itself."""
+        own = self.lineage(start)
+        pushes = [one for one, item in self.artifacts.items() if item.type == "PushedModel" and one != start]
+        runs = {one for one in own if self.artifacts[one].type == "ModelRun"} - self.inputs_of(start)
+        return [*(one for one in sorted(pushes) if self.inputs_of(one) & runs), start]
+
+
+def number(text):
+    """What a cell says, thousands separated by commas."""
+    return float(text.replace(",", ""))
+
+
+def is_shown(value, text):
+    """Whether the cell shows the value: numbers to four digits, everything in a list or mapping, text as it is."""
+    if isinstance(value, bool) or value is None:
+        return text in ("-", str(value).lower())
+    if isinstance(value, int | float):
+        return math.isclose(number(text), value, rel_tol=5e-4, abs_tol=1e-12)
+    if isinstance(value, dict):
+        plain = [one for one in value.values() if not isinstance(one, int | float | dict)]
+        return is_in([*value, *plain], text)
+    return is_in(value, text)
+
+
+def is_in(value, text):
+    return all(is_in(one, text) for one in value) if isinstance(value, list) else str(value) in text
+
+
+def check_page(text, store, start):
+    """Compare the page about the artifact `start` with the store and the files that it names."""
+    page, store = PageText(text), Store(store)
+    line = store.line(start)
+    lineage = set.union(*map(store.lineage, line))
+    assert not page.loaded
+    assert len(page.ids) == len(set(page.ids))
+    assert set(page.links) <= {f"#{one}" for one in page.ids}
+    assert {one for one in page.ids if one.startswith("artifact-")} == {f"artifact-{one}" for one in lineage}
+    assert {f"#artifact-{one}" for one in lineage} <= set(page.links), "every artifact stands in a drawing"
+    for artifact in lineage:
+        check_artifact(page, store, artifact)
+    check_model(page, store, line)
+    if len(line) > 1:
+        check_runs(page, store, line)
+    return page
+
+
+def check_artifact(page, store, artifact):
+    place, item, facts = f"artifact-{artifact}", store.artifacts[artifact], store.facts(artifact)
+    rows = {row[0]: row[1] for row in page.tables[place] if row[0] in ("uri", "made by", "made of", "content", "rows")}
+    assert rows["uri"] == item.uri
+    made = store.executions[store.maker[artifact]]
+    seconds = (made.last_update_time_since_epoch - made.create_time_since_epoch) / 1000
+    state = mlmd.Execution.State.Name(made.last_known_state)
+    assert rows["made by"] == f"{store.node[made.id]}, execution {made.id}, {seconds:.1f} s ({state})"
+    assert set(page.linked.get((place, "made of"), ())) == {f"#artifact-{one}" for one in store.inputs_of(artifact)}
+    if "content" in facts:
+        content, files = facts["content"], [one for one in Path(item.uri).rglob("*") if one.is_file()]
+        assert f"{len(files):,} files" in rows["content"]
+        assert content["size"] == sum(one.stat().st_size for one in files)
+        assert content["digest"] in rows["content"]
+    if "ingest" in facts:
+        splits = facts["ingest"]["splits"]
+        said = [f"{facts['ingest']['rows_read']:,} read", *(f"{rows:,} to {split}" for split, rows in splits.items())]
+        assert rows["rows"] == ", ".join(said)
+        check_files(page, place, Path(f"{item.uri}.lineage.json"))
+    for key, shown in page.tables[place]:
+        if key.replace(" ", "_") in facts and key not in rows:
+            assert is_shown(facts[key.replace(" ", "_")], shown), (artifact, key, shown)
+
+
+def check_files(page, place, record):
+    named = {one["path"]: one["size"] for one in json.loads(record.read_text())["files"]}
+    shown = {row[0]: int(number(row[1])) for row in page.tables[place] if row[0] in named}
+    assert shown == named == {path: Path(path).stat().st_size for path in named}
+
+
+def vocabularies(store, push):
+    """Tokens of each vocabulary of a push, read from the plain files, and their folder."""
+    folder = Path(store.artifacts[store.newest(store.lineage(push), "components.Vocabularies")].uri)
+    return {path.stem: path.read_bytes().splitlines() for path in sorted(folder.glob("*.txt"))}, folder
+
+
+def check_model(page, store, line):
+    tokens, folder = vocabularies(store, line[-1])
+    earlier = vocabularies(store, line[-2])[0] if len(line) > 1 else {}
+    loaded = load_vocabularies(folder)
+    rows = {row[0]: row[1:] for row in page.tables["Vocabularies"][1:]}
+    assert set(rows) == set(tokens)
+    for name, row in rows.items():
+        assert number(row[0]) == len(tokens[name])
+        assert row[1] == f"{100 * loaded[name].coverage:.2f}%"
+        digest = hashlib.sha256((folder / f"{name}.txt").read_bytes()).hexdigest()
+        assert row[2] == digest[:12]
+        if name in earlier:
+            now, then = set(tokens[name]), set(earlier[name])
+            assert [number(cell) for cell in row[3:6]] == [len(now - then), len(then - now), len(now & then)]
+            shown = [one for cell in row[6:8] for one in cell.split(", ") if one]
+            assert not (loaded[name].private and shown)
+            assert {one.encode() for one in shown} <= now ^ then
+    own = store.lineage(line[-1])
+    plan = json.loads(Path(store.artifacts[store.newest(own, "components.TableConfigs")].uri, "plan.json").read_text())
+    for row in page.tables["Tables"][1:]:
+        table = plan["tables"][row[0]]
+        assert [number(cell) for cell in row[1:4]] == [
+            table["rows"], table["dim"], table["table_bytes"] + table["slot_bytes"],
+        ]  # fmt: skip
+    runs = [store.facts(store.newest(store.lineage(one), "ModelRun")) for one in line[-2:]]
+    for row in page.tables["The model"][1:]:
+        values = [run[row[0].replace(" ", "_")] for run in reversed(runs)]
+        assert all(is_shown(value, cell) for value, cell in zip(values, row[1:], strict=False)), row
+
+
+def check_runs(page, store, line):
+    """The table with a row per run: each cell is what the files and the store say."""
+    _, names, *rows = page.tables["From run to run"]
+    assert len(rows) == len(line)
+    before = {}
+    for place, (row, push) in enumerate(zip(rows, line, strict=True), start=1):
+        lineage = store.lineage(push)
+        facts = {kind: store.facts(store.newest(lineage, kind)) for kind in ("Examples", "ModelRun", "PushedModel")}
+        tokens, folder = vocabularies(store, push)
+        width = len(tokens)
+        assert names[5:] == [*tokens] * ((len(names) - 5) // width) or names[5 : 5 + width] == [*tokens]
+        assert row[0] == str(place)
+        assert row[1] == str(facts["PushedModel"]["pushed_version"])
+        assert number(row[3]) == facts["Examples"]["ingest"]["splits"]["train"]
+        assert is_shown(facts["ModelRun"]["eval_auc"], row[4])
+        for (name, mine), cell in zip(tokens.items(), row[5 : 5 + width], strict=True):
+            expected = f"{len(mine):,}"
+            if before and load_vocabularies(folder)[name].evolution is not None:
+                came, went = len(set(mine) - set(before[name])), len(set(before[name]) - set(mine))
+                expected += f" +{came:,}" + (f" -{went:,}" if went else "")
+            assert cell == expected, (place, name)
+        shares = row[5 + width :], names[5 + width :]
+        check_shares(*shares, store.facts(store.newest(lineage, "components.Vocabularies")), lineage, store)
+        before = tokens
+
+
+def check_shares(cells, names, facts, lineage, store):
+    drift = {name: one for each in facts["vocabularies"].values() for name, one in each.get("drift", {}).items()}
+    loaders = [one for one in lineage if store.node[store.maker[one]] == "CheckpointLoader"]
+    kept = store.facts(max(loaders))["remap"] if loaders else {}
+    half = len(cells) // 2
+    shares = [drift.get(name, {}).get("new_rows") for name in names[:half]]
+    shares += [kept.get(name, {}).get("kept_traffic") for name in names[half:]]
+    assert cells == ["-" if share is None else f"{100 * share:.1f}%" for share in shares]

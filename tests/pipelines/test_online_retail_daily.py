@@ -1,0 +1,93 @@
+"""The month of days: how it is cut into spans; and, slow, runs of it whose page is checked against the store."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipelines.config import load_config
+from pipelines.examples.online_retail_daily import CONFIG, days_of, main, overrides_of, write_days
+from pipelines.examples.online_retail_prepare import Purchase
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "online_retail"
+
+
+def purchase(invoice, item, day, customer="7"):
+    return Purchase(invoice, item, f"{day} 10:00:00", customer, "France")
+
+
+PURCHASES = [
+    purchase("0", "9", "2011-08-31"), purchase("1", "1", "2011-09-01"), purchase("2", "2", "2011-09-30", "8"),
+    purchase("3", "1", "2011-10-02"), purchase("3", "3", "2011-10-02"), purchase("4", "3", "2011-10-04"),
+    purchase("5", "2", "2011-11-01"), purchase("6", "2", "2011-11-02"),
+]  # fmt: skip
+
+
+def days():
+    return {day: rows.to_pylist() for day, rows in days_of(PURCHASES, "2011-09", "2011-10")}
+
+
+def train_items(rows):
+    return [row["StockCode"] for row in rows if row["split"] == "train"]
+
+
+def test_first_span_is_the_month_before_and_every_later_one_a_day():
+    items = {day: train_items(rows) for day, rows in days().items()}
+    assert items == {"2011-09-30": ["1", "2"], "2011-10-02": ["1", "3"], "2011-10-04": ["3"]}
+
+
+def test_pairs_are_of_the_next_day_and_of_what_was_known_in_the_evening():
+    pairs = {day: [row for row in rows if row["split"] == f"pairs of {day}"] for day, rows in days().items()}
+    assert [row["StockCode"] for row in pairs["2011-09-30"] if row["label"]] == ["1"], "item 3 was not known"
+    assert {row["label"] for row in pairs["2011-10-04"]} == {0, 1}
+    assert {row["History"] for row in pairs["2011-10-02"]} == {"3 1"}
+
+
+def test_days_that_are_there_are_not_written_again(tmp_path):
+    assert write_days(PURCHASES, tmp_path, "2011-09", "2011-10") == sorted(days())
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    write_days(PURCHASES, tmp_path, "2011-09", "2011-10")
+    assert times == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+
+
+def test_later_run_reads_a_window_and_goes_on_from_the_run_before(tmp_path):
+    write_days(PURCHASES, tmp_path, "2011-09", "2011-10")
+    place = f"data.path={tmp_path}/{{YYYY}}-{{MM}}-{{DD}}.parquet"
+    config = load_config(CONFIG, [place, *overrides_of("2011-10-04", is_first=False, window=3)])
+    assert (str(config.data.spans.first), str(config.data.spans.last)) == ("2011-10-02", "2011-10-04")
+    assert config.split.eval == ("pairs of 2011-10-04",)
+    assert config.vocabulary_evolution.base == "latest"
+    first = load_config(CONFIG, [place, *overrides_of("2011-09-30", is_first=True, window=3)])
+    assert (str(first.data.spans.first), first.warm_start) == ("2011-09-30", None)
+
+
+@pytest.mark.slow
+@pytest.mark.tfx
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(not SHARED.exists(), reason="the data is not here")
+def test_page_of_the_days_says_what_the_store_says(tmp_path):
+    """Runs the first DAYS days; with DAILY, a folder in which `make daily` has run, those that are there."""
+    from pipelines.lineage import newest_artifact, open_store
+    from tests.pipelines.lineage_check import check_page
+
+    folder = Path(os.environ.get("DAILY", tmp_path))
+    main([str(SHARED), str(folder), "--days", os.environ.get("DAYS", "3")])
+    work = folder.resolve() / "online_retail_daily"
+    store = open_store(work / "metadata.sqlite")
+    page = check_page((work / "lineage.html").read_text(), store, newest_artifact(store, "PushedModel"))
+    assert len(page.tables["From run to run"]) == 2 + len(list((work / "days.json").read_text().split(",")))
+    _check_in_browser(work / "lineage.html", tmp_path)
+
+
+def _check_in_browser(path, folder):
+    """Every table and drawing stands in the document that Chromium makes of the page."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        return
+    command = [browser, "--headless", "--no-sandbox", f"--user-data-dir={folder}/profile", "--dump-dom", path.as_uri()]
+    seen = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    text = path.read_text()
+    for mark in ("<svg", "<section", "<tr>", "</details>"):
+        assert seen.count(mark) == text.count(mark), mark
