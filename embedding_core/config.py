@@ -18,6 +18,8 @@ from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Optimizer, optimizer_from_json, optimizer_to_json
 
 __all__ = [
+    "ChangedDim",
+    "ChangedOptimizer",
     "ColumnConfig",
     "Combiner",
     "EmbeddingConfig",
@@ -25,6 +27,9 @@ __all__ = [
     "FeatureConfig",
     "InitializerConfig",
     "InvalidId",
+    "NewRows",
+    "NewTables",
+    "NonfiniteRows",
     "TableConfig",
     "TokenDtype",
 ]
@@ -32,6 +37,11 @@ __all__ = [
 Combiner: TypeAlias = Literal["mean", "sum", "sqrtn"]
 InvalidId: TypeAlias = Literal["error", "row", "drop"]
 EvolutionMode: TypeAlias = Literal["append", "rerank"]
+NewRows: TypeAlias = Literal["initializer", "oov"]
+NewTables: TypeAlias = Literal["error", "initialize"]
+ChangedDim: TypeAlias = Literal["error", "reset", "resize"]
+ChangedOptimizer: TypeAlias = Literal["error", "reset", "convert"]
+NonfiniteRows: TypeAlias = Literal["error", "keep"]
 TokenDtype: TypeAlias = Literal["string", "int64", "float32"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*\Z")

@@ -298,6 +298,7 @@ def save_vocabulary(vocabulary: Vocabulary, folder: str | os.PathLike[str], *, o
 def _write(path: str, chunks: Iterable[bytes], open_file: _OpenFile) -> str:
     """Write a file; returns the digest of what was written."""
     with open_file(path, "wb") as file:
+        file.write(b"")  # some file systems make a file only when it is written to
 
         def passed_on() -> Iterable[bytes]:
             for chunk in chunks:

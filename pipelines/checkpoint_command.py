@@ -55,7 +55,7 @@ def _summary_table(tables: Mapping[str, Mapping[str, Any]]) -> Table:
     columns = ("table", "rows", "dim", "slots", "bytes", "norm: least", "mean", "greatest", "dead rows", "not finite")
     table = Table(*columns)
     for name, row in tables.items():
-        norms = [f"{row['norm'][key]:.4g}" for key in ("least", "mean", "greatest")]
+        norms = [f"{row['norm'][key]:.4g}" if row["norm"] else "?" for key in ("least", "mean", "greatest")]
         dead = "?" if row["dead_rows"] is None else f"{row['dead_rows']:,} ({row['dead_rows'] / row['rows']:.1%})"
         sizes = [f"{row['rows']:,}", str(row["dim"]), ", ".join(row["slots"]), f"{row['bytes']:,}"]
         table.add_row(name, *sizes, *norms, dead, f"{row['nonfinite_rows']:,}")

@@ -13,7 +13,7 @@ import typer
 
 from embedding_core.errors import ConfigError
 from pipelines import checkpoint_command, version_command
-from pipelines.expected_errors import expected_message
+from pipelines.expected_errors import expected_message, was_preempted
 from pipelines.quiet import load_tensorflow, silence
 
 __all__ = ["app", "main"]
@@ -28,6 +28,7 @@ app = typer.Typer(
 
 NOTHING_PUSHED = 3
 FOUND = 4
+PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 class Target(str, enum.Enum):
@@ -52,7 +53,10 @@ def _entry() -> None:
 
 @app.command()
 def run(config: Config, overrides: Override = None, debug: Debug = False) -> None:
-    """Run the whole pipeline that CONFIG describes. Exit code 3: it ran, and nothing was pushed."""
+    """Run the whole pipeline that CONFIG describes.
+
+    Exit code 3: it ran, and nothing was pushed. 75: SIGTERM came while it trained; the same command goes on from there.
+    """
     from pipelines.config import load_config
     from pipelines.earlier import find_earlier
     from pipelines.work_dir import prepare
@@ -159,7 +163,7 @@ def lineage(context: typer.Context) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; exit code 0, 1 for an error with its line on stderr, 2 for wrong usage.
+    """Run the command; exit code 0, 1 for an error with its line on stderr, 2 for wrong usage, 75 after SIGTERM.
 
     Args:
       arguments: of the command line; None takes those of the process.
@@ -174,7 +178,7 @@ def main(arguments: list[str] | None = None) -> None:
             traceback.print_exc()
         if expected is not None:
             typer.echo("\n".join(f"error: {line}" for line in expected.splitlines()), err=True)
-        sys.exit(1)
+        sys.exit(PREEMPTED if was_preempted(error) else 1)
 
 
 if __name__ == "__main__":

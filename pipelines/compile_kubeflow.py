@@ -93,7 +93,7 @@ def _check_addresses(config: PipelineConfig) -> None:
     given = {
         "data.path": config.data.path,
         "push.destination": config.push.destination,
-        "warm_start": config.warm_start,
+        "warm_start.checkpoint": config.warm_start.checkpoint if config.warm_start else None,
         "vocabulary_evolution.base": config.vocabulary_evolution.base if config.vocabulary_evolution else None,
         "evaluation.baseline": config.evaluation.baseline,
     }
@@ -164,7 +164,8 @@ def _parameters(config: PipelineConfig, backend: Kubeflow) -> dict[str, Any]:
     if config.data.has_spans:
         given.append(("data_spans", str, "", "<first>/<last> span to read, either side may be empty; as configured"))
     if config.warm_start is not None:
-        given.append(("warm_start", str, config.warm_start, "EmbeddingCheckpoint that the tables start from"))
+        earlier = config.warm_start.checkpoint
+        given.append(("warm_start", str, earlier, "EmbeddingCheckpoint that the tables start from"))
     if config.vocabulary_evolution is not None:
         base = config.vocabulary_evolution.base
         given.append(("base_vocabularies", str, base, "Vocabularies that the new ones come out of"))

@@ -17,6 +17,7 @@ __all__ = [
     "example_settings",
     "input_location",
     "planned_topology",
+    "remap_policy",
     "table_overrides",
     "trainer_config",
     "training_config",
@@ -82,6 +83,13 @@ def planned_topology(config: PipelineConfig) -> str | None:
     """`topology` of TableConfigGen: the slice whose memory the tables must fit in; hosts x cores alone have none."""
     topology = config.training.topology
     return None if topology is None or "x" in topology else topology
+
+
+def remap_policy(config: PipelineConfig) -> dict[str, Any]:
+    """`policy` of CheckpointLoader: what becomes of what the earlier checkpoint does not have."""
+    said = {} if config.warm_start is None else dataclasses.asdict(config.warm_start)
+    said.pop("checkpoint", None)
+    return {**said, "seed": config.seed}
 
 
 def transform_config(config: PipelineConfig) -> dict[str, Any]:

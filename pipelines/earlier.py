@@ -39,7 +39,7 @@ def find_earlier(config: PipelineConfig) -> EarlierRun:
       ConfigError: "latest" is asked for as warm start or as the base of vocabularies, and there is no earlier
         checkpoint.
     """
-    checkpoint = config.warm_start
+    checkpoint = None if config.warm_start is None else config.warm_start.checkpoint
     if checkpoint == _LATEST:
         checkpoint = _latest_checkpoint(config, "warm_start").uri
     vocabularies = None if config.vocabulary_evolution is None else config.vocabulary_evolution.base

@@ -13,6 +13,7 @@ finds and an Importer brings in, which is the same on every orchestrator.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from tfx import types
@@ -112,7 +113,7 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         "vocabularies": vocabulary_gen.outputs["vocabularies"],
         "table_configs": table_config_gen.outputs["table_configs"],
     }
-    loader = [CheckpointLoader(earlier_checkpoint=node.outputs["result"], **inputs) for node in checkpoint]
+    loader = [_loader(config, node, inputs) for node in checkpoint]
     trainer = _trainer_class(place)(
         examples=examples,
         transform_graph=transform.outputs["transform_graph"],
@@ -125,7 +126,8 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         **({"warm_start": loader[0].outputs["embedding_checkpoint"]} if loader else {}),
         **inputs,
     ).with_id("EmbeddingTrainer")
-    retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], **inputs)
+    nonfinite = config.training.nonfinite_rows
+    retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], nonfinite=nonfinite, **inputs)
     baseline = _imported("BaselineModel", earlier.baseline, tfx.types.standard_artifacts.Model)
     evaluator = tfx.components.Evaluator(
         examples=examples,
@@ -148,6 +150,11 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
     )
     before = [example_gen, statistics_gen, schema_gen, validator, transform, *known, vocabulary_gen, *checkpoint]
     return [*before, table_config_gen, *loader, trainer, retriever, *baseline, evaluator, pusher]
+
+
+def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, types.BaseChannel]) -> CheckpointLoader:
+    policy = json.dumps(component_inputs.remap_policy(config))
+    return CheckpointLoader(earlier_checkpoint=earlier.outputs["result"], policy=policy, **inputs)
 
 
 def _trainer_class(place: Place) -> Any:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 
 from embedding_core import errors
-from embedding_core.errors import EmbeddingError
+from embedding_core.errors import EmbeddingError, PreemptionError
 
-__all__ = ["expected_message"]
+__all__ = ["expected_message", "was_preempted"]
 
 _KINDS = "|".join(errors.__all__)
 _IN_TRACEBACK = re.compile(rf"^embedding_core\.errors\.(?:{_KINDS}): (.+)$", re.MULTILINE)
@@ -36,6 +36,11 @@ def expected_message(error: BaseException) -> str | None:
         if found:
             return _WHILE_RUNNING.sub("", found.group(1))
     return None
+
+
+def was_preempted(error: BaseException) -> bool:
+    """Whether training was asked to stop, and saved its state to go on from."""
+    return any(isinstance(one, PreemptionError) for one in _chain(error))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -78,11 +78,12 @@ class BundleReader:
           CheckpointError: the data are damaged or missing.
         """
         entry = self.entries[key]
-        read = self._restored if entry.sliced else self._from_file
+        read = self._from_files if entry.parts else self._restored
         with self._errors(key):
             yield from read(key, entry, rows_per_slice(entry.shape, slice_bytes))
 
     def _restored(self, key: str, entry: BundleEntry, count: int) -> Iterator[tuple[int, Rows]]:
+        """By TensorFlow, which holds every slice that was saved whole for each that is asked for."""
         rows = entry.shape[0]
         for start in range(0, rows, count):
             spec = _spec(entry.shape, start, min(count, rows - start))
@@ -91,21 +92,37 @@ class BundleReader:
             )
             yield start, tensors[0].numpy()
 
-    def _from_file(self, key: str, entry: BundleEntry, count: int) -> Iterator[tuple[int, Rows]]:
-        path = f"{self.prefix}.data-{entry.shard:05d}-of-{self._shards:05d}"
-        row_bytes = entry.size // entry.shape[0]
-        checksum = 0
-        with tf.io.gfile.GFile(path, "rb") as file:
-            file.seek(entry.offset)
-            for start in range(0, entry.shape[0], count):
-                wanted = min(count, entry.shape[0] - start) * row_bytes
-                data = file.read(wanted)
-                if len(data) != wanted:
-                    raise CheckpointError(f"{path!r} is too short for {key!r}: take another checkpoint.")
-                checksum = crc32c(data, checksum)
-                yield start, np.frombuffer(data, np.float32).reshape(-1, *entry.shape[1:])
-        if checksum != entry.crc32c:
-            raise CheckpointError(f"{key!r} in {path!r} has another checksum than its index: take another checkpoint.")
+    def _from_files(self, key: str, entry: BundleEntry, count: int) -> Iterator[tuple[int, Rows]]:
+        row_bytes = 4 * int(np.prod(entry.shape[1:], dtype=np.int64))
+        blocks, held = self._blocks(key, entry, count * row_bytes), b""
+        for start in range(0, entry.shape[0], count):
+            wanted = min(count, entry.shape[0] - start) * row_bytes
+            while len(held) < wanted:
+                block = next(blocks, b"")
+                if not block:
+                    raise CheckpointError(f"{key!r} of {self.prefix!r} has fewer rows than its index says.")
+                held += block
+            rows = np.frombuffer(held[:wanted], np.float32)
+            held = held[wanted:]
+            yield start, rows.reshape(-1, *entry.shape[1:])
+
+    def _blocks(self, key: str, entry: BundleEntry, size: int) -> Iterator[bytes]:
+        """The bytes of all parts; the last ones of a part come only when its checksum is right."""
+        for part in entry.parts:
+            path = f"{self.prefix}.data-{part.shard:05d}-of-{self._shards:05d}"
+            checksum, left = 0, part.size
+            with tf.io.gfile.GFile(path, "rb") as file:
+                file.seek(part.offset)
+                while left:
+                    data = file.read(min(size, left))
+                    if not data:
+                        raise CheckpointError(f"{path!r} is too short for {key!r}: take another checkpoint.")
+                    checksum, left = crc32c(data, checksum), left - len(data)
+                    if not left and checksum != part.crc32c:
+                        raise CheckpointError(
+                            f"{key!r} in {path!r} has another checksum than its index: take another checkpoint."
+                        )
+                    yield data
 
 
 class BundleWriter:

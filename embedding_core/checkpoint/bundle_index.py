@@ -18,11 +18,26 @@ import tensorflow as tf
 
 from embedding_core.errors import CheckpointError
 
-__all__ = ["BundleEntry", "crc32c", "fields", "read_index", "unmask"]
+__all__ = ["BundleEntry", "Part", "crc32c", "fields", "numbers", "read_index", "unmask"]
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
+_END_OF_NAME = b"\0\1"
+
+
+class Part(NamedTuple):
+    """Consecutive rows of a tensor, or all of it.
+
+    Attributes:
+      shard: number of the data file. offset, size: the bytes in there.
+      crc32c: checksum of the bytes, unmasked.
+    """
+
+    shard: int
+    offset: int
+    size: int
+    crc32c: int
 
 
 class BundleEntry(NamedTuple):
@@ -30,18 +45,12 @@ class BundleEntry(NamedTuple):
 
     Attributes:
       dtype: its type. shape: its shape.
-      shard: number of the data file. offset, size: its bytes in there.
-      crc32c: checksum of the bytes, unmasked.
-      sliced: whether it was saved in slices (which are entries of their own, not listed here).
+      parts: what it was saved in, in the order of the rows; empty where that is not in whole rows.
     """
 
     dtype: tf.DType
     shape: tuple[int, ...]
-    shard: int
-    offset: int
-    size: int
-    crc32c: int
-    sliced: bool
+    parts: tuple[Part, ...]
 
 
 def crc32c(data: bytes, before: int = 0) -> int:
@@ -68,12 +77,16 @@ def read_index(prefix: str) -> tuple[int, dict[str, BundleEntry]]:
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             data = file.read()
-        shards, entries = 1, {}
+        shards, tensors = 1, {}
+        slices: dict[str, list[bytes]] = {}
         for key, value in _records(data):
             if not key:
                 shards = int(fields(value).get(1, [1])[0])
-            elif not key.startswith(b"\0"):  # the slices of tensors saved in slices
-                entries[key.decode()] = _entry(value)
+            elif key.startswith(b"\0"):  # a slice: the name, and in the order of their first rows, where it lies
+                slices.setdefault(key[1 : key.index(_END_OF_NAME)].decode(), []).append(value)
+            else:
+                tensors[key.decode()] = value
+        entries = {key: _entry(value, slices.get(key, [])) for key, value in tensors.items()}
     except tf.errors.NotFoundError as error:
         raise CheckpointError(f"{path!r} does not exist: give the prefix of a checkpoint, without '.index'.") from error
     except (ValueError, IndexError, KeyError, TypeError, struct.error, tf.errors.OpError) as error:
@@ -148,18 +161,41 @@ def fields(data: bytes) -> dict[int, list[int | bytes]]:
     return found
 
 
-def _entry(data: bytes) -> BundleEntry:
+def numbers(values: list[int | bytes]) -> list[int]:
+    """The numbers of a repeated field of them, packed or not."""
+    found: list[int] = []
+    for value in values:
+        if isinstance(value, int):
+            found.append(value)
+            continue
+        at = 0
+        while at < len(value):
+            number, at = _varint(value, at)
+            found.append(number)
+    return found
+
+
+def _entry(data: bytes, slices: list[bytes]) -> BundleEntry:
     own = fields(data)
     shape = fields(_bytes(own, 2))
-    return BundleEntry(
-        dtype=tf.dtypes.as_dtype(_int(own, 1)),
-        shape=tuple(_int(fields(dim), 1) for dim in shape.get(2, []) if isinstance(dim, bytes)),
-        shard=_int(own, 3),
-        offset=_int(own, 4),
-        size=_int(own, 5),
-        crc32c=unmask(_int(own, 6)),
-        sliced=7 in own,
-    )
+    sizes = tuple(_int(fields(dim), 1) for dim in shape.get(2, []) if isinstance(dim, bytes))
+    parts = [_part(own)]
+    if 7 in own:
+        whole_rows = sum(_rows(each, sizes) for each in own[7]) == sizes[0] and len(slices) == len(own[7])
+        parts = [_part(fields(each)) for each in slices] if whole_rows else []
+    return BundleEntry(dtype=tf.dtypes.as_dtype(_int(own, 1)), shape=sizes, parts=tuple(parts))
+
+
+def _part(own: dict[int, list[int | bytes]]) -> Part:
+    return Part(shard=_int(own, 3), offset=_int(own, 4), size=_int(own, 5), crc32c=unmask(_int(own, 6)))
+
+
+def _rows(slice_: int | bytes, shape: tuple[int, ...]) -> int:
+    """The rows of a slice (`TensorSliceProto`) that holds all columns of its rows; 0 of one that does not."""
+    told = fields(slice_).get(1, []) if isinstance(slice_, bytes) else []
+    extents = [fields(extent) for extent in told if isinstance(extent, bytes)]
+    lengths = [_int(extent, 2) if 2 in extent else size for extent, size in zip(extents, shape, strict=True)]
+    return lengths[0] if tuple(lengths[1:]) == shape[1:] else 0
 
 
 def _int(own: dict[int, list[int | bytes]], number: int) -> int:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -130,7 +131,7 @@ def extract_to_projector(
     limit: int = 10_000,
     slice_bytes: int = SLICE_BYTES,
 ) -> int:
-    """Write the first rows of a table, which are those of the most frequent tokens, for TensorBoard's projector.
+    """Write the rows of a table's most frequent tokens for TensorBoard's projector; of raw ids the first rows.
 
     ``tensorboard --logdir <destination>`` shows them. The folder gets `vectors.tsv`, `metadata.tsv` (token and count)
     and `projector_config.pbtxt`.
@@ -151,7 +152,7 @@ def extract_to_projector(
     """
     source = _Source(folder, table, slice_bytes)
     counts = () if source.vocabulary is None else source.vocabulary.counts
-    count = min(limit, source.table.vocabulary_size)
+    chosen = _most_frequent(source, limit)
     with publish_folder(destination) as temporary:
         with (
             open(os.path.join(temporary, "vectors.tsv"), "w", encoding="utf-8") as vectors,
@@ -159,15 +160,21 @@ def extract_to_projector(
         ):
             metadata.write("token\tcount\n")
             for start, rows in source.slices():
-                for row, vector in enumerate(rows[: max(0, count - start)], start=start):
-                    vectors.write("\t".join(f"{value:.9g}" for value in vector) + "\n")
+                for row in chosen[(chosen >= start) & (chosen < start + len(rows))].tolist():
+                    vectors.write("\t".join(f"{value:.9g}" for value in rows[row - start]) + "\n")
                     token = name_of_row(source.table, source.vocabularies, row).replace("\t", " ").replace("\n", " ")
                     metadata.write(f"{token}\t{counts[row] if row < len(counts) else ''}\n")
-                if start + len(rows) >= count:
-                    break
         with open(os.path.join(temporary, "projector_config.pbtxt"), "w", encoding="utf-8") as config:
             config.write(
                 f'embeddings {{\n  tensor_name: "{table}"\n  tensor_path: "vectors.tsv"\n'
                 '  metadata_path: "metadata.tsv"\n}\n'
             )
-    return count
+    return len(chosen)
+
+
+def _most_frequent(source: _Source, limit: int) -> npt.NDArray[np.int64]:
+    """The rows of the most frequent tokens, ascending; they need not be the first where the vocabulary had a base."""
+    counts = np.full(source.table.vocabulary_size, -1, np.int64)
+    if source.vocabulary is not None:
+        counts[: len(source.vocabulary)] = source.vocabulary.counts
+    return np.sort(np.argsort(-counts, kind="stable")[:limit])

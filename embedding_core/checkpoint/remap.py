@@ -5,30 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, rows_per_slice
+from embedding_core.checkpoint.gather import gathered
 from embedding_core.checkpoint.load import renamed
 from embedding_core.checkpoint.manifest import BUNDLE, VOCABULARIES, Manifest, verify
 from embedding_core.checkpoint.retrieve import Progress, write_tables
-from embedding_core.checkpoint.row_sources import NewRows, RowSources, row_sources, sources_report
-from embedding_core.checkpoint.slot_policy import ChangedOptimizer, carried_slots, ftrl_linears
+from embedding_core.checkpoint.row_sources import RowSources, row_sources, sources_report
+from embedding_core.checkpoint.slot_policy import carried_slots, ftrl_linears
 from embedding_core.checkpoint.token_rows import token_rows
-from embedding_core.config import EmbeddingConfig, TableConfig
+from embedding_core.config import ChangedDim, ChangedOptimizer, EmbeddingConfig, NewRows, NewTables, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import FTRL
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
 
-__all__ = ["REPORT", "RemapPolicy", "checkpoint_vocabularies", "gathered", "remap"]
+__all__ = ["REPORT", "RemapPolicy", "checkpoint_vocabularies", "remap"]
 
 REPORT = "remap.json"
-_SLICES_AT_ONCE = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,17 +51,17 @@ class RemapPolicy:
     """
 
     new_rows: NewRows = "initializer"
-    new_tables: Literal["error", "initialize"] = "error"
+    new_tables: NewTables = "error"
     changed_optimizer: ChangedOptimizer = "error"
-    changed_dim: Literal["error", "reset", "resize"] = "error"
+    changed_dim: ChangedDim = "error"
     seed: int = 0
 
     def __post_init__(self) -> None:
         choices = {
             "new_rows": get_args(NewRows),
-            "new_tables": ("error", "initialize"),
+            "new_tables": get_args(NewTables),
             "changed_optimizer": get_args(ChangedOptimizer),
-            "changed_dim": ("error", "reset", "resize"),
+            "changed_dim": get_args(ChangedDim),
         }
         for field, allowed in choices.items():
             if getattr(self, field) not in allowed:
@@ -93,7 +92,8 @@ def remap(
       progress: called with table, rows done and rows in total.
 
     Returns:
-      The new manifest and the report (`sources_report` per table), which is `remap.json` in the checkpoint too.
+      The new manifest and the report (the policy, and `sources_report` per table), which is `remap.json` in the
+      checkpoint too.
 
     Raises:
       CheckpointError: a file is damaged, a dim differs, or what the policy calls an error. Nothing is written.
@@ -109,7 +109,7 @@ def remap(
         for table in config.tables
         if table.name in earlier and (policy.changed_dim != "reset" or earlier[table.name].dim == table.dim)
     }
-    report = _report(sources, earlier, config)
+    report = {"policy": dataclasses.asdict(policy), **_report(sources, earlier, config)}
     sources = {name: dataclasses.replace(each, earlier=None) for name, each in sources.items()}
     kept.clear()  # the earlier tokens are not needed any more, and may take as much memory as all the rest
     reader = BundleReader(os.path.join(source, BUNDLE))
@@ -171,86 +171,6 @@ def _linears(
         linears = ftrl_linears(optimizer, rows, accumulators)
         linears[sources[start : start + len(rows)] < 0] = 0.0
         yield start, linears
-
-
-def gathered(
-    slices: Iterable[tuple[int, Rows]],
-    sources: npt.NDArray[np.int64],
-    dim: int,
-    fill: Callable[[npt.NDArray[np.int64]], Rows],
-    slice_bytes: int,
-) -> Iterator[tuple[int, Rows]]:
-    """Rows in another order, in bounded memory: ``new[i] = old[sources[i]]``, or `fill` where that is -1.
-
-    Old slices are read once, in order; their rows are appended to a file per new slice, and each of those is
-    then put in order in memory.
-
-    Args:
-      slices: (number of the first row, rows) of the old table, in order.
-      sources: [new rows] the old row of each, or -1.
-      dim: length of a row.
-      fill: gives the rows of the new numbers that have no source.
-      slice_bytes: bytes of a slice.
-    """
-    count = rows_per_slice((len(sources), dim), slice_bytes)
-    wanted = _Wanted(sources)
-    with tempfile.TemporaryDirectory(prefix="remap-") as folder:
-        for first, rows in slices:
-            targets = wanted.of(first, len(rows))
-            cuts = np.flatnonzero(np.diff(targets // count)) + 1
-            for part in np.split(targets, cuts):
-                if len(part):
-                    _append(folder, int(part[0]) // count, part, rows[sources[part] - first])
-        for bucket, start in enumerate(range(0, len(sources), count)):
-            path = os.path.join(folder, str(bucket))
-            yield start, _assembled(path, start, sources[start : start + count], dim, fill)
-
-
-class _Wanted:
-    """Which new rows come from a slice of old ones; found for a few slices at a time, as sorting would take memory."""
-
-    def __init__(self, sources: npt.NDArray[np.int64]) -> None:
-        self._sources = sources
-        self._end = 0
-        self._some = np.zeros(0, np.int64)  # the new rows that come from the old ones before `_end`
-
-    def of(self, first: int, count: int) -> npt.NDArray[np.int64]:
-        """New rows, ascending, whose sources are `first` to `first + count - 1`; calls come in order."""
-        if first + count > self._end:
-            self._end = first + _SLICES_AT_ONCE * count
-            self._some = np.flatnonzero((self._sources >= first) & (self._sources < self._end))
-        chosen = self._sources[self._some]
-        return self._some[(chosen >= first) & (chosen < first + count)]
-
-
-def _append(folder: str, bucket: int, targets: npt.NDArray[np.int64], rows: Rows) -> None:
-    for suffix, array in (("targets", targets), ("rows", rows)):
-        with open(os.path.join(folder, f"{bucket}.{suffix}"), "ab") as file:
-            file.write(np.ascontiguousarray(array).data)
-
-
-def _assembled(
-    path: str,
-    start: int,
-    sources: npt.NDArray[np.int64],
-    dim: int,
-    fill: Callable[[npt.NDArray[np.int64]], Rows],
-) -> Rows:
-    result = np.empty((len(sources), dim), np.float32)
-    new = np.flatnonzero(sources < 0)
-    if len(new):
-        result[new] = fill(new + start)
-    if len(new) < len(sources):
-        targets = np.fromfile(f"{path}.targets", np.int64)
-        if len(targets) != len(sources) - len(new):
-            raise CheckpointError(
-                f"{len(sources) - len(new)} earlier rows were expected, the checkpoint gave {len(targets)}: its tables "
-                "are smaller than its manifest says; take another checkpoint."
-            )
-        result[targets - start] = np.fromfile(f"{path}.rows", np.float32).reshape(-1, dim)
-        for suffix in ("targets", "rows"):
-            os.remove(f"{path}.{suffix}")
-    return result
 
 
 def _fill(

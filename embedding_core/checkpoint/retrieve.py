@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +24,8 @@ from embedding_core.checkpoint.manifest import (
 )
 from embedding_core.checkpoint.sealed import MANIFEST
 from embedding_core.checkpoint.series import read_training_checkpoint
-from embedding_core.config import EmbeddingConfig
+from embedding_core.checkpoint.stacked import read_layouts, stacked_rows
+from embedding_core.config import EmbeddingConfig, NonfiniteRows
 from embedding_core.errors import CheckpointError
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
@@ -43,7 +43,7 @@ def retrieve(
     vocabularies: Mapping[str, Vocabulary],
     step: int | None = None,
     root: str | None = None,
-    nonfinite: Literal["error", "keep"] = "error",
+    nonfinite: NonfiniteRows = "error",
     slice_bytes: int = SLICE_BYTES,
     progress: Progress | None = None,
 ) -> Manifest:
@@ -51,7 +51,8 @@ def retrieve(
 
     Args:
       training_checkpoint: prefix of a `tf.train.Checkpoint`, without '.index', of whatever trained the tables: an
-        engine of this project, TensorFlow's `TPUEmbedding`, or Keras' optimizers (see `locate`).
+        engine of this project, TensorFlow's `TPUEmbedding` (stacked by SparseCores, too: see `stacked`), or Keras'
+        optimizers (see `locate`).
       config: the tables and their optimizers; a table without an optimizer has no slots.
       destination: the folder to write, which must not exist or be empty.
       vocabularies: those that the tables' rows belong to, by name; they are kept in the checkpoint, so that
@@ -67,15 +68,13 @@ def retrieve(
         checkpoint is damaged, a row is not finite, or the destination is not empty. Nothing is written then.
     """
     reader = BundleReader(os.fspath(training_checkpoint))
-    root = find_root(reader, config) if root is None else root
-    stored = locate(reader, config, root)
-    _check_keys(reader, table_shapes(config), stored, root)
+    layouts = read_layouts(reader, config, root)
+    if layouts:
+        rows_of = stacked_rows(reader, config, layouts, slice_bytes)
+    else:
+        rows_of = _plain_rows(reader, config, root, slice_bytes)
     if step is None:
         step = int(reader.tensor(_STEP).numpy()) if _STEP in reader.entries else 0
-
-    def rows_of(key: str) -> Iterable[tuple[int, Rows]]:
-        return reader.slices(stored[key], slice_bytes)
-
     return write_tables(
         destination,
         config,
@@ -86,6 +85,16 @@ def retrieve(
         slice_bytes=slice_bytes,
         progress=progress,
     )
+
+
+def _plain_rows(
+    reader: BundleReader, config: EmbeddingConfig, root: str | None, slice_bytes: int
+) -> Callable[[str], Iterable[tuple[int, Rows]]]:
+    """A function that gives the slices of a table or slot that the checkpoint holds by its name."""
+    root = find_root(reader, config) if root is None else root
+    stored = locate(reader, config, root)
+    _check_keys(reader, table_shapes(config), stored, root)
+    return lambda key: reader.slices(stored[key], slice_bytes)
 
 
 def latest_training_checkpoint(folder: str | os.PathLike[str]) -> str:
@@ -116,7 +125,7 @@ def write_tables(
     step: int,
     vocabularies: Mapping[str, Vocabulary],
     files: Mapping[str, str] | None = None,
-    nonfinite: Literal["error", "keep"] = "error",
+    nonfinite: NonfiniteRows = "error",
     slice_bytes: int = SLICE_BYTES,
     progress: Progress | None = None,
 ) -> Manifest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
-from embedding_core.config import TableConfig
+from embedding_core.config import NewRows, TableConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.vocabulary import Vocabulary
 
-__all__ = ["NewRows", "RowSources", "row_sources", "sources_report"]
+__all__ = ["RowSources", "row_sources", "sources_report"]
 
-NewRows = Literal["initializer", "oov"]
 _SHOWN = 10
 _TOKENS_AT_ONCE = 1 << 20
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 import numpy as np
 
 from embedding_core.checkpoint.bundle import Rows
+from embedding_core.config import ChangedOptimizer
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import FTRL, Adagrad, AdagradMomentum, Optimizer
 
-__all__ = ["ChangedOptimizer", "carried_slots", "ftrl_linears"]
-
-ChangedOptimizer: TypeAlias = Literal["error", "reset", "convert"]
+__all__ = ["carried_slots", "ftrl_linears"]
 
 
 def carried_slots(old: Optimizer | None, new: Optimizer | None, policy: ChangedOptimizer) -> set[str]:

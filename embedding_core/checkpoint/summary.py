@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
+from embedding_core.checkpoint.gather import gathered
 from embedding_core.checkpoint.manifest import BUNDLE, Manifest, table_shapes, verify
-from embedding_core.checkpoint.remap import checkpoint_vocabularies, gathered
+from embedding_core.checkpoint.remap import checkpoint_vocabularies
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.config import TableConfig
 from embedding_core.errors import CheckpointError
@@ -46,9 +47,9 @@ def summarize_checkpoint(folder: str | os.PathLike[str], slice_bytes: int = SLIC
 
     Returns:
       "step"; "bytes" and "files" (with sha256); and per table "rows", "dim", "optimizer", "slots", "bytes" (with
-      slots), "vocabulary", "digest", "oov_rows", "norm" (least, mean and greatest length of a row), "nonfinite_rows"
-      (of the table or a slot) and "dead_rows": rows whose slots are all at their first value, which no gradient ever
-      reached (null where the optimizer has no slots to tell).
+      slots), "vocabulary", "digest", "oov_rows", "norm" (least, mean and greatest length of a finite row; null without
+      any), "nonfinite_rows" (of the table or a slot) and "dead_rows": rows whose slots are all at their first value,
+      which no gradient ever reached (null where the optimizer has no slots to tell).
 
     Raises:
       CheckpointError: a file is missing or damaged.
@@ -69,11 +70,12 @@ def _summary(table: TableConfig, manifest: Manifest, reader: BundleReader, slice
     slots = table.optimizer.slots if table.optimizer else ()
     keys = [table.name, *(f"{table.name}/{slot.name}" for slot in slots)]
     shape = table_shapes(manifest.config)[table.name]
-    least, total, greatest, dead, bad = np.inf, 0.0, 0.0, 0, 0
+    least, total, greatest, dead, bad, lengths = np.inf, 0.0, 0.0, 0, 0, 0
     for rows, *own in zip(*(reader.slices(key, slice_bytes) for key in keys), strict=True):
-        norms = np.linalg.norm(rows[1].astype(np.float64), axis=1)
-        least, greatest, total = min(least, norms.min()), max(greatest, norms.max()), total + norms.sum()
         finite = [np.isfinite(part).all(axis=1) for _, part in (rows, *own)]
+        norms = np.linalg.norm(rows[1][finite[0]].astype(np.float64), axis=1)
+        least, greatest = min(least, norms.min(initial=np.inf)), max(greatest, norms.max(initial=0.0))
+        total, lengths = total + norms.sum(), lengths + len(norms)
         bad += int((~np.logical_and.reduce(finite)).sum())
         if slots:
             first = [(part == np.float32(slot.initial)).all(axis=1) for (_, part), slot in zip(own, slots, strict=True)]
@@ -87,7 +89,9 @@ def _summary(table: TableConfig, manifest: Manifest, reader: BundleReader, slice
         "vocabulary": table.vocabulary,
         "digest": manifest.vocabularies.get(table.vocabulary or ""),
         "oov_rows": table.oov_rows,
-        "norm": {"least": float(least), "mean": float(total / shape[0]), "greatest": float(greatest)},
+        "norm": {"least": float(least), "mean": float(total / lengths), "greatest": float(greatest)}
+        if lengths
+        else None,
         "nonfinite_rows": bad,
         "dead_rows": dead if slots else None,
     }
@@ -101,7 +105,8 @@ def compare_checkpoints(
     Returns:
       "steps"; "only_in_earlier" and "only_in_later" (tables); and per table of both either "incomparable" (why), or
       "rows" (in both), "rows_only_in_earlier", "rows_only_in_later", "changed_rows", "largest_difference" (of one
-      number), "mean_distance" (of rows), "moved_most" (rows and how far), and "same_vocabulary".
+      number), "mean_distance" (of rows; 0 where one is not finite), "moved_most" (rows and how far), and
+      "same_vocabulary".
 
     Raises:
       CheckpointError: a file of one of them is missing or damaged.
@@ -139,9 +144,10 @@ def _compared(
     largest, changed = 0.0, 0
     for start, before, after in _pairs(sources.rows, old, readers, slice_bytes):
         both = sources.rows[start : start + len(after)] >= 0
+        changed += int((after[both].view(np.uint32) != before[both].view(np.uint32)).any(axis=1).sum())
+        both &= np.isfinite(after).all(axis=1) & np.isfinite(before).all(axis=1)
         difference = np.abs(after[both].astype(np.float64) - before[both])
         distances[start : start + len(after)][both] = np.linalg.norm(difference, axis=1)
-        changed += int((after[both] != before[both]).any(axis=1).sum())
         largest = max(largest, float(difference.max(initial=0.0)))
     both = sources.rows >= 0
     most = np.argsort(-distances, kind="stable")[:_SHOWN]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from embedding_core.checkpoint.series import CheckpointSeries, TrainingCheckpoint, write_training_checkpoint
 from embedding_core.checkpoint.state import TrainingState, nonfinite_rows
+from embedding_core.config import NonfiniteRows
 from embedding_core.errors import CheckpointError, TrainingError
 from embedding_core.training.step import Trainable
 
@@ -22,6 +24,7 @@ __all__ = ["HISTORY", "RunState", "fingerprint"]
 HISTORY = "history.json"
 _KEPT = 2  # states to resume from: where the newest is damaged, there is the one before
 _BEST = "best_step"
+_log = logging.getLogger(__name__)
 
 
 def fingerprint(*parts: Any) -> str:
@@ -37,9 +40,16 @@ class RunState:
     `table_optimizers/<table>/...` where Keras' optimizers train the tables.
     """
 
-    def __init__(self, trainable: Trainable, folder: str) -> None:
-        """Save below `folder`, which is created and belongs to this run alone."""
+    def __init__(self, trainable: Trainable, folder: str, nonfinite: NonfiniteRows = "error") -> None:
+        """Save below `folder`, which is created and belongs to this run alone.
+
+        Args:
+          trainable: what to save.
+          folder: where.
+          nonfinite: whether rows that hold a NaN or an infinity are an "error", or are counted and kept.
+        """
         self._trainable = trainable
+        self._nonfinite = nonfinite
         self._folder = folder
         self.best_value = tf.Variable(math.nan, dtype=tf.float64, trainable=False)
         self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -73,7 +83,7 @@ class RunState:
         To replace the state of a step would leave a moment in which it is not there.
 
         Raises:
-          TrainingError: a row of a table is not finite. The checkpoints saved before stay.
+          TrainingError: a row of a table is not finite, and that is an error. The checkpoints saved before stay.
           CheckpointError: it cannot be written.
         """
         if self.is_saved:
@@ -131,10 +141,12 @@ class RunState:
 
     def _check_finite(self) -> None:
         bad = nonfinite_rows(self._trainable.tables.variables)
-        if bad:
+        if bad and self._nonfinite == "keep":
+            _log.warning("after step %d rows hold a NaN or an infinity (%s): kept", self.step, _told(bad))
+        elif bad:
             raise TrainingError(
                 f"after step {self.step} rows hold a NaN or an infinity ({_told(bad)}): lower the learning rate of "
-                "their tables, or set `clipvalue`."
+                "their tables, set `clipvalue`, or keep them with `nonfinite_rows`: keep."
             )
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
+from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
 from embedding_core.topology import shape_of
 
@@ -122,6 +123,8 @@ class TrainingConfig:
       eval_every: steps between evaluations; None is once per epoch, or ten times in `steps`.
       early_stopping: None trains to the last step, and keeps its state.
       checkpoint_every: steps between checkpoints to resume from; None is once per evaluation.
+      nonfinite_rows: where a table or slot has a NaN or an infinity when it is saved, training ends with an "error",
+        or these rows are counted in a warning and kept: "keep".
       shuffle_buffer: rows among which the next one is drawn.
       seed: of initial rows, dense variables, shuffle, dropout and negatives.
       negatives: for data with positives only, or None.
@@ -146,6 +149,7 @@ class TrainingConfig:
     eval_every: int | None = None
     early_stopping: EarlyStopping | None = None
     checkpoint_every: int | None = None
+    nonfinite_rows: NonfiniteRows = "error"
     shuffle_buffer: int = 65536
     seed: int = 0
     negatives: Negatives | None = None
@@ -167,7 +171,8 @@ class TrainingConfig:
         fits = len(self.class_weights) == 2 and all(_is_number(weight, 0) for weight in self.class_weights)
         _require(fits, "training", "class_weights", self.class_weights, "two numbers >= 0, of label 0 and of label 1")
         _require(_is_whole(self.seed, 0), "training", "seed", self.seed, "a whole number >= 0")
-        for field, kind in (("strategy", Strategy), ("optimizer", DenseOptimizer), ("decay", Decay)):
+        choices = {"strategy": Strategy, "optimizer": DenseOptimizer, "decay": Decay, "nonfinite_rows": NonfiniteRows}
+        for field, kind in choices.items():
             value, allowed = getattr(self, field), get_args(kind)
             _require(value in allowed, "training", field, value, f"one of {', '.join(allowed)}")
 

@@ -280,7 +280,7 @@ def train(
         trainable = _make_trainable(job, data, placement)
         kept = resume_folder or os.path.join(folder, "resume")
         tf.io.gfile.makedirs(folder)
-        state = RunState(trainable, kept)
+        state = RunState(trainable, kept, job.training.nonfinite_rows)
         resumed = state.resume()
         if resumed is None and job.warm_start is not None:
             _warm_start(job, job.warm_start, trainable)

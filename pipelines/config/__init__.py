@@ -26,6 +26,7 @@ from pipelines.config.model import (
     Push,
     Threshold,
     Training,
+    WarmStart,
 )
 from pipelines.config.schema import PipelineConfig
 
@@ -55,6 +56,7 @@ __all__ = [
     "Training",
     "VocabularyEvolution",
     "VocabularyLimits",
+    "WarmStart",
     "config_from_mapping",
     "data_files",
     "load_config",

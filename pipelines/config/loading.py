@@ -154,7 +154,7 @@ def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Pro
         push=absolute(config.push, "push", "destination"),
         evaluation=absolute(config.evaluation, "evaluation", "baseline"),
         vocabulary_evolution=absolute(config.vocabulary_evolution, "vocabulary_evolution", "base"),
-        warm_start=absolute(config.warm_start, "warm_start"),
+        warm_start=absolute(config.warm_start, "warm_start", "checkpoint"),
         work_dir=absolute(config.work_dir, "work_dir"),
         metadata=absolute(config.metadata, "metadata"),
         python_path=absolute(config.python_path, "python_path"),

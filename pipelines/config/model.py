@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
+from embedding_core.config import ChangedDim, ChangedOptimizer, NewRows, NewTables, NonfiniteRows
 from embedding_core.errors import ConfigError
 from embedding_core.topology import shape_of
 from pipelines.config.data import Text
@@ -25,6 +26,7 @@ __all__ = [
     "Strategy",
     "Threshold",
     "Training",
+    "WarmStart",
 ]
 
 Strategy: TypeAlias = Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"]
@@ -155,6 +157,8 @@ class Training:
       eval_every: steps between evaluations; null is once per epoch, or ten times in `steps`.
       early_stopping: null trains to the end.
       checkpoint_every: steps between checkpoints to resume from; null is once per evaluation.
+      nonfinite_rows: "error" refuses tables with a NaN or an infinity when they are saved and when they are taken out
+        of the run; "keep" counts these rows in a warning and in the EmbeddingCheckpoint.
       shuffle_buffer: rows among which the next one is drawn.
       strategy: where it runs; "auto" is a TPU where there is one, else a GPU, else the CPU; "simulated_tpu" plays a TPU
         on the CPU.
@@ -174,6 +178,7 @@ class Training:
     eval_every: Positive | None = None
     early_stopping: EarlyStopping | None = EarlyStopping()
     checkpoint_every: Positive | None = None
+    nonfinite_rows: NonfiniteRows = "error"
     shuffle_buffer: Positive = 65536
     strategy: Strategy = "auto"
     topology: Annotated[str | None, Parse(_topology)] = None
@@ -197,6 +202,31 @@ class Training:
             below, above = self.batch_size - rest, self.batch_size - rest + hosts * cores
             rule = f"no multiple of the {hosts * cores} cores of `training.topology` {topology!r}"
             yield "batch_size", f"is {self.batch_size!r}, {rule}: write {below or above} or {above}."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """What the tables start from, and what becomes of what it does not have: `embedding_core.checkpoint.RemapPolicy`.
+
+    Attributes:
+      checkpoint: "latest" (this pipeline's last checkpoint), or the URI of an EmbeddingCheckpoint.
+      new_rows: a token that had no row starts from the table's "initializer", or from the out-of-vocabulary row that it
+        was trained in so far: "oov".
+      new_tables: a table that the checkpoint does not have (or that is no longer wanted) is an "error", or it starts
+        anew: "initialize".
+      changed_dim: another `dim` is an "error", starts the table anew: "reset", or keeps the columns that both have:
+        "resize".
+      changed_optimizer: another optimizer is an "error", starts all its slots anew: "reset", or keeps the accumulators
+        of Adagrad, AdagradMomentum and FTRL: "convert".
+    """
+
+    SHORT = "checkpoint"
+
+    checkpoint: Text
+    new_rows: NewRows = "initializer"
+    new_tables: NewTables = "error"
+    changed_dim: ChangedDim = "error"
+    changed_optimizer: ChangedOptimizer = "error"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

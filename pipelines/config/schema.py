@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitByHash, Text
 from pipelines.config.features import Count, Features, Name, TableOverrides, VocabularyEvolution, VocabularyLimits
 from pipelines.config.kubeflow import Kubeflow
-from pipelines.config.model import Evaluation, Model, Push, Training
+from pipelines.config.model import Evaluation, Model, Push, Training, WarmStart
 from pipelines.config.reading import Rule, key_of
 
 __all__ = ["PipelineConfig"]
@@ -41,7 +41,7 @@ class PipelineConfig:
       model: what is trained.
       training: how it is trained.
       evaluation: how it is judged.
-      warm_start: null, "latest" (this pipeline's last checkpoint), or the URI of an EmbeddingCheckpoint.
+      warm_start: the checkpoint that the tables start from; null starts them anew.
       push: where it goes.
       kubeflow: how it runs on Kubeflow Pipelines or Vertex AI; null where it is not compiled for them.
       work_dir: folder of everything that the pipeline writes; null is `runs/<name>` beside the file.
@@ -66,7 +66,7 @@ class PipelineConfig:
     model: Model = dataclasses.field(default_factory=Model)
     training: Training = dataclasses.field(default_factory=Training)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
-    warm_start: Text | None = None
+    warm_start: WarmStart | None = None
     push: Push = dataclasses.field(default_factory=Push)
     kubeflow: Kubeflow | None = None
     metadata: Text | None = None

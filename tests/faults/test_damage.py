@@ -13,11 +13,12 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.checkpoint import CheckpointSeries, Tables, TrainingState, load_checkpoint_into, retrieve
-from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
-from embedding_core.errors import CheckpointError
+from embedding_core.errors import CheckpointError, VocabularyError
 from embedding_core.optimizers import Adam
-from embedding_core.vocabulary import Vocabulary
+from embedding_core.vocabulary import FeatureSummary, Vocabulary, load_vocabulary, save_vocabulary
+from embedding_core.vocabulary_evolution import evolved_vocabulary
 from tests.faults.damaging import KINDS, damage
 
 ROWS = 301
@@ -36,6 +37,7 @@ ITEMS = Vocabulary(
 TRAINING_FILES = ("ckpt-{}.data-00000-of-00001", "ckpt-{}.index", "checkpoint", "manifest.json", "history.json")
 EMBEDDING_FILES = ("tables.data-00000-of-00001", "tables.index", "manifest.json", "vocabularies/item.txt")
 EMBEDDING_FILES += ("vocabularies/item.counts.npy", "vocabularies/item.json")
+VOCABULARY_FILES = ("item.txt", "item.counts.npy", "item.json", "item.evolution.npy")
 
 
 class Run:
@@ -72,7 +74,17 @@ def good(run, tmp_path_factory):
         series.save(step, run.state.write, files={"history.json": json.dumps({"step": step})})
         prefix = os.path.join(series.path(step), f"ckpt-{step}")
         retrieve(prefix, CONFIG, folder / f"embedding-{step}", vocabularies={"item": ITEMS})
+        (folder / f"vocabularies-{step}").mkdir()
+        save_vocabulary(evolved(step), folder / f"vocabularies-{step}")
     return folder
+
+
+def evolved(step: int) -> Vocabulary:
+    """A vocabulary on its own, as VocabularyGen writes it where there is a base: no manifest seals its files."""
+    tokens, counts = pa.array([b"token 3", b"new %d" % step], pa.large_binary()), np.array([step, 2], np.int64)
+    lengths = {"p50": 1, "max": step}
+    summary = FeatureSummary(column=ColumnConfig(name="i"), rows=9, missing=1, token_count=step + 2, lengths=lengths)
+    return evolved_vocabulary(ITEMS, tokens, counts, mode="append", expire_after=3, features={"item": summary})
 
 
 def restored(run, folder, caplog) -> str:
@@ -101,6 +113,21 @@ def loaded(run, folder) -> str:
         return "stopped"
     run.step.assign(10)
     return "harmless" if run.holds(10) else "SILENTLY WRONG"
+
+
+def read(good, folder) -> str:
+    """What a run makes of a damaged vocabulary: it must be the one that was written, to the last byte."""
+    try:
+        found = load_vocabulary(folder / "vocabularies-10", "item")
+    except VocabularyError:
+        return "stopped"
+    (folder / "again").mkdir()
+    save_vocabulary(found, folder / "again")
+    again, written = (
+        [(place / name).read_bytes() for name in VOCABULARY_FILES]
+        for place in (folder / "again", good / "vocabularies-10")
+    )
+    return "harmless" if again == written else "SILENTLY WRONG"
 
 
 def outcomes(good, tmp_path, random_, trials, name, paths, restart) -> dict[str, int]:
@@ -142,5 +169,14 @@ def test_damaged_training_checkpoint_is_never_silent(run, good, tmp_path, caplog
 def test_damaged_embedding_checkpoint_is_never_loaded(run, good, tmp_path, name, trials):
     paths = [os.path.join(f"embedding-{step}", name) for step in STEPS]
     counts = outcomes(good, tmp_path, random.Random(trials), trials, name, paths, lambda folder: loaded(run, folder))
+    assert counts.keys() <= {"stopped", "harmless"}
+    assert counts["stopped"] > counts.get("harmless", 0)
+
+
+@pytest.mark.parametrize("trials", SHORT_AND_LONG)
+@pytest.mark.parametrize("name", VOCABULARY_FILES)
+def test_damaged_vocabulary_is_never_read(good, tmp_path, name, trials):
+    paths = [os.path.join(f"vocabularies-{step}", name) for step in STEPS]
+    counts = outcomes(good, tmp_path, random.Random(trials), trials, name, paths, lambda folder: read(good, folder))
     assert counts.keys() <= {"stopped", "harmless"}
     assert counts["stopped"] > counts.get("harmless", 0)

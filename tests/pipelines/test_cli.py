@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from embedding_core.errors import DataError
+from embedding_core.errors import DataError, PreemptionError
 from pipelines import cli
 from pipelines.config import load_config
 
@@ -95,6 +95,12 @@ def test_error_on_purpose_inside_another_is_its_one_line(file, monkeypatch, caps
     _command(monkeypatch, "run_local", run=_raise(DataError("rows.csv:2: no label.")))
     assert _code("run", file) == 1
     assert capsys.readouterr().err == "error: rows.csv:2: no label.\n"
+
+
+def test_preempted_run_says_how_to_go_on_and_is_exit_code_75(file, monkeypatch, capsys):
+    _command(monkeypatch, "run_local", run=_raise(PreemptionError("SIGTERM came: the state is saved.")))
+    assert _code("run", file) == 75
+    assert capsys.readouterr().err == "error: SIGTERM came: the state is saved.\n"
 
 
 def test_debug_shows_the_traceback(file, monkeypatch, capsys):

@@ -6,6 +6,7 @@ import pytest
 
 from components.example_gen.settings import Settings
 from components.vocabulary_gen.plan import evolution_from_json
+from embedding_core.checkpoint import RemapPolicy
 from embedding_core.config import ColumnConfig
 from pipelines import component_inputs
 from pipelines.config import config_from_mapping, data_files
@@ -45,6 +46,14 @@ def test_vocabulary_features_fit_column_config(config):
     assert [feature["vocabulary"] for feature in features] == ["v", "v", "cell", "v"]
     assert ColumnConfig(**features[1]["column"]).many
     assert features[3]["column"]["name"] == "Own Item"
+
+
+def test_policy_of_a_warm_start_is_what_the_loader_takes(config):
+    policy = {"new_rows": "oov", "new_tables": "initialize", "changed_dim": "resize", "changed_optimizer": "convert"}
+    warm = config_from_mapping({**config.to_mapping(), "seed": 3, "warm_start": {"checkpoint": "latest", **policy}})
+    assert component_inputs.remap_policy(warm) == {**policy, "seed": 3}
+    assert RemapPolicy(**component_inputs.remap_policy(warm)).changed_dim == "resize"
+    assert component_inputs.remap_policy(config) == {"seed": 0}
 
 
 def test_limits_and_overrides_are_by_vocabulary_and_table(config):

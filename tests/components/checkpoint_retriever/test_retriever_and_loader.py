@@ -19,6 +19,8 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.planner import plan_tables
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
+from pipelines.component_inputs import remap_policy
+from pipelines.config import config_from_mapping
 
 pytestmark = pytest.mark.tfx
 
@@ -41,20 +43,24 @@ def vocabulary(*tokens: bytes) -> Vocabulary:
     )
 
 
-def inputs(folder, *tokens: bytes) -> tuple[dict, EmbeddingConfig]:
-    """The artifacts of a run over these tokens."""
+def inputs(folder, *tokens: bytes, **table) -> tuple[dict, EmbeddingConfig]:
+    """The artifacts of a run over these tokens, and what is said of its table."""
     vocabularies = artifact(Vocabularies, folder / "vocabularies")
     save_vocabulary(vocabulary(*tokens), vocabularies.uri)
-    config = plan_tables([{"name": "item", "vocabulary": "item"}], {"item": len(tokens)})
+    config = plan_tables([{"name": "item", "vocabulary": "item"}], {"item": len(tokens)}, overrides={"item": table})
     table_configs = artifact(TableConfigs, folder / "table_configs")
     (folder / "table_configs" / "embedding_config.json").write_text(config.to_json())
     return {"vocabularies": [vocabularies], "table_configs": [table_configs]}, config
 
 
-def model_run(folder, config: EmbeddingConfig) -> tuple[standard_artifacts.ModelRun, dict[str, tf.Variable]]:
+def model_run(
+    folder, config: EmbeddingConfig, spoilt_row: int | None = None
+) -> tuple[standard_artifacts.ModelRun, dict[str, tf.Variable]]:
     random = np.random.default_rng(0)
     shapes = table_shapes(config)
     tables = {key: tf.Variable(random.normal(size=shape).astype(np.float32)) for key, shape in shapes.items()}
+    if spoilt_row is not None:
+        tables["item"][spoilt_row, 0].assign(np.nan)
     holder = tf.__internal__.tracking.AutoTrackable()
     for key, variable in tables.items():
         setattr(holder, key, variable)
@@ -103,6 +109,36 @@ def test_loader_moves_rows_with_their_tokens(retrieved, tmp_path):
     np.testing.assert_array_equal(table[[0, 2, 3]], old[[2, 0, 3]])
     np.testing.assert_array_equal(table[1], np.full(old.shape[1], 0.1, np.float32))
     assert output.fact("remap")["item"] == {"kept": 2, "new": 1, "dropped": 1, "kept_traffic": 4 / 99}
+
+
+def test_loader_does_what_the_warm_start_of_the_configuration_says(retrieved, tmp_path):
+    earlier, tables, _ = retrieved
+    dim = tables["item"].shape[1] - 1
+    made, _ = inputs(tmp_path / "next", b"new", b"a", dim=dim, optimizer="sgd")
+    warm_start = {"checkpoint": "x", "new_rows": "oov", "changed_dim": "resize", "changed_optimizer": "reset"}
+    rows = {"path": "rows.csv", "format": "csv"}
+    (tmp_path / "rows.csv").write_text("item,label\n")
+    said = {"data": rows, "label": "label", "features": {"categorical": ["item"]}, "warm_start": warm_start}
+    given, output = {**made, "earlier_checkpoint": [earlier]}, artifact(EmbeddingCheckpoint, tmp_path / "next" / "out")
+    with pytest.raises(CheckpointError, match=r"`dim` of 'item' is .*slots of 'item' are of Adagrad"):
+        LoaderExecutor().Do(given, {"embedding_checkpoint": [output]}, {"policy": "{}"})
+    policy = json.dumps(remap_policy(config_from_mapping(said, tmp_path)))
+    LoaderExecutor().Do(given, {"embedding_checkpoint": [output]}, {"policy": policy})
+    reader = tf.train.load_checkpoint(os.path.join(output.uri, "tables"))
+    np.testing.assert_array_equal(reader.get_tensor("item"), tables["item"].numpy()[[3, 0, 3], :dim])
+    assert not reader.has_tensor("item/accumulators")
+
+
+def test_retriever_refuses_rows_that_are_not_finite_or_counts_them(tmp_path):
+    made, config = inputs(tmp_path, b"a", b"b", b"c")
+    run, _ = model_run(tmp_path, config, spoilt_row=1)
+    output = artifact(EmbeddingCheckpoint, tmp_path / "out", made=False)
+    given = {**made, "model_run": [run]}
+    with pytest.raises(CheckpointError, match="'item': 1 rows"):
+        RetrieverExecutor().Do(given, {"embedding_checkpoint": [output]}, {"nonfinite": "error"})
+    RetrieverExecutor().Do(given, {"embedding_checkpoint": [output]}, {"nonfinite": "keep"})
+    assert output.fact("nonfinite_rows") == {"item": 1}
+    assert verify(output.uri).nonfinite_rows == {"item": 1}
 
 
 @pytest.mark.parametrize("policy", ["[", '{"rows": 1}', '{"new_rows": "zeros"}', '{"seed": "1"}'])

@@ -40,8 +40,28 @@ def test_sliced_bundle_is_read_whole_by_plain_tensorflow(tmp_path):
 def test_sliced_bundle_is_read_back_in_any_slices(tmp_path, slice_bytes):
     table = rows(37, 4)
     reader = BundleReader(write(tmp_path / "tables", {"t": table}, 128))
-    assert reader.entries["t"].sliced
+    assert len(reader.entries["t"].parts) == 5
     np.testing.assert_array_equal(read(reader, "t", slice_bytes), table)
+
+
+@pytest.mark.parametrize(("columns", "parts"), [([(0, 4)], 2), ([(0, 1), (1, 3)], 0)])
+def test_slices_of_several_hosts_are_read_from_their_files(tmp_path, columns, parts):
+    """Whole rows part by part, in the order of the rows; slices of columns TensorFlow puts together."""
+    table, prefixes = rows(300, 4), []
+    for first, count in ((260, 40), (0, 260)):  # numbers of one byte and of two
+        prefixes.append(str(tmp_path / f"part-{first}"))
+        specs = [f"300 4 {first},{count}:{left},{width}" for left, width in columns]
+        tensors = [tf.constant(table[first : first + count, left : left + width]) for left, width in columns]
+        tf.raw_ops.SaveV2(
+            prefix=prefixes[-1], tensor_names=["t"] * len(columns), shape_and_slices=specs, tensors=tensors
+        )
+    prefix = str(tmp_path / "ckpt")
+    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=prefixes, destination_prefix=prefix, delete_old_dirs=False)
+    reader = BundleReader(prefix)
+    assert len(reader.entries["t"].parts) == parts
+    found = list(reader.slices("t", 7 * 16))
+    assert [start for start, _ in found] == list(range(0, 300, 7))
+    np.testing.assert_array_equal(np.concatenate([part for _, part in found]), table)
 
 
 def test_writer_leaves_no_parts(tmp_path):
@@ -97,9 +117,9 @@ def test_flipped_bit_of_the_data_is_refused(whole):
     reader = BundleReader(prefix)
     entry = reader.entries["t/.ATTRIBUTES/VARIABLE_VALUE"]
     with open(f"{prefix}.data-00000-of-00001", "r+b") as file:
-        file.seek(entry.offset + 12345)
+        file.seek(entry.parts[0].offset + 12345)
         byte = file.read(1)[0]
-        file.seek(entry.offset + 12345)
+        file.seek(entry.parts[0].offset + 12345)
         file.write(bytes([byte ^ 4]))
     with pytest.raises(CheckpointError, match="another checksum"):
         read(reader, "t/.ATTRIBUTES/VARIABLE_VALUE", 1000)

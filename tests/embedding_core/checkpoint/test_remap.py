@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from embedding_core import update_rules
 from embedding_core.checkpoint import BundleReader, RemapPolicy, remap, table_shapes, verify, write_tables
-from embedding_core.checkpoint.remap import gathered
+from embedding_core.checkpoint.gather import gathered
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.checkpoint.token_rows import token_rows
 from embedding_core.config import EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
@@ -138,6 +138,24 @@ def test_remap_to_the_same_vocabulary_changes_nothing(tmp_path):
         np.testing.assert_array_equal(values, tables[key])
     assert manifest.step == 9
     assert report["tables"]["t"]["kept_traffic"] == 1.0
+
+
+def test_tables_of_one_vocabulary_and_features_of_one_table_move_alike(tmp_path):
+    old, new = vocabulary(b"a", b"b"), vocabulary(b"b", b"c", b"a")
+    made = [
+        EmbeddingConfig(
+            tables=(config(words).tables[0], config(words, oov_rows=2, name="u").tables[0]),
+            features=tuple(FeatureConfig(name=f"f{n}", table=table) for n, table in enumerate("tut")),
+        )
+        for words in (old, new)
+    ]
+    source, tables = write(tmp_path / "old", made[0], old)
+    remap(source, made[1], {"v": new}, tmp_path / "new")
+    found = read(tmp_path / "new")
+    for name, sources in {"t": [1, None, 0, 2], "u": [1, None, 0, 2, 3]}.items():
+        for key in (name, f"{name}/accumulators"):
+            kept = [row for row, source in enumerate(sources) if source is not None]
+            np.testing.assert_array_equal(found[key][kept], tables[key][[sources[row] for row in kept]])
 
 
 def test_report_tells_traffic_and_largest_changes_and_is_in_the_checkpoint(tmp_path):

@@ -1,15 +1,18 @@
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from embedding_core.checkpoint import table_shapes, write_tables
+from embedding_core.checkpoint import remap, table_shapes, write_tables
 from embedding_core.checkpoint.extract import extract_to_parquet, extract_to_projector
 from embedding_core.checkpoint.summary import compare_checkpoints, summarize_checkpoint
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import SGD, Adagrad
 from embedding_core.vocabulary import Vocabulary
+from embedding_core.vocabulary_evolution import evolved_vocabulary
 
 
 def words(*tokens: bytes, private: bool = False) -> Vocabulary:
@@ -54,6 +57,8 @@ def test_summary_counts_norms_dead_rows_and_rows_that_are_not_finite(tmp_path, s
     assert (item["norm"]["least"], item["digest"]) == (0.0, words(b"a", b"b", b"c").digest)
     assert raw["norm"] == pytest.approx({"least": 0.1414, "mean": 0.1414, "greatest": 0.1414}, abs=1e-4)
     assert raw["dead_rows"] is None
+    assert item["norm"]["greatest"] == 5.0  # of the finite rows
+    json.dumps(summary, allow_nan=False)
 
 
 def test_damaged_checkpoint_is_not_summarized(tmp_path):
@@ -74,6 +79,15 @@ def test_difference_is_by_token(tmp_path, slice_bytes):
     assert (item["largest_difference"], item["mean_distance"]) == (4.0, pytest.approx(4 / 3))
     assert (item["moved_most"], item["same_vocabulary"]) == ([{"row": "c", "distance": 4.0}], False)
     assert (found["raw"]["changed_rows"], found["raw"]["same_vocabulary"]) == (0, True)
+
+
+def test_difference_of_rows_that_are_not_finite_is_counted_and_has_no_distance(tmp_path):
+    old = write(tmp_path / "old", words(b"a", b"b"), item=[[np.nan, 0], [np.inf, 0], [1, 1]])
+    new = write(tmp_path / "new", words(b"a", b"b"), item=[[np.nan, 0], [2, 0], [1, 4]])
+    found = compare_checkpoints(old, new)
+    item = found["tables"]["item"]
+    assert (item["changed_rows"], item["largest_difference"]) == (2, 3.0)
+    json.dumps(found, allow_nan=False)
 
 
 def test_tables_of_other_dims_are_incomparable(tmp_path):
@@ -109,6 +123,20 @@ def test_projector_gets_the_most_frequent_rows(tmp_path):
     assert (tmp_path / "logs/vectors.tsv").read_text() == "1\t2\n3\t4\n"
     assert (tmp_path / "logs/metadata.tsv").read_text() == "token\tcount\na\t3\nb b\t2\n"
     assert 'tensor_path: "vectors.tsv"' in (tmp_path / "logs/projector_config.pbtxt").read_text()
+
+
+def test_after_append_the_most_frequent_rows_are_not_the_first(tmp_path):
+    base = words(b"a", b"b", b"c")
+    tokens, counts = pa.array([b"c", b"d"], pa.large_binary()), np.array([9, 5], np.int64)
+    grown = evolved_vocabulary(base, tokens, counts, mode="append")
+    folder = write(tmp_path / "c", grown, item=[[row, row] for row in range(5)])
+    assert extract_to_projector(folder, "item", tmp_path / "logs", limit=2) == 2
+    assert (tmp_path / "logs/metadata.tsv").read_text() == "token\tcount\nc\t9\nd\t5\n"
+    _, report = remap(write(tmp_path / "old", base), config(grown), {"v": grown}, tmp_path / "new")
+    assert report["tables"]["item"]["largest_new"] == [{"token": "d", "count": 5}]
+    _, report = remap(folder, config(base), {"v": base}, tmp_path / "back")
+    assert report["tables"]["item"]["largest_losses"][0] == {"token": "c", "before": 9 / 14, "now": 1 / 99}
+    assert report["tables"]["item"]["largest_dropped"] == [{"token": "d", "count": 5}]
 
 
 def test_unknown_table_is_named(tmp_path):

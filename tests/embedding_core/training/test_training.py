@@ -234,13 +234,17 @@ def test_damaged_checkpoint_is_passed_over_and_without_any_good_one_training_sto
         train(job, str(tmp_path / "c"), resume_folder=str(tmp_path / "kept"))
 
 
-def test_row_that_is_not_finite_is_not_saved(make_job, tmp_path):
+def test_row_that_is_not_finite_is_not_saved_or_counted(make_job, tmp_path, caplog):
     def plant(variables):
         variables["words"][3, 1].assign(np.nan)
 
     job = dataclasses.replace(make_job([example("w1", 0.5, label) for label in (0, 1)] * 30), warm_start=plant)
     with pytest.raises(TrainingError, match="'words': 1 rows"):
         train(job, str(tmp_path / "run"))
+    keeping = dataclasses.replace(job, training=dataclasses.replace(job.training, nonfinite_rows="keep"))
+    result = train(keeping, str(tmp_path / "kept"))
+    assert "'words': 1 rows): kept" in caplog.text
+    assert np.isnan(result.tables["words"][3, 1].numpy())
 
 
 def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):

@@ -38,6 +38,7 @@ TRAINING = _mapping(
     batch_size=POSITIVE,
     table_optimizer=_choice("adam", "ftrl", {"name": "sgd", "learning_rate": 0.5, "clipvalue": [-1, 2]}),
     dense_optimizer=_choice("sgd", {"learning_rate": 1}),
+    nonfinite_rows=_choice("error", "keep"),
     early_stopping=_choice(None, "loss", {"patience": 2}),
     strategy=_choice("auto", "cpu", "gpu", "tpu", "simulated_tpu"),
 )
@@ -73,7 +74,7 @@ def configs(draw):
         sample_weight=st.just("w_weight"),
         evaluation=_mapping(slices=st.lists(st.lists(TEXTS, min_size=1, max_size=2), max_size=2)),
         vocabulary_evolution=_choice(None, "latest", {"base": "vocabularies", "mode": "append", "expire_after": 3}),
-        warm_start=_choice(None, "latest", "ckpt", "gs://b/c"),
+        warm_start=_choice(None, "latest", "ckpt", {"checkpoint": "gs://b/c", "new_rows": "oov"}),
         push=_choice("out", {"keep_last": 3}),
     )
     return {**mapping, **draw(more)}

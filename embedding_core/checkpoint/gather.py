@@ -1,0 +1,97 @@
+"""Rows of a table put into another order, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_core.checkpoint.bundle import Rows, rows_per_slice
+from embedding_core.errors import CheckpointError
+
+__all__ = ["gathered"]
+
+_SLICES_AT_ONCE = 16
+
+
+def gathered(
+    slices: Iterable[tuple[int, Rows]],
+    sources: npt.NDArray[np.int64],
+    dim: int,
+    fill: Callable[[npt.NDArray[np.int64]], Rows],
+    slice_bytes: int,
+) -> Iterator[tuple[int, Rows]]:
+    """Rows in another order, in bounded memory: ``new[i] = old[sources[i]]``, or `fill` where that is -1.
+
+    Old slices are read once, in order; their rows are appended to a file per new slice, and each of those is
+    then put in order in memory.
+
+    Args:
+      slices: (number of the first row, rows) of the old table, in order.
+      sources: [new rows] the old row of each, or -1.
+      dim: length of a row.
+      fill: gives the rows of the new numbers that have no source.
+      slice_bytes: bytes of a slice.
+    """
+    count = rows_per_slice((len(sources), dim), slice_bytes)
+    wanted = _Wanted(sources)
+    with tempfile.TemporaryDirectory(prefix="remap-") as folder:
+        for first, rows in slices:
+            targets = wanted.of(first, len(rows))
+            cuts = np.flatnonzero(np.diff(targets // count)) + 1
+            for part in np.split(targets, cuts):
+                if len(part):
+                    _append(folder, int(part[0]) // count, part, rows[sources[part] - first])
+        for bucket, start in enumerate(range(0, len(sources), count)):
+            path = os.path.join(folder, str(bucket))
+            yield start, _assembled(path, start, sources[start : start + count], dim, fill)
+
+
+class _Wanted:
+    """Which new rows come from a slice of old ones; found for a few slices at a time, as sorting would take memory."""
+
+    def __init__(self, sources: npt.NDArray[np.int64]) -> None:
+        self._sources = sources
+        self._end = 0
+        self._some = np.zeros(0, np.int64)  # the new rows that come from the old ones before `_end`
+
+    def of(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        """New rows, ascending, whose sources are `first` to `first + count - 1`; calls come in order."""
+        if first + count > self._end:
+            self._end = first + _SLICES_AT_ONCE * count
+            self._some = np.flatnonzero((self._sources >= first) & (self._sources < self._end))
+        chosen = self._sources[self._some]
+        return self._some[(chosen >= first) & (chosen < first + count)]
+
+
+def _append(folder: str, bucket: int, targets: npt.NDArray[np.int64], rows: Rows) -> None:
+    for suffix, array in (("targets", targets), ("rows", rows)):
+        with open(os.path.join(folder, f"{bucket}.{suffix}"), "ab") as file:
+            file.write(np.ascontiguousarray(array).data)
+
+
+def _assembled(
+    path: str,
+    start: int,
+    sources: npt.NDArray[np.int64],
+    dim: int,
+    fill: Callable[[npt.NDArray[np.int64]], Rows],
+) -> Rows:
+    result = np.empty((len(sources), dim), np.float32)
+    new = np.flatnonzero(sources < 0)
+    if len(new):
+        result[new] = fill(new + start)
+    if len(new) < len(sources):
+        targets = np.fromfile(f"{path}.targets", np.int64)
+        if len(targets) != len(sources) - len(new):
+            raise CheckpointError(
+                f"{len(sources) - len(new)} earlier rows were expected, the checkpoint gave {len(targets)}: its tables "
+                "are smaller than its manifest says; take another checkpoint."
+            )
+        result[targets - start] = np.fromfile(f"{path}.rows", np.float32).reshape(-1, dim)
+        for suffix in ("targets", "rows"):
+            os.remove(f"{path}.{suffix}")
+    return result

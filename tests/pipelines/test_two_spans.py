@@ -1,0 +1,106 @@
+"""The command line on two days of data: the first run is preempted and goes on, the second starts from its rows."""
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+pytestmark = [pytest.mark.slow, pytest.mark.tfx, pytest.mark.timeout(1500)]
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+data: {path: "days/{SPAN}/rows.csv", spans: {first: 1, last: 1}}
+label: bought
+split: {by: column, column: part, train: [a], eval: [b]}
+features: {categorical: [item, shop]}
+training: {epochs: 200, batch_size: 16, eval_every: 1000, checkpoint_every: 200, early_stopping: null}
+evaluation: {metrics: [AUC]}
+"""
+SECOND = ["data.spans={first: 2, last: 2}", "warm_start={checkpoint: latest, new_rows: oov}"]
+SECOND += ["vocabulary_evolution={base: latest, mode: rerank, expire_after: 1}", "training.epochs=1"]
+
+
+def write_day(folder, day, items):
+    """300 rows; whether something is bought depends on the item."""
+    chance = random.Random(day)
+    rows = []
+    for number in range(300):
+        item = chance.choice(items)
+        rows.append([f"i{item}", f"s{chance.randrange(4)}", int(item % 3 == 0), "b" if number % 5 == 0 else "a"])
+    (folder / "days" / str(day)).mkdir(parents=True)
+    with open(folder / "days" / str(day) / "rows.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["item", "shop", "bought", "part"], *rows])
+    return {row[0] for row in rows if row[3] == "a"}
+
+
+def start(folder, *changes):
+    command = [sys.executable, "-m", "pipelines.cli", "run", str(folder / "my.yaml")]
+    command += [part for change in changes for part in ("--set", change)]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def run(folder, *changes):
+    process = start(folder, *changes)
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, out + err
+    return json.loads((folder / "runs/my/report/report.json").read_text())
+
+
+def preempt(folder):
+    """Start a run, and send SIGTERM when it has saved a state; its exit code and what it said."""
+    process = start(folder)
+    while not list(folder.glob("runs/my/resume/*/step-*")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=400)
+    return process.returncode, err
+
+
+def checkpoint(folder, component):
+    """The tables and slots that a component wrote, and the tokens of its vocabulary of items."""
+    (found,) = folder.glob(f"runs/my/artifacts/{component}/embedding_checkpoint/*")
+    reader = tf.train.load_checkpoint(str(found / "tables"))
+    tokens = (found / "vocabularies/item.txt").read_text().split()
+    return {key: reader.get_tensor(key) for key in ("item", "item/accumulators")}, tokens
+
+
+def test_preempted_run_goes_on_and_the_next_day_starts_from_its_rows(tmp_path):
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    before, now = write_day(tmp_path, 1, range(30)), write_day(tmp_path, 2, range(10, 40))
+    code, said = preempt(tmp_path)
+    assert code == 75, said
+    assert "SIGTERM came: the state after step" in said
+    assert said.rstrip().endswith("is saved; the same run again goes on from there.")
+    run(tmp_path)
+    (history,) = tmp_path.glob("runs/my/artifacts/EmbeddingTrainer/model_run/*/history.json")
+    assert json.loads(history.read_text())["facts"]["resumed_at"] > 0
+    trained, tokens = checkpoint(tmp_path, "CheckpointRetriever")
+    report = run(tmp_path, *SECOND)
+    told = report["warm_start"]["tables"]["item"]
+    counts = {"kept": len(now & before), "new": len(now - before), "dropped": len(before - now)}
+    assert {key: told[key] for key in counts} == counts
+    assert told["kept_traffic"] == pytest.approx(share_of(tmp_path, before), abs=1e-12)
+    found, new_tokens = checkpoint(tmp_path, "CheckpointLoader")
+    assert (set(tokens), set(new_tokens)) == (before, now)
+    assert [token for token in new_tokens if token in before] != [token for token in tokens if token in now]  # moved
+    for key, rows in found.items():
+        for row, token in enumerate(new_tokens):
+            source = tokens.index(token) if token in before else len(tokens)  # new ones were trained in that row so far
+            np.testing.assert_array_equal(rows[row], trained[key][source])
+
+
+def share_of(folder, tokens):
+    """The share of the second day's train rows whose item is one of the tokens."""
+    with open(folder / "days/2/rows.csv") as file:
+        items = [row["item"] for row in csv.DictReader(file) if row["part"] == "a"]
+    return sum(item in tokens for item in items) / len(items)
