@@ -88,7 +88,8 @@ image-check: venv ## build the image's environment and run every task of the dem
 	$(BIN)/pytest -m slow tests/test_image.py
 
 faults: venv ## the fault campaigns in full: kills, full disks, damaged files, resharding, memory of a 2 GiB table
-	$(BIN)/pytest tests/faults tests/embedding_core/checkpoint --timeout=3600 -s
+	$(BIN)/pytest tests/faults tests/embedding_core/checkpoint tests/embedding_core/training/test_training.py \
+	    tests/pipelines/test_two_spans.py --timeout=3600 -s
 
 bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pythons that have them>
 	$(BIN)/python -m benchmarks.vocabulary runs/benchmarks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -37,18 +38,31 @@ def find_earlier(config: PipelineConfig) -> EarlierRun:
 
     Raises:
       ConfigError: "latest" is asked for as warm start or as the base of vocabularies, and there is no earlier
-        checkpoint.
+        checkpoint; or there is none at the address given.
     """
     checkpoint = None if config.warm_start is None else config.warm_start.checkpoint
     if checkpoint == _LATEST:
         checkpoint = _latest_checkpoint(config, "warm_start").uri
+    elif checkpoint is not None:
+        _check_there(checkpoint, "warm_start.checkpoint", "manifest.json", "an EmbeddingCheckpoint")
     vocabularies = None if config.vocabulary_evolution is None else config.vocabulary_evolution.base
     if vocabularies == _LATEST:
         vocabularies = _vocabularies_of(config, _latest_checkpoint(config, "vocabulary_evolution.base"))
+    elif vocabularies is not None:
+        _check_there(vocabularies, "vocabulary_evolution.base", "*.counts.npy", "Vocabularies")
     baseline = config.evaluation.baseline
     if baseline == _LATEST:
         baseline = _latest_pushed_model(config)
     return EarlierRun(checkpoint=checkpoint, baseline=baseline, vocabularies=vocabularies)
+
+
+def _check_there(uri: str, key: str, file: str, kind: str) -> None:
+    """What is not there is said before anything runs; what is in a bucket, the component will see."""
+    if not is_remote(uri) and not glob.glob(os.path.join(glob.escape(uri), file)):
+        raise ConfigError(
+            f'`{key}` is {uri!r}: there is no {file} in it; give "latest", or the folder of {kind}, such as '
+            "artifacts/<component>/<output>/<number> of the work_dir of another pipeline."
+        )
 
 
 def served_push(store: Any, pushed: int, destination: str) -> int | None:

@@ -73,11 +73,12 @@ def extract_to_parquet(
     )
     written = 0
     temporary = f"{os.fspath(path)}.tmp"
-    with _errors(temporary), pq.ParquetWriter(temporary, schema) as writer:
-        for start, rows in source.slices():
-            writer.write_table(_arrow(source.vocabulary, start, rows, schema))
-            written += len(rows)
-    os.replace(temporary, path)
+    with _errors(temporary):
+        with pq.ParquetWriter(temporary, schema) as writer:
+            for start, rows in source.slices():
+                writer.write_table(_arrow(source.vocabulary, start, rows, schema))
+                written += len(rows)
+        os.replace(temporary, path)
     return written
 
 
@@ -90,7 +91,7 @@ def _errors(temporary: str) -> Iterator[None]:
             os.remove(temporary)
         if isinstance(error, OSError):
             raise CheckpointError(
-                f"{temporary!r} cannot be written ({error}): make room, or write elsewhere."
+                f"{temporary.removesuffix('.tmp')!r} cannot be written ({error}): make room, or write elsewhere."
             ) from error
         raise
 

@@ -16,7 +16,7 @@ from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, ro
 from embedding_core.checkpoint.gather import gathered
 from embedding_core.checkpoint.load import renamed
 from embedding_core.checkpoint.manifest import BUNDLE, VOCABULARIES, Manifest, verify
-from embedding_core.checkpoint.retrieve import Progress, write_tables
+from embedding_core.checkpoint.retrieve import Progress, used_vocabularies, write_tables
 from embedding_core.checkpoint.row_sources import RowSources, row_sources, sources_report
 from embedding_core.checkpoint.slot_policy import carried_slots, ftrl_linears
 from embedding_core.checkpoint.token_rows import token_rows
@@ -102,6 +102,7 @@ def remap(
     source = os.fspath(source)
     manifest = verify(source)
     _check(source, manifest.config, config, policy)
+    vocabularies = used_vocabularies(config, vocabularies)
     earlier = {table.name: table for table in manifest.config.tables}
     kept = checkpoint_vocabularies(source, manifest)
     sources = {

@@ -29,7 +29,7 @@ from embedding_core.config import EmbeddingConfig, NonfiniteRows
 from embedding_core.errors import CheckpointError
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
-__all__ = ["latest_training_checkpoint", "retrieve", "write_tables"]
+__all__ = ["latest_training_checkpoint", "retrieve", "used_vocabularies", "write_tables"]
 
 _STEP = f"step{VALUE}"
 Progress = Callable[[str, int, int], None]
@@ -145,7 +145,7 @@ def write_tables(
     Returns:
       The manifest as written.
     """
-    used = _used_vocabularies(config, vocabularies)
+    used = used_vocabularies(config, vocabularies)
     bad: dict[str, int] = {}
     with publish_folder(destination) as folder:
         writer = BundleWriter(os.path.join(folder, BUNDLE), slice_bytes)
@@ -165,7 +165,12 @@ def write_tables(
     return read_manifest(destination)
 
 
-def _used_vocabularies(config: EmbeddingConfig, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Vocabulary]:
+def used_vocabularies(config: EmbeddingConfig, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Vocabulary]:
+    """The vocabularies that the rows of the tables belong to.
+
+    Raises:
+      CheckpointError: one is not given, or is not the one that its table was planned from.
+    """
     used = {}
     for table in config.tables:
         if table.vocabulary is None:

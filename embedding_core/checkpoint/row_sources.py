@@ -78,7 +78,7 @@ def row_sources(
             raise CheckpointError(
                 f"table {table.name!r} has {table.vocabulary_size} rows of vocabulary {table.vocabulary!r}, its "
                 f"checkpoint {earlier.vocabulary_size} of {earlier.vocabulary!r}: rows of raw ids continue only the "
-                "same rows."
+                "same rows; give the table another name, and let it start anew with `new_tables`='initialize'."
             )
         rows = np.arange(table.vocabulary_size, dtype=np.int64)
         return RowSources(table=table, rows=rows, vocabulary=None, earlier=None, kept=np.zeros(0, np.bool_))

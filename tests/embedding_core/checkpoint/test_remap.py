@@ -195,6 +195,14 @@ def test_remap_refuses_what_it_cannot_continue(tmp_path, change, message):
     assert not (tmp_path / "new").exists()
 
 
+def test_remap_to_vocabularies_that_are_not_those_of_the_tables_is_refused(tmp_path):
+    words = vocabulary(b"a")
+    source, _ = write(tmp_path / "old", config(words), words)
+    for wrong, message in (({}, "'v' of table 't' is not given"), ({"v": vocabulary(b"a", b"b")}, "has 2 tokens")):
+        with pytest.raises(CheckpointError, match=message):
+            remap(source, config(words), wrong, tmp_path / "new")
+
+
 def test_changed_optimizer_may_start_its_slots_anew(tmp_path):
     words = vocabulary(b"a")
     source, tables = write(tmp_path / "old", config(words, optimizer=SGD()), words)

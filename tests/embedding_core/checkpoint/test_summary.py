@@ -139,6 +139,15 @@ def test_after_append_the_most_frequent_rows_are_not_the_first(tmp_path):
     assert report["tables"]["item"]["largest_dropped"] == [{"token": "d", "count": 5}]
 
 
+def test_extract_to_where_nothing_can_be_written_is_one_error_and_leaves_nothing(tmp_path):
+    folder = write(tmp_path / "c", words(b"a"))
+    (tmp_path / "taken").mkdir()
+    for path in (tmp_path / "taken", tmp_path / "no" / "such.parquet"):
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            extract_to_parquet(folder, "item", path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "taken"]
+
+
 def test_unknown_table_is_named(tmp_path):
     folder = write(tmp_path / "c", words(b"a"))
     with pytest.raises(ConfigError, match=r"'other' is no table .* its tables are \['item', 'raw'\]"):
