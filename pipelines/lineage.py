@@ -80,7 +80,7 @@ def open_store(metadata_path: str | Path) -> Any:
     """Open the sqlite ML Metadata store at that path, read-only.
 
     Raises:
-      DataError: there is no such file.
+      DataError: there is no such file, or it is no such store.
     """
     if not Path(metadata_path).is_file():
         raise DataError(
@@ -89,7 +89,13 @@ def open_store(metadata_path: str | Path) -> Any:
     connection = mlmd.ConnectionConfig()
     connection.sqlite.filename_uri = str(metadata_path)
     connection.sqlite.connection_mode = mlmd.SqliteMetadataSourceConfig.READONLY
-    return ml_metadata.MetadataStore(connection)
+    try:
+        return ml_metadata.MetadataStore(connection)
+    except (RuntimeError, ml_metadata.errors.StatusError) as error:
+        raise DataError(
+            f"metadata {str(metadata_path)!r} cannot be opened ({' '.join(str(error).split())[:80]}): it is no store "
+            "of ML Metadata, or it is damaged; restore it, or read the records beside the artifacts with --recorded."
+        ) from error
 
 
 def newest_artifact(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
-from embedding_core.errors import ConfigError, DataError
+from embedding_core.errors import ConfigError, DataError, EmbeddingError
 from pipelines.config import load_config
 from pipelines.lineage import Node, downstream, lineage_tree, open_store, read_graph, upstream
 from pipelines.lineage_figures import collect_page, find_token
-from pipelines.lineage_history import lineages_of
+from pipelines.lineage_history import generations, lineages_of
 from pipelines.lineage_page import save_page
 from pipelines.recorded import files_of, read_records
 
@@ -34,18 +35,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(*_forward(graph, given.forward), sep="\n", markup=False, soft_wrap=True)
         return 0
     nodes = upstream(graph, _start(graph, given))
-    if given.token is not None:
-        console.print(*_token(nodes, given.token), sep="\n", markup=False, soft_wrap=True)
-    if given.html is None:
-        console.print(lineage_tree(nodes))
-        return 0
     start = next(iter(nodes.values()))
-    before = _pushed_before(graph, start)
     line = lineages_of(graph, start.id, _pushes(graph))
-    page = collect_page(nodes, None if before is None else upstream(graph, before), line)
-    save_page(page, given.html, _title(nodes))
-    console.print(f"lineage: {given.html}", markup=False, soft_wrap=True)
+    if given.token is not None:
+        console.print(*_token(line, given.token), sep="\n", markup=False, soft_wrap=True)
+    if given.html is not None:
+        before = _pushed_before(graph, start)
+        page = collect_page(nodes, None if before is None else upstream(graph, before), line)
+        save_page(page, given.html, _title(nodes))
+        console.print(f"lineage: {given.html}", markup=False, soft_wrap=True)
+    elif given.token is None:
+        _print_tree(console, line)
     return 0
+
+
+def _print_tree(console: Console, line: Sequence[Mapping[int, Node]]) -> None:
+    """The artifacts of the run itself; of earlier ones those that it took over, and how to see more of them."""
+    *earlier, own = generations(line)
+    sources = {number: dataclasses.replace(node, inputs=()) for number, node in own.sources.items()}
+    console.print(lineage_tree({**own.nodes, **sources}))
+    if earlier:
+        versions = ", ".join(one.version for one in reversed(earlier))
+        console.print(f"out of earlier versions, the newest first (--version tells of one): {versions}", soft_wrap=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--recorded", metavar="FOLDER", help="read what lies beside the artifacts below this folder")
     parser.add_argument("--version", type=int, help="the pushed version; the newest by default")
     parser.add_argument("--checkpoint", metavar="URI", help="start from this EmbeddingCheckpoint")
-    parser.add_argument("--token", metavar="VOCABULARY=TOKEN", help="also say where this token's row is")
+    parser.add_argument("--token", metavar="VOCABULARY=TOKEN", help="say where this token's row is")
     parser.add_argument("--forward", metavar="FILE", help="which models saw this file of data")
     parser.add_argument("--html", metavar="FILE", help="write a page in place of the tree")
     return parser
@@ -82,7 +93,8 @@ def _start(graph: Mapping[int, Node], given: argparse.Namespace) -> int:
         ]
         if not found:
             known = [one.uri for one in graph.values() if one.type == _CHECKPOINT]
-            raise DataError(f"there is no checkpoint {given.checkpoint!r}: choose from {', '.join(known) or 'none'}.")
+            some = ", ".join(reversed(known[-3:])) + (f" or {len(known) - 3} older ones" if len(known) > 3 else "")
+            raise DataError(f"there is no checkpoint {given.checkpoint!r}: choose from {some or 'none'}.")
         return found[0]
     pushed = _pushes(graph)
     if given.version is not None:
@@ -114,16 +126,29 @@ def _title(nodes: Mapping[int, Node]) -> str:
     return f"{start.type.rpartition('.')[2]} {start.id}" if version is None else f"version {version}"
 
 
-def _token(nodes: Mapping[int, Node], text: str) -> list[str]:
+def _token(line: Sequence[Mapping[int, Node]], text: str) -> list[str]:
+    """Where the token's row is, and what the runs before knew of it, the newest first."""
     vocabulary, equals, token = text.partition("=")
     if not equals:
         raise ConfigError(f"--token {text!r}: it must be VOCABULARY=TOKEN, such as company=Flash Cab.")
-    found = find_token(nodes, vocabulary, token)
+    found = find_token(line[-1], vocabulary, token)
     if found is None:
         return [f"token {token!r} of {vocabulary!r} has no row in this model: it is looked up as an unknown token."]
     tables = ", ".join(found.tables) or "no table"
     place = f"row {found.row} of {tables}, counted {found.count:,} times"
-    return [f"token {token!r} of {vocabulary!r}: {place}, in the vocabulary with digest {found.digest}"]
+    lines = [f"token {token!r} of {vocabulary!r}: {place}, in the vocabulary with digest {found.digest}"]
+    for lineage, one in zip(reversed(line), reversed(generations(line)), strict=True):
+        what = _known(lineage, vocabulary, token)
+        lines.append(f"  version {one.version}: {what} in {' to '.join(one.data) or 'data that is not recorded'}")
+    return lines
+
+
+def _known(lineage: Mapping[int, Node], vocabulary: str, token: str) -> str:
+    try:
+        found = find_token(lineage, vocabulary, token)
+    except EmbeddingError:
+        return "its vocabulary is gone, or damaged"
+    return "no row" if found is None else f"row {found.row}, counted {found.count:,} times"
 
 
 def _forward(graph: Mapping[int, Node], path: str) -> list[str]:

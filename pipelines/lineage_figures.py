@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.errors import EmbeddingError
+from embedding_core.errors import DataError, EmbeddingError, nearest
 from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
 from pipelines.lineage import Node
 from pipelines.lineage_history import Generation, generations
@@ -131,11 +131,15 @@ def find_token(nodes: Mapping[int, Node], vocabulary: str, token: str) -> TokenR
     """Where the row of that token is in the model; None where it has none.
 
     Raises:
-      EmbeddingError: there is no such vocabulary, or it is damaged.
+      DataError: there is no such vocabulary.
+      VocabularyError: it is damaged, or its files are gone.
     """
     artifact = node_of(nodes, "components.Vocabularies")
     if artifact is None:
         return None
+    known = list(artifact.facts.get("vocabularies", [vocabulary]))
+    if vocabulary not in known:
+        raise DataError(f"there is no vocabulary {vocabulary!r}: {nearest(vocabulary, known)}")
     found = load_vocabulary(artifact.uri, vocabulary)
     row = pc.index(found.tokens, pa.scalar(token.encode(), found.tokens.type)).as_py()
     if row < 0:

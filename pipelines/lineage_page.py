@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from embedding_core.errors import DataError
 from pipelines.charts import line_chart
 from pipelines.lineage import Node
 from pipelines.lineage_figures import Page
@@ -28,10 +30,22 @@ _HIDDEN = {"content", "ingest", "parity", "remap", "vocabularies"}  # shown as t
 
 
 def save_page(page: Page, path: str | os.PathLike[str], title: str) -> None:
-    """Write the page; the file is whole or not there."""
-    with open(f"{os.fspath(path)}.new", "w", encoding="utf-8") as file:
-        file.write(lineage_html(page, title))
-    os.replace(f"{os.fspath(path)}.new", path)
+    """Write the page; the file is whole or not there.
+
+    Raises:
+      DataError: it cannot be written.
+    """
+    text, new = lineage_html(page, title), f"{os.fspath(path)}.new"
+    try:
+        with open(new, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(new, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.remove(new)
+        raise DataError(
+            f"{os.fspath(path)!r} cannot be written ({error.strerror}): name a file in a folder that exists."
+        ) from error
 
 
 def lineage_html(page: Page, title: str) -> str:

@@ -83,3 +83,10 @@ def test_absent_metadata_is_one_error_and_makes_no_file(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         open_store(tmp_path / "absent.sqlite")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 100])
+def test_file_that_is_no_store_is_one_error(tmp_path, content):
+    (tmp_path / "metadata.sqlite").write_bytes(content)
+    with pytest.raises(DataError, match="cannot be opened"):
+        open_store(tmp_path / "metadata.sqlite")

@@ -271,6 +271,40 @@ def test_command_says_where_a_row_is_and_which_models_saw_a_file(root, capsys):
     assert "pushed version 1" not in out
 
 
+def test_command_tells_a_tokens_row_in_every_run_that_the_model_came_out_of(line, tmp_path, capsys):
+    out = run(capsys, "--recorded", str(tmp_path / "line"), "--token", "company=Taxi").splitlines()
+    assert [text.strip() for text in out[1:]] == [
+        "version 3: row 1, counted 2 times in 1.csv to 3.csv", "version 2: row 1, counted 1 times in 1.csv to 2.csv",
+    ]  # fmt: skip
+    out = run(capsys, "--recorded", str(tmp_path / "line"), "--token", "company=More").splitlines()
+    assert "version 2: no row in" in out[2]
+    (vocabulary,) = [node.uri for node in line.values() if node.uri.endswith("VocabularyGen/vocabularies/2")]
+    shutil.rmtree(vocabulary)
+    assert "its vocabulary is gone" in run(capsys, "--recorded", str(tmp_path / "line"), "--token", "company=More")
+
+
+def test_tree_is_of_the_run_itself_and_names_the_versions_before(line, tmp_path, capsys):
+    out = run(capsys, "--recorded", str(tmp_path / "line"))
+    assert "out of earlier versions, the newest first (--version tells of one): 2" in out
+    assert "PushedModel" in out
+    assert "examples/2" not in out
+
+
+def test_hostile_names_and_tokens_are_text_on_the_page(tmp_path):
+    evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&"
+    made = Root(tmp_path / "evil")
+    made.add_run(1, ["Flash"], ["anna"], auc=0.7)
+    made.add_run(2, ["Flash", evil], ["anna"], auc=0.7)
+    made.write("Model", 9, f"Node{evil.replace('/', '')}", note=evil)
+    graph = read_records(str(made.folder))
+    now, before = (upstream(graph, the(graph, "PushedModel", number)) for number in (2, 1))
+    everything = {**now, **graph}
+    html_text = lineage_html(collect_page(everything, before), evil)
+    assert evil in Reader(html_text).text
+    assert "<script" not in html_text
+    assert "<img" not in html_text
+
+
 def test_command_starts_from_a_checkpoint_or_an_older_version(root, capsys, tmp_path):
     checkpoint = root.folder / "CheckpointRetriever" / "embeddingcheckpoint" / "1"
     assert "ModelRun" in run(capsys, "--recorded", str(root.folder), "--checkpoint", str(checkpoint))
@@ -287,6 +321,8 @@ def test_command_starts_from_a_checkpoint_or_an_older_version(root, capsys, tmp_
         (["--checkpoint", "/x"], DataError, "choose from"),
         (["--forward", "9.csv"], DataError, "no examples were made of '9.csv'"),
         (["--token", "company"], ConfigError, "VOCABULARY=TOKEN"),
+        (["--token", "compani=Taxi"], DataError, "there is no vocabulary 'compani': did you mean 'company'"),
+        (["--html", "/nowhere/page.html"], DataError, "cannot be written"),
     ],
 )
 def test_what_the_command_cannot_do_is_one_error(root, arguments, error, words):
