@@ -141,6 +141,8 @@ def _problems(reader: BundleReader, key: str, shape: tuple[int, int], layouts: M
         return [f"{key!r} is missing: there is no {layout.key(slot)!r}"]
     if entry.shape != expected or entry.dtype.name != "float32":
         return [f"the stack of {key!r} is {entry.dtype.name} {list(entry.shape)} instead of float32 {list(expected)}"]
+    if layout.offset + -(-shape[0] // layout.cores) > layout.rows_per_core or layout.width < shape[1]:
+        return [f"{key!r} does not fit into its stack: the layout is damaged"]
     return []
 
 

@@ -111,6 +111,10 @@ def test_stack_that_does_not_fit_names_every_difference(tmp_path):
         retrieve(prefix, made, tmp_path / "out", vocabularies={})
     with pytest.raises(CheckpointError, match=r"'t1' is missing: there is no .*accumulators"):
         retrieve(prefix, config([5, 6], 3, Adagrad()), tmp_path / "out", vocabularies={})
+    layouts.tables[1].sparse_core_shard_row_offset += 1
+    prefix, _ = write(tmp_path / "beyond", layouts, ["t0_t1"], 2)
+    with pytest.raises(CheckpointError, match="'t1' does not fit into its stack"):
+        retrieve(prefix, config([5, 6], 3, SGD()), tmp_path / "out", vocabularies={})
     assert not (tmp_path / "out").exists()
 
 
