@@ -49,7 +49,8 @@ test-fast: venv ## the tests that import no TFX
 
 contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle, and random models
 	$(BIN)/pytest tests/embedding_core/test_contract.py tests/embedding_core/test_topologies.py \
-	    tests/embedding_core/test_step_memory.py
+	    tests/embedding_core/test_step_memory.py \
+	    tests/embedding_core/serving/test_same_as_training.py
 
 tf-tests: venv ## TensorFlow's own TPU embedding tests; TF_TESTS=<checkout of github.com/tensorflow/tensorflow>
 	$(if $(wildcard $(TF_TESTS)/tensorflow/python/tpu/tests),,$(error TF_TESTS is '$(TF_TESTS)': give a checkout \
@@ -98,6 +99,7 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.keras_layer_input runs/benchmarks
 	$(BIN)/python -m benchmarks.simulated_tpu
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.serving_memory runs/benchmarks
 
 clean: ## remove what the targets made, the virtual environment included
 	rm -rf .venv .uv runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

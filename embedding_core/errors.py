@@ -5,6 +5,7 @@
     ├── DataError        (ValueError)    the data is not what the configuration says
     ├── VocabularyError  (ValueError)    a vocabulary is damaged, or is not the one that its rows belong to
     ├── CheckpointError  (RuntimeError)  a checkpoint is damaged, incomplete, or of other tables
+    │   └── NonfiniteError               rows hold NaN or infinity
     ├── EngineError      (RuntimeError)  an engine was used at the wrong time or place
     ├── TrainingError    (RuntimeError)  training cannot go on
     ├── PreemptionError  (RuntimeError)  training was told to stop, and saved its state
@@ -17,7 +18,7 @@ written against ``tf.tpu.experimental.embedding`` catches the same classes here.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 __all__ = [
     "CheckpointError",
@@ -25,6 +26,7 @@ __all__ = [
     "DataError",
     "EmbeddingError",
     "EngineError",
+    "NonfiniteError",
     "ParityError",
     "PreemptionError",
     "TrainingError",
@@ -53,6 +55,18 @@ class VocabularyError(EmbeddingError, ValueError):
 
 class CheckpointError(EmbeddingError, RuntimeError):
     """A checkpoint is damaged, incomplete, or belongs to other tables."""
+
+
+class NonfiniteError(CheckpointError):
+    """Rows hold NaN or infinity.
+
+    Attributes:
+      rows: how many, by table.
+    """
+
+    def __init__(self, message: str, rows: Mapping[str, int]) -> None:
+        super().__init__(message)
+        self.rows = dict(rows)
 
 
 class EngineError(EmbeddingError, RuntimeError):

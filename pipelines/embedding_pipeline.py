@@ -145,6 +145,7 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         push_destination=place.push_destination,
         tolerance=config.push.tolerance,
         keep_last=config.push.keep_last,
+        rows_dtype=None if config.push.rows_dtype == "float32" else config.push.rows_dtype,
         republish=republish,
         **inputs,
     )

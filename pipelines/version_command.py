@@ -1,4 +1,4 @@
-"""`tfx-embeddings verify | parity | rollback | keep-last`: what can be done with published versions of a model."""
+"""`tfx-embeddings verify | parity | rollback | keep-last | export-embeddings`: models that are served."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
     app.command()(parity)
     app.command()(rollback)
     app.command(name="keep-last")(keep_last)
+    app.command(name="export-embeddings")(export)
 
 
 def verify(version: _Version, as_json: _Json = False, debug: _Debug = False) -> None:
@@ -94,3 +95,23 @@ def keep_last(
 
     removed = keep_newest(base, count)
     typer.echo(f"removed {len(removed)}: {', '.join(map(str, removed)) or 'nothing'}")
+
+
+def export(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="Folder of an embedding checkpoint.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.", show_default=False)],
+    feature: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A feature; again for more. By default all.")
+    ] = None,
+    float16: Annotated[bool, typer.Option("--float16", help="Rows of half the size, rounded to 11 bits.")] = False,
+    debug: _Debug = False,
+) -> None:
+    """Write a SavedModel that answers the vectors of features, from the tables of CHECKPOINT alone."""
+    load_tensorflow()
+    from embedding_core.serving import export_embeddings
+
+    rows_dtype = "float16" if float16 else "float32"
+    written = export_embeddings(checkpoint, out, features=feature or None, rows_dtype=rows_dtype)
+    typer.echo(f"wrote {out}, with the signatures {', '.join(written)}")

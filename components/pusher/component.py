@@ -72,8 +72,8 @@ class EmbeddingPusher(base_component.BaseComponent):
     Component `outputs` contains:
       - `pushed_model`: Channel of type `standard_artifacts.PushedModel`: the model (nothing where it was not
         pushed). Custom properties: `pushed` (1 or 0), `pushed_destination`, `pushed_version`, `reason` (why it
-        was not pushed), `parity` (the figures, JSON), `model_digest`, `vocabularies_digest`, `vocabularies` (the
-        digest of each, JSON).
+        was not pushed), `parity` (the figures, JSON), `nonfinite_rows` (how many of which table, JSON, where
+        that is the reason), `model_digest`, `vocabularies_digest`, `vocabularies` (the digest of each, JSON).
     """
 
     SPEC_CLASS = EmbeddingPusherSpec

@@ -23,7 +23,7 @@ from components.pusher.publish import Publication, publish
 from components.pusher.trained import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
 from components.record import record_lineage
-from embedding_core.errors import CheckpointError, ParityError
+from embedding_core.errors import NonfiniteError, ParityError
 
 __all__ = ["Executor"]
 
@@ -87,7 +87,7 @@ class Executor(PusherExecutor):
             try:
                 published, proof = self._push(folder, trained, input_dict, exec_properties)
             except _NotPushedError as error:
-                self._refuse(pushed, str(error), error.figures)
+                self._refuse(pushed, str(error), **error.figures)
                 _clear(folder)
                 return
         _report(4, f"version {published.version}")
@@ -129,25 +129,25 @@ class Executor(PusherExecutor):
             if rows:
                 write_warmup(folder, trained.requests(rows[:_WARMUP_ROWS]))
             published = publish(folder, properties[PUSH_DESTINATION_KEY], check=check, keep_last=keep_last)
-        except CheckpointError as error:  # values that are not finite
-            raise _NotPushedError(str(error)) from error
+        except NonfiniteError as error:
+            raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
         except ParityError as error:
             if not measured:  # it could not be scored at all: an error of this run, which no cache may repeat
                 raise
-            raise _NotPushedError(str(error), measured[0].to_dict()) from error
+            raise _NotPushedError(str(error), parity=measured[0].to_dict()) from error
         return published, measured[0]
 
-    def _refuse(self, pushed: types.Artifact, reason: str, figures: Mapping[str, Any] | None = None) -> None:
+    def _refuse(self, pushed: types.Artifact, reason: str, **figures: Mapping[str, Any]) -> None:
         """Nothing is pushed, and the artifact says why."""
         _log.info("nothing is pushed: %s", reason)  # the report says it aloud
         self._MarkNotPushed(pushed)
-        _put(pushed, reason=reason, **({"parity": dict(figures)} if figures else {}))
+        _put(pushed, reason=reason, **figures)
 
 
 class _NotPushedError(Exception):
     """Why a model is not pushed, with the figures measured."""
 
-    def __init__(self, reason: str, figures: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, reason: str, **figures: Mapping[str, Any]) -> None:
         super().__init__(reason)
         self.figures = figures
 

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from components.pusher.manifest import copy_files, sync, sync_tree, write_manifest
-from embedding_core.errors import ConfigError
+from embedding_core.errors import CheckpointError, ConfigError
 
 __all__ = ["Publication", "keep_newest", "publish", "require_local", "sweep", "versions"]
 
 _PREFIX = ".push-"
 _ORDER_LOCK = ".versions.lock"
+_MODEL = "saved_model.pb"
 _LARGEST_VERSION = 2**63 - 1
 
 
@@ -72,23 +73,51 @@ def publish(
       clock: seconds since 1970.
 
     Raises:
-      ConfigError: `keep_last` is below 1.
-      CheckpointError: the copy is not what was read.
+      ConfigError: `keep_last` is below 1, or nothing can be written to `base`.
+      CheckpointError: the source is no SavedModel, the copy is not what was read, or the disk is full.
     """
     _require_some(keep_last)
+    if not Path(source, _MODEL).is_file():
+        raise CheckpointError(f"{os.fspath(source)!r} holds no {_MODEL!r}: it is no SavedModel; name one.")
     if "://" in os.fspath(base):
         return _publish_remotely(os.fspath(source), os.fspath(base), check=check, keep_last=keep_last, clock=clock)
     root = Path(base).absolute()
-    root.mkdir(parents=True, exist_ok=True)
-    sweep(root)
+    _make_ready(root)
     with _hidden_folder(root) as copy:
-        files = copy_files(Path(source), copy)
-        digest = write_manifest(copy, files, check(str(copy)))
-        sync_tree(copy)
-        version = _give_number(copy, root, clock)
+        with _writing(root):
+            files = copy_files(Path(source), copy)
+        facts = check(str(copy))
+        with _writing(root):
+            digest = write_manifest(copy, files, facts)
+            sync_tree(copy)
+            version = _give_number(copy, root, clock)
     if keep_last is not None:
         keep_newest(root, keep_last)
     return Publication(version, str(root / str(version)), digest)
+
+
+def _make_ready(root: Path) -> None:
+    """Make the folder of versions, and remove what dead pushers left there."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError("it is not writable")
+        sweep(root)
+    except OSError as error:
+        raise ConfigError(
+            f"{str(root)!r} cannot hold versions ({error}): name a folder that this process may write to."
+        ) from error
+
+
+@contextlib.contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"a version could not be written below {str(root)!r} ({error}): earlier ones are as they were; make room, "
+            "and push again."
+        ) from error
 
 
 def _publish_remotely(source: str, base: str, **given: Any) -> Publication:

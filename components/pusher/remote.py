@@ -25,6 +25,7 @@ from embedding_core.errors import CheckpointError
 __all__ = ["publish_remotely", "remote_versions"]
 
 _LAST = "saved_model.pb"
+_BLOCK = 1 << 22
 
 
 def remote_versions(base: str) -> list[int]:
@@ -79,10 +80,17 @@ def _upload(path: Path, target: str) -> None:
     """Copy one file up, and read it back."""
     tf.io.gfile.makedirs(posixpath.dirname(target))
     tf.io.gfile.copy(str(path), target, overwrite=True)
-    with tf.io.gfile.GFile(target, "rb") as file:
-        found = hashlib.sha256(file.read()).digest()
-    if found != hashlib.sha256(path.read_bytes()).digest():
+    if _digest(target) != _digest(str(path)):
         raise CheckpointError(f"{target!r} is not what was uploaded: check the store, and push again.")
+
+
+def _digest(name: str) -> str:
+    """The sha256 of a file, read in blocks."""
+    found = hashlib.sha256()
+    with tf.io.gfile.GFile(name, "rb") as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()
 
 
 def _remove_old(base: str, keep_last: int | None) -> None:

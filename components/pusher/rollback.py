@@ -28,10 +28,14 @@ def roll_back(base: str | os.PathLike[str], to: int | None = None) -> Publicatio
     require_local(base)
     there = versions(base) if os.path.isdir(base) else []
     target = there[-2] if to is None and len(there) > 1 else to
-    if target is None or target not in there[:-1]:
+    if target is None:
         raise ConfigError(
-            f"cannot go back to version {to if to is not None else 'before the newest'!r} below {os.fspath(base)!r}: "
-            f"it must be one of {there[:-1]}, the versions before the newest."
+            f"{os.fspath(base)!r} holds the versions {there}: there must be one before the newest to go back to."
+        )
+    if target not in there[:-1]:
+        raise ConfigError(
+            f"cannot go back to version {target} below {os.fspath(base)!r}: it must be one of {there[:-1]}, the "
+            "versions before the newest."
         )
     source = next(path for path in Path(base).iterdir() if path.name.isdigit() and int(path.name) == target)
     manifest = verify_manifest(source)

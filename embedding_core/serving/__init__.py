@@ -4,5 +4,14 @@ from embedding_core.serving.export import export_model
 from embedding_core.serving.inputs import MISSING_INT, DenseInputs, input_name
 from embedding_core.serving.module import columns_of
 from embedding_core.serving.named import named_inputs
+from embedding_core.serving.of_checkpoint import export_embeddings
 
-__all__ = ["MISSING_INT", "DenseInputs", "columns_of", "export_model", "input_name", "named_inputs"]
+__all__ = [
+    "MISSING_INT",
+    "DenseInputs",
+    "columns_of",
+    "export_embeddings",
+    "export_model",
+    "input_name",
+    "named_inputs",
+]

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, TableConfig
-from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
+from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError, VocabularyError
 from embedding_core.serving.inputs import DenseInputs
-from embedding_core.serving.lookups import with_row_of_nothing
+from embedding_core.serving.lookups import Rows
 
-__all__ = ["file_of", "read_only", "require_finite", "require_model_inputs", "require_no_lambda", "require_same_names"]
+__all__ = [
+    "file_of",
+    "hold_tables",
+    "require_finite",
+    "require_model_inputs",
+    "require_no_lambda",
+    "require_same_names",
+]
 
 _CPU = "/device:CPU:0"
-_ROWS_PER_CHECK = 1 << 20
+_LARGE = 1 << 26
+_BYTES_PER_CHECK = 1 << 22
 
 
 def require_same_names(config: EmbeddingConfig, tables: Mapping[str, Any]) -> None:
@@ -38,41 +46,135 @@ def file_of(table: TableConfig, vocabularies: Mapping[str, str]) -> str:
     return str(vocabularies[table.vocabulary])
 
 
-def read_only(table: TableConfig, value: Any, dtype: str) -> tf.Variable:
-    """The table as a variable on the host, with the row of nothing."""
-    with tf.device(_CPU):
-        rows = tf.concat([tf.convert_to_tensor(block, tf.float32) for block in _blocks(value)], 0)
-    shape = (table.vocabulary_size, table.dim)
-    if tuple(rows.shape) != shape:
+def hold_tables(
+    config: EmbeddingConfig, tables: Mapping[str, Any], dtype: str
+) -> tuple[dict[str, tf.Variable], dict[str, Rows]]:
+    """The tables as variables on the host, several of equal dim in one block.
+
+    A table of 64 MiB and more is a block of its own; where it is one variable of that dtype, that very variable is
+    held, so that nothing is copied. Other blocks end with a row of zeros, which is what a missing value reads.
+
+    Args:
+      config: their shapes.
+      tables: float32 `[rows, dim]` by name: a variable, an array, or blocks of consecutive rows.
+      dtype: of the rows held.
+
+    Returns:
+      The variables by block, and where the rows of each table are.
+
+    Raises:
+      CheckpointError: a table has another shape; or some rows are not finite: they are counted for every table.
+    """
+    for table in config.tables:
+        _require_shape(table, tables[table.name])
+    require_finite_tables(tables, dtype)
+    variables, places = {}, {}
+    for name, members in _blocks(config).items():
+        parts = [part for table in members for part in _parts(tables[table.name])]
+        size = sum(table.vocabulary_size for table in members)
+        nothing = None if _is_large(members[0]) else size
+        held = variables[name] = _variable(name, parts, dtype, with_nothing=nothing is not None)
+        start = 0
+        for table in members:
+            count = table.vocabulary_size
+            places[table.name] = Rows(block=held, name=name, start=start, count=count, nothing=nothing)
+            start += count
+    return variables, places
+
+
+def _blocks(config: EmbeddingConfig) -> dict[str, list[TableConfig]]:
+    """The tables of each block."""
+    found: dict[str, list[TableConfig]] = {}
+    for table in config.tables:
+        found.setdefault(f"table_{table.name}" if _is_large(table) else f"dim_{table.dim}", []).append(table)
+    return found
+
+
+def _is_large(table: TableConfig) -> bool:
+    """Whether it has a block of its own, so that it need not be copied."""
+    return table.vocabulary_size * table.dim * 4 >= _LARGE
+
+
+def _require_shape(table: TableConfig, value: Any) -> None:
+    parts = _parts(value)
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    if shape != (table.vocabulary_size, table.dim):
         raise CheckpointError(
-            f"table {table.name!r} has shape {tuple(rows.shape)}: the configuration says {shape}; export tables "
-            "with the configuration they were trained with."
+            f"table {table.name!r} has shape {shape}: the configuration says "
+            f"{(table.vocabulary_size, table.dim)}; export tables with the configuration they were trained with."
         )
-    require_finite(f"table {table.name!r}", rows)
+
+
+def _variable(name: str, parts: Sequence[Any], dtype: str, *, with_nothing: bool) -> tf.Variable:
+    """The parts behind each other, and a row of zeros behind them where asked for."""
+    if len(parts) == 1 and not with_nothing and _is_plain(parts[0]) and parts[0].dtype == dtype:
+        found: tf.Variable = parts[0]
+        return found
     with tf.device(_CPU):
-        held = with_row_of_nothing(tf.cast(rows, dtype))
-    if dtype != "float32":
-        require_finite(f"table {table.name!r} as {dtype}", held)
-    return tf.Variable(held, trainable=False, name=table.name)
+        rows = [tf.cast(tf.convert_to_tensor(part, tf.float32), dtype) for part in parts]
+        if with_nothing:
+            rows.append(tf.zeros([1, rows[0].shape[1]], dtype))
+        return tf.Variable(rows[0] if len(rows) == 1 else tf.concat(rows, 0), trainable=False, name=name)
 
 
-def _blocks(value: Any) -> list[Any]:
+def _is_plain(value: Any) -> bool:
+    """Whether it is one variable in the memory of this process."""
+    return (
+        isinstance(value, tf.Variable)
+        and not isinstance(value, tf.distribute.DistributedValues)
+        and (not value.device or "CPU" in value.device)
+    )
+
+
+def _parts(value: Any) -> list[Any]:
     """The blocks of consecutive rows that a table is kept in: TensorFlow's ShardedVariable has several."""
     return list(getattr(value, "variables", [value]))
 
 
+def require_finite_tables(tables: Mapping[str, Any], dtype: str) -> None:
+    """Refuse tables with rows that, as floats of that dtype, hold NaN or infinity.
+
+    Raises:
+      NonfiniteError: there are such rows; it says how many each table has, and which is the first.
+    """
+    bad = {name: rows for name, value in tables.items() if (rows := _not_finite(value, dtype))}
+    if bad:
+        told = [f"{len(rows)} of table {name!r} (the first is row {rows[0]})" for name, rows in bad.items()]
+        raise NonfiniteError(
+            f"rows that, as {dtype}, hold NaN or infinity: {', '.join(told)}; such a model is not exported: lower the "
+            "learning rate or clip gradients, and train again.",
+            {name: len(rows) for name, rows in bad.items()},
+        )
+
+
+def _not_finite(table: Any, dtype: str) -> list[int]:
+    """The numbers of the rows that hold NaN or infinity, looked for in small slices."""
+    found: list[int] = []
+    begin = 0
+    for part in _parts(table):
+        rows, dim = (int(size) for size in part.shape)
+        count = max(1, _BYTES_PER_CHECK // max(1, 4 * dim))
+        for start in range(0, rows, count):
+            with np.errstate(over="ignore"):  # a float that is too large becomes infinite, which is looked for
+                values = np.asarray(_slice(part, start, min(start + count, rows))).astype(dtype, copy=False)
+            found += [begin + start + int(row) for row in np.flatnonzero(~np.isfinite(values).all(axis=1))]
+        begin += rows
+    return found
+
+
+def _slice(part: Any, start: int, stop: int) -> Any:
+    """Some rows; of a variable by `gather`, because one that was trained is copied whole where it is read."""
+    return tf.gather(part, np.arange(start, stop)) if isinstance(part, tf.Variable) else part[start:stop]
+
+
 def require_finite(what: str, value: Any) -> None:
-    """Refuse floats that are NaN or infinite, naming the first row with one."""
-    if not value.shape or not tf.as_dtype(value.dtype).is_floating:
-        return
-    for start in range(0, value.shape[0], _ROWS_PER_CHECK):
-        finite = np.isfinite(np.asarray(value[start : start + _ROWS_PER_CHECK]))
-        if not finite.all():
-            row = start + int(np.argwhere(~finite)[0][0])
-            raise CheckpointError(
-                f"{what} holds a value in row {row} that is NaN or infinite: such a model is not exported; lower the "
-                "learning rate or clip gradients, and train again."
-            )
+    """Refuse floats that are NaN or infinite."""
+    if tf.as_dtype(value.dtype).is_floating and not np.isfinite(np.asarray(value)).all():
+        raise NonfiniteError(
+            f"{what} holds a value that is NaN or infinite: such a model is not exported; lower the learning rate "
+            "or clip gradients, and train again.",
+            {what: 1},
+        )
 
 
 def require_model_inputs(model: Any, config: EmbeddingConfig, dense: DenseInputs | None) -> None:

@@ -1,43 +1,65 @@
 """The lookups of an exported model: those of `embedding_core.lookup`, for all features together and in few operations.
 
 At a batch of one the number of operations is what a lookup costs, so whatever can be done once for all features
-is. The exported tables have one row more than the trained ones, all zeros, the *row of nothing*: a missing
-value or a dropped id of a column of one value reads it, which costs no masking of the result.
+is. Tables of equal dim lie behind each other in one *block* (`holding.py`), and the features of a block are looked up
+together: an id becomes a place in the block, and one operation gathers, or combines, the rows of all of them.
 
 ========================  ==============================================================================
-features                  operations
+features                  operations for all features of a block
 ========================  ==============================================================================
-of one value, `[B]`       one comparison for all of them, then a gather each
-of several, ragged        one list of the ids of all of them, filtered only where there is something to drop;
-                          then one gathering and combining operation each
+of one value, `[B]`       the ids as `[features, B]`, one comparison with the tables' rows, one gather
+of several, ragged        the ids as one list, filtered only where there is something to drop; one operation gathers
+                          and combines
 ========================  ==============================================================================
+
+A block is read whole (`read_value`, which copies nothing) and then gathered from. Gathering from the variable itself
+would make it one that is copied at every other reading: TensorFlow's copy-on-read.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from embedding_core.config import Combiner
+from embedding_core.features import segments_of_splits
 from embedding_core.lookup import combine_in_order
 
-__all__ = [
-    "Several",
-    "Single",
-    "invalid_ids",
-    "is_row",
-    "look_up_several",
-    "look_up_single",
-    "with_row_of_nothing",
-]
+__all__ = ["Counts", "Rows", "Several", "Single", "is_row", "look_up_sequence", "look_up_several", "look_up_single"]
 
 
-def with_row_of_nothing(rows: tf.Tensor) -> tf.Tensor:
-    """The table `[rows, dim]` with a row of zeros behind the last one."""
-    return tf.concat([rows, tf.zeros([1, rows.shape[1]], rows.dtype)], 0)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Where the rows of a table are.
+
+    Attributes:
+      block: variable `[all rows, dim]`.
+      name: of the block.
+      start: the place of the table's first row in it.
+      count: how many rows the table has.
+      nothing: the place of a row of zeros in the block; None where there is none.
+    """
+
+    block: tf.Variable
+    name: str
+    start: int
+    count: int
+    nothing: int | None = None
+
+    def read(self) -> tf.Tensor:
+        """The table's rows, float32 `[count, dim]`."""
+        return _float32(self.block.read_value()[self.start : self.start + self.count])
+
+
+class Counts(NamedTuple):
+    """A number for each of some features, int64 `[features]`."""
+
+    features: tuple[str, ...]
+    counts: tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,16 +67,14 @@ class Single:
     """The ids of one feature of one value.
 
     Attributes:
-      table: `[rows + 1, dim]`, with the row of nothing.
-      rows: of the trained table.
-      ids: int64 `[B]`.
-      absent: bool `[B]`, which examples have no id, where that cannot be told from the ids; then all others are valid.
+      rows: of the table.
+      ids: int64 `[B]`; one outside the table gives zeros.
+      lengths: int32 `[B]`, bytes of the tokens, where an example without a token cannot be told from its id.
     """
 
-    table: Any
-    rows: int
+    rows: Rows
     ids: tf.Tensor
-    absent: tf.Tensor | None = None
+    lengths: tf.Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,112 +82,162 @@ class Several:
     """The ids of one feature of any number of values, whose rows are combined.
 
     Attributes:
-      table: `[rows + 1, dim]`.
-      rows: of the trained table.
-      ids: int64 `[B, None]`.
-      present: bool `[N]`, which ids count, where that cannot be told from the ids; then all others are valid.
+      rows: of the table.
+      ids: int64 `[B, None]`; one outside the table counts as not there.
+      lengths: int32 `[N]`, bytes of the tokens, where no token cannot be told from its id.
       combiner: how several rows become one.
     """
 
-    table: Any
-    rows: int
+    rows: Rows
     ids: tf.RaggedTensor
-    present: tf.Tensor | None = None
+    lengths: tf.Tensor | None = None
     combiner: Combiner
 
+    @property
+    def unit(self) -> tuple[bool, str, str]:
+        """What features that are combined by one operation have in common."""
+        return self.lengths is None, self.rows.name, self.combiner
 
-def is_row(ids: tf.Tensor, rows: int) -> tf.Tensor:
+
+def is_row(ids: tf.Tensor, rows: Any) -> tf.Tensor:
     """Whether ids lie in 0 .. rows - 1; as unsigned numbers, the negative ones are the largest."""
     return tf.less(tf.bitcast(ids, tf.uint64), tf.constant(rows, tf.uint64))
 
 
-def invalid_ids(features: Mapping[str, Single], missing: int) -> dict[str, tf.Tensor]:
-    """How many ids are no rows of their table, int64 scalars by name; one that stands for `missing` is none at all."""
-    if not features:
-        return {}
-    ids = tf.stack([one.ids for one in features.values()])
-    outside = tf.bitcast(ids, tf.uint64) >= _limits(features, tf.uint64)
-    counts = tf.reduce_sum(tf.cast(outside & (ids != missing), tf.int64), 1)
-    return dict(zip(features, tf.unstack(counts, len(features)), strict=True))
+def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[str, tf.Tensor], list[Counts]]:
+    """The row of each id, and zeros for what is absent or no row.
 
+    Args:
+      features: ids by name.
+      missing: the id that stands for none at all.
 
-def look_up_single(features: Mapping[str, Single]) -> dict[str, tf.Tensor]:
-    """The row of each id, and zeros for what is absent or no row; float32 `[B, dim]` by name."""
-    told = {name: one for name, one in features.items() if one.absent is not None}
-    bounded = {name: one for name, one in features.items() if one.absent is None}
-    places = {**_where_present(told), **_within_bounds(bounded)}
-    return {name: _float32(tf.gather(one.table, places[name])) for name, one in features.items()}
-
-
-def _where_present(features: Mapping[str, Single]) -> dict[str, tf.Tensor]:
-    if not features:
-        return {}
-    absent = tf.stack([one.absent for one in features.values()])
-    places = tf.where(absent, _limits(features, tf.int64), tf.stack([one.ids for one in features.values()]))
-    return dict(zip(features, tf.unstack(places, len(features)), strict=True))
-
-
-def _within_bounds(features: Mapping[str, Single]) -> dict[str, tf.Tensor]:
-    if not features:
-        return {}
-    ids = tf.bitcast(tf.stack([one.ids for one in features.values()]), tf.uint64)
-    places = tf.bitcast(tf.minimum(ids, _limits(features, tf.uint64)), tf.int64)
-    return dict(zip(features, tf.unstack(places, len(features)), strict=True))
-
-
-def _limits(features: Mapping[str, Single], dtype: tf.DType) -> tf.Tensor:
-    """The place of the row of nothing, `[features, 1]`."""
-    return tf.constant([[one.rows] for one in features.values()], dtype)
-
-
-def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """The combined rows of each example, float32 `[B, dim]` by name, and how many ids were dropped, int64 by name."""
+    Returns:
+      float32 `[B, dim]` by name, and how many ids were no rows of their table.
+    """
     vectors: dict[str, tf.Tensor] = {}
-    dropped: dict[str, tf.Tensor] = {}
-    for told in (True, False):
-        group = {name: one for name, one in features.items() if (one.present is not None) == told}
-        if group:
-            batch = tf.size(next(iter(group.values())).ids.row_splits) - 1
-            ids, segments, counts = _filtered(list(group.values()))
-            dropped.update(zip(group, counts, strict=True))
-            for place, (name, one) in enumerate(group.items()):
-                vectors[name] = _combined(one, ids[place], segments[place], batch)
-    return vectors, dropped
+    invalid: list[Counts] = []
+    ordered = sorted(features, key=lambda name: (features[name].rows.name, features[name].lengths is None))
+    for _, names in groupby(ordered, key=lambda name: features[name].rows.name):
+        group = tuple(names)
+        ids = _stacked([features[name] for name in group])
+        found, outside = _gathered([features[name].rows for name in group], ids)
+        vectors.update(zip(group, tf.unstack(found, len(group)), strict=True))
+        invalid.append(Counts(group, tf.reduce_sum(tf.cast(outside & (ids != missing), tf.int64), 1)))
+    return vectors, invalid
 
 
-def _filtered(features: Sequence[Several]) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
-    """The ids that count, the example of each, and how many were dropped; one list per feature."""
-    ids = tf.concat([one.ids.values for one in features], 0)
-    splits = tf.stack([one.ids.row_splits for one in features])
-    sizes = splits[:, -1]
-    batch = tf.shape(splits, tf.int64)[1] - 1
-    starts = tf.reshape(splits[:, :-1] + tf.cumsum(sizes, exclusive=True)[:, tf.newaxis], [-1])
-    nested = [tf.range(len(features) + 1, dtype=tf.int64) * batch, tf.concat([starts, [tf.size(ids, tf.int64)]], 0)]
-    found = tf.raw_ops.RaggedTensorToSparse(rt_nested_splits=nested, rt_dense_values=ids).sparse_indices
-    where = tf.ensure_shape(found, [None, 3])  # feature, example, position
-    owners, segments = where[:, 0], where[:, 1]
-    if features[0].present is None:
-        limits = tf.constant([one.rows for one in features], tf.uint64)
-        counts = tf.less(tf.bitcast(ids, tf.uint64), tf.gather(limits, owners))
+def _stacked(features: Sequence[Single]) -> tf.Tensor:
+    """The ids `[features, B]`, -1 where there is no token; first the features that have lengths."""
+    told = sum(one.lengths is not None for one in features)
+    ids = tf.stack([one.ids for one in features])
+    if not told:
+        return ids
+    empty = tf.equal(tf.stack([one.lengths for one in features[:told]]), 0)
+    tokens = tf.where(empty, tf.constant(-1, tf.int64), ids[:told])
+    return tokens if told == len(features) else tf.concat([tokens, ids[told:]], 0)
+
+
+def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The rows of ids `[features, B]`, float32 `[features, B, dim]`, and which ids are outside their table."""
+    outside = tf.bitcast(ids, tf.uint64) >= tf.constant([[one.count] for one in rows], tf.uint64)
+    places = ids + tf.constant([[one.start] for one in rows], tf.int64)
+    nothing = rows[0].nothing
+    places = tf.where(outside, tf.constant(nothing or 0, tf.int64), places)
+    found = tf.gather(rows[0].block.read_value(), places)
+    if nothing is None:
+        where = tf.where(outside)
+        zeros = tf.zeros([tf.shape(where)[0], found.shape[-1]], found.dtype)
+        found = tf.tensor_scatter_nd_update(found, where, zeros)
+    return _float32(found), outside
+
+
+def look_up_sequence(rows: Rows, ids: tf.RaggedTensor, length: int) -> tf.Tensor:
+    """The rows of the first ids of each example, one behind the other, float32 `[B, length, dim]`; zeros elsewhere."""
+    padded = ids.to_tensor(default_value=-1, shape=[None, length])
+    found, _ = _gathered([rows], tf.reshape(padded, [1, -1]))
+    return tf.reshape(found, [-1, length, found.shape[-1]])
+
+
+def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tensor], list[Counts]]:
+    """The combined rows of each example, float32 `[B, dim]` by name, and how many ids were dropped."""
+    if not features:
+        return {}, []
+    names = sorted(features, key=lambda name: features[name].unit)
+    ordered = [features[name] for name in names]
+    splits = tf.stack([one.ids.row_splits for one in ordered])
+    lengths = splits[:, 1:] - splits[:, :-1]  # [features, B]
+    batch = tf.shape(lengths, tf.int64)[1]
+    places, segments, dropped = _filtered(ordered, _listed(ordered), lengths, batch)
+    sizes = [len(list(group)) for _, group in groupby(ordered, key=lambda one: one.unit)]
+    parts = _parts(places, segments, splits[:, -1] - dropped, sizes) if len(sizes) > 1 else [(places, segments)]
+    vectors: list[tf.Tensor] = []
+    for size, (place, segment) in zip(sizes, parts, strict=True):
+        first = len(vectors)
+        found = _combined(ordered[first], place, segment - first * batch if first else segment, size * batch)
+        vectors += tf.unstack(tf.reshape(found, [size, batch, found.shape[-1]]), size)
+    return dict(zip(names, vectors, strict=True)), [Counts(tuple(names), dropped)]
+
+
+def _listed(features: Sequence[Several]) -> tf.Tensor:
+    """The ids of all features, int64 `[N]`, -1 where there is no token."""
+    told = [one for one in features if one.lengths is not None]
+    parts = [one.ids.values for one in features[len(told) :]]
+    if told:
+        empty = tf.equal(tf.concat([one.lengths for one in told], 0), 0)
+        ids = tf.concat([one.ids.values for one in told], 0)
+        parts.insert(0, tf.where(empty, tf.constant(-1, tf.int64), ids))
+    return tf.concat(parts, 0)
+
+
+def _filtered(
+    features: Sequence[Several], ids: tf.Tensor, lengths: tf.Tensor, batch: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The places of the ids that count, the row of each, and how many ids were dropped, int64 `[features]`.
+
+    A row is feature * B + example. `lengths` says how many ids each has, `[features, B]`.
+    """
+    count, zeros = len(features), tf.zeros_like(lengths)
+    ends = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(tf.reshape(lengths, [-1]))], 0)
+    segments = segments_of_splits(ends, ids)
+
+    def of_each(facts: Sequence[int]) -> tf.Tensor:
+        """For each id the fact of its feature."""
+        by_row = zeros + tf.constant([[fact] for fact in facts], tf.int64)
+        return tf.gather(tf.reshape(by_row, [-1]), segments)
+
+    places = ids + of_each([one.rows.start for one in features])
+    if all(one.lengths is not None for one in features):  # then -1 is the only id that is no row
+        valid = ids >= 0
     else:
-        counts = tf.concat([one.present for one in features], 0)
+        valid = tf.bitcast(ids, tf.uint64) < tf.bitcast(of_each([one.rows.count for one in features]), tf.uint64)
 
     def without() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        keep = tf.where(counts)
-        left = tf.math.unsorted_segment_sum(tf.cast(counts, tf.int64), owners, len(features))
-        return tf.gather_nd(ids, keep), tf.gather_nd(segments, keep), left
+        keep = tf.where(valid)
+        lost = tf.math.unsorted_segment_sum(tf.cast(~valid, tf.int64), segments // batch, count)
+        return tf.gather_nd(places, keep), tf.gather_nd(segments, keep), lost
 
-    kept, rows, left = tf.cond(
-        tf.reduce_all(counts), lambda: (tf.identity(ids), tf.identity(segments), tf.identity(sizes)), without
-    )
-    count = len(features)
-    return tf.split(kept, left, num=count), tf.split(rows, left, num=count), tf.unstack(sizes - left, count)
+    def all_of_them() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        return tf.identity(places), tf.identity(segments), tf.zeros([count], tf.int64)
+
+    kept, rows, lost = tf.cond(tf.reduce_all(valid), all_of_them, without)
+    return kept, rows, lost
 
 
-def _combined(one: Several, ids: tf.Tensor, segments: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
-    if one.table.dtype == tf.float32:
-        return combine_in_order(one.table.read_value(), segments, batch, one.combiner, places=ids)
-    return combine_in_order(_float32(tf.gather(one.table, ids)), segments, batch, one.combiner)
+def _parts(
+    places: tf.Tensor, segments: tf.Tensor, counts: tf.Tensor, sizes: Sequence[int]
+) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Places and segments of each unit, which has so many features; `counts` is the number of ids of each feature."""
+    owner = [number for number, size in enumerate(sizes) for _ in range(size)]
+    left = tf.math.segment_sum(counts, tf.constant(owner))
+    number = len(sizes)
+    return list(zip(tf.split(places, left, num=number), tf.split(segments, left, num=number), strict=True))
+
+
+def _combined(one: Several, places: tf.Tensor, segments: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    block = one.rows.block.read_value()
+    if block.dtype == tf.float32:
+        return combine_in_order(block, segments, count, one.combiner, places=places)
+    return combine_in_order(_float32(tf.gather(block, places)), segments, count, one.combiner)
 
 
 def _float32(rows: tf.Tensor) -> tf.Tensor:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.ids import TokenTable
-from embedding_core.lookup import cpu_embedding_lookup
-from embedding_core.serving.holding import file_of, read_only, require_finite, require_same_names
+from embedding_core.serving.holding import file_of, hold_tables, require_finite, require_same_names
 from embedding_core.serving.inputs import MISSING_INT, Columns, DenseInputs, RawColumns
 from embedding_core.serving.lookups import (
+    Counts,
+    Rows,
     Several,
     Single,
-    invalid_ids,
     is_row,
+    look_up_sequence,
     look_up_several,
     look_up_single,
 )
@@ -74,7 +76,8 @@ class ServingModule(tf.Module):
         self._dense = dense
         named = {key if isinstance(key, str) else key.name: value for key, value in tables.items()}
         require_same_names(config, named)
-        self.tables = {table.name: read_only(table, named[table.name], rows_dtype) for table in config.tables}
+        self.tables, places = hold_tables(config, named, rows_dtype)
+        self._places = MappingProxyType(places)  # which TensorFlow does not track: the blocks are held already
         self.token_tables = {
             table.name: TokenTable.of(table, file_of(table, vocabularies))
             for table in config.tables
@@ -125,62 +128,66 @@ class ServingModule(tf.Module):
                 single[feature.name] = self._single(feature, value)
             else:
                 several[feature.name] = self._several(feature, value)
-        found = look_up_single(single)
+        found, invalid = look_up_single(single, MISSING_INT)
         combined, dropped = look_up_several(several)
         found.update(combined)
-        places: dict[str, Any] = {}
-        if sequences:
-            chosen = only(config, sequences)
-            places = {name: self._ids(chosen.feature(name), values[name]) for name in sequences}
-            tables = {table.name: _float32(self.tables[table.name]) for table in chosen.tables}
-            found.update(cpu_embedding_lookup(places, None, tables, chosen))
-        self._count(single, dropped, places)
+        for name in sequences:
+            feature = config.feature(name)
+            ids = self._ids(feature, values[name])
+            found[name] = look_up_sequence(self.rows_of(feature.table), ids, feature.max_sequence_length)
+            if name in self._counted:
+                invalid.append(Counts((name,), self._invalid(name, ids)))
+        self._count([*invalid, *dropped])
         return {feature.name: found[feature.name] for feature in config.features}
 
-    def _count(self, single: Mapping[str, Single], dropped: Mapping[str, Any], places: Mapping[str, Any]) -> None:
+    def _count(self, found: Sequence[Counts]) -> None:
         """Add the invalid ids of a batch to the counters."""
-        counted = set(self._counted)
-        in_place = {name: self._invalid(name, ids) for name, ids in places.items() if name in counted}
-        alone = invalid_ids({name: one for name, one in single.items() if name in counted}, MISSING_INT)
-        found = {**alone, **in_place, **{name: count for name, count in dropped.items() if name in counted}}
-        if found:
-            zero = tf.zeros([], tf.int64)
-            self.dropped.assign_add(tf.stack([found.get(name, zero) for name in self._counted]))
+        found = [one for one in found if set(one.features) & set(self._counted)]
+        if not found:
+            return
+        names = [name for one in found for name in one.features]
+        counts = found[0].counts if len(found) == 1 else tf.concat([one.counts for one in found], 0)
+        if names != self._counted:
+            places = [names.index(name) if name in names else len(names) for name in self._counted]
+            counts = tf.gather(tf.concat([counts, tf.zeros([1], tf.int64)], 0), places)
+        self.dropped.assign_add(counts)
 
     def _invalid(self, name: str, ids: tf.RaggedTensor) -> tf.Tensor:
         outside = tf.logical_not(is_row(ids.values, self._config.table_of(name).vocabulary_size))
-        return tf.reduce_sum(tf.cast(outside, tf.int64))
+        return tf.reduce_sum(tf.cast(outside, tf.int64))[tf.newaxis]
+
+    def rows_of(self, table: str) -> Rows:
+        """Where the rows of a table are held."""
+        return self._places[table]
 
     def _single(self, feature: FeatureConfig, value: tf.Tensor) -> Single:
-        table = self._config.table(feature.table)
-        rows, held = table.vocabulary_size, self.tables[table.name]
+        table, rows = self._config.table(feature.table), self.rows_of(feature.table)
         if table.vocabulary is not None:
             text = text_of(_column_of(feature), value)
-            absent = tf.equal(text, "") if table.oov_rows else None  # without such a row, unknown is absent
-            return Single(table=held, rows=rows, ids=self.token_tables[table.name].ids_of(text), absent=absent)
+            return Single(rows=rows, ids=self.token_tables[table.name].ids_of(text), lengths=_lengths(table, text))
         if feature.invalid_id == "row":
-            last = tf.where(is_row(value, rows), value, rows - 1)
-            return Single(table=held, rows=rows, ids=last, absent=tf.equal(value, MISSING_INT))
-        return Single(table=held, rows=rows, ids=value)
+            value = tf.where(is_row(value, rows.count) | (value == MISSING_INT), value, rows.count - 1)
+        return Single(rows=rows, ids=value)
 
     def _several(self, feature: FeatureConfig, value: Any) -> Several:
-        table = self._config.table(feature.table)
-        rows, held = table.vocabulary_size, self.tables[table.name]
+        table, rows = self._config.table(feature.table), self.rows_of(feature.table)
         if table.vocabulary is not None:
             texts = texts_of(_column_of(feature), value)
             ids = texts.with_values(self.token_tables[table.name].ids_of(texts.values))
-            present = tf.not_equal(texts.values, "") if table.oov_rows else None
-            return Several(table=held, rows=rows, ids=ids, present=present, combiner=table.combiner)
-        ids = rows_of(_column_of(feature), value)
-        if feature.invalid_id == "row":
-            ids = ids.with_values(tf.where(is_row(ids.values, rows), ids.values, rows - 1))
-        return Several(table=held, rows=rows, ids=ids, combiner=table.combiner)
+            return Several(rows=rows, ids=ids, lengths=_lengths(table, texts.values), combiner=table.combiner)
+        return Several(rows=rows, ids=self._raw_ids(feature, value), combiner=table.combiner)
 
-    def _ids(self, feature: FeatureConfig, value: Any) -> Any:
+    def _raw_ids(self, feature: FeatureConfig, value: Any) -> tf.RaggedTensor:
+        ids, count = rows_of(_column_of(feature), value), self.rows_of(feature.table).count
+        if feature.invalid_id != "row":
+            return ids
+        return ids.with_values(tf.where(is_row(ids.values, count), ids.values, count - 1))
+
+    def _ids(self, feature: FeatureConfig, value: Any) -> tf.RaggedTensor:
         column, table = _column_of(feature), self._config.table(feature.table)
         if table.vocabulary is not None:
             return self.token_tables[table.name].lookup(tokens_of(column, value))
-        return rows_of(column, value)
+        return self._raw_ids(feature, value)
 
     def hold(self, model: Any) -> Callable[..., Any]:
         """Keep the variables of the dense part; returns the model itself.
@@ -199,8 +206,9 @@ def _is_counted(config: EmbeddingConfig, feature: FeatureConfig) -> bool:
     return config.table(feature.table).vocabulary is None and feature.invalid_id == "drop"
 
 
-def _float32(table: tf.Variable) -> Any:
-    return table if table.dtype == tf.float32 else tf.cast(table, tf.float32)
+def _lengths(table: TableConfig, texts: tf.Tensor) -> tf.Tensor | None:
+    """Bytes of the tokens, where one that is absent has a row like an unknown one; None where neither has."""
+    return tf.strings.length(texts) if table.oov_rows else None
 
 
 def _value_of(feature: FeatureConfig, raw: RawColumns, outputs: Mapping[str, Any]) -> Any:

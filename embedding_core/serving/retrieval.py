@@ -66,7 +66,7 @@ class CandidateIndex(tf.Module):
         if table.vocabulary is None or count == 0:
             return None
         # The vector of a lone token is its row, whatever the combiner.
-        rows = module.tables[table.name]
+        rows = module.rows_of(table.name).read()
         parts = [
             model.candidate_vectors({names[0]: rows[start : min(start + _CANDIDATES_PER_STEP, count)]})
             for start in range(0, count, _CANDIDATES_PER_STEP)

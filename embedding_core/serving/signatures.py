@@ -30,6 +30,7 @@ __all__ = [
     "counters",
     "embeddings_signature",
     "predictions",
+    "raw_embeddings_signature",
     "raw_signature",
     "serving_default",
     "transform_signature",
@@ -77,6 +78,13 @@ def embeddings_signature(module: ServingModule) -> Any:
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features, dense=False)
     return over_examples(lambda examples: module.inputs_of(columns.parse(examples), features)[0])
+
+
+def raw_embeddings_signature(module: ServingModule) -> Any:
+    """Named tensors -> activations by feature."""
+    features = [feature.name for feature in module.config.features]
+    columns = module.columns(features, dense=False)
+    return over_named(lambda named: module.inputs_of(columns.accept(named), features)[0], columns)
 
 
 def counters(module: ServingModule) -> Any:

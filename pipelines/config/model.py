@@ -311,6 +311,7 @@ class Push:
       destination: folder of versions, as TensorFlow Serving watches; null is `serving` in the work_dir.
       tolerance: largest difference between training and serving that is accepted.
       keep_last: how many versions are kept; null is all.
+      rows_dtype: of the served tables; float16 halves them, and `tolerance` has to allow for what that costs.
     """
 
     SHORT = "destination"
@@ -318,3 +319,4 @@ class Push:
     destination: Text | None = None
     tolerance: _NotNegative = 1e-5
     keep_last: Positive | None = None
+    rows_dtype: Literal["float32", "float16"] = "float32"

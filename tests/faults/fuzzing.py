@@ -68,6 +68,7 @@ def example(row):
 
 
 GOOD = example(ROW)
+EXAMPLES = [example(ROW), example({}), *(example({**ROW, "word": [word], "list": [word]}) for word in [*WORDS, b"?"])]
 
 
 def mutant(number):

@@ -1,7 +1,8 @@
 """Campaigns against a process that pushes: kills at every call and at random moments, with a watcher like a server's.
 
-``python -m tests.faults.pushing <campaign> <trials> <seed> <folder>`` with `interpose.c` preloaded prints one line of
-JSON. Each trial is a fork that publishes a model and records it as a PushedModel in ML Metadata.
+``python -m tests.faults.pushing <campaign> <trials> <seed> <folder> [<model>]`` with `interpose.c` preloaded prints one
+line of JSON. Each trial is a fork that publishes a model and records it as a PushedModel in ML Metadata. Without a
+SavedModel, files like one's are pushed; with one, a second watcher loads what it sees, and asks it (`loading.py`).
 """
 
 import ctypes
@@ -109,10 +110,13 @@ def watch(base, report):
 class Campaign:
     """One base folder, its watcher and its records."""
 
-    def __init__(self, folder, seed):
-        self.model, self.base = os.path.join(folder, "model"), os.path.join(folder, "base")
+    def __init__(self, folder, seed, model=None):
+        self.model, self.base = model or os.path.join(folder, "model"), os.path.join(folder, "base")
         self.database, self.report = os.path.join(folder, "records.db"), os.path.join(folder, "watched.json")
-        make_model(self.model, seed)
+        self.answers = os.path.join(folder, "answers.json") if model else None
+        if model is None:
+            make_model(self.model, seed)
+        self.sizes = sizes_below(self.model)
         os.makedirs(self.base)
         self.interposed = Interposed()
         self.figures = {"killed": 0, "leftovers": 0, "failed_pushes": 0, "died_with_leftovers": 0}
@@ -120,7 +124,12 @@ class Campaign:
     def push(self):
         """Publish, then record it, as the executor and then the launcher do."""
         self.records = Records(self.database)
-        self.records.add(publish(self.model, self.base, check=verify_files, keep_last=KEPT))
+        self.records.add(publish(self.model, self.base, check=self.verify, keep_last=KEPT))
+
+    def verify(self, path):
+        """The caller's check: the copy has every file in full."""
+        assert sizes_below(path) == self.sizes
+        return {}
 
     def hidden(self):
         return [name for name in os.listdir(self.base) if name.startswith(".push-")]
@@ -132,27 +141,47 @@ class Campaign:
         self.figures["failed_pushes"] += forked(self.push) != 0
         self.figures["leftovers"] += len(self.hidden())
 
-    def watched(self, trials):
-        """Run the trials while the watcher polls."""
-        watcher = os.fork()
-        if watcher == 0:
+    def watchers(self):
+        """Start one that compares files with their manifest and, of a SavedModel, one that loads what it sees."""
+        reading = os.fork()
+        if reading == 0:
             watch(self.base, self.report)
             os._exit(0)
+        return [reading] if self.answers is None else [reading, self.loading()]
+
+    def loading(self):
+        command = [sys.executable, "-m", "tests.faults.loading", self.base, self.answers, self.model]
+        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        watcher = os.posix_spawn(sys.executable, command, environment)
+        while not os.path.exists(f"{self.answers}.ready"):
+            assert os.waitpid(watcher, os.WNOHANG) == (0, 0), "the watcher died"
+            time.sleep(0.05)
+        return watcher
+
+    def watched(self, trials):
+        """Run the trials while the watchers poll."""
+        watchers = self.watchers()
         for task in trials:
             self.trial(task)
         time.sleep(0.1)
-        os.kill(watcher, signal.SIGTERM)
-        os.waitpid(watcher, 0)
-        with open(self.report) as file:
-            watched = json.load(file)
+        for watcher in watchers:
+            os.kill(watcher, signal.SIGTERM)
+            os.waitpid(watcher, 0)
+        watched = {}
+        for report in filter(None, (self.report, self.answers)):
+            with open(report) as file:
+                watched |= json.load(file)
         wrong, records = Records(self.database).wrong(self.base, KEPT)
         return {**self.figures, **watched, "records": records, "wrong_records": wrong}
 
 
-def verify_files(path):
-    """The caller's check: the copy has every file in full."""
-    assert {name: os.path.getsize(os.path.join(path, name)) for name in SIZES} == SIZES
-    return {}
+def sizes_below(folder):
+    """The size of every file."""
+    found = {}
+    for root, _, names in os.walk(folder):
+        for path in (os.path.join(root, name) for name in names):
+            found[os.path.relpath(path, folder)] = os.path.getsize(path)
+    return found
 
 
 def kill_at_every_call(campaign, trials, seed):
@@ -197,11 +226,12 @@ def kill_at_random(campaign, trials, seed):
     return {**campaign.watched([lambda delay=delay: push_until_killed(delay) for delay in delays]), "trials": trials}
 
 
-def main(name, trials, seed, folder):
+def main(name, trials, seed, folder, model=None):
     """Run a campaign and print its figures."""
     run = {"calls": kill_at_every_call, "random": kill_at_random}[name]
-    found = run(Campaign(folder, int(seed)), int(trials), int(seed))
-    sys.stdout.write(json.dumps({"campaign": f"push, {name}", "seed": int(seed), **found}) + "\n")
+    found = run(Campaign(folder, int(seed), model), int(trials), int(seed))
+    kind = "stand-in" if model is None else "SavedModel"
+    sys.stdout.write(json.dumps({"campaign": f"push of a {kind}, {name}", "seed": int(seed), **found}) + "\n")
 
 
 if __name__ == "__main__":

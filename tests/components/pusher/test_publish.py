@@ -98,6 +98,32 @@ def test_publish_refuses_what_it_cannot_do(model, tmp_path, where, options):
         publish(model, where if "://" in where else tmp_path / where, check=passes, **options)
 
 
+@pytest.mark.parametrize("where", ["file", "file/below", "/proc/served"])
+def test_publish_refuses_a_place_that_holds_no_versions(model, tmp_path, where):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="cannot hold versions"):
+        publish(model, tmp_path / where, check=passes)
+
+
+def test_publish_refuses_what_is_no_saved_model(tmp_path, base):
+    with pytest.raises(CheckpointError, match=r"no 'saved_model\.pb'"):
+        publish(tmp_path, base, check=passes)
+    assert not base.exists()
+
+
+def test_publish_on_a_full_disk_leaves_everything_as_it_was(model, base, monkeypatch):
+    publish(model, base, check=passes, clock=lambda: 100)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("components.pusher.publish.sync_tree", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        publish(model, base, check=passes)
+    assert versions(base) == [100]
+    assert hidden(base) == []
+
+
 def test_publish_refuses_to_pass_the_largest_version(model, base):
     (base / str(2**63 - 1)).mkdir(parents=True)
     with pytest.raises(ConfigError, match="move that folder away"):
@@ -176,36 +202,43 @@ def test_publish_from_several_processes_at_once(model, base):
 DIES_AT = """
 import os, sys
 from components.pusher.publish import publish
-model, base, limit = sys.argv[1:]
-left = [int(limit)]
+model, places = sys.argv[1:]
+publish(model, f"{places}/first", check=lambda path: {}, keep_last=1)  # everything is imported before a fork
+left = [0]
 def hook(event, arguments):
     if event.startswith(("os.", "shutil.", "fcntl.")) or event == "open":
         left[0] -= 1
         if not left[0]:
             os._exit(9)
-publish(model, base, check=lambda path: {}, keep_last=1)  # once without the hook: everything is imported
-sys.addaudithook(hook)
-publish(model, base, check=lambda path: {}, keep_last=1)
+def publish_twice(limit):
+    publish(model, f"{places}/{limit}", check=lambda path: {}, keep_last=1)
+    left[0] = limit
+    sys.addaudithook(hook)
+    publish(model, f"{places}/{limit}", check=lambda path: {}, keep_last=1)
+for limit in range(1, 1000):
+    pid = os.fork()
+    if not pid:
+        publish_twice(limit)
+        os._exit(0)
+    if not os.waitpid(pid, 0)[1]:
+        break
+print(limit)
 """
 
 
 def test_publish_dying_at_any_file_operation_leaves_whole_versions(model, tmp_path):
     """Every place where the process can die between two operations on files, one after the other."""
-    died = 0
-    for limit in range(1, 1000):
-        base = tmp_path / str(limit)
-        command = [sys.executable, "-c", DIES_AT, str(model), str(base), str(limit)]
-        code = subprocess.run(command, env={**os.environ, "PYTHONPATH": os.getcwd()}, check=False).returncode
+    command = [sys.executable, "-c", DIES_AT, str(model), str(tmp_path / "places")]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    died = int(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout) - 1
+    assert died > 30
+    for base in ((tmp_path / "places" / str(limit)) for limit in range(1, died + 2)):
         assert versions(base) != []
         assert all(verify_manifest(base / str(version)) for version in versions(base))
         newest = versions(base)[-1]
         assert publish(model, base, check=passes, keep_last=1).version > newest
         assert hidden(base) == []
         assert len(versions(base)) == 1
-        if code == 0:
-            break
-        died += 1
-    assert died > 30
 
 
 def test_verify_manifest_finds_any_change_of_the_manifest_and_links(model, base):
@@ -242,7 +275,7 @@ def test_roll_back_publishes_the_earlier_version_again(model, base):
 @pytest.mark.parametrize("to", [None, 100, 7])
 def test_roll_back_refuses_what_is_not_there(model, base, to):
     publish(model, base, check=passes, clock=lambda: 100)
-    with pytest.raises(ConfigError, match="cannot go back"):
+    with pytest.raises(ConfigError, match="the newest"):
         roll_back(base, to)
 
 

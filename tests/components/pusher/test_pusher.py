@@ -234,9 +234,11 @@ def test_pusher_does_not_push_what_is_not_blessed(run, tmp_path):
 def test_pusher_does_not_push_what_is_not_finite(run, tmp_path):
     bad = changed(run, "model_run", tmp_path, "bad_run")
     engine, model = trained()
-    engine.embedding_tables["words"].scatter_nd_update([[2, 1]], [float("nan")])
+    engine.embedding_tables["words"].scatter_nd_update([[2, 1], [3, 0]], [float("nan"), float("inf")])
     write_checkpoint(bad["model_run"].uri, engine, model)
-    assert "row 2" in not_pushed(push(bad, tmp_path), tmp_path)
+    pushed = push(bad, tmp_path)
+    assert "2 of table 'words' (the first is row 2)" in not_pushed(pushed, tmp_path)
+    assert json.loads(pushed.get_string_custom_property("nonfinite_rows")) == {"words": 2}
 
 
 def test_pusher_refuses_another_vocabulary(run, tmp_path):

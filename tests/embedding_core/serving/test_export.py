@@ -15,7 +15,7 @@ from embedding_core.errors import CheckpointError, ConfigError, ParityError, Voc
 from embedding_core.ids import TokenTable
 from embedding_core.model_inputs import call_model, model_inputs
 from embedding_core.parity import compare, score_in_fresh_process, score_signatures
-from embedding_core.serving import MISSING_INT, DenseInputs, columns_of, export_model, named_inputs
+from embedding_core.serving import MISSING_INT, DenseInputs, columns_of, export_model, holding, named_inputs
 from embedding_core.tokens import parse_spec, tokens_of
 
 TOKENS = {
@@ -220,25 +220,37 @@ def test_named_inputs_leave_out_rows_that_fit_no_tensor():
 
 
 def test_export_takes_any_batch(exported, served):
-    """Also a batch of the one row that holds nothing."""
-    alone = score_in_fresh_process(exported, EXAMPLES, batch_size=1)["logit"]
+    """Also a batch of the one row that holds nothing, and of none."""
+    signature = tf.saved_model.load(str(exported)).signatures["serving_default"]
+    alone = [signature(examples=tf.constant([row]))["logit"][0] for row in EXAMPLES]
     np.testing.assert_allclose(alone, served["serving_default"]["logit"], rtol=1e-5)
+    assert signature(examples=tf.constant([], tf.string))["logit"].shape == (0, 1)
 
 
 def test_export_holds_tables_and_vocabularies_and_no_slot(exported):
-    names = [name for name, _ in tf.train.list_variables(str(exported / "variables" / "variables"))]
-    assert {name.split("/")[1] for name in names if name.startswith("tables")} == {t.name for t in CONFIG.tables}
+    shapes = dict(tf.train.list_variables(str(exported / "variables" / "variables")))
+    names = list(shapes)
+    held = {name.split("/")[1]: shapes[name] for name in names if name.startswith("tables")}
+    assert held == {"dim_4": [8, 4], "dim_3": [5, 3], "dim_2": [13, 2]}  # rows of each dim, and one of zeros
     assert not [name for name in names if "accumulator" in name or "optimizer" in name.lower()]
     assert sorted(os.listdir(exported / "assets")) == ["floats.txt", "numbers.txt", "words.txt"]
 
 
-def test_scoring_says_what_is_wrong(exported, tmp_path):
-    with pytest.raises(ParityError, match="no signature 'nope'"):
+def test_scoring_says_what_is_wrong(exported):
+    with pytest.raises(ParityError, match=r"failed in a fresh process .* no signature 'nope'"):
         score_in_fresh_process(exported, EXAMPLES, "nope")
-    with pytest.raises(ParityError, match="failed in a fresh process"):
-        score_in_fresh_process(tmp_path, EXAMPLES)
     with pytest.raises(ParityError, match="no rows"):
         score_in_fresh_process(exported, [])
+
+
+def test_lookups_read_tables_and_never_gather_from_variables(exported):
+    """Gathered from even once, a variable is copied whole by every operation that reads it."""
+    signatures = tf.saved_model.load(str(exported)).signatures
+    for name in ("serving_default", "raw", "embeddings"):
+        functions = signatures[name].graph.as_graph_def().library.function
+        kinds = {node.op for function in functions for node in function.node_def}
+        assert "ReadVariableOp" in kinds
+        assert "ResourceGather" not in kinds
 
 
 def refused(tmp_path, files, engine, model, **changes):
@@ -249,11 +261,11 @@ def refused(tmp_path, files, engine, model, **changes):
 def test_export_refuses_other_tables(tmp_path, files, engine, model):
     tables = {name: value.numpy() for name, value in engine.embedding_tables.items()}
     bad = np.array(tables["words"])
-    bad[5, 1] = np.nan
+    bad[[5, 6], 1] = np.nan, np.inf
     cases = [
         ({"extra": bad, **tables}, "'extra'"),
         ({**tables, "words": bad[:3]}, "shape"),
-        ({**tables, "words": bad}, "row 5"),
+        ({**tables, "words": bad}, r"2 of table 'words' \(the first is row 5\)"),
     ]
     for wrong, message in cases:
         with pytest.raises(CheckpointError, match=message):
@@ -302,6 +314,26 @@ def test_invalid_ids_are_dropped_and_counted_alone(tmp_path):
     counted = signatures["counters"]()
     assert counted["features"].numpy().tolist() == [b"one", b"lasts", b"many"]
     assert counted["dropped_ids"].numpy().tolist() == [2, 1, 2]
+
+
+def test_large_table_is_held_itself_and_looked_up_alike(tmp_path, monkeypatch):
+    rows = tf.Variable(np.arange(10, dtype=np.float32).reshape(5, 2) + 1)
+    examples = tf.constant([example(row) for row in BAD_IDS])
+    expected = small(tmp_path)["embeddings"](examples)
+    monkeypatch.setattr(holding, "_LARGE", 1)
+    held = []
+    monkeypatch.setattr(
+        tf.saved_model,
+        "save",
+        lambda module, *_, save=tf.saved_model.save, **more: (
+            held.extend(module.tables.values()),
+            save(module, *_, **more),
+        ),
+    )
+    found = small(tmp_path, "large", rows)["embeddings"](examples)
+    assert held == [rows]
+    for name, value in expected.items():
+        assert found[name].numpy().tolist() == value.numpy().tolist()
 
 
 def test_tables_in_blocks_are_tables(tmp_path):

@@ -1,0 +1,85 @@
+"""A SavedModel of embeddings alone, from an embedding checkpoint: no model, no slots, no TPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from embedding_core.checkpoint import BundleReader, verify
+from embedding_core.checkpoint.atomic import publish_folder
+from embedding_core.checkpoint.manifest import BUNDLE, VOCABULARIES
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError, nearest
+from embedding_core.serving.module import ServingModule, only
+from embedding_core.serving.signatures import counters, embeddings_signature, raw_embeddings_signature
+
+__all__ = ["export_embeddings"]
+
+
+def export_embeddings(
+    checkpoint: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    features: Collection[str] | None = None,
+    rows_dtype: str = "float32",
+) -> tuple[str, ...]:
+    """Write a SavedModel that answers the vectors of features, by the lookup of `export_model`.
+
+    Args:
+      checkpoint: folder of an embedding checkpoint, as `checkpoint.retrieve` and `checkpoint.remap` write them,
+        whichever engine trained it.
+      destination: the folder to write, which must not exist or be empty; it is there whole or not at all.
+      features: which features; None for all of the checkpoint's.
+      rows_dtype: "float32" or "float16".
+
+    Returns:
+      The names of the signatures: `serving_default` (serialized tf.Examples -> a vector per feature), `raw` (the same
+      from named tensors), and `counters` where ids can be invalid.
+
+    Raises:
+      CheckpointError: the checkpoint is damaged, the destination holds something, or rows are not finite.
+      ConfigError: a feature is unknown, or is made by a transform, which a checkpoint does not hold.
+    """
+    folder = os.fspath(checkpoint)
+    config = _chosen(verify(folder).config, features)
+    reader = BundleReader(os.path.join(folder, BUNDLE))
+    tables = {table.name: _table(reader, table.name, (table.vocabulary_size, table.dim)) for table in config.tables}
+    names = {table.vocabulary for table in config.tables if table.vocabulary is not None}
+    files = {name: os.path.join(folder, VOCABULARIES, f"{name}.txt") for name in names}
+    module = ServingModule(config, tables, files, None, rows_dtype)
+    del tables
+    signatures = {"serving_default": embeddings_signature(module), "raw": raw_embeddings_signature(module)}
+    if module.counted:
+        signatures["counters"] = counters(module)
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    with publish_folder(os.fspath(destination)) as place:
+        tf.saved_model.save(module, place, signatures=signatures, options=options)
+    return tuple(signatures)
+
+
+def _chosen(config: EmbeddingConfig, features: Collection[str] | None) -> EmbeddingConfig:
+    known = [feature.name for feature in config.features]
+    for name in features or ():
+        if name not in known:
+            raise ConfigError(f"feature {name!r} is not in the checkpoint: {nearest(name, known)}")
+    chosen = only(config, known if features is None else [name for name in known if name in set(features)])
+    made = [one.name for one in chosen.features if one.column is not None and one.column.after_transform]
+    if made:
+        raise ConfigError(
+            f"feature {made[0]!r} is made by a transform, which a checkpoint does not hold: name the other "
+            "features, or export the model with `export_model`."
+        )
+    if not chosen.features:
+        raise ConfigError("there is no feature to export: name at least one that the checkpoint has.")
+    return chosen
+
+
+def _table(reader: BundleReader, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+    rows = np.empty(shape, np.float32)
+    for start, part in reader.slices(name):
+        rows[start : start + len(part)] = part
+    return rows

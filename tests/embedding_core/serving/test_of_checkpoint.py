@@ -1,0 +1,119 @@
+"""A SavedModel of embeddings out of a checkpoint: the vectors of the engine that trained its tables."""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+from embedding_core import Adagrad
+from embedding_core.checkpoint import write_tables
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.engines.host import HostEngine
+from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError
+from embedding_core.serving import export_embeddings
+from embedding_core.vocabulary import Vocabulary
+from pipelines import cli
+
+ADAGRAD = Adagrad(learning_rate=0.1)
+CONFIG = EmbeddingConfig(
+    tables=(
+        TableConfig(name="words", vocabulary="words", vocabulary_size=5, dim=4, oov_rows=2, optimizer=ADAGRAD),
+        TableConfig(name="ids", vocabulary_size=6, dim=3, combiner="sum", optimizer=ADAGRAD),
+    ),
+    features=(
+        FeatureConfig(name="word", table="words", column=ColumnConfig(name="word")),
+        FeatureConfig(name="list", table="words", column=ColumnConfig(name="list", multivalent=True)),
+        FeatureConfig(name="id", table="ids", column=ColumnConfig(name="id", dtype="int64")),
+        FeatureConfig(name="made", table="words", column=ColumnConfig(name="made", after_transform=True)),
+    ),
+)
+NAMES = ["word", "list", "id"]
+
+
+def example(**columns):
+    made = tf.train.Example()
+    for name, values in columns.items():
+        feature = made.features.feature[name]
+        (feature.bytes_list if isinstance(values[0], bytes) else feature.int64_list).value.extend(values)
+    return made.SerializeToString()
+
+
+ROWS = [example(word=[b"b"], list=[b"a", b"c", b"a"], id=[5]), example(id=[9]), example(list=[b"b"])]
+
+
+@pytest.fixture
+def engine():
+    return HostEngine(CONFIG, seed=3)
+
+
+@pytest.fixture
+def checkpoint(tmp_path, engine):
+    tokens = pa.array([b"a", b"b", b"c"], pa.large_binary())
+    counts = np.array([3, 2, 1])
+    words = Vocabulary(name="words", tokens=tokens, counts=counts, total_count=6, distinct=3, features={})
+
+    def rows_of(key):
+        yield 0, engine.table_variables[key].numpy()
+
+    def write(name="checkpoint", nonfinite="error"):
+        write_tables(tmp_path / name, CONFIG, rows_of, step=7, vocabularies={"words": words}, nonfinite=nonfinite)
+        return tmp_path / name
+
+    return write
+
+
+def test_vectors_are_those_of_the_engine(tmp_path, engine, checkpoint):
+    signatures = export_embeddings(checkpoint(), tmp_path / "model", features=NAMES)
+    assert signatures == ("serving_default", "raw", "counters")
+    found = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"](tf.constant(ROWS))
+    ids = {
+        "word": tf.ragged.constant([[1], [], []], dtype=tf.int64),
+        "list": tf.ragged.constant([[0, 2, 0], [], [1]], dtype=tf.int64),
+        "id": tf.ragged.constant([[5], [], []], dtype=tf.int64),
+    }
+    for name, expected in engine.lookup({**ids, "made": ids["word"]}).items():
+        if name in NAMES:
+            np.testing.assert_array_equal(found[name], expected)
+    files = {path.name for path in (tmp_path / "model").rglob("*") if path.is_file()}
+    assert "words.txt" in files
+
+
+def test_named_tensors_give_the_same_and_bad_ids_are_counted(tmp_path, checkpoint):
+    export_embeddings(checkpoint(), tmp_path / "model", features=["id", "word"])
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures
+    by_name = served["raw"](word=tf.constant([b"b", b"", b""]), id=tf.constant([5, 9, -(2**63)], tf.int64))
+    for name, value in served["serving_default"](tf.constant(ROWS)).items():
+        np.testing.assert_array_equal(value, by_name[name])
+    assert served["counters"]()["dropped_ids"].numpy().tolist() == [2]
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path, engine, checkpoint):
+    source = checkpoint()
+    with pytest.raises(ConfigError, match="made by a transform"):
+        export_embeddings(source, tmp_path / "model")
+    with pytest.raises(ConfigError, match="did you mean 'word'"):
+        export_embeddings(source, tmp_path / "model", features=["wrd"])
+    engine.embedding_tables["ids"].scatter_nd_update([[4, 1]], [np.inf])
+    with pytest.raises(NonfiniteError, match="1 of table 'ids'") as caught:
+        export_embeddings(checkpoint("bad", "keep"), tmp_path / "model", features=NAMES)
+    assert caught.value.rows == {"ids": 1}
+    (source / "vocabularies" / "words.txt").write_bytes(b"a\nc\nb\n")
+    with pytest.raises(CheckpointError, match=r"words\.txt"):
+        export_embeddings(source, tmp_path / "model", features=NAMES)
+    assert not (tmp_path / "model").exists()
+
+
+def test_command_writes_a_model(tmp_path, checkpoint, monkeypatch, capsys):
+    monkeypatch.setattr("pipelines.version_command.load_tensorflow", lambda: None)
+    monkeypatch.setattr(cli, "silence", lambda: None)
+    arguments = ["export-embeddings", str(checkpoint()), str(tmp_path / "model"), "--feature", "word", "--float16"]
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert not caught.value.code
+    assert "serving_default" in capsys.readouterr().out
+    vectors = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"](tf.constant(ROWS))
+    assert list(vectors) == ["word"]
