@@ -41,6 +41,7 @@ __all__ = [
     "Evolution",
     "FeatureSummary",
     "Vocabulary",
+    "description_of",
     "drift_of",
     "length_percentiles",
     "load_vocabularies",
@@ -279,20 +280,33 @@ def save_vocabulary(vocabulary: Vocabulary, folder: str | os.PathLike[str], *, o
     def written(suffix: str, chunks: Iterable[bytes]) -> str:
         return _write(os.path.join(folder, vocabulary.name + suffix), chunks, open_file)
 
-    description = {
-        "name": vocabulary.name,
-        "digest": written(".txt", plain_chunks(vocabulary.tokens)),
-        "counts_digest": written(".counts.npy", npy_chunks(vocabulary.counts)),
-        "size": len(vocabulary),
-        "coverage": vocabulary.coverage,
-        **{key: getattr(vocabulary, key) for key in _PLAIN},
-        "features": {name: _summary_to_json(summary) for name, summary in sorted(vocabulary.features.items())},
-    }
+    description = description_of(
+        vocabulary,
+        digest=written(".txt", plain_chunks(vocabulary.tokens)),
+        counts_digest=written(".counts.npy", npy_chunks(vocabulary.counts)),
+        size=len(vocabulary),
+        coverage=vocabulary.coverage,
+    )
     evolution = vocabulary.evolution
     if evolution is not None:
         digest = written(_EVOLUTION, npy_chunks(np.stack([evolution.idle, evolution.last_counts])))
         description["evolution"] = {**evolution.facts(), "digest": digest}
     written(".json", [sealed_json(description)])
+
+
+def description_of(
+    vocabulary: Vocabulary, *, digest: str, counts_digest: str, size: int, coverage: float
+) -> dict[str, Any]:
+    """What `<name>.json` says of a vocabulary, whose tokens may lie elsewhere: then it says how many there are."""
+    return {
+        "name": vocabulary.name,
+        "digest": digest,
+        "counts_digest": counts_digest,
+        "size": size,
+        "coverage": coverage,
+        **{key: getattr(vocabulary, key) for key in _PLAIN},
+        "features": {name: _summary_to_json(summary) for name, summary in sorted(vocabulary.features.items())},
+    }
 
 
 def _write(path: str, chunks: Iterable[bytes], open_file: _OpenFile) -> str:

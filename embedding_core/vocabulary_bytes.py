@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["npy_chunks", "plain_chunks", "read_tokens", "sealed_json", "sha256_of", "unsealed_json"]
+__all__ = ["npy_chunks", "npy_header", "plain_chunks", "read_tokens", "sealed_json", "sha256_of", "unsealed_json"]
 
 _TOKENS_AT_ONCE = 1 << 18
 _BYTES_AT_ONCE = 1 << 22
@@ -40,13 +40,19 @@ def plain_chunks(tokens: pa.Array) -> Iterator[bytes]:
 
 def npy_chunks(array: npt.NDArray[np.int64]) -> Iterator[bytes]:
     """The bytes that `numpy.save` writes of an array."""
-    header = _Chunks()
-    _format.write_array_header_1_0(header, _format.header_data_from_array_1_0(np.ascontiguousarray(array)))
-    yield from header
+    yield from npy_header(array.shape)
     flat = np.ascontiguousarray(array).reshape(-1)
     count = _BYTES_AT_ONCE // flat.itemsize
     for start in range(0, len(flat), count):
         yield flat[start : start + count].tobytes()
+
+
+def npy_header(shape: tuple[int, ...]) -> Iterator[bytes]:
+    """The bytes that stand before those of an int64 array of that shape."""
+    header = _Chunks()
+    one = np.broadcast_to(np.zeros((), np.int64), shape)
+    _format.write_array_header_1_0(header, {**_format.header_data_from_array_1_0(one), "fortran_order": False})
+    yield from header
 
 
 class _Chunks(list[bytes]):

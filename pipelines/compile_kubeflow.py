@@ -73,10 +73,20 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[dict[str, A
 
 
 def save_documents(documents: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Write the documents into one YAML file; the same documents give the same bytes."""
+    """Write the documents into one YAML file; the same documents give the same bytes.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
     text = yaml.safe_dump_all([dict(document) for document in documents], sort_keys=True, width=120)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(
+            f"`--out` is {os.fspath(path)!r}, which cannot be written ({error.strerror}): name a file in a folder that "
+            "exists."
+        ) from error
 
 
 def _backend(config: PipelineConfig) -> Kubeflow:

@@ -50,13 +50,16 @@ def vocabulary_features(config: PipelineConfig) -> list[dict[str, Any]]:
 
 
 def vocabulary_limits(config: PipelineConfig) -> dict[str, dict[str, Any]]:
-    """`vocabularies` of VocabularyGen: min_count and max_size of every vocabulary in use.
+    """`vocabularies` of VocabularyGen: min_count, max_size and parts, where there are some, of every one in use.
 
     Without the out-of-vocabulary rows, which are the tables' affair: to change them counts nothing anew.
     """
     names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
     limits = {name: dataclasses.asdict(config.vocabularies.get(name, _DEFAULT_LIMITS)) for name in names}
-    return {name: {key: limit[key] for key in ("min_count", "max_size")} for name, limit in limits.items()}
+    return {
+        name: {key: limit[key] for key in ("min_count", "max_size", "parts") if key != "parts" or limit[key] > 1}
+        for name, limit in limits.items()
+    }
 
 
 def vocabulary_evolution(config: PipelineConfig) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
 from embedding_core.vocabulary import FeatureSummary, Vocabulary, length_percentiles
 
-__all__ = ["assemble_sources", "assemble_vocabulary"]
+__all__ = ["assemble_sources", "assemble_vocabulary", "check_any_token", "read_facts", "summaries_of"]
 
 
 def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]) -> Vocabulary:
@@ -28,20 +28,43 @@ def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]
       VocabularyError: the base is damaged.
     """
     received = list(messages)
-    facts = [json.loads(message[1:]) for message in received if message[:1] == FACTS]
-    has_base = plan.has_base(name)
-    summaries = {
-        feature.name: _summary(feature, [fact for fact in facts if fact["feature"] == feature.name], has_base)
-        for feature in plan.feeding(name)
-    }
+    summaries = summaries_of(plan, name, read_facts(received))
     tokens, counts = merge_counts(read_counts(message[1:]) for message in received if message[:1] == TOKENS)
     vocabulary = make_vocabulary(plan, name, tokens, counts, summaries)
-    if not len(vocabulary):
-        raise DataError(
-            f"vocabulary {name!r} has no token that a text vocabulary can hold: all {vocabulary.unrepresentable} "
-            "hold a line feed, carriage return or NUL; encode the values otherwise."
-        )
+    check_any_token(name, len(vocabulary), vocabulary.unrepresentable)
     return vocabulary
+
+
+def read_facts(messages: Iterable[bytes]) -> list[dict[str, Any]]:
+    """What the sources say of features, of all messages on a vocabulary."""
+    return [json.loads(message[1:]) for message in messages if message[:1] == FACTS]
+
+
+def summaries_of(plan: CountingPlan, name: str, facts: list[dict[str, Any]]) -> dict[str, FeatureSummary]:
+    """What was found out about each feature that feeds a vocabulary.
+
+    Raises:
+      DataError: a feature is absent, empty or of mixed type in all of the data.
+    """
+    return {
+        feature.name: _summary(
+            feature, [fact for fact in facts if fact["feature"] == feature.name], plan.has_base(name)
+        )
+        for feature in plan.feeding(name)
+    }
+
+
+def check_any_token(name: str, size: int, unrepresentable: int) -> None:
+    """Check that a vocabulary is not empty.
+
+    Raises:
+      DataError: it is: a text vocabulary can hold none of its tokens.
+    """
+    if not size:
+        raise DataError(
+            f"vocabulary {name!r} has no token that a text vocabulary can hold: all {unrepresentable} hold a line "
+            "feed, carriage return or NUL; encode the values otherwise."
+        )
 
 
 def _summary(feature: CountedFeature, facts: list[dict[str, Any]], has_base: bool) -> FeatureSummary:

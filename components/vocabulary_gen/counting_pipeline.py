@@ -9,6 +9,7 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.metrics import Metrics
+from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 from tfx.dsl.io import fileio
@@ -17,6 +18,7 @@ from tfx_bsl.public import tfxio
 from components.vocabulary_gen.arrow_source import ArrowCounter
 from components.vocabulary_gen.assembling import assemble_sources, assemble_vocabulary
 from components.vocabulary_gen.gathering import SOURCES, Gathered
+from components.vocabulary_gen.parts import is_part, merge_parts, write_part
 from components.vocabulary_gen.plan import CountingPlan
 from components.vocabulary_gen.sources import FileCounter
 from embedding_core.errors import EmbeddingError
@@ -27,6 +29,7 @@ __all__ = ["METRICS", "ROWS_METRIC", "count_arrow", "count_files", "write_vocabu
 METRICS, ROWS_METRIC = "vocabulary_gen", "rows"
 
 Message = tuple[str, bytes]
+_REPORT, _OF_PARTS = "report", "of_parts"
 
 
 @beam.typehints.with_output_types(tuple[str, bytes])
@@ -77,10 +80,17 @@ class _Write(beam.DoFn):
         self._plan = plan
         self._folder = folder
 
-    def process(self, keyed: tuple[str, Iterable[bytes]]) -> Iterator[tuple[None, str]]:
+    def process(self, keyed: tuple[str, Iterable[bytes]]) -> Iterator[tuple[None, str] | TaggedOutput]:
         name, messages = keyed
         if name == SOURCES:
             yield None, json.dumps(assemble_sources(messages))
+            return
+        if is_part(name):
+            name, facts = write_part(self._plan, name, messages, self._folder)
+            yield TaggedOutput(_OF_PARTS, (name, json.dumps(facts).encode()))
+            return
+        if self._plan.rules[name].parts > 1:  # what the sources say of it: for the merge
+            yield from (TaggedOutput(_OF_PARTS, (name, message)) for message in messages)
             return
         try:
             vocabulary = assemble_vocabulary(self._plan, name, messages)
@@ -89,6 +99,23 @@ class _Write(beam.DoFn):
             return
         save_vocabulary(vocabulary, self._folder, open_file=fileio.open)
         yield None, json.dumps({"vocabulary": name, "size": len(vocabulary), **_facts(vocabulary)})
+
+
+class _Merge(beam.DoFn):
+    """What is known of the parts of one vocabulary, and of its features -> its files; yields as `_Write`."""
+
+    def __init__(self, plan: CountingPlan, folder: str) -> None:
+        self._plan = plan
+        self._folder = folder
+
+    def process(self, keyed: tuple[str, Iterable[bytes]]) -> Iterator[tuple[None, str]]:
+        name, messages = keyed
+        try:
+            facts = merge_parts(self._plan, name, messages, self._folder)
+        except EmbeddingError as error:
+            yield None, json.dumps({"failed": name, "error": type(error).__name__, "message": str(error)})
+            return
+        yield None, json.dumps({"vocabulary": name, **facts})
 
 
 def _facts(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -126,10 +153,18 @@ def write_vocabularies(messages: beam.PCollection, plan: CountingPlan, folder: s
         with fileio.open(report, "w") as file:
             file.write(json.dumps([json.loads(text) for text in sorted(keyed[1])], indent=2) + "\n")
 
-    _ = (
+    found = (
         messages
         | "ByVocabulary" >> beam.GroupByKey()
-        | "WriteVocabularies" >> beam.ParDo(_Write(plan, folder))
-        | "Together" >> beam.GroupByKey()
-        | "WriteReport" >> beam.Map(write_report)
+        | "WriteVocabularies" >> beam.ParDo(_Write(plan, folder)).with_outputs(_OF_PARTS, main=_REPORT)
     )
+    reports = found[_REPORT]
+    if any(rule.parts > 1 for rule in plan.rules.values()):
+        merged = (
+            found[_OF_PARTS]
+            | "OfParts" >> beam.Map(lambda keyed: keyed).with_output_types(tuple[str, bytes])
+            | "PartsByVocabulary" >> beam.GroupByKey()
+            | "MergeParts" >> beam.ParDo(_Merge(plan, folder))
+        )
+        reports = (reports, merged) | "WithMerged" >> beam.Flatten()
+    _ = reports | "Together" >> beam.GroupByKey() | "WriteReport" >> beam.Map(write_report)

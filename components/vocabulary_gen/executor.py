@@ -18,6 +18,7 @@ from tfx.types import artifact_utils
 from components.record import record_lineage
 from components.vocabulary_gen.base import read_base
 from components.vocabulary_gen.counting_pipeline import count_arrow, count_files, write_vocabularies
+from components.vocabulary_gen.parts import PARTS_FOLDER, check_parts
 from components.vocabulary_gen.plan import CountingPlan, plan_from_json
 from components.vocabulary_gen.transforming import plan_after_transform
 from embedding_core import errors
@@ -77,12 +78,16 @@ class Executor(base_beam_executor.BaseBeamExecutor):
         if base:
             rule = exec_properties.get(EVOLUTION_KEY) or "{}"
             plan = dataclasses.replace(plan, base=read_base(artifact_utils.get_single_uri(base), rule))
+        check_parts(plan)
         artifact = artifact_utils.get_single_instance(output_dict[VOCABULARIES_KEY])
         report = os.path.join(artifact.uri, REPORT_FILE)
         fileio.makedirs(os.path.dirname(report))
         with self._make_beam_pipeline() as pipeline:
             counted = _count(pipeline, examples, _splits(exec_properties.get(SPLITS_KEY)), plan)
             write_vocabularies(counted, plan, artifact.uri, report)
+        parts = os.path.join(artifact.uri, PARTS_FOLDER)
+        if fileio.exists(parts):
+            fileio.rmtree(parts)
         with fileio.open(report) as file:
             found = json.load(file)
         sources = next(entry for entry in found if "rows" in entry)

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from components.vocabulary_gen.counting import BatchCounts
-from components.vocabulary_gen.merging import TokenCounts, write_counts
+from components.vocabulary_gen.merging import Part, TokenCounts, write_counts
 from components.vocabulary_gen.plan import CountedFeature, CountingPlan
+from embedding_core.vocabulary_parts import part_of
 
 __all__ = ["FACTS", "SOURCES", "TOKENS", "Gathered", "add_histograms"]
 
@@ -19,7 +21,7 @@ TOKENS, FACTS = b"T", b"F"
 """First byte of a message: an Arrow message of counts, or JSON."""
 
 SOURCES = ""
-"""Key of the facts on the sources; all other keys are vocabularies."""
+"""Key of the facts on the sources; all other keys are vocabularies, or parts of them ("<name>\n<part>")."""
 
 _BAD_ROWS_NAMED = 1000
 
@@ -104,8 +106,21 @@ class Gathered:
                 ),
             )
         for vocabulary, counts in self._tokens.items():
-            for message in write_counts(*counts):
-                yield vocabulary, TOKENS + message
+            for key, part in _parts(vocabulary, counts, self._plan.rules[vocabulary].parts):
+                for message in write_counts(*part):
+                    yield key, TOKENS + message
+
+
+def _parts(vocabulary: str, counted: Part, parts: int) -> Iterator[tuple[str, Part]]:
+    """The counts by the key that they are put together under: the vocabulary, or one part of it."""
+    if parts == 1:
+        yield vocabulary, counted
+        return
+    tokens, counts = counted
+    of = part_of(tokens, parts)
+    for part in np.unique(of):
+        rows = np.flatnonzero(of == part)
+        yield f"{vocabulary}\n{part:05d}", (tokens.take(pa.array(rows)), counts[rows])
 
 
 def _facts(**facts: Any) -> bytes:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["TokenCounts", "merge_counts", "read_counts", "write_counts"]
+__all__ = ["Part", "TokenCounts", "merge_counts", "read_counts", "write_counts"]
 
 _PENDING_LIMIT = 1 << 20
 _BYTES_PER_MESSAGE = 1 << 26

@@ -17,10 +17,17 @@ _COLUMN_KEYS = tuple(field.name for field in dataclasses.fields(ColumnConfig) if
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularyRule:
-    """Which tokens of a vocabulary get rows: those with `min_count` occurrences, at most `max_size` of them."""
+    """Which tokens of a vocabulary get rows, and how it is counted.
+
+    Attributes:
+      min_count: how often a token has to occur.
+      max_size: at most that many tokens have rows; None for all.
+      parts: in how many parts it is put together; with more than one, no worker holds it as a whole.
+    """
 
     min_count: int = 1
     max_size: int | None = None
+    parts: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +92,7 @@ def plan_from_json(features: str, vocabularies: str, transform_graph: str | None
     Args:
       features: JSON list of {"name", "column": {fields of ColumnConfig without dtype}, "vocabulary"}; a column
         without "multivalent" has its valency found in the data. Other keys are TableConfigGen's.
-      vocabularies: JSON object {vocabulary: {"min_count", "max_size"}}; vocabularies not in it keep all tokens.
+      vocabularies: JSON object {vocabulary: {"min_count", "max_size", "parts"}}; those not in it keep all tokens.
       transform_graph: where Transform's output is, if there is one.
 
     Raises:
@@ -173,7 +180,7 @@ def _check_unique(names: Iterable[str]) -> None:
 
 
 def _rule(name: str, rule: Any) -> VocabularyRule:
-    _check_keys(f"`vocabularies.{name}`", rule, ("min_count", "max_size"))
+    _check_keys(f"`vocabularies.{name}`", rule, ("min_count", "max_size", "parts"))
     for key, value in rule.items():
         if not (key == "max_size" and value is None):
             _check_whole(f"vocabularies.{name}.{key}", value)

@@ -177,11 +177,13 @@ class VocabularyLimits:
       min_count: how often a token has to occur in the train split.
       max_size: the most frequent so many; null is all.
       oov_rows: rows shared by the other tokens; 0 gives them no row (a zero vector).
+      parts: in how many parts it is counted, sorted and merged; more than 1 for one that no worker can hold.
     """
 
     min_count: Positive = 1
     max_size: Positive | None = None
     oov_rows: Count = 1
+    parts: Positive = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,8 @@ import time
 
 import pytest
 
+from embedding_core.errors import ConfigError
+
 pytestmark = pytest.mark.tfx
 
 WORKERS = {
@@ -89,7 +91,10 @@ def ingest(rows, folder, arguments):
     return examples
 
 
-def count(examples, folder, arguments):
+PARTS = {"user": {"parts": 3}, "item": {"parts": 16}}
+
+
+def count(examples, folder, arguments, rules=None):
     """Digest of the vocabularies of the examples."""
     from components.artifacts import Vocabularies
     from components.vocabulary_gen.executor import Executor
@@ -100,8 +105,11 @@ def count(examples, folder, arguments):
     features = [{"name": "user", "column": {"name": "user"}}]
     features.append({"name": "item", "column": {"name": "item", "separator": "|"}})
     Executor(context(arguments, folder)).Do(
-        {"examples": [examples]}, {"vocabularies": [vocabularies]}, {"features": json.dumps(features)}
+        {"examples": [examples]},
+        {"vocabularies": [vocabularies]},
+        {"features": json.dumps(features), "vocabulary_rules": json.dumps(rules or {})},
     )
+    assert not (folder / "vocabularies" / "1" / "parts").exists()
     return read_content(vocabularies.uri).digest
 
 
@@ -120,10 +128,31 @@ def test_portable_runner_gives_the_same_examples_and_vocabularies(rows, here, tm
         examples = ingest(rows, tmp_path, arguments)
         assert read_content(examples.uri).digest == read_content(here[0].uri).digest
         assert count(examples, tmp_path, arguments) == here[1]
+        assert count(examples, tmp_path / "parts", arguments, PARTS) == here[1]
 
 
 def test_two_worker_processes_give_the_same_vocabularies(here, tmp_path):
     assert count(here[0], tmp_path, WORKERS["multi_processing"]) == here[1]
+
+
+@pytest.mark.parametrize("workers", ["in_memory", pytest.param("multi_processing", marks=pytest.mark.slow)])
+def test_vocabularies_that_are_merged_out_of_parts_have_the_same_bytes(here, tmp_path, workers):
+    assert count(here[0], tmp_path, WORKERS[workers], PARTS) == here[1]
+
+
+def test_thresholds_of_a_vocabulary_in_parts_are_those_of_the_whole(here, tmp_path):
+    rules = {"min_count": 2, "max_size": 20}
+    one, other = ({"item": {**rules, "parts": parts}, "user": {"parts": parts, "max_size": 5}} for parts in (1, 4))
+    whole = count(here[0], tmp_path / "whole", WORKERS["in_memory"], one)
+    assert count(here[0], tmp_path / "parts", WORKERS["in_memory"], other) == whole
+    said = []
+    for parts in (1, 4):
+        with pytest.raises(ConfigError, match="leave no token: the most frequent of its") as error:
+            count(
+                here[0], tmp_path / f"none{parts}", WORKERS["in_memory"], {"item": {"parts": parts, "min_count": 99999}}
+            )
+        said.append(str(error.value))
+    assert said[0] == said[1]
 
 
 @pytest.mark.slow

@@ -100,3 +100,19 @@ def test_artifact_type_passes_the_rule_of_kfp_v2(name):
     assert import_utils.import_class_by_path(cls.TYPE_NAME) is cls
     assert not cls.PROPERTIES
     assert compiler_utils.get_artifact_schema(cls)
+
+
+LOCAL = re.compile(
+    r"(?<![\w.])open\(|\bos\.(listdir|makedirs|walk|remove|rename|scandir|mkdir)\b|\bshutil\.|\bbeam\.Pipeline\("
+    r"|\bos\.path\.(exists|isdir|isfile|getsize)\b"
+)
+
+
+@pytest.mark.parametrize("folder", ["example_gen", "vocabulary_gen"])
+def test_what_runs_on_beams_workers_reads_and_writes_addresses(folder):
+    """By TFX's file functions, which know gs:// and s3://, in the pipeline that TFX makes; the driver is no worker."""
+    for path in (ROOT / folder).glob("*.py"):
+        if path.name != "driver.py":
+            assert not LOCAL.search(path.read_text()), path
+    assert "_make_beam_pipeline()" in (ROOT / folder / "executor.py").read_text()
+    assert LOCAL.search("with open(path) as file:")

@@ -171,3 +171,10 @@ def test_machine_spec_is_one_of_vertex(documents):
 def test_what_a_target_cannot_do_is_an_error_when_compiling(target, changes, words):
     with pytest.raises(ConfigError, match=words):
         compiled(*TAXI, changes, target)
+
+
+def test_file_that_cannot_be_written_is_one_error(tmp_path):
+    from pipelines.compile_kubeflow import save_documents
+
+    with pytest.raises(ConfigError, match=r"`--out` is .* cannot be written"):
+        save_documents([{}], tmp_path / "nowhere" / "pipeline.yaml")

@@ -1,0 +1,152 @@
+"""Measures who holds what of one large vocabulary: one worker all of it, against parts that are merged.
+
+    python -m benchmarks.vocabulary_parts FOLDER --tokens 1000000
+
+At 1x, 2x, 4x and 8x tokens: CPU seconds and peak resident memory of the worker that holds the vocabulary as a whole, of
+one that puts one part of 64 together, and of the one that merges the sorted parts, each a process of its own, forked
+when everything is imported. Every token comes from two sources, in messages such as counting makes. The files that the
+two ways write are compared byte by byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import json
+import multiprocessing
+import pathlib
+import resource
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+TIMES = (1, 2, 4, 8)
+PARTS = 64
+SOURCE = 250_000
+WAYS = ("whole", "part", "merge")
+_FORK = multiprocessing.get_context("fork")
+_FEATURES = json.dumps([{"name": "user", "column": {"name": "user"}}])
+
+
+def _plan(parts: int) -> Any:
+    from components.vocabulary_gen.plan import plan_from_json
+
+    return plan_from_json(_FEATURES, json.dumps({"user": {"parts": parts}}))
+
+
+def _sources(tokens: int) -> Iterator[tuple[pa.Array, Any]]:
+    """Tokens of 12 digits; each is in two sources, with other counts."""
+    random = np.random.default_rng(0)
+    for _ in range(2):
+        for start in range(0, tokens, SOURCE):
+            numbers = np.arange(start, min(tokens, start + SOURCE)) + 10**11
+            yield (
+                pa.array(numbers).cast(pa.string()).cast(pa.large_binary()),
+                random.zipf(1.5, len(numbers)).clip(max=10**9),
+            )
+
+
+def _make(folder: pathlib.Path, tokens: int) -> None:
+    """The messages of all sources in files, by the key that they are put together under."""
+    from components.vocabulary_gen.counting import BatchCounts
+    from components.vocabulary_gen.gathering import SOURCES, Gathered
+
+    plans = {"whole": _plan(1), "part": _plan(PARTS)}
+    for number, (values, counts) in enumerate(_sources(tokens)):
+        batch = BatchCounts(tokens=values, counts=counts, histogram=np.array([0, counts.sum()]), widest=1)
+        for kind, plan in plans.items():
+            gathered = Gathered(plan, str(number))
+            gathered.add_batch(int(counts.sum()), [(plan.features[0], batch)])
+            gathered.add_dtype("user", "string", str(number))
+            for place, (key, message) in enumerate(gathered.messages()):
+                if key != SOURCES:
+                    path = folder / kind / (key.partition("\n")[2] or "user") / f"{number}-{place}"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(message)
+
+
+def _messages(folder: pathlib.Path) -> Iterator[bytes]:
+    return (path.read_bytes() for path in sorted(folder.iterdir()))
+
+
+def _do(folder: pathlib.Path, way: str) -> None:
+    """One worker's share of the work, the way that the pipeline does it."""
+    from components.vocabulary_gen.assembling import assemble_vocabulary
+    from components.vocabulary_gen.parts import merge_parts, write_part
+    from embedding_core.vocabulary import save_vocabulary
+
+    out = folder / f"out-{'whole' if way == 'whole' else 'merged'}"
+    out.mkdir(exist_ok=True)
+    if way == "whole":
+        save_vocabulary(assemble_vocabulary(_plan(1), "user", _messages(folder / "whole" / "user")), out)
+    elif way == "part":
+        write_part(_plan(PARTS), "user\n00000", _messages(folder / "part" / "00000"), str(out))
+    else:
+        merge_parts(_plan(PARTS), "user", _messages(folder / "part" / "user"), str(out))
+
+
+def _write_parts(folder: pathlib.Path) -> None:
+    from components.vocabulary_gen.parts import write_part
+
+    out, of_features = folder / "out-merged", folder / "part" / "user"
+    out.mkdir(exist_ok=True)
+    for place in sorted(path for path in (folder / "part").iterdir() if path != of_features):
+        _, facts = write_part(_plan(PARTS), f"user\n{place.name}", _messages(place), str(out))
+        (of_features / f"part-{place.name}").write_text(json.dumps(facts))
+
+
+def _measured(folder: pathlib.Path, way: str) -> dict[str, float]:
+    """In a process of its own, over what it starts with."""
+    receive, send = _FORK.Pipe(duplex=False)
+    process = _FORK.Process(target=_measure, args=(folder, way, send))
+    process.start()
+    found: dict[str, float] = receive.recv()
+    process.join()
+    return found
+
+
+def _measure(folder: pathlib.Path, way: str, send: Any) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    _do(folder, way)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    send.send({"cpu": cpu, "peak_mb": (after.ru_maxrss - before.ru_maxrss) / 1024})
+
+
+def _prepare(folder: pathlib.Path, tokens: int) -> None:
+    _make(folder, tokens)
+    _write_parts(folder)
+
+
+def main() -> None:
+    """Write the messages, measure, and print a table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--tokens", type=int, default=1_000_000)
+    given = parser.parse_args()
+    import components.vocabulary_gen.parts  # noqa: F401
+
+    print("| tokens | MB written | " + " | ".join(f"{way}: CPU s | peak MB" for way in WAYS) + " |")
+    print("|---" * (2 + 2 * len(WAYS)) + "|")
+    for times in TIMES:
+        folder = given.folder / f"tokens-{given.tokens * times}"
+        shutil.rmtree(folder, ignore_errors=True)
+        process = _FORK.Process(target=_prepare, args=(folder, given.tokens * times))
+        process.start()
+        process.join()
+        found = [_measured(folder, way) for way in WAYS]
+        names = ["user.txt", "user.counts.npy", "user.json"]
+        equal, *_ = filecmp.cmpfiles(folder / "out-whole", folder / "out-merged", names, shallow=False)
+        assert equal == names, equal
+        written = sum((folder / "out-merged" / name).stat().st_size for name in names) / 1e6
+        cells = [f"{given.tokens * times:,}", f"{written:.0f}"]
+        cells += [cell for one in found for cell in (f"{one['cpu']:.1f}", f"{one['peak_mb']:.0f}")]
+        print("| " + " | ".join(cells) + " |", flush=True)
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Vocabularies that no worker holds: their tokens are counted and sorted in parts, and the sorted parts are merged.
+
+A token belongs to the part that a hash of it says. Each part is put together by itself, perhaps on another worker, and
+written as sorted blocks below the artifact's folder; one worker then merges them, a block of each in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from tfx.dsl.io import fileio
+
+from components.vocabulary_gen.assembling import check_any_token, read_facts, summaries_of
+from components.vocabulary_gen.gathering import TOKENS
+from components.vocabulary_gen.merging import merge_counts, read_counts, write_counts
+from components.vocabulary_gen.plan import CountingPlan
+from embedding_core.errors import ConfigError
+from embedding_core.vocabulary import Vocabulary, representable, total_order
+from embedding_core.vocabulary_parts import Block, merge_sorted, save_merged
+
+__all__ = ["PARTS_FOLDER", "check_parts", "is_part", "merge_parts", "write_part"]
+
+PARTS_FOLDER = "parts"
+_ROWS_OF_A_BLOCK = 1 << 15
+
+
+def is_part(key: str) -> bool:
+    """Whether messages under that key are of one part of a vocabulary."""
+    return "\n" in key
+
+
+def check_parts(plan: CountingPlan) -> None:
+    """Check that nothing is asked for that needs a vocabulary as a whole.
+
+    Raises:
+      ConfigError: a vocabulary in parts has a base.
+    """
+    for name, rule in plan.rules.items():
+        if rule.parts > 1 and plan.has_base(name):
+            raise ConfigError(
+                f"`vocabularies.{name}.parts` is {rule.parts}, but the vocabulary comes out of an earlier one, which "
+                "one worker has to hold: leave out `parts`, or count it anew."
+            )
+
+
+def write_part(plan: CountingPlan, key: str, messages: Iterable[bytes], folder: str) -> tuple[str, dict[str, Any]]:
+    """Put one part together and write it, sorted.
+
+    Returns:
+      The vocabulary's name, and what the merge has to know of the part.
+    """
+    name, _, number = key.partition("\n")
+    rule = plan.rules[name]
+    tokens, counts = merge_counts(read_counts(message[1:]) for message in messages if message[:1] == TOKENS)
+    total = int(counts.sum())
+    tokens, counts = representable(tokens, counts)
+    facts = {"total": total, "represented": int(counts.sum()), "distinct": len(counts)}
+    order = total_order(tokens, counts)
+    kept = order[: np.searchsorted(-counts[order], -rule.min_count, side="right")][: rule.max_size]
+    path = os.path.join(folder, PARTS_FOLDER, name, number)
+    fileio.makedirs(os.path.dirname(path))
+    with fileio.open(path, "wb") as file:
+        file.write(b"")
+        for start in range(0, len(kept), _ROWS_OF_A_BLOCK):
+            _write_block(file, tokens, counts, kept[start : start + _ROWS_OF_A_BLOCK])
+    return name, {**facts, "kept": len(kept), "highest": int(counts.max(initial=0)), "path": path}
+
+
+def _write_block(file: Any, tokens: pa.Array, counts: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> None:
+    for message in write_counts(tokens.take(pa.array(rows)), counts[rows]):
+        file.write(len(message).to_bytes(8, "big"))
+        file.write(message)
+
+
+def _blocks(path: str) -> Iterator[Block]:
+    with fileio.open(path, "rb") as file:
+        while size := file.read(8):
+            yield read_counts(file.read(int.from_bytes(size, "big")))
+
+
+def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder: str) -> dict[str, Any]:
+    """Merge the parts of one vocabulary into its files.
+
+    Args:
+      plan: what was counted.
+      name: of the vocabulary.
+      messages: facts of all sources, and what `write_part` returned of each part, as JSON.
+      folder: of the Vocabularies.
+
+    Returns:
+      What the report says of it.
+
+    Raises:
+      DataError: a feature is absent, empty or of mixed type in all of the data.
+      ConfigError: thresholds that leave no token.
+    """
+    received, rule = list(messages), plan.rules[name]
+    parts = sorted((json.loads(one) for one in received if one[:1] == b"{"), key=lambda part: str(part["path"]))
+    found = {key: sum(part[key] for part in parts) for key in ("total", "represented", "distinct", "kept")}
+    size = found["kept"] if rule.max_size is None else min(found["kept"], rule.max_size)
+    features = summaries_of(plan, name, read_facts(received))
+    if found["distinct"] and not size:
+        raise _no_token(name, rule, parts, found)
+    vocabulary = Vocabulary(
+        name=name,
+        tokens=pa.array([], pa.large_binary()),
+        counts=np.zeros(0, np.int64),
+        total_count=found["total"],
+        distinct=found["distinct"],
+        unrepresentable=found["total"] - found["represented"],
+        min_count=rule.min_count,
+        max_size=rule.max_size,
+        private=plan.is_private(name),
+        features=features,
+    )
+    check_any_token(name, size, vocabulary.unrepresentable)
+    merged = merge_sorted([_blocks(part["path"]) for part in parts])
+    facts = save_merged(vocabulary, merged, size, folder, open_file=fileio.open)
+    return {"size": size, **facts, "total_count": vocabulary.total_count, "private": vocabulary.private}
+
+
+def _no_token(name: str, rule: Any, parts: Sequence[Mapping[str, Any]], found: Mapping[str, int]) -> ConfigError:
+    return ConfigError(
+        f"`min_count` {rule.min_count}, `max_size` {rule.max_size} of vocabulary {name!r} leave no token: the most "
+        f"frequent of its {found['distinct']} tokens occurs {max(part['highest'] for part in parts)} times; use lower "
+        "thresholds."
+    )
