@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from pipelines.quiet import load_tensorflow
 
@@ -51,9 +51,14 @@ def inspect(checkpoint: _Folder, as_json: _Json = False, debug: _Debug = False) 
             console.print(f"{name}: vocabulary {table['vocabulary']!r}, sha256 {table['digest']}", **_PLAIN)
 
 
+def _table(*columns: str) -> Table:
+    """A table that shows every digit, on a narrow screen in several lines."""
+    return Table(*(Column(column, overflow="fold") for column in columns))
+
+
 def _summary_table(tables: Mapping[str, Mapping[str, Any]]) -> Table:
     columns = ("table", "rows", "dim", "slots", "bytes", "norm: least", "mean", "greatest", "dead rows", "not finite")
-    table = Table(*columns)
+    table = _table(*columns)
     for name, row in tables.items():
         norms = [f"{row['norm'][key]:.4g}" if row["norm"] else "?" for key in ("least", "mean", "greatest")]
         dead = "?" if row["dead_rows"] is None else f"{row['dead_rows']:,} ({row['dead_rows'] / row['rows']:.1%})"
@@ -82,17 +87,19 @@ def diff(
     for words, key in (("only in the earlier", "only_in_earlier"), ("only in the later", "only_in_later")):
         if found[key]:
             console.print(f"{words}: {', '.join(found[key])}", **_PLAIN)
-    console.print(_diff_table(found["tables"]))
-    for name, table in found["tables"].items():
-        if "incomparable" in table:
-            console.print(f"{name}: {table['incomparable']}", **_PLAIN)
-        elif table["moved_most"]:
-            told = ", ".join(f"{row['row']} {row['distance']:.3g}" for row in table["moved_most"])
+    table = _diff_table(found["tables"])
+    if table.row_count:
+        console.print(table)
+    for name, compared in found["tables"].items():
+        if "incomparable" in compared:
+            console.print(f"{name}: {compared['incomparable']}", **_PLAIN)
+        elif compared["moved_most"]:
+            told = ", ".join(f"{row['row']} {row['distance']:.3g}" for row in compared["moved_most"])
             console.print(f"{name} moved most: {told}", **_PLAIN)
 
 
 def _diff_table(tables: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table("table", "rows in both", "only earlier", "only later", "changed", "largest difference", "mean move")
+    table = _table("table", "rows in both", "only earlier", "only later", "changed", "largest difference", "mean move")
     for name, row in tables.items():
         if "incomparable" not in row:
             keys = ("rows", "rows_only_in_earlier", "rows_only_in_later", "changed_rows")

@@ -22,7 +22,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from embedding_core.checkpoint import BundleReader, Tables, retrieve, verify
-from embedding_core.checkpoint.atomic import sweep
+from embedding_core.checkpoint.atomic import remove_folder, sweep
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
@@ -295,7 +295,7 @@ def kill_at_random(trials: int, seed: int, folder: str) -> dict:
                 tell("saved", int(job.step.numpy()))
                 if job.step.numpy() % 3 == 0:
                     job.retrieve()
-                    shutil.rmtree(os.path.join(job.artifacts, str(int(job.step.numpy()))))
+                    remove_folder(os.path.join(job.artifacts, str(int(job.step.numpy()))))  # the kill may come here
                 job.advance(int(job.step.numpy()) + 1)
 
         ledger.add(*forked(live))
