@@ -75,7 +75,9 @@ def _without_nan(weight: Any) -> Any:
     return weight.with_values(cleaned) if isinstance(weight, tf.RaggedTensor) else cleaned
 
 
-def combine(table: Any, form: NormalForm, combiner: Combiner, quantization: Quantization | None = None) -> tf.Tensor:
+def combine(
+    table: Any, form: NormalForm, combiner: Combiner, quantization: Quantization | None = None, name: str | None = None
+) -> tf.Tensor:
     """Gather the rows of a normal form and combine them.
 
     With ids i of output row r: "sum" is the sum of w_i * row_i, "mean" divides it by the sum of w_i,
@@ -86,11 +88,12 @@ def combine(table: Any, form: NormalForm, combiner: Combiner, quantization: Quan
       form: the ids.
       combiner: how several ids of one output row become one vector.
       quantization: applied to the rows before they are combined.
+      name: of the operation that fails on an id outside the table; letters, digits and underscores.
 
     Returns:
       float [*leading, dim] activations.
     """
-    rows = tf.gather(table, form.ids)
+    rows = tf.gather(table, form.ids, name=name)
     if quantization is not None:
         rows = _quantized_forward(rows, quantization)
     if form.weights is not None:

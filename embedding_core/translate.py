@@ -208,6 +208,13 @@ def _check_names(tables: tuple[TableSpec, ...]) -> None:
                 f"Tables must have a unique name. Multiple tables with name {name} found. Features share a table by "
                 "sharing one TableConfig object."
             )
+    for table in tables:
+        for slot in table.optimizer.slots if table.optimizer is not None else ():
+            if f"{table.name}/{slot.name}" in names:
+                raise ConfigError(
+                    f"A table has the name '{table.name}/{slot.name}', which in checkpoints is the slot {slot.name!r} "
+                    f"of table {table.name!r}: give it another name."
+                )
 
 
 def _table(place: int, key: Any, optimizer: Any, needs_optimizer: bool) -> TableSpec:

@@ -13,11 +13,11 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.features import paths_of
-from embedding_core.layer.keras_optimizers import is_keras_optimizer, table_optimizer
+from embedding_core.layer.keras_optimizers import CopiedOptimizer, is_keras_optimizer, table_optimizer
 from embedding_core.optimizers import optimizer_from_json, optimizer_to_json
 from embedding_core.translate import Model, model_of, optimizer_to_core, optimizer_to_tensorflow
 
-__all__ = ["Prepared", "config_from_json", "config_to_json", "flat_inputs", "prepared"]
+__all__ = ["Prepared", "config_from_json", "config_to_json", "flat_inputs", "flat_shapes", "prepared"]
 
 tpu = tf.tpu.experimental.embedding
 
@@ -46,6 +46,7 @@ def prepared(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> P
       ConfigError (ValueError): an optimizer that cannot be, a hyperparameter out of range, two tables of one name.
     """
     optimizer = table_optimizer(optimizer)
+    _check_leaves(feature_config)
     if isinstance(feature_config, EmbeddingConfig):
         model = model_of(feature_config, optimizer, needs_optimizer=needs_optimizer)
         return Prepared(feature_config, feature_config, optimizer, model)
@@ -62,6 +63,18 @@ def prepared(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> P
     model = model_of(copies, optimizer, needs_optimizer=needs_optimizer)
     specs = tuple(dataclasses.replace(table, key=keys[id(table.key)]) for table in model.tables)
     return Prepared(feature_config, copies, optimizer, dataclasses.replace(model, tables=specs))
+
+
+def _check_leaves(feature_config: Any) -> None:
+    if isinstance(feature_config, EmbeddingConfig):
+        return
+    leaves = tf.nest.flatten(feature_config)
+    wrong = [leaf for leaf in leaves if not isinstance(leaf, tpu.FeatureConfig)]
+    if wrong or not leaves:
+        raise ConfigError(
+            f"`feature_config` holds {wrong[0] if wrong else feature_config!r}: it must be an EmbeddingConfig, or a "
+            "structure of dicts, lists and tuples whose leaves are tf.tpu.experimental.embedding.FeatureConfig."
+        )
 
 
 def _translated(table: Any) -> Any:
@@ -92,7 +105,33 @@ def _by_path(what: str, expected: list[str], given: Any) -> list[Any]:
             f"`{what}` of TPUEmbedding do not have the structure of its feature_config: "
             f"missing {missing}, not configured {extra}; give exactly {expected}."
         )
-    return list(tf.nest.flatten(given))
+    return [
+        tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value for value in tf.nest.flatten(given)
+    ]
+
+
+def flat_shapes(structure: Any, given: Any) -> list[tf.TensorShape] | None:
+    """The shapes of the inputs in the order of the features; None where they do not tell.
+
+    Args:
+      structure: of the feature configuration.
+      given: shapes (TensorShape, tuple or list) in that structure, or TensorShapes in that order, or None.
+    """
+    flat = tf.nest.flatten(given)
+    if len(flat) == len(tf.nest.flatten(structure)) and all(isinstance(shape, tf.TensorShape) for shape in flat):
+        return list(flat)
+    try:
+        return None if given is None else _shapes_of(structure, given)
+    except (KeyError, TypeError, ValueError):  # the call says which feature is missing
+        return None
+
+
+def _shapes_of(structure: Any, given: Any) -> list[tf.TensorShape]:
+    if isinstance(structure, Mapping):
+        return [shape for key in sorted(structure) for shape in _shapes_of(structure[key], given[key])]
+    if isinstance(structure, list | tuple):
+        return [shape for pair in zip(structure, given, strict=True) for shape in _shapes_of(*pair)]
+    return [tf.TensorShape(given)]
 
 
 def config_to_json(feature_config: Any, optimizer: Any) -> dict[str, Any]:
@@ -202,6 +241,8 @@ def _initializer_to_json(table: Any) -> dict[str, Any]:
 def _optimizer_to_json(optimizer: Any) -> Any:
     if optimizer is None or isinstance(optimizer, str):
         return optimizer
+    if isinstance(optimizer, CopiedOptimizer):
+        optimizer = optimizer.optimizer
     if is_keras_optimizer(optimizer):
         return {"keras": tf_keras.optimizers.serialize(optimizer)}
     return {"tpu": optimizer_to_json(optimizer_to_core(optimizer))}
@@ -211,5 +252,5 @@ def _optimizer_from_json(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
     if "keras" in value:
-        return tf_keras.optimizers.deserialize(value["keras"])
+        return CopiedOptimizer(tf_keras.optimizers.deserialize(value["keras"]))
     return optimizer_to_tensorflow(optimizer_from_json(value["tpu"]))

@@ -10,12 +10,14 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.shapes import configured_shapes, merged_shapes, output_shapes
 from embedding_core.engines.strategy import SimulatedTPUStrategy
 from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.layer.backends import Backend
-from embedding_core.layer.configs import Prepared, config_from_json, config_to_json, flat_inputs, prepared
+from embedding_core.layer.configs import Prepared, config_from_json, config_to_json, flat_inputs, flat_shapes, prepared
 from embedding_core.layer.host import EngineTables, KerasTables
+from embedding_core.layer.keras_optimizers import followed, refuse_keras_3
+from embedding_core.layer.own_variables import read_tables, refuse_other_keys, write_tables
+from embedding_core.layer.symbolic import is_symbolic, placeholders
 from embedding_core.layer.tpu import (
     HardwareTables,
     ReplicatedTables,
@@ -46,6 +48,7 @@ class _State:
     loss_scale_optimizer: Any = None
 
 
+@tf_keras.saving.register_keras_serializable("tfx_embeddings")
 class TPUEmbedding(tf_keras.layers.Layer):
     """Looks up and combines rows of embedding tables; a drop-in for the layer of TensorFlow Recommenders.
 
@@ -64,7 +67,13 @@ class TPUEmbedding(tf_keras.layers.Layer):
     rows that were not looked up.
 
     The virtual variable's gradient must be computed beside the lookup: in the same function, not from outside
-    of a tf.cond, a loop or a tf.function that holds the lookup. Otherwise the gradient fails and says so.
+    of a tf.cond, a loop or a tf.function that holds the lookup. Otherwise the gradient fails and says so. Every
+    tape.gradient through a lookup updates the tables, whichever variables it is for: compute all gradients in one
+    call (a second one through the same lookup fails), and set `trainable = False` to leave the tables as they are.
+    Weights of ids get no gradient.
+
+    A Keras optimizer with a schedule must be stepped, as the one that the model is compiled with is: its tables
+    follow its `iterations`. See `keras_optimizer` for models that were loaded.
 
     Ids are dense [B] or [B, 1], sparse or ragged; an activation is [B, dim], [B, max_sequence_length, dim] for
     a sequence, or the configured output shape and dim. Activations have the layer's compute dtype; tables
@@ -97,12 +106,16 @@ class TPUEmbedding(tf_keras.layers.Layer):
           **arguments: of every Keras layer: name, dtype, trainable.
 
         Raises:
-          ConfigError (ValueError): an optimizer or hyperparameter that tables cannot have, two tables of one name, or
-            another `table_update`.
+          ConfigError (ValueError): an optimizer or hyperparameter that tables cannot have, two tables of one name,
+            another `table_update`, or a `batch_size` that is none.
         """
         super().__init__(autocast=False, **arguments)
         if table_update not in ("keras", "engine"):
             raise ConfigError(f"`table_update` is {table_update!r}: it must be 'keras' or 'engine'.")
+        if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+            raise ConfigError(
+                f"`batch_size` is {batch_size!r}: it must be a whole number >= 1, of one replica, or None."
+            )
         strategy = tf.distribute.get_strategy()
         config = prepared(feature_config, optimizer, needs_optimizer=on_tpu(strategy))
         given = {
@@ -120,14 +133,9 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """See `call`."""
         inputs = tf.nest.flatten([args, kwargs])
-        for value in inputs:
-            if type(value).__module__.partition(".")[0] == "keras":
-                raise ConfigError(
-                    f"Input {value!r} is of Keras 3: this layer is for tf_keras; set TF_USE_LEGACY_KERAS=1 before "
-                    "TensorFlow is imported, and import tf_keras."
-                )
+        refuse_keras_3(self.name, inputs)
         before = self._state.symbolic
-        self._state.symbolic = any(_is_symbolic(value) for value in inputs)
+        self._state.symbolic = is_symbolic(inputs)
         try:
             return super().__call__(*args, **kwargs)
         finally:
@@ -139,11 +147,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
         Args:
           input_shape: the per-replica shapes of the inputs, in the structure of `feature_config`, or None.
         """
-        shapes = None if input_shape is None else tf.nest.flatten(input_shape)
-        if shapes is not None and len(shapes) != len(self._model.features):
-            return  # the call says which feature is missing
         backend = self._state.backend
-        backend.build(shapes, self._state.arguments["batch_size"])
+        backend.build(flat_shapes(self._model.structure, input_shape), self._state.arguments["batch_size"])
         if backend.trains_itself:
             helper = self.add_weight(name=HELPER, shape=(1,), initializer="zeros", dtype=tf.float32)
             setattr(self, HELPER, helper)
@@ -182,7 +187,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def _looked_up(self, features: Any, weights: Any) -> Any:
         values, flat_weights = flat_inputs(self._model, features, weights)
         if self._state.symbolic:
-            return self._packed(_symbolic(self._model, values))
+            return self._packed(placeholders(self._model, values, flat_weights))
         if self._is_exported():
             feature_config = self._state.config.feature_config
             served = cpu_embedding_lookup(features, weights, self.embedding_tables, feature_config)
@@ -215,6 +220,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return True
 
     def _trap(self, look_up: Any, update: Any) -> list[Any]:
+        if not self.trainable:  # a tape computes this gradient even where nobody asks for that of the variable
+            return list(look_up())
         helper = getattr(self, HELPER)
         return trapped(helper, look_up, lambda gradients: update(self._unscaled(gradients)), self.name)
 
@@ -230,7 +237,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
                 )
             return gradients
         unscaled = [gradient / tf.cast(optimizer.loss_scale, gradient.dtype) for gradient in gradients]
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in unscaled])
+        finite = _everywhere(tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in unscaled]))
         return [tf.where(finite, gradient, tf.zeros_like(gradient)) for gradient in unscaled]
 
     @property
@@ -246,6 +253,24 @@ class TPUEmbedding(tf_keras.layers.Layer):
         if optimizer is not None and not hasattr(optimizer, "loss_scale"):
             raise ConfigError(f"`loss_scale_optimizer` is {type(optimizer)}: it must be a Keras LossScaleOptimizer.")
         self._state.loss_scale_optimizer = optimizer
+
+    @property
+    def keras_optimizer(self) -> Any:
+        """The Keras optimizer whose learning rate and iterations the tables follow, or None.
+
+        A layer that was made by `from_config`, as `load_model` and `clone_model` do, has a copy that nobody steps or
+        assigns to. Where it trains its tables itself, tell it which one to follow: `layer.keras_optimizer =
+        model.optimizer`. The hyperparameters must be those of the configuration.
+        """
+        rate = followed(self._state.config.optimizer)
+        return None if rate is None else rate.optimizer
+
+    @keras_optimizer.setter
+    def keras_optimizer(self, optimizer: Any) -> None:
+        rate = followed(self._state.config.optimizer)
+        if rate is None:
+            raise ConfigError(f"`optimizer` of layer {self.name!r} is no Keras optimizer: it follows none.")
+        rate.follow(self._state.config.optimizer, optimizer)
 
     @as_written
     def _served(self, features: Any, weights: Any, serving_config: Any) -> Any:
@@ -306,6 +331,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
         backend = self._state.backend
         if not backend.trains_itself:
             return backend.tables()[table]
+        if not backend.on_tpu:
+            backend.build(None, None)
         variable = backend.variables().get(name)
         if variable is None:
             raise EngineError(
@@ -340,17 +367,34 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         """Write what Keras' own file formats shall hold: weights, or the tables and slots of an engine."""
-        if not self._state.backend.trains_itself:
+        if self._state.backend.trains_itself:
+            write_tables(self._state.backend, store, self.name)
+        else:
             super().save_own_variables(store)
-        for key, variable in self._state.backend.variables().items():
-            store[key.replace("/", ".S")] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Read what `save_own_variables` wrote."""
-        if not self._state.backend.trains_itself:
-            super().load_own_variables(store)
-        for key, variable in self._state.backend.variables().items():
-            variable.assign(store[key.replace("/", ".S")])
+        """Read what `save_own_variables` wrote.
+
+        Raises:
+          CheckpointError (RuntimeError): tables or slots are missing, unknown or of another shape, or the file was
+            written by a layer whose tables were trained in another way.
+        """
+        if self._state.backend.trains_itself:
+            read_tables(self._state.backend, self._model, store, self.name)
+            return
+        refuse_other_keys(self.name, {str(place) for place in range(len(self.weights))}, set(store.keys()))
+        super().load_own_variables(store)
+
+    def __getstate__(self) -> Any:
+        """Refuse copy.deepcopy and pickle of the layer alone; whole models are copied by their configuration.
+
+        Raises:
+          EngineError (RuntimeError): always.
+        """
+        raise EngineError(
+            f"Layer {self.name!r} can be neither pickled nor copied by copy.deepcopy: make another one by "
+            "TPUEmbedding.from_config(layer.get_config()), or copy, pickle or save the whole model."
+        )
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         """What checkpoints follow: the tables under `_tpu_embedding`, and not the virtual variable."""
@@ -374,18 +418,9 @@ def _backend(strategy: Any, config: Prepared, given: dict[str, Any]) -> Backend:
     return hardware(config, pipelined=pipelined)
 
 
-def _is_symbolic(value: Any) -> bool:
-    try:
-        return bool(tf_keras.backend.is_keras_tensor(value))
-    except ValueError:  # no tensor at all
-        return False
-
-
-def _symbolic(model: Model, values: Sequence[Any]) -> list[Any]:
-    """Placeholders in the shapes of activations, for the inputs of a functional model."""
-    shapes = output_shapes([value.shape for value in values], model.features)
-    merged = merged_shapes(configured_shapes(model.features), shapes)
-    return [
-        tf.compat.v1.placeholder(tf.float32, [*shape, feature.dim])
-        for shape, feature in zip(merged, model.features, strict=True)
-    ]
+def _everywhere(condition: Any) -> Any:
+    """Whether a condition holds in every replica: the optimizer skips the step of all of them."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return condition
+    return tf.equal(context.all_reduce("sum", tf.cast(tf.logical_not(condition), tf.float32)), 0.0)

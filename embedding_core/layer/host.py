@@ -118,7 +118,7 @@ class EngineTables(Backend):
             self._apply([parts])
             return
         context.merge_call(
-            lambda strategy, boxes: self._apply([box.parts for box in strategy.experimental_local_results(boxes)]),
+            lambda strategy, boxes: self._apply(_of_all(strategy, [box.parts for box in _local(strategy, boxes)])),
             args=(_Box(parts),),
         )
 
@@ -159,6 +159,22 @@ class _Box:
         self.parts = parts
 
 
+def _local(strategy: Any, boxes: Any) -> Sequence[_Box]:
+    found: Sequence[_Box] = strategy.experimental_local_results(boxes)
+    return found
+
+
+def _of_all(strategy: Any, parts: list[Any]) -> list[Any]:
+    """The parts, if they are those of all replicas: workers of other processes would train tables of their own."""
+    if len(parts) != strategy.num_replicas_in_sync:
+        raise EngineError(
+            f"table_update='engine' under {type(strategy).__name__}, of which {len(parts)} of "
+            f"{strategy.num_replicas_in_sync} replicas are in this process: each process would train tables of its "
+            "own. Use table_update='keras', or one process."
+        )
+    return parts
+
+
 def _joined(values: Sequence[Any]) -> Any:
     return values[0] if len(values) == 1 else tf.concat(values, 0)
 
@@ -186,14 +202,29 @@ def _is_scalar(value: Any) -> bool:
     return kind_of(value) == "dense" and value.shape.rank == 0
 
 
+def _combined(table: tf.Variable, form: NormalForm, feature: FeatureSpec) -> tf.Tensor:
+    try:
+        return combine(table, form, feature.combiner, feature.quantization, _operation(feature))
+    except tf.errors.InvalidArgumentError as error:  # eagerly; in a graph the operation's name tells
+        if "is not in [0," not in error.message:
+            raise
+        message = (
+            f"An id of feature {feature.path!r} lies outside table {feature.table!r}: correct the ids. {error.message}"
+        )
+        raise tf.errors.InvalidArgumentError(None, None, message) from error
+
+
+def _operation(feature: FeatureSpec) -> str:
+    """What the lookup is called in the message about an id outside the table."""
+    letters = f"feature_{feature.path}_in_table_{feature.table}"
+    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in letters)
+
+
 def _activations(
     parameters: Mapping[str, tf.Variable],
     features: Sequence[FeatureSpec],
     forms: Sequence[NormalForm],
     values: Sequence[Any],
 ) -> list[Any]:
-    found = [
-        combine(parameters[feature.table], form, feature.combiner, feature.quantization)
-        for feature, form in zip(features, forms, strict=True)
-    ]
+    found = [_combined(parameters[feature.table], form, feature) for feature, form in zip(features, forms, strict=True)]
     return [tf.squeeze(rows, 0) if _is_scalar(value) else rows for rows, value in zip(found, values, strict=True)]

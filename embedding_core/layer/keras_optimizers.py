@@ -5,16 +5,27 @@ A table of classes names what is passed on and what must keep its default; every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, EngineError
 from embedding_core.optimizers import Optimizer
 
-__all__ = ["is_keras_optimizer", "table_optimizer", "translate_keras_optimizer"]
+__all__ = [
+    "CopiedOptimizer",
+    "FollowedRate",
+    "followed",
+    "is_keras_optimizer",
+    "refuse_keras_3",
+    "table_optimizer",
+    "translate_keras_optimizer",
+]
 
 tpu = tf.tpu.experimental.embedding
 legacy = tf_keras.optimizers.legacy
@@ -66,6 +77,99 @@ _FREE = frozenset({"name", "learning_rate", "jit_compile", "is_legacy_optimizer"
 _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
+@dataclasses.dataclass(frozen=True)
+class CopiedOptimizer:
+    """A Keras optimizer as a configuration describes it: a copy, which no model steps."""
+
+    optimizer: Any
+
+
+class FollowedRate:
+    """The learning rate of a Keras optimizer at this step.
+
+    Attributes:
+      optimizer: the optimizer that is read.
+      copied: whether it is a copy, whose learning rate nobody changes: then it cannot be read.
+    """
+
+    def __init__(self, optimizer: Any, read: Callable[[], Any], *, copied: bool):
+        self.optimizer = optimizer
+        self.copied = copied
+        self._read = read
+
+    def __call__(self) -> Any:
+        """The learning rate, a float32 scalar.
+
+        Raises:
+          EngineError (RuntimeError): the optimizer is a copy.
+        """
+        if self.copied:
+            raise EngineError(
+                f"The {type(self.optimizer).__name__} of these tables was read from a configuration (load_model, "
+                "clone_model, from_config): it is a copy, which no model steps. Before you train set the layer's "
+                "`keras_optimizer` to the optimizer that is stepped (`layer.keras_optimizer = model.optimizer`); where "
+                "a table has a Keras optimizer of its own, make the model in code and load its weights."
+            )
+        return self._read()
+
+    def follow(self, own: Any, optimizer: Any) -> None:
+        """Read another optimizer's learning rate.
+
+        Args:
+          own: the optimizer of `tf.tpu.experimental.embedding` that has this rate.
+          optimizer: a Keras optimizer of the same hyperparameters.
+
+        Raises:
+          ConfigError (ValueError): an optimizer of another kind, or with other hyperparameters.
+        """
+        given = translate_keras_optimizer(optimizer)
+        if type(given) is not type(own) or _hyperparameters(given) != _hyperparameters(own):
+            raise ConfigError(
+                f"`keras_optimizer` is {type(optimizer).__name__} with {_hyperparameters(given)}: the tables are "
+                f"configured with {type(own).__name__} and {_hyperparameters(own)}; give the same, or make the layer "
+                "with another optimizer."
+            )
+        self.optimizer, self._read, self.copied = optimizer, given.learning_rate, False
+
+
+def _hyperparameters(optimizer: Any) -> dict[str, Any]:
+    apart = ("learning_rate", "slot_variable_creation_fn")
+    return {name: value for name, value in vars(optimizer).items() if name not in apart}
+
+
+def followed(optimizer: Any) -> FollowedRate | None:
+    """The rate of an optimizer of tables where it is that of a Keras optimizer, else None."""
+    rate = getattr(optimizer, "learning_rate", None)
+    return rate if isinstance(rate, FollowedRate) else None
+
+
+def refuse_keras_3(layer: str, inputs: Sequence[Any]) -> None:
+    """Refuse tensors of Keras 3, and calls from its models, which would not see the layer's variables.
+
+    Raises:
+      ConfigError (ValueError): either.
+    """
+    given = next((value for value in inputs if type(value).__module__.partition(".")[0] == "keras"), None)
+    if given is None and not _called_by_keras_3():
+        return
+    what = f"Layer {layer!r} is called by a model of Keras 3" if given is None else f"Input {given!r} is of Keras 3"
+    raise ConfigError(
+        f"{what}: this layer is for tf_keras; set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, and import "
+        "tf_keras."
+    )
+
+
+def _called_by_keras_3() -> bool:
+    if not str(getattr(sys.modules.get("keras"), "__version__", "")).startswith("3"):
+        return False
+    frame = inspect.currentframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("keras."):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def is_keras_optimizer(optimizer: Any) -> bool:
     """Whether the object is an optimizer of tf_keras, of either generation."""
     return isinstance(optimizer, legacy.Optimizer | new.Optimizer)
@@ -83,6 +187,8 @@ def table_optimizer(optimizer: Any) -> Any:
     """
     if optimizer is None or isinstance(optimizer, (*_TPU_CLASSES, Optimizer)):
         return optimizer
+    if isinstance(optimizer, CopiedOptimizer):
+        return _translated(optimizer.optimizer, copied=True)
     if isinstance(optimizer, str):
         if optimizer not in _BY_NAME:
             raise ConfigError(f"Unknown optimizer name {optimizer!r}. Please use one of {', '.join(_BY_NAME)}.")
@@ -111,6 +217,10 @@ def translate_keras_optimizer(optimizer: Any) -> Any:
     Raises:
       ConfigError (ValueError): another class, or a hyperparameter that the TPU's optimizers do not have.
     """
+    return _translated(optimizer, copied=False)
+
+
+def _translated(optimizer: Any, *, copied: bool) -> Any:
     if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
         raise ConfigError(
             f"Keras optimizer {type(optimizer).__name__} is unsupported for TPU embedding: pass its inner_optimizer, "
@@ -126,9 +236,10 @@ def translate_keras_optimizer(optimizer: Any) -> Any:
     config = optimizer.get_config()
     _refuse_changed(optimizer, config, rule)
     arguments = {name: config[name] for name in rule.passed}
-    if rule.slots and rule.is_legacy:
+    if rule.slots and rule.is_legacy and not copied:
         arguments["slot_variable_creation_fn"] = _slots_of(optimizer, rule.slots)
-    return rule.own(learning_rate=_rate_of(optimizer, config, rule), **arguments)
+    rate = FollowedRate(optimizer, _rate_of(optimizer, config, rule), copied=copied)
+    return rule.own(learning_rate=rate, **arguments)
 
 
 def _refuse_changed(optimizer: Any, config: Mapping[str, Any], rule: _Rule) -> None:
@@ -149,11 +260,24 @@ def _rate_of(optimizer: Any, config: Mapping[str, Any], rule: _Rule) -> Callable
     if not isinstance(config["learning_rate"], dict):
         _ = optimizer.learning_rate
         return lambda: optimizer.learning_rate
-    if rule.is_legacy:
-        schedule = optimizer.learning_rate
-    else:  # the newer ones do not give it away
-        schedule = tf_keras.optimizers.schedules.deserialize(config["learning_rate"])
+    # the newer ones do not give it away
+    schedule = optimizer.learning_rate if rule.is_legacy else _schedule_of(optimizer, config["learning_rate"])
     return lambda: schedule(optimizer.iterations)
+
+
+def _schedule_of(optimizer: Any, described: Mapping[str, Any]) -> Any:
+    schedule, cause = None, None
+    try:
+        schedule = tf_keras.optimizers.schedules.deserialize(described)
+    except (TypeError, ValueError) as error:
+        cause = error
+    if callable(schedule):  # for an importable class that is not registered Keras gives its name
+        return schedule
+    raise ConfigError(
+        f"`learning_rate` of {type(optimizer).__name__} is a {described.get('class_name')}, which Keras cannot make "
+        "anew from its configuration: put @tf_keras.saving.register_keras_serializable() on the class, or use "
+        f"tf_keras.optimizers.legacy.{type(optimizer).__name__}, which gives its schedule away."
+    ) from cause
 
 
 def _slots_of(optimizer: Any, names: Mapping[str, str]) -> Callable[..., dict[str, tf.Variable]]:

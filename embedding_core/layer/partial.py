@@ -16,6 +16,7 @@ from embedding_core.layer.embedding import TPUEmbedding
 __all__ = ["PartialTPUEmbedding"]
 
 
+@tf_keras.saving.register_keras_serializable("tfx_embeddings")
 class PartialTPUEmbedding(tf_keras.layers.Layer):
     """A drop-in for the layer of that name in TensorFlow Recommenders.
 
@@ -40,14 +41,15 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
           pipeline_execution_with_tensor_core: as of `TPUEmbedding`.
           batch_size: as of `TPUEmbedding`.
           size_threshold: the most rows of a small table; 0 puts all tables into the TPUEmbedding, None none.
-          **arguments: `table_update` and `seed` of `TPUEmbedding`, and those of every Keras layer.
+          **arguments: `table_update` and `seed` of the `TPUEmbedding`, and those of every Keras layer.
 
         Raises:
-          ConfigError (ValueError): a small table has what Keras' layer would ignore: an optimizer of its own, or a
-            sequence feature.
+          ConfigError (ValueError): no dict of FeatureConfig, or a small table has what Keras' layer would ignore: an
+            optimizer of its own, quantization, a sequence feature or an output shape.
         """
         own: dict[str, Any] = {name: arguments.pop(name) for name in ("table_update", "seed") if name in arguments}
         super().__init__(autocast=False, **arguments)
+        _check_features(feature_config)
         large = {
             name: feature
             for name, feature in feature_config.items()
@@ -66,10 +68,12 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
                 **own,
             }
         )
-        self._keras_embedding_layers = _keras_layers(small)
+        self._keras_embedding_layers = _keras_layers(small, self.dtype_policy)
         self._tpu_embedding: TPUEmbedding | None = None
         if large:
-            self._tpu_embedding = TPUEmbedding(large, optimizer, pipeline_execution_with_tensor_core, batch_size, **own)
+            self._tpu_embedding = TPUEmbedding(
+                large, optimizer, pipeline_execution_with_tensor_core, batch_size, dtype=self.dtype_policy, **own
+            )
 
     def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Activations [B, dim] by feature name.
@@ -127,12 +131,27 @@ class _Arguments:
         self.values = values
 
 
+def _check_features(feature_config: Any) -> None:
+    if isinstance(feature_config, Mapping) and all(
+        isinstance(feature, tf.tpu.experimental.embedding.FeatureConfig) for feature in feature_config.values()
+    ):
+        return
+    raise ConfigError(
+        f"`feature_config` of PartialTPUEmbedding is {feature_config!r}: it must be a dict of "
+        "tf.tpu.experimental.embedding.FeatureConfig by feature name; for other structures use TPUEmbedding."
+    )
+
+
 def _refuse_ignored(name: str, feature: Any, size_threshold: int | None) -> None:
     reason = None
     if feature.table.optimizer is not None:
         reason = "an optimizer of its own, which the small table's Keras layer would ignore"
     elif feature.max_sequence_length > 0:
         reason = "a max_sequence_length, which needs sparse or ragged ids"
+    elif feature.table.quantization_config is not None:
+        reason = "a quantization_config, which the small table's Keras layer would ignore"
+    elif feature.output_shape is not None and feature.output_shape.rank is not None:
+        reason = "an output_shape, which the small table's Keras layer would ignore"
     if reason:
         raise ConfigError(
             f"Feature {name!r} of PartialTPUEmbedding has {reason}: its table has {feature.table.vocabulary_size} "
@@ -140,13 +159,13 @@ def _refuse_ignored(name: str, feature: Any, size_threshold: int | None) -> None
         )
 
 
-def _keras_layers(features: Mapping[str, Any]) -> dict[str, tf_keras.layers.Embedding]:
+def _keras_layers(features: Mapping[str, Any], dtype: Any) -> dict[str, tf_keras.layers.Embedding]:
     made: dict[int, tf_keras.layers.Embedding] = {}
     for feature in features.values():
         table = feature.table
         if id(table) not in made:
             made[id(table)] = tf_keras.layers.Embedding(
-                table.vocabulary_size, table.dim, embeddings_initializer=table.initializer, name=table.name
+                table.vocabulary_size, table.dim, embeddings_initializer=table.initializer, name=table.name, dtype=dtype
             )
     return {name: made[id(feature.table)] for name, feature in features.items()}
 

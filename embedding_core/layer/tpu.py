@@ -62,6 +62,11 @@ class _Queued(Backend):
 
     def look_up(self, values: list[Any], weights: list[Any], trap: Trap) -> list[Any]:
         """See `Backend`; each call has a name, which tells the engine which lookups get gradients."""
+        if tf.distribute.in_cross_replica_context():  # before a batch is enqueued that nobody dequeues
+            raise EngineError(
+                "The layer was created under a TPU's strategy and is called outside of strategy.run, where there are "
+                "no cores: call it in the function given to strategy.run, or by model.fit, evaluate or predict."
+            )
         self._calls += 1
         name = str(self._calls)
         structure = self._model.structure

@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from embedding_core.errors import EngineError
+
 __all__ = ["trapped"]
 
 
@@ -31,14 +33,23 @@ def trapped(
 
     Raises:
       tf.errors.InvalidArgumentError: by the gradient, where it cannot be.
+      EngineError (RuntimeError): by a second gradient of one lookup, which would be a second update.
     """
     here = _graph()
+    updates: list[bool] = []
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def activations(weight: Any) -> tuple[list[Any], Callable[..., Any]]:
         def gradient(*gradients: Any) -> Any:
             if _graph() is not here:
                 return _refused(owner)
+            if updates:
+                raise EngineError(
+                    f"Gradients through one lookup of layer {owner!r} were computed twice: its tables would be updated "
+                    "twice, as every tape.gradient through the lookup updates them, whichever variables it is for. "
+                    "Compute all gradients in one call, of the sum of the losses and for all variables together."
+                )
+            updates.append(True)
             update(gradients)
             return tf.zeros_like(weight)
 

@@ -303,3 +303,45 @@ def test_loss_scale_and_bfloat16():
     train = tf.function(lambda ids: strategy.run(lambda own: gradient_step(layer, own, 64.0), args=(ids,)))
     train(ids_of(strategy, [1], [2]))
     assert rows(layer).tolist() == [1, 0.5, 0.5, 1]
+
+
+def test_call_outside_of_run_leaves_no_batch_behind():
+    strategy, _, layer = on_two_cores()
+    train = tf.function(lambda ids: strategy.run(gradient_step, args=(layer, ids)))
+    train(ids_of(strategy, [1], [1]))
+    with strategy.scope(), pytest.raises(EngineError, match=r"outside of strategy\.run"):
+        layer({"f": tf.constant([3, 3])})
+    train(ids_of(strategy, [2], [2]))
+    assert rows(layer).tolist() == [1, 0, 0, 1]
+
+
+class Doubled(tf_keras.layers.Layer):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def call(self, ids):
+        return 2 * self.layer({"f": ids})["f"]
+
+
+def test_layer_inside_a_layer_of_a_functional_model():
+    strategy, _, layer = on_two_cores()
+    with strategy.scope():
+        inputs = tf_keras.Input(shape=(), dtype=tf.int64)
+        model = tf_keras.Model(inputs, Doubled(layer)(inputs))
+        model.compile("sgd", tf_keras.losses.MeanSquaredError())
+    model.fit(tf.data.Dataset.from_tensors((tf.constant([1, 2], tf.int64), tf.zeros([2, 1]))), verbose=0)
+    assert rows(layer).tolist() == [1, -1, -1, 1]
+
+
+@pytest.mark.slow
+def test_step_that_overflows_in_one_replica_is_nobodys():
+    scaled = tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.SGD(1.0), dynamic=False, initial_scale=2.0)
+    strategy, _, layer = on_two_cores()
+    layer.loss_scale_optimizer = scaled
+    train = tf.function(lambda ids, scales: strategy.run(gradient_step, args=(layer, ids, scales)))
+    scales = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant([np.inf, 2.0][context.replica_id_in_sync_group])
+    )
+    train(ids_of(strategy, [1], [2]), scales)
+    assert rows(layer).tolist() == [1, 1, 1, 1]

@@ -62,9 +62,24 @@ def test_what_a_small_table_would_ignore_is_refused():
     for feature in (
         tpu.FeatureConfig(tpu.TableConfig(5, 2, optimizer=tpu.SGD())),
         tpu.FeatureConfig(tpu.TableConfig(5, 2), max_sequence_length=3),
+        tpu.FeatureConfig(tpu.TableConfig(5, 2), output_shape=[3]),
+        tpu.FeatureConfig(tpu.TableConfig(5, 2, quantization_config=tpu.QuantizationConfig(2, 0.0, 1.0))),
     ):
         with pytest.raises(ConfigError, match="size_threshold"):
             PartialTPUEmbedding({"f": feature}, "sgd")
+
+
+@pytest.mark.parametrize("given", [None, [features(a=1)["a"]], {"a": [features(a=1)["a"]]}, {"a": "x"}])
+def test_other_structures_are_refused(given):
+    with pytest.raises(ConfigError, match="must be a dict of"):
+        PartialTPUEmbedding(given, "sgd")
+
+
+def test_activations_of_both_sides_have_the_compute_dtype():
+    layer = PartialTPUEmbedding(features(small=5, large=6), "sgd", size_threshold=5, dtype="mixed_bfloat16")
+    found = layer({"small": tf.constant([1]), "large": tf.constant([1])})
+    assert [values.dtype for values in found.values()] == [tf.bfloat16] * 2
+    assert {variable.dtype for variable in layer.trainable_variables} == {tf.float32}
 
 
 def test_configuration_goes_through_json():

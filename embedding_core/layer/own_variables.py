@@ -1,0 +1,93 @@
+"""Tables that a layer trains itself in Keras' own files (`.keras`, `.weights.h5`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.errors import CheckpointError, EngineError
+from embedding_core.layer.backends import Backend
+from embedding_core.translate import Model
+
+__all__ = ["read_tables", "refuse_other_keys", "write_tables"]
+
+ITERATIONS = "learning_rate/iterations"  # of schedules that follow the layer's own steps
+
+
+def write_tables(backend: Backend, store: Any, layer: str) -> None:
+    """Write tables, slots and the step of schedules, by checkpoint key.
+
+    Args:
+      backend: what trains them.
+      store: a mapping that Keras makes a file of.
+      layer: name of the layer, for messages.
+
+    Raises:
+      EngineError (RuntimeError): there is nothing to write.
+    """
+    variables = _variables(backend)
+    if not variables:
+        raise EngineError(
+            f"Layer {layer!r} has no tables that Keras could write: it is not built yet, or they are in a TPU's "
+            "memory. Call or build it before, or save with tf.train.Checkpoint."
+        )
+    for key, variable in variables.items():
+        store[_stored(key)] = variable.numpy()
+
+
+def read_tables(backend: Backend, model: Model, store: Any, layer: str) -> None:
+    """Read what `write_tables` wrote.
+
+    Args:
+      backend: what trains them.
+      model: its tables; slots of tables without an optimizer are passed over.
+      store: the mapping.
+      layer: name of the layer, for messages.
+
+    Raises:
+      CheckpointError (RuntimeError): tables or slots are missing, unknown, or of another shape.
+    """
+    variables = {_stored(key): variable for key, variable in _variables(backend).items()}
+    unused = tuple(_stored(f"{table.name}/") for table in model.tables if table.optimizer is None)
+    given = {key for key in store if not (unused and key.startswith(unused))}
+    refuse_other_keys(layer, set(variables), given)
+    for key, variable in variables.items():
+        if tuple(store[key].shape) != tuple(variable.shape):
+            raise CheckpointError(
+                f"{_named(key)!r} of layer {layer!r} has the shape {tuple(store[key].shape)} in the file, and "
+                f"{tuple(variable.shape)} in the layer: load it into a model of the same tables."
+            )
+    for key, variable in variables.items():
+        variable.assign(store[key])
+
+
+def refuse_other_keys(layer: str, expected: Collection[str], given: Collection[str]) -> None:
+    """Refuse a file that does not hold exactly the variables of a layer.
+
+    Raises:
+      CheckpointError (RuntimeError): some are missing or unknown.
+    """
+    missing = sorted(_named(key) for key in set(expected) - set(given))
+    unknown = sorted(_named(key) for key in set(given) - set(expected))
+    if missing or unknown:
+        raise CheckpointError(
+            f"The file does not hold the variables of layer {layer!r}: missing {missing}, not of this layer {unknown}. "
+            "Its tables or optimizers were others, or trained in another way (`table_update`, a TPU): load it into a "
+            "layer as it was written by, or move between them with tf.train.Checkpoint."
+        )
+
+
+def _variables(backend: Backend) -> dict[str, tf.Variable]:
+    found = dict(backend.variables())
+    count = getattr(backend.holder, ITERATIONS, None)
+    return found if count is None else {**found, ITERATIONS: count}
+
+
+def _stored(key: str) -> str:
+    return key.replace("/", ".S")
+
+
+def _named(key: str) -> str:
+    return key.replace(".S", "/")

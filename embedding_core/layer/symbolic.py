@@ -1,0 +1,58 @@
+"""Calls in which Keras only infers shapes, for functional models: nothing is looked up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.engines.shapes import configured_shapes, merged_shapes, output_shapes
+from embedding_core.features import kind_of, normal_form
+from embedding_core.translate import Model
+
+__all__ = ["is_symbolic", "placeholders"]
+
+
+def is_symbolic(inputs: Sequence[Any]) -> bool:
+    """Whether a call with these inputs only makes a model, or is inside of a layer of a model that is being made."""
+    return _in_scratch_graph() or any(_is_keras_tensor(value) for value in inputs)
+
+
+def _in_scratch_graph() -> bool:
+    """By the name that Keras gives to graphs which never run."""
+    if tf.executing_eagerly():
+        return False
+    name = str(getattr(tf.compat.v1.get_default_graph(), "name", ""))
+    return name.endswith("_scratch_graph") or name == "build_graph"
+
+
+def _is_keras_tensor(value: Any) -> bool:
+    try:
+        return bool(tf_keras.backend.is_keras_tensor(value))
+    except ValueError:  # no tensor at all
+        return False
+
+
+def placeholders(model: Model, values: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+    """Placeholders in the shapes of activations.
+
+    Args:
+      model: the features.
+      values: placeholders of their inputs, flat.
+      weights: placeholders or None, flat.
+
+    Raises:
+      DataError (ValueError): a kind, type, rank or weight that a step would refuse.
+    """
+    for feature, value, weight in zip(model.features, values, weights, strict=True):
+        if kind_of(value) != "dense" or value.shape.rank != 0:
+            normal_form(dataclasses.replace(feature, output_shape=None), value, weight, weighted_sequences=True)
+    shapes = output_shapes([value.shape for value in values], model.features)
+    merged = merged_shapes(configured_shapes(model.features), shapes)
+    return [
+        tf.compat.v1.placeholder(tf.float32, [*shape, feature.dim])
+        for shape, feature in zip(merged, model.features, strict=True)
+    ]

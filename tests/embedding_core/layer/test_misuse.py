@@ -1,0 +1,229 @@
+"""What a user may get wrong: the result is right, or there is one clear error."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.errors import CheckpointError, ConfigError, DataError, EngineError
+from embedding_core.layer import TPUEmbedding
+
+tpu = tf.tpu.experimental.embedding
+UPDATES = pytest.mark.parametrize("update", ["keras", "engine"])
+IDS = tf.constant([1])
+
+
+def layer_of(optimizer=None, update="engine", rows=4, name="t", **arguments):
+    table = tpu.TableConfig(rows, 1, tf.constant_initializer(1.0), combiner="sum", name=name)
+    return TPUEmbedding({"f": tpu.FeatureConfig(table)}, optimizer or tpu.SGD(0.5), table_update=update, **arguments)
+
+
+def model_of(layer, optimizer="sgd"):
+    inputs = {"f": tf_keras.Input(shape=(), dtype=tf.int64)}
+    model = tf_keras.Model(inputs, layer(inputs)["f"])
+    model.compile(optimizer, "mse")
+    return model
+
+
+def fit(model):
+    model.fit({"f": np.array([1, 1])}, np.zeros([2, 1]), verbose=0)
+
+
+def rows(layer):
+    return next(iter(layer.embedding_tables.values())).numpy()[:, 0].tolist()
+
+
+@UPDATES
+def test_frozen_layer_stays_as_it_is(update):
+    layer, head = layer_of(update=update), tf_keras.layers.Dense(1)
+    layer({"f": IDS})
+    layer.trainable = False
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(head(layer({"f": IDS})["f"]))
+    tape.gradient(loss, head.trainable_variables)
+    assert rows(layer) == [1, 1, 1, 1]
+    layer.trainable = True
+    assert len(layer.trainable_variables) == 1
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_second_gradient_through_a_lookup_is_refused(traced):
+    layer, head = layer_of(), tf_keras.layers.Dense(1, kernel_initializer="ones")
+    head(layer({"f": IDS})["f"])
+
+    def train():
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_sum(head(layer({"f": IDS})["f"]))
+        tape.gradient(loss, head.trainable_variables)
+        tape.gradient(loss, layer.trainable_variables)
+
+    with pytest.raises(EngineError, match="Compute all gradients in one call"):
+        (tf.function(train) if traced else train)()
+
+
+@UPDATES
+def test_wrong_call_leaves_the_layer_usable(update):
+    layer = layer_of(update=update)
+    with pytest.raises(DataError, match=r"missing \['f'\]"):
+        layer({})
+    assert layer({"f": IDS})["f"].numpy() == [[1]]
+
+
+def test_variables_as_ids():
+    assert layer_of()({"f": tf.Variable([1, 2])})["f"].shape == [2, 1]
+
+
+@UPDATES
+def test_build_takes_plain_shapes(update):
+    layer = layer_of(update=update)
+    layer.build({"f": (4, 1)})
+    assert len(layer.trainable_variables) == 1
+
+
+def test_tables_are_written_before_the_first_call():
+    layer = layer_of()
+    layer.update_embedding_table(next(iter(layer.embedding_tables)), np.full([4, 1], 7))
+    assert layer({"f": IDS})["f"].numpy() == [[7]]
+
+
+@UPDATES
+def test_invalid_id_names_feature_and_table(update):
+    layer = layer_of(update=update, name="item/a")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="An id of feature 'f' lies outside table 'item/a'"):
+        layer({"f": tf.constant([9])})
+    look_up = tf.function(lambda ids: layer({"f": ids}))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)= 9 is not.*feature_f_in_table_item_a"):
+        look_up(tf.constant([9]))
+
+
+@pytest.mark.parametrize("given", [None, {}, "f", {"f": tpu.TableConfig(2, 1)}])
+def test_what_is_no_feature_configuration_is_refused(given):
+    with pytest.raises(ConfigError, match="must be an EmbeddingConfig"):
+        TPUEmbedding(given, "sgd")
+
+
+def test_table_named_as_a_slot_is_refused():
+    tables = [tpu.TableConfig(2, 1, name=name) for name in ("t", "t/accumulators")]
+    with pytest.raises(ConfigError, match="the slot 'accumulators' of table 't'"):
+        TPUEmbedding([tpu.FeatureConfig(table) for table in tables], "adagrad")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"shape": ()}, "float32"),
+        ({"shape": (), "dtype": tf.string}, "string"),
+        ({"shape": (2,), "dtype": tf.int64}, "Rank 2"),
+    ],
+)
+def test_inputs_of_functional_models_are_checked_at_once(given, message):
+    with pytest.raises(DataError, match=message):
+        layer_of()({"f": tf_keras.Input(**given)})
+
+
+def test_keras_3_models_are_refused():
+    keras = pytest.importorskip("keras", minversion="3")
+
+    class Other(keras.Model):
+        def call(self, ids):
+            return layer({"f": ids})["f"]
+
+    layer = layer_of()
+    with pytest.raises(ConfigError, match="is called by a model of Keras 3"):
+        Other()(IDS)
+
+
+def test_layer_is_no_pickle():
+    for attempt in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(EngineError, match="from_config"):
+            attempt(layer_of())
+
+
+@UPDATES
+def test_models_are_pickled_and_loaded_without_custom_objects(update):
+    model = model_of(layer_of("adagrad", update))
+    model.layers[1].update_embedding_table(next(iter(model.layers[1].embedding_tables)), np.full([4, 1], 7))
+    assert rows(pickle.loads(pickle.dumps(model)).layers[1]) == [7, 7, 7, 7]  # by way of a .keras file
+
+
+def test_weights_of_other_tables_are_refused(tmp_path):
+    path = tmp_path / "model.weights.h5"
+    model_of(layer_of(tpu.Adagrad())).save_weights(path)
+    for layer, message in (
+        (layer_of(tpu.Adam()), r"missing \['t/momenta', 't/velocities'\], not of this layer \['t/accumulators'\]"),
+        (layer_of(tpu.Adagrad(), rows=5), r"\(4, 1\) in the file"),
+        (layer_of(tpu.Adagrad(), name="u"), r"missing \['u'"),
+        (layer_of(update="keras"), "table_update"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            model_of(layer).load_weights(path)
+
+
+def test_step_of_a_schedule_is_in_the_weights():
+    schedule = tf_keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.0])
+    store = {}
+    for layer in (layer_of(tpu.SGD(schedule)), layer_of(tpu.SGD(schedule))):
+        layer.build(None)
+        if store:
+            layer.load_own_variables(store)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer({"f": IDS})["f"])
+        tape.gradient(loss, layer.trainable_variables)
+        assert rows(layer) == [1, 0.5, 1, 1]
+        layer.save_own_variables(store)
+
+
+def test_unbuilt_tables_are_not_saved_as_nothing():
+    with pytest.raises(EngineError, match="not built yet"):
+        layer_of().save_own_variables({})
+
+
+def test_schedule_that_keras_does_not_know_is_named():
+    class Halving(tf_keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.5 ** tf.cast(step, tf.float32)
+
+        def get_config(self):
+            return {}
+
+    with pytest.raises(ConfigError, match="`learning_rate` of SGD is a Halving"):
+        layer_of(tf_keras.optimizers.SGD(Halving()))
+    layer_of(tf_keras.optimizers.legacy.SGD(Halving()))
+
+
+@pytest.mark.parametrize(
+    "generation", [tf_keras.optimizers, pytest.param(tf_keras.optimizers.legacy, marks=pytest.mark.slow)]
+)
+def test_loaded_model_trains_when_it_is_told_what_to_follow(generation, tmp_path):
+    schedule = tf_keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.0])
+    optimizer = generation.SGD(schedule)
+    model = model_of(layer_of(optimizer), optimizer)
+    for _ in range(2):
+        fit(model)
+    model.save(tmp_path / "model.keras")
+    again = tf_keras.models.load_model(tmp_path / "model.keras")
+    before = rows(again.layers[1])
+    with pytest.raises(EngineError, match="it is a copy, which no model steps"):
+        fit(again)
+    again.layers[1].keras_optimizer = again.optimizer
+    again.compile(again.optimizer, "mse")  # trace again
+    fit(again)  # the learning rate is that of the third step
+    assert rows(again.layers[1]) == before
+
+
+def test_follows_optimizers_of_the_same_hyperparameters_only():
+    layer = layer_of(tf_keras.optimizers.Adam(beta_1=0.5))
+    with pytest.raises(ConfigError, match=r"'beta_1': 0\.5"):
+        layer.keras_optimizer = tf_keras.optimizers.Adam()
+    assert layer.keras_optimizer.beta_1 == 0.5
+    with pytest.raises(ConfigError, match="no Keras optimizer"):
+        layer_of("sgd").keras_optimizer = tf_keras.optimizers.SGD()
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "4", True])
+def test_batch_size_that_is_none_is_refused(batch_size):
+    with pytest.raises(ConfigError, match="whole number >= 1"):
+        layer_of(batch_size=batch_size)
