@@ -48,7 +48,9 @@ def placeholders(model: Model, values: Sequence[Any], weights: Sequence[Any]) ->
       DataError (ValueError): a kind, type, rank or weight that a step would refuse.
     """
     for feature, value, weight in zip(model.features, values, weights, strict=True):
-        if kind_of(value) != "dense" or value.shape.rank != 0:
+        kind = kind_of(value)
+        known = 1 if kind == "dense" else 2  # Input(shape=(), sparse=True) stands for rank 2 with rank 1
+        if not kind or (value.shape.rank or 0) >= known:
             normal_form(dataclasses.replace(feature, output_shape=None), value, weight, weighted_sequences=True)
     shapes = output_shapes([value.shape for value in values], model.features)
     merged = merged_shapes(configured_shapes(model.features), shapes)

@@ -124,6 +124,13 @@ def test_inputs_of_functional_models_are_checked_at_once(given, message):
         layer_of()({"f": tf_keras.Input(**given)})
 
 
+@pytest.mark.parametrize("kind", ["sparse", "ragged"])
+def test_inputs_may_leave_the_dimension_of_their_ids_out(kind):
+    """As TensorFlow Recommenders' documentation does."""
+    inputs = tf_keras.Input(batch_size=4, shape=(), dtype=tf.int32, **{kind: True})
+    assert layer_of()({"f": inputs})["f"].shape == [4, 1]
+
+
 def test_keras_3_models_are_refused():
     keras = pytest.importorskip("keras", minversion="3")
 
