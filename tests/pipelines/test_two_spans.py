@@ -68,7 +68,7 @@ def preempt(folder):
 
 def checkpoint(folder, component):
     """The tables and slots that a component wrote, and the tokens of its vocabulary of items."""
-    (found,) = folder.glob(f"runs/my/artifacts/{component}/embedding_checkpoint/*")
+    (found,) = (path.parent for path in folder.glob(f"runs/my/artifacts/{component}/*/*/manifest.json"))
     reader = tf.train.load_checkpoint(str(found / "tables"))
     tokens = (found / "vocabularies/item.txt").read_text().split()
     return {key: reader.get_tensor(key) for key in ("item", "item/accumulators")}, tokens
