@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -137,27 +137,37 @@ def require_finite_tables(tables: Mapping[str, Any], dtype: str) -> None:
     Raises:
       NonfiniteError: there are such rows; it says how many each table has, and which is the first.
     """
-    bad = {name: rows for name, value in tables.items() if (rows := _not_finite(value, dtype))}
+    found = {name: _not_finite(value, dtype) for name, value in tables.items()}
+    bad = {name: rows for name, rows in found.items() if rows.number}
     if bad:
-        told = [f"{len(rows)} of table {name!r} (the first is row {rows[0]})" for name, rows in bad.items()]
+        told = [f"{rows.number} of table {name!r} (the first is row {rows.first})" for name, rows in bad.items()]
         raise NonfiniteError(
             f"rows that, as {dtype}, hold NaN or infinity: {', '.join(told)}; such a model is not exported: lower the "
             "learning rate or clip gradients, and train again.",
-            {name: len(rows) for name, rows in bad.items()},
+            {name: rows.number for name, rows in bad.items()},
         )
 
 
-def _not_finite(table: Any, dtype: str) -> list[int]:
-    """The numbers of the rows that hold NaN or infinity, looked for in small slices."""
-    found: list[int] = []
-    begin = 0
+class _Bad(NamedTuple):
+    """How many rows hold NaN or infinity, and the number of the first; -1 where none does."""
+
+    number: int
+    first: int
+
+
+def _not_finite(table: Any, dtype: str) -> _Bad:
+    """The rows that hold NaN or infinity, looked for in small slices."""
+    found, begin = _Bad(0, -1), 0
     for part in _parts(table):
         rows, dim = (int(size) for size in part.shape)
-        count = max(1, _BYTES_PER_CHECK // max(1, 4 * dim))
-        for start in range(0, rows, count):
+        step = max(1, _BYTES_PER_CHECK // max(1, 4 * dim))
+        for start in range(0, rows, step):
             with np.errstate(over="ignore"):  # a float that is too large becomes infinite, which is looked for
-                values = np.asarray(_slice(part, start, min(start + count, rows))).astype(dtype, copy=False)
-            found += [begin + start + int(row) for row in np.flatnonzero(~np.isfinite(values).all(axis=1))]
+                values = np.asarray(_slice(part, start, min(start + step, rows))).astype(dtype, copy=False)
+            bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+            if len(bad):
+                first = found.first if found.number else begin + start + int(bad[0])
+                found = _Bad(found.number + len(bad), first)
         begin += rows
     return found
 
