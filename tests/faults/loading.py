@@ -31,15 +31,18 @@ def main(base, report, model):
     signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
     with open(f"{report}.ready", "w"):
         pass
-    while not stop:
+    while True:
         time.sleep(0.0005)
-        for name in sorted(os.listdir(base)):
-            if name.isdigit() and name not in seen:
-                seen.add(name)
-                problem = found(os.path.join(base, name), expected)
-                loaded += problem is None
-                if problem is not None and os.path.exists(os.path.join(base, name)):  # else it was taken away meanwhile
-                    wrong.append(f"{name}: {problem}")
+        last = bool(stop)
+        new = sorted(name for name in os.listdir(base) if name.isdigit() and name not in seen)
+        for name in new if last else new[-1:]:  # the newest one, as a server; in the end all that there are
+            seen.add(name)
+            problem = found(os.path.join(base, name), expected)
+            loaded += problem is None
+            if problem is not None and os.path.exists(os.path.join(base, name)):  # else it was taken away meanwhile
+                wrong.append(f"{name}: {problem}")
+        if last:
+            break
     with open(report, "w") as file:
         json.dump({"loaded": loaded, "wrong": wrong}, file)
 

@@ -21,7 +21,7 @@ from components.pusher.publish import publish, versions
 from embedding_core.errors import CheckpointError
 
 KILL, COUNT = 2, 1
-KEPT = 3
+KEPT, KEPT_TO_BE_LOADED = 3, 30
 SIZES = {"saved_model.pb": 40_000, "variables/variables.data-00000-of-00001": 120_000, "variables/variables.index": 300}
 SIZES |= {"assets/words.txt": 20_000, "fingerprint.pb": 60}
 
@@ -114,6 +114,7 @@ class Campaign:
         self.model, self.base = model or os.path.join(folder, "model"), os.path.join(folder, "base")
         self.database, self.report = os.path.join(folder, "records.db"), os.path.join(folder, "watched.json")
         self.answers = os.path.join(folder, "answers.json") if model else None
+        self.kept = KEPT_TO_BE_LOADED if model else KEPT
         if model is None:
             make_model(self.model, seed)
         self.sizes = sizes_below(self.model)
@@ -124,7 +125,7 @@ class Campaign:
     def push(self):
         """Publish, then record it, as the executor and then the launcher do."""
         self.records = Records(self.database)
-        self.records.add(publish(self.model, self.base, check=self.verify, keep_last=KEPT))
+        self.records.add(publish(self.model, self.base, check=self.verify, keep_last=self.kept))
 
     def verify(self, path):
         """The caller's check: the copy has every file in full."""
@@ -171,7 +172,7 @@ class Campaign:
         for report in filter(None, (self.report, self.answers)):
             with open(report) as file:
                 watched |= json.load(file)
-        wrong, records = Records(self.database).wrong(self.base, KEPT)
+        wrong, records = Records(self.database).wrong(self.base, self.kept)
         return {**self.figures, **watched, "records": records, "wrong_records": wrong}
 
 
