@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,13 @@ from rich.table import Column, Table
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planner import plan_tables
-from embedding_core.preflight import NECESSARY, PipelineStep, Report, preflight
-from embedding_core.topology import GIB, named_topology
+from embedding_core.preflight import NECESSARY, Finding, PipelineStep, Report, preflight
+from embedding_core.topology import GIB, Topology, named_topology
 from embedding_core.training.config import TrainingConfig
 from pipelines.component_inputs import table_overrides, trainer_config, vocabulary_features
 from pipelines.config import PipelineConfig
 
-__all__ = ["ASSUMED_TOKENS", "check", "print_report", "save_json"]
+__all__ = ["ASSUMED_TOKENS", "check", "input_findings", "print_report", "save_json"]
 
 ASSUMED_TOKENS = 1_000_000
 _TABLES_FILE = "embedding_config.json"  # as TableConfigGen writes it
@@ -58,7 +59,7 @@ def check(
     training = TrainingConfig.from_json(said["training"])
     step = PipelineStep(model=config.model.module, dense=said["dense"], arguments=said["arguments"], training=training)
     rows = batch_size or training.batch_size
-    return preflight(
+    report = preflight(
         tables,
         slice_,
         batch_size=rows * (1 + training.negatives.per_positive) if training.negatives else rows,
@@ -67,6 +68,24 @@ def check(
         sizes=sizes,
         notes=_notes(training, rows),
     )
+    return dataclasses.replace(report, findings=(*report.findings, *input_findings(config, slice_)))
+
+
+def input_findings(config: PipelineConfig, slice_: Topology) -> Iterator[Finding]:
+    """What the hosts of a slice could not read, where the pipeline is to train on several of them.
+
+    Args:
+      config: the pipeline.
+      slice_: where it is to train.
+    """
+    if config.training.strategy == "tpu" and slice_.hosts > 1 and config.kubeflow is None:
+        yield Finding(
+            kind="input",
+            what=f"`work_dir` {config.work_dir!r} on {slice_.hosts} hosts",
+            rule="every host of a slice opens the examples and vocabularies itself",
+            remedy="give the section `kubeflow` with an address as `pipeline_root` and compile for vertex, or take a "
+            "slice of one host",
+        )
 
 
 def _read(folder: Path) -> tuple[EmbeddingConfig, str]:

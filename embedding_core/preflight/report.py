@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 __all__ = ["NECESSARY", "Finding", "Kind", "Report"]
 
 Kind: TypeAlias = Literal[
-    "batch", "compile", "dtype", "hyperparameter", "kernel", "memory", "shape", "step", "untrained"
+    "batch", "compile", "dtype", "hyperparameter", "input", "kernel", "memory", "shape", "step", "untrained"
 ]
 
 NECESSARY = (

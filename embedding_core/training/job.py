@@ -16,8 +16,15 @@ from embedding_core.errors import DataError
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.inputs import Batch, Inputs, RowParser
 from embedding_core.training.negatives import negative_sampler
+from embedding_core.training.shares import HostRows, check_batch, check_input_of_hosts, shares_of
 from embedding_core.training.strategy import Placement
-from embedding_core.training.stream import batches_once, count_rows, shuffled_batches, steps_per_epoch
+from embedding_core.training.stream import (
+    batches_once,
+    count_rows,
+    rows_of_files,
+    shuffled_batches,
+    steps_per_epoch,
+)
 
 __all__ = ["JobData", "TrainingJob", "data_errors"]
 
@@ -38,6 +45,8 @@ class TrainingJob:
       counts: how often each token is in the data, int64, by vocabulary name; for negatives by "count".
       warm_start: fills tables and slots, by `<table>` and `<table>/<slot>`, before step 0; None starts from initial
         rows.
+      shard_files: whether each host of a TPU reads files of its own (see `shares`); None: on a real one of several
+        hosts, where there are as many files. Otherwise every host reads all of them, and takes its part of each batch.
     """
 
     inputs: Inputs
@@ -48,6 +57,7 @@ class TrainingJob:
     eval_files: Sequence[str]
     counts: Mapping[str, npt.NDArray[np.int64]] = dataclasses.field(default_factory=dict)
     warm_start: Callable[[Mapping[str, tf.Variable]], None] | None = None
+    shard_files: bool | None = None
 
 
 @contextlib.contextmanager
@@ -75,6 +85,7 @@ class JobData:
       rows, eval_rows: of the splits.
       steps_per_epoch: batches of one pass.
       steps: of the whole run.
+      hosts_apart: how many hosts train on rows of their own; 1 where every batch is read whole.
       rows_per_replica: of a batch, negatives counted; batches that are short are filled up on a TPU.
     """
 
@@ -82,13 +93,19 @@ class JobData:
         """Count the rows, and load the vocabularies.
 
         Raises:
-          DataError: a split is empty or cannot be read.
+          DataError: a split is empty or cannot be read, or has too few files for the hosts.
+          ConfigError: a host of several could not read or transform its rows.
         """
+        if placement.kind == "tpu" and placement.hosts > 1:
+            check_input_of_hosts([*job.train_files, *job.eval_files], job.inputs)
         self._job, self._placement = job, placement
         self._parsers: list[RowParser] = []
-        self.rows = count_rows(job.train_files, "train")
-        self.eval_rows = count_rows(job.eval_files, "eval")
-        self.steps_per_epoch = steps_per_epoch(self.rows, job.training.batch_size)
+        self._splits = {
+            name: self._shares(files, name) for name, files in (("train", job.train_files), ("eval", job.eval_files))
+        }
+        self.rows, self.eval_rows = (sum(share.rows for share in shares) for shares in self._splits.values())
+        self.hosts_apart = len(self._splits["train"])
+        self.steps_per_epoch = self._steps("train")
         self.steps = job.training.steps or (job.training.epochs or 1) * self.steps_per_epoch
         self._sampler = self._make_sampler()
         self.rows_per_replica = placement.rows_per_replica(self._with_negatives(job.training.batch_size))
@@ -104,21 +121,45 @@ class JobData:
         seed, dense = self._job.training.seed, self._job.inputs.dense
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
 
+    def _shares(self, files: Sequence[str], split: str) -> list[HostRows]:
+        """What each host reads for itself; one that is for all where each reads everything."""
+        hosts, wanted = self._placement.hosts, self._job.shard_files
+        if hosts > 1 and (wanted or (wanted is None and self._placement.kind == "tpu")):
+            check_batch(self._job.training.batch_size, hosts)
+            shares = shares_of(files, rows_of_files(files, split), hosts, split, must=bool(wanted))
+            if shares:
+                return shares
+        return [HostRows(tuple(files), count_rows(files, split))]
+
+    def _steps(self, split: str) -> int:
+        """Batches of one pass: until the last host is through."""
+        shares = self._splits[split]
+        return max(steps_per_epoch(share.rows, self._job.training.batch_size // len(shares)) for share in shares)
+
     def train(self, start: int) -> Any:
         """Batches from step `start` on, per replica where there are several."""
-        files, training = self._job.train_files, self._job.training
-        return self._batches(
-            lambda: shuffled_batches(files, training, rows=self.rows, start=start), training.batch_size, self._sampler
-        )
+        training, shares = self._job.training, self._splits["train"]
+
+        def serialized(host: int) -> tf.data.Dataset:
+            files, rows = shares[host % len(shares)]
+            size = training.batch_size // len(shares)
+            own = shuffled_batches(files, training, rows=rows, start=start, batch_size=size, steps=self.steps_per_epoch)
+            return own.map(lambda step, examples: (step * len(shares) + host % len(shares), examples))
+
+        return self._batches(serialized, "train", training.batch_size, self._sampler)
 
     def eval(self) -> Any:
         """All batches of the eval split, per replica where there are several."""
         return self._eval
 
-    def _batches(self, serialized: Callable[[], tf.data.Dataset], rows: int, sampler: Sampler | None) -> Any:
+    def _batches(
+        self, serialized: Callable[[int], tf.data.Dataset], split: str, rows: int, sampler: Sampler | None
+    ) -> Any:
         """Parsed batches of at most so many rows, to which come the negatives."""
         size = self._with_negatives(rows)  # whether or not any are drawn: a TPU's batches are all of one size
-        return self._placement.batches(lambda: _parsed(serialized(), self._parser(), sampler), size)
+        return self._placement.batches(
+            lambda host: _parsed(serialized(host), self._parser(), sampler), size, own_rows=len(self._splits[split]) > 1
+        )
 
     def _with_negatives(self, rows: int) -> int:
         negatives = self._job.training.negatives
@@ -135,18 +176,26 @@ class JobData:
         batch_size = self._job.training.batch_size
         rows = batch_size if self._placement.on_tpu else max(1024, batch_size)
 
-        def serialized() -> tf.data.Dataset:
+        shares = self._splits["eval"]
+
+        def whole() -> tf.data.Dataset:
             return batches_once(self._job.eval_files, rows)
+
+        def serialized(host: int) -> tf.data.Dataset:
+            if len(shares) == 1:
+                return whole()
+            files, own = shares[host]
+            return batches_once(files, rows // len(shares), rows=own, steps=self._steps("eval"))
 
         sampler = self._sampler
         if sampler is not None:
             with data_errors():
-                positives = _parsed(serialized(), self._parser(), None).map(
+                positives = _parsed(whole(), self._parser(), None).map(
                     lambda batch: tf.reduce_all(batch["label"] > 0.5)
                 )
                 if not bool(positives.reduce(tf.constant(True), tf.logical_and)):
                     sampler = None
-        return self._batches(serialized, rows, sampler)
+        return self._batches(serialized, "eval", rows, sampler)
 
 
 def _parsed(serialized: tf.data.Dataset, parser: RowParser, sampler: Sampler | None) -> tf.data.Dataset:

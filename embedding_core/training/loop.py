@@ -229,7 +229,8 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Tr
     )
     model = build_model(job.model, config, job.inputs.dense, job.arguments)
     for_tables = keras_optimizers(config, training, data.steps) if replicated else None
-    return Trainable(embedding, model, dense_optimizer(training, data.steps), training, step, for_tables)
+    optimizer = dense_optimizer(training, data.steps)
+    return Trainable(embedding, model, optimizer, training, step, for_tables, hosts=data.hosts_apart)
 
 
 def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], None], trainable: Trainable) -> None:

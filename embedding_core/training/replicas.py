@@ -57,20 +57,23 @@ def _part(batch: Batch, number: tf.Tensor, size: int) -> Batch:
     return cast(Batch, tf.nest.map_structure(cut, batch))
 
 
-def replica_batches(batches: tf.data.Dataset, size: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
+def replica_batches(
+    batches: tf.data.Dataset, size: int, context: tf.distribute.InputContext, *, own_rows: bool = False
+) -> tf.data.Dataset:
     """The batches of the replicas of one host, in turn.
 
     Args:
-      batches: global ones of at most `size` rows.
+      batches: global ones of at most `size` rows; or, with `own_rows`, this host's part of them.
       size: rows of a whole global batch; a multiple of the number of replicas.
       context: says which replicas are this host's.
+      own_rows: whether the batches hold rows of this host alone.
     """
     replicas = context.num_replicas_in_sync
     own = replicas // context.num_input_pipelines
-    first = context.input_pipeline_id * own
+    first = 0 if own_rows else context.input_pipeline_id * own
 
     def parts(batch: Batch) -> tf.data.Dataset:
-        whole = padded(batch, size)
+        whole = padded(batch, size // context.num_input_pipelines if own_rows else size)
         numbers = tf.data.Dataset.range(first, first + own, output_type=tf.int32)
         return numbers.map(lambda number: _part(whole, number, size // replicas))
 

@@ -75,6 +75,8 @@ class Trainable:
         config: TrainingConfig,
         step: tf.Variable | None = None,
         table_optimizers: Mapping[str, tf_keras.optimizers.Optimizer] | None = None,
+        *,
+        hosts: int = 1,
     ) -> None:
         """Put the parts together; all variables are created here, so that a restore finds them.
 
@@ -85,12 +87,14 @@ class Trainable:
           config: how to train.
           step: counts the steps done.
           table_optimizers: of each table by name, where the layer does not train them itself.
+          hosts: how many have rows of their own, which `rows` of a batch counts; 1 where it counts all of them.
         """
         self.embedding = embedding
         self.model = model
         self.optimizer = optimizer
         self.step = new_step() if step is None else step
         self._config = config
+        self._hosts = hosts
         self._strategy = tf.distribute.get_strategy()
         embedding.build(None)
         optimizer.build(model.trainable_variables)
@@ -131,6 +135,7 @@ class Trainable:
 
     def train_replica(self, batch: Batch) -> tuple[tf.Tensor, ...]:
         """One replica's part of a step: its share of the loss, the global rows, its positives and bad values."""
+        batch = self._with_all_rows(batch)
         with tf.GradientTape() as tape:
             activations = self.embedding(batch["ids"])
             logit = call_model(self.model, activations, batch["dense"], training=True)
@@ -144,6 +149,14 @@ class Trainable:
             optimizer.apply_gradients([(gradient, table)])
         positives = tf.math.count_nonzero(batch["label"] > 0.5)
         return loss, tf.cast(batch["rows"], tf.int64), positives, _infinite(batch)
+
+    def _with_all_rows(self, batch: Batch) -> Batch:
+        """The batch with the rows of all hosts counted; each core of a host says how many that host has."""
+        if self._hosts == 1:
+            return batch
+        replica = tf.distribute.get_replica_context()
+        total = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(batch["rows"], tf.float32))
+        return {**batch, "rows": total * self._hosts / replica.num_replicas_in_sync}
 
     def _loss(self, batch: Batch, logit: tf.Tensor, activations: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """This replica's share of the mean of all rows' losses, and of the penalties."""

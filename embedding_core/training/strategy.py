@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.engines import simulated_tpu
+from embedding_core.engines import SimulatedTPUStrategy, simulated_tpu
 from embedding_core.errors import ConfigError
 from embedding_core.layer import hardware_feature
 from embedding_core.topology import shape_of
@@ -43,6 +43,13 @@ class Placement(NamedTuple):
         """Whether the TPU has no embedding engine, so that every core holds whole tables."""
         return self.on_tpu and hardware_feature(self.strategy, None) == "V0"
 
+    @property
+    def hosts(self) -> int:
+        """How many machines have the replicas, and read the input for them."""
+        if isinstance(self.strategy, SimulatedTPUStrategy):
+            return self.strategy.hosts
+        return int(self.strategy.extended.num_hosts) if self.kind == "tpu" else 1
+
     def scope(self) -> Any:
         """The context in which layers, model and optimizer are made and run."""
         return self.strategy.scope() if self.on_tpu else tf.device(f"/{self.kind.upper()}:0")
@@ -52,20 +59,21 @@ class Placement(NamedTuple):
         replicas: int = self.strategy.num_replicas_in_sync
         return -(-rows // replicas)
 
-    def batches(self, make: Callable[[], tf.data.Dataset], rows: int) -> Any:
+    def batches(self, make: Callable[[int], tf.data.Dataset], rows: int, *, own_rows: bool = False) -> Any:
         """What a run iterates over.
 
         Args:
-          make: a dataset of global batches; on a TPU it is called by every host, and may refer to nothing that
-            lives elsewhere.
+          make: from the number of a host to a dataset of global batches; on a TPU it is called by every host, and may
+            refer to nothing that lives elsewhere.
           rows: of a whole global batch.
+          own_rows: whether a host's dataset holds its own rows alone, an equal part of every global batch.
         """
         if not self.on_tpu:
-            return make()
+            return make(0)
         size = self.rows_per_replica(rows) * self.strategy.num_replicas_in_sync
         on_host = tf.distribute.InputOptions(experimental_fetch_to_device=False)  # ids are enqueued from there
         return self.strategy.distribute_datasets_from_function(
-            lambda context: replica_batches(make(), size, context), on_host
+            lambda context: replica_batches(make(context.input_pipeline_id), size, context, own_rows=own_rows), on_host
         )
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from embedding_core.errors import DataError
 from embedding_core.training.config import TrainingConfig
 
-__all__ = ["batches_once", "count_rows", "shuffled_batches", "steps_per_epoch"]
+__all__ = ["batches_once", "count_rows", "rows_of_files", "shuffled_batches", "steps_per_epoch"]
 
 _READERS = 4  # part of the order of rows: not to be chosen by the machine
 _BUFFER = 8 << 20
@@ -34,14 +34,29 @@ def count_rows(files: Sequence[str], split: str) -> int:
       DataError: no files, no records, or a damaged file.
     """
     _check(files, split)
+    return _some(_count(files, split), files, split)
+
+
+def rows_of_files(files: Sequence[str], split: str) -> list[int]:
+    """Number of records in each file; raises as `count_rows`."""
+    _check(files, split)
+    rows = [_count([name], split) for name in files]
+    _some(sum(rows), files, split)
+    return rows
+
+
+def _count(files: Sequence[str], split: str) -> int:
     records = tf.data.TFRecordDataset(list(files), _compression(files), _BUFFER, num_parallel_reads=_READERS)
     try:
-        count = records.batch(1024).reduce(tf.constant(0, tf.int64), lambda n, rows: n + tf.size(rows, tf.int64))
+        return int(records.batch(1024).reduce(tf.constant(0, tf.int64), lambda n, rows: n + tf.size(rows, tf.int64)))
     except tf.errors.OpError as error:
         raise DataError(f"cannot read the {split} split, {list(files)}: {error.message}") from error
-    if not count:
+
+
+def _some(rows: int, files: Sequence[str], split: str) -> int:
+    if not rows:
         raise DataError(f"the {split} split is empty ({len(files)} files without records): check the input and split.")
-    return int(count)
+    return rows
 
 
 def steps_per_epoch(rows: int, batch_size: int) -> int:
@@ -49,7 +64,15 @@ def steps_per_epoch(rows: int, batch_size: int) -> int:
     return -(-rows // batch_size)
 
 
-def shuffled_batches(files: Sequence[str], config: TrainingConfig, *, rows: int, start: int) -> tf.data.Dataset:
+def shuffled_batches(
+    files: Sequence[str],
+    config: TrainingConfig,
+    *,
+    rows: int,
+    start: int,
+    batch_size: int | None = None,
+    steps: int = 0,
+) -> tf.data.Dataset:
     """Endless batches of serialized examples, shuffled anew in each epoch.
 
     Args:
@@ -57,12 +80,16 @@ def shuffled_batches(files: Sequence[str], config: TrainingConfig, *, rows: int,
       config: gives batch size, shuffle buffer and seed.
       rows: how many rows the files hold.
       start: step of the first batch; the batches before it are not parsed, earlier epochs not even read.
+      batch_size: in place of the configuration's.
+      steps: how many batches an epoch has at least: those that its rows do not give are empty.
 
     Returns:
       A dataset of (step, string [B]).
     """
     compression = _compression(files)
     names = tf.constant(sorted(files))
+    size = batch_size or config.batch_size
+    own = steps_per_epoch(rows, size)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         tf.random.set_seed(None)  # of this graph only: with a global seed of 0, `shuffle` takes no tensor as its own
@@ -70,15 +97,28 @@ def shuffled_batches(files: Sequence[str], config: TrainingConfig, *, rows: int,
         order = tf.random.experimental.stateless_shuffle(names, seed=seed)
         records = tf.data.TFRecordDataset(order, compression, _BUFFER, num_parallel_reads=_READERS)
         draw = tf.random.stateless_uniform([], seed, minval=None, maxval=None, dtype=tf.int64)
-        shuffled = records.shuffle(min(rows, config.shuffle_buffer), seed=draw, reshuffle_each_iteration=False)
-        return shuffled.batch(config.batch_size)
+        shuffled = records.shuffle(max(1, min(rows, config.shuffle_buffer)), seed=draw, reshuffle_each_iteration=False)
+        return _followed_by_empty(shuffled.batch(size), steps - own)
 
-    first, skipped = divmod(start, steps_per_epoch(rows, config.batch_size))
+    first, skipped = divmod(start, max(own, steps))
     epochs = tf.data.Dataset.range(first, tf.int64.max)
     return epochs.flat_map(epoch).skip(skipped).enumerate(start)
 
 
-def batches_once(files: Sequence[str], batch_size: int) -> tf.data.Dataset:
-    """One pass over the files in order: a dataset of (number of the batch, string [B])."""
+def _followed_by_empty(batches: tf.data.Dataset, missing: int) -> tf.data.Dataset:
+    if missing <= 0:
+        return batches
+    return batches.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat(missing))
+
+
+def batches_once(files: Sequence[str], batch_size: int, *, steps: int = 0, rows: int = 0) -> tf.data.Dataset:
+    """One pass over the files in order: a dataset of (number of the batch, string [B]).
+
+    Args:
+      files: TFRecord files.
+      batch_size: rows of a batch.
+      steps: how many batches there are at least: those that `rows` do not give are empty.
+      rows: how many rows the files hold, where `steps` are given.
+    """
     records = tf.data.TFRecordDataset(sorted(files), _compression(files), _BUFFER, num_parallel_reads=_READERS)
-    return records.batch(batch_size).enumerate()
+    return _followed_by_empty(records.batch(batch_size), steps - steps_per_epoch(rows, batch_size)).enumerate()

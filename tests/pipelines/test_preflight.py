@@ -42,6 +42,22 @@ def test_demo_is_green(topology, hardware, rows_per_core, rate):
     assert "necessary, not sufficient" in shown
 
 
+@pytest.mark.parametrize(
+    ("topology", "more", "found"),
+    [
+        ("v3-32", [], ["input"]),
+        ("v3-8", [], []),
+        ("v3-32", ["kubeflow={image: i, pipeline_root: gs://b/r}"], []),
+    ],
+)
+def test_folder_of_this_machine_is_found_where_several_hosts_are_to_read_it(topology, more, found):
+    from embedding_core.topology import named_topology
+    from pipelines.preflight import input_findings
+
+    config = taxi("training.strategy=tpu", f"training.topology={topology}", *more)
+    assert [one.kind for one in input_findings(config, named_topology(topology))] == found
+
+
 def _shown(report):
     out = io.StringIO()
     print_report(report, Console(file=out, width=200))

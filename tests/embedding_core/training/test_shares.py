@@ -1,0 +1,126 @@
+"""Hosts that read files of their own: every row once, whatever the files, and the numbers of one that reads all."""
+
+import dataclasses
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from embedding_core.engines import simulated_tpu
+from embedding_core.errors import ConfigError, DataError
+from embedding_core.training import Negatives, train
+from embedding_core.training.job import JobData
+from embedding_core.training.shares import bound_to_one_process, refuse_what_is_local, shares_of
+from embedding_core.training.strategy import Placement
+
+_spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
+cases = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(cases)
+
+
+def job_of(folder, sizes, **training):
+    """A job whose file k has sizes[k] rows; `number` tells the row, from 1 on, and alternates in label."""
+    job, names, first = cases.job_in(folder, **training), [], 1
+    for place, size in enumerate(sizes):
+        rows = [cases.example(f"w{number % 7}", float(number), number % 2) for number in range(first, first + size)]
+        names.append(cases.write(folder / f"part-{place}.gz", rows))
+        first += size
+    return dataclasses.replace(job, train_files=names, eval_files=names, shard_files=True)
+
+
+def seen(batches, strategy, steps):
+    """By host the `number` of every row that weighs something, and how many rows each step's batch says it has."""
+    hosts = [[] for _ in range(strategy.hosts)]
+    said = []
+    for _, batch in zip(range(steps), batches, strict=False):
+        parts = zip(
+            *(strategy.experimental_local_results(one) for one in (batch["dense"]["number"], batch["weight"])),
+            strict=True,
+        )
+        for core, (numbers, weights) in enumerate(parts):
+            hosts[core // strategy.cores_per_host] += numbers.numpy()[weights.numpy() > 0].tolist()
+        said.append(
+            sum(int(rows) for rows in strategy.experimental_local_results(batch["rows"])) // strategy.cores_per_host
+        )
+    return hosts, said
+
+
+@pytest.mark.parametrize("sizes", [(9, 3, 2), (1, 17), (5, 0, 4, 4)])
+def test_every_host_reads_its_own_files_and_every_row_is_seen_once_in_an_epoch(tmp_path, sizes):
+    strategy = simulated_tpu(hosts=2, cores_per_host=2)
+    data = JobData(job_of(tmp_path, sizes, batch_size=8), Placement("simulated_tpu", strategy))
+    firsts = np.cumsum([0, *sizes])
+    own = [{n for k in range(host, len(sizes), 2) for n in range(firsts[k] + 1, firsts[k + 1] + 1)} for host in (0, 1)]
+    for batches in (data.train(0), data.train(data.steps_per_epoch), data.eval()):
+        hosts, said = seen(batches, strategy, data.steps_per_epoch)
+        assert [sorted(one) for one in hosts] == [sorted(one) for one in own]
+        assert sum(said) == sum(sizes)
+    assert data.steps_per_epoch == max(-(-len(one) // 4) for one in own)
+
+
+def test_run_that_goes_on_in_an_epoch_sees_what_is_left_of_it(tmp_path):
+    strategy = simulated_tpu(hosts=2, cores_per_host=2)
+    data = JobData(job_of(tmp_path, (20, 9), batch_size=8), Placement("simulated_tpu", strategy))
+    whole, _ = seen(data.train(0), strategy, 5)
+    rest, _ = seen(data.train(2), strategy, 3)
+    assert rest == [one[8:] for one in whole]
+
+
+def test_hosts_draw_negatives_of_their_own(tmp_path):
+    strategy = simulated_tpu(hosts=2, cores_per_host=1)
+    job = job_of(tmp_path, (8, 8), batch_size=16, negatives=Negatives(feature="word", per_positive=7))
+    batch = next(iter(JobData(job, Placement("simulated_tpu", strategy)).train(0)))
+    one, other = strategy.experimental_local_results(batch["ids"]["word"])
+    assert one.to_list() != other.to_list()
+
+
+def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path):
+    """100 and 50 rows: each step's batch has all 150, of which one host has two thirds."""
+    settings = {"epochs": 3, "learning_rate": 0.01}
+    job = dataclasses.replace(job_of(tmp_path, (100, 50), **settings, batch_size=150), shard_files=None)
+    given = {"arguments": {"hidden_units": [8], "dropout": 0.0}}
+    alone = train(dataclasses.replace(job, **given), str(tmp_path / "alone"))
+    training = dataclasses.replace(job.training, batch_size=200, strategy="simulated_tpu", topology="2x2")
+    apart = train(dataclasses.replace(job, **given, training=training, shard_files=True), str(tmp_path / "apart"))
+    assert [run.history.facts["steps_done"] for run in (alone, apart)] == [3, 3]
+    for key, value in cases.state_of(alone).items():
+        np.testing.assert_allclose(value, cases.state_of(apart)[key], rtol=2e-4, atol=2e-5, err_msg=key)
+
+
+def test_fewer_files_than_hosts_are_refused_where_asked_for_and_else_read_by_all():
+    with pytest.raises(DataError, match="the train split has 1 files for 2 hosts"):
+        shares_of(["a"], [3], 2, "train", must=True)
+    assert shares_of(["a"], [3], 2, "train", must=False) == []
+
+
+def test_batch_that_hosts_cannot_share_is_refused(tmp_path):
+    placement = Placement("simulated_tpu", simulated_tpu(hosts=2, cores_per_host=1))
+    with pytest.raises(ConfigError, match=r"`batch_size` is 7: each of 2 hosts .* write 6 or 8"):
+        JobData(job_of(tmp_path, (4, 4), batch_size=7), placement)
+
+
+def test_path_of_one_machine_is_refused():
+    refuse_what_is_local(["gs://bucket/a", "s3://bucket/b"])
+    with pytest.raises(ConfigError, match="'/data/b' is a path of this machine"):
+        refuse_what_is_local(["gs://bucket/a", "/data/b"])
+
+
+def test_transform_that_other_hosts_cannot_run_is_named():
+    spec = {"number": tf.io.FixedLenFeature([], tf.float32)}
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)
+
+    def in_python(raw):
+        return {"number": tf.py_function(lambda value: value, [raw["number"]], tf.float32)}
+
+    def in_a_map(raw):
+        return {"number": tf.map_fn(lambda value: tf.numpy_function(abs, [value], tf.float32), raw["number"])}
+
+    def by_table(raw):
+        return {"number": table.lookup(tf.cast(raw["number"], tf.int32))}
+
+    assert list(bound_to_one_process(cases.transform, cases.SPEC)) == []
+    assert "Python" in next(bound_to_one_process(in_python, spec))
+    assert "Python" in next(bound_to_one_process(in_a_map, spec))
+    assert "lookup table" in next(bound_to_one_process(by_table, spec))
