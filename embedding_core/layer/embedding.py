@@ -99,7 +99,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
           optimizer: of tables without their own: "sgd", "adagrad", "adam", "ftrl", an optimizer of tf_keras (legacy
             or new), of `tf.tpu.experimental.embedding` or `embedding_core`; None off a TPU leaves out the slots.
           pipeline_execution_with_tensor_core: whether activations on a TPU may be one step old.
-          batch_size: per replica, for a TPU where shapes of inputs do not tell.
+          batch_size: per replica, for a TPU where shapes of inputs do not tell; SparseCores need it from the start.
           embedding_feature: on a TPU, HardwareFeature.EmbeddingFeature.UNSUPPORTED keeps whole tables on every core.
           table_update: who trains the tables off a TPU; see the class.
           seed: of first rows: the same seed gives a table of the same name the same rows everywhere.
@@ -414,8 +414,9 @@ def _backend(strategy: Any, config: Prepared, given: dict[str, Any]) -> Backend:
         return ReplicatedTables(config, seed)
     if isinstance(strategy, SimulatedTPUStrategy):
         return SimulatedTables(config.model, seed, strategy, pipelined=pipelined)
-    hardware = SparseCoreTables if feature == "V2" else HardwareTables
-    return hardware(config, pipelined=pipelined)
+    if feature == "V2":
+        return SparseCoreTables(config, pipelined=pipelined, batch_size=given["batch_size"])
+    return HardwareTables(config, pipelined=pipelined)
 
 
 def _everywhere(condition: Any) -> Any:

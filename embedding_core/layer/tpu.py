@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0
 from embedding_core.engines.configs import embedding_feature, is_real_tpu
 from embedding_core.engines.shapes import configured_shapes, merged_shapes, output_shapes
@@ -16,7 +18,7 @@ from embedding_core.engines.tables import Tables
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer.backends import Backend, Trap, keyed_variables
 from embedding_core.layer.configs import Prepared
-from embedding_core.translate import Model
+from embedding_core.translate import Model, config_to_tensorflow
 
 __all__ = ["HardwareTables", "ReplicatedTables", "SimulatedTables", "SparseCoreTables", "hardware_feature", "on_tpu"]
 
@@ -152,6 +154,14 @@ class HardwareTables(_Queued):
 class SparseCoreTables(HardwareTables):
     """A real TPU with SparseCores (V2): TensorFlow's own class, which looks up by being called."""
 
+    def __init__(self, prepared: Prepared, *, pipelined: bool, batch_size: int | None):
+        given = prepared.copies
+        copies = config_to_tensorflow(given) if isinstance(given, EmbeddingConfig) else given
+        for feature in tf.nest.flatten(copies):
+            if feature.output_shape.rank is None:
+                feature.output_shape = _output_shape(feature, batch_size)
+        super().__init__(dataclasses.replace(prepared, copies=copies), pipelined=pipelined)
+
     def build(self, input_shapes: Sequence[Any] | None, batch_size: int | None) -> None:
         """See `Backend`."""
         self._embedding.build()
@@ -174,6 +184,21 @@ class SparseCoreTables(HardwareTables):
             self._embedding.apply_gradients(packed, preserved_outputs=kept[-1])
 
         return trap(activations, update)
+
+
+def _output_shape(feature: Any, batch_size: int | None) -> tf.TensorShape:
+    """What TensorFlow must know of a feature before it makes the tables.
+
+    Raises:
+      ConfigError (ValueError): the rows of a batch are not known.
+    """
+    if batch_size is None:
+        raise ConfigError(
+            f"`output_shape` of feature {feature.name!r} is not given, nor is the layer's `batch_size`: a TPU with "
+            "SparseCores has to know the rows of a core's batch from the start; give the layer `batch_size`."
+        )
+    length = feature.max_sequence_length
+    return tf.TensorShape([batch_size, length] if length else [batch_size])
 
 
 class ReplicatedTables(Backend):

@@ -137,6 +137,16 @@ def test_optimizer_without_a_keras_namesake_is_found_where_keras_trains():
     assert "AdagradMomentum" in found.findings[0].what
 
 
+@pytest.mark.parametrize("topology", ["v5p-8", "v6e-8"])
+def test_pipelines_own_step_is_traced_for_sparse_cores(topology):
+    """TensorFlow's class for them must know the rows of a core's batch before it makes the tables."""
+    step = PipelineStep(model="pipelines.models.ranking", dense=["d"], arguments={}, training=TRAINING)
+    found = report(topology=topology, make_step=step, own_tables=True)
+    assert found.green, found.findings
+    assert found.hardware == "V2"
+    assert any("SparseDenseMatmul" in kind for kind in found.program["embedding_operations"])
+
+
 @pytest.mark.parametrize("topology", ["v2-8", "v5e-8"])
 def test_tables_that_nothing_trains_are_found(topology):
     def looks_up_only(embedding, rows):
