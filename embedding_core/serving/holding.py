@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,7 +111,7 @@ def _variable(name: str, parts: Sequence[Any], dtype: str, *, with_nothing: bool
         found: tf.Variable = parts[0]
         return found
     with tf.device(_CPU):
-        rows = [tf.cast(tf.convert_to_tensor(part, tf.float32), dtype) for part in parts]
+        rows = [tf.cast(rows, dtype) for part in parts for rows in _slices(part, _LARGE)]
         if with_nothing:
             rows.append(tf.zeros([1, rows[0].shape[1]], dtype))
         return tf.Variable(rows[0] if len(rows) == 1 else tf.concat(rows, 0), trainable=False, name=name)
@@ -159,22 +159,24 @@ def _not_finite(table: Any, dtype: str) -> _Bad:
     """The rows that hold NaN or infinity, looked for in small slices."""
     found, begin = _Bad(0, -1), 0
     for part in _parts(table):
-        rows, dim = (int(size) for size in part.shape)
-        step = max(1, _BYTES_PER_CHECK // max(1, 4 * dim))
-        for start in range(0, rows, step):
+        for rows in _slices(part, _BYTES_PER_CHECK):
             with np.errstate(over="ignore"):  # a float that is too large becomes infinite, which is looked for
-                values = np.asarray(_slice(part, start, min(start + step, rows))).astype(dtype, copy=False)
-            bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+                bad = np.flatnonzero(~np.isfinite(np.asarray(rows).astype(dtype, copy=False)).all(axis=1))
             if len(bad):
-                first = found.first if found.number else begin + start + int(bad[0])
+                first = found.first if found.number else begin + int(bad[0])
                 found = _Bad(found.number + len(bad), first)
-        begin += rows
+            begin += len(rows)
     return found
 
 
-def _slice(part: Any, start: int, stop: int) -> Any:
-    """Some rows; of a variable by `gather`, because one that was trained is copied whole where it is read."""
-    return tf.gather(part, np.arange(start, stop)) if isinstance(part, tf.Variable) else part[start:stop]
+def _slices(part: Any, size: int) -> Iterator[Any]:
+    """The rows, so many bytes of them at once."""
+    rows, dim = (int(number) for number in part.shape)
+    step = max(1, size // max(1, 4 * dim))
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        # Not read: a variable that was trained is copied whole by every reading.
+        yield tf.gather(part, np.arange(start, stop)) if isinstance(part, tf.Variable) else part[start:stop]
 
 
 def require_finite(what: str, value: Any) -> None:

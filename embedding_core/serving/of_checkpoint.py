@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
-import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.checkpoint import BundleReader, verify
@@ -78,8 +76,9 @@ def _chosen(config: EmbeddingConfig, features: Collection[str] | None) -> Embedd
     return chosen
 
 
-def _table(reader: BundleReader, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
-    rows = np.empty(shape, np.float32)
+def _table(reader: BundleReader, name: str, shape: tuple[int, int]) -> tf.Variable:
+    """A table, read slice by slice into the variable that is exported: it is in memory once."""
+    rows = tf.Variable(tf.zeros(shape), trainable=False)
     for start, part in reader.slices(name):
-        rows[start : start + len(part)] = part
+        rows.scatter_update(tf.IndexedSlices(tf.constant(part), tf.range(start, start + len(part), dtype=tf.int64)))
     return rows
