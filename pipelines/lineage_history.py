@@ -76,19 +76,21 @@ def generations(lineages: Sequence[Lineage]) -> list[Generation]:
 
 def _generation(own: Lineage, lineage: Lineage) -> Generation:
     push = next(iter(lineage.values()))
-    examples = _newest(own, "Examples")
-    vocabularies: Mapping[str, Any] = _newest(own, "components.Vocabularies").get("vocabularies", {})
+    examples, run = _nearest(lineage, "Examples"), _nearest(lineage, "ModelRun")
+    counted = _nearest(lineage, "components.Vocabularies")
+    vocabularies: Mapping[str, Any] = counted.facts.get("vocabularies", {}) if counted else {}
     evolved = {name: one["evolution"] for name, one in vocabularies.items() if "evolution" in one}
     drift = {name: part for one in vocabularies.values() for name, part in one.get("drift", {}).items()}
-    remap: Mapping[str, Any] = next((node.facts["remap"] for node in own.values() if "remap" in node.facts), {})
-    paths = sorted(file["path"] for node in own.values() for file in files_of(node))
+    started = [lineage[one].facts["remap"] for one in (run.inputs if run else ()) if "remap" in lineage[one].facts]
+    remap: Mapping[str, Any] = started[0] if started else {}
+    paths = sorted(file["path"] for file in files_of(examples)) if examples else []
     return Generation(
         version=str(push.facts.get("pushed_version", push.id)),
         nodes=own,
         sources={one: lineage[one] for node in own.values() for one in node.inputs if one not in own},
         data=tuple(dict.fromkeys(os.path.basename(path) for path in (*paths[:1], *paths[-1:]))),
-        rows=examples.get("ingest", {}).get("splits", {}).get("train"),
-        auc=_newest(own, "ModelRun").get("eval_auc"),
+        rows=examples.facts.get("ingest", {}).get("splits", {}).get("train") if examples else None,
+        auc=run.facts.get("eval_auc") if run else None,
         sizes={name: one["size"] for name, one in vocabularies.items()},
         new={name: one["new"] for name, one in evolved.items()},
         dropped={name: one["dropped"] for name, one in evolved.items()},
@@ -97,7 +99,6 @@ def _generation(own: Lineage, lineage: Lineage) -> Generation:
     )
 
 
-def _newest(nodes: Lineage, kind: str) -> Mapping[str, Any]:
-    """The facts of the newest artifact of that type, none where there is none."""
-    newest = max((node for node in nodes.values() if node.type == kind), key=lambda node: node.id, default=None)
-    return {} if newest is None else newest.facts
+def _nearest(lineage: Lineage, kind: str) -> Node | None:
+    """The artifact of that type that is the fewest steps away: that of the run, which may share it with others."""
+    return next((node for node in lineage.values() if node.type == kind), None)

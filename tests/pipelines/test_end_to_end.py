@@ -109,13 +109,19 @@ def test_checkpoint_of_the_run_verifies(store):
     assert verify(trace(store, found)[found].uri).step > 0
 
 
-def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_is_blessed(runs):
+@pytest.fixture(scope="session")
+def warm_run(runs):
+    """A run that starts from the one before, with vocabularies that grow out of its own."""
     from pipelines.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
     grown = ["vocabulary_evolution={base: latest, mode: append}", "vocabularies.company.min_count=1"]
     changes = ["warm_start=latest", "training.epochs=1", "evaluation.thresholds={}", *grown]
-    report = run(load_config(TAXI, [f"work_dir={work_dir}", *changes]))
+    return run(load_config(TAXI, [f"work_dir={work_dir}", *changes]))
+
+
+def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_is_blessed(runs, warm_run):
+    report = warm_run
     assert states(report)["CheckpointLoader"] == "executed"
     assert report.warm_start["tables"]["company"]["kept_traffic"] > 0.5
     assert report.push["pushed"]
@@ -127,15 +133,17 @@ def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_
     assert {row["feature"]: row["new_rows"] > 0 for row in report.drift}["company"]
 
 
-def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, store, tmp_path):
-    """The page of the run before, which started from an earlier one: two runs stand in it."""
+def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run, store, tmp_path):
+    """Of a run that started from an earlier one: both stand in the page."""
     from pipelines.lineage import newest_artifact
     from pipelines.lineage_command import main
     from tests.pipelines.lineage_check import check_page
 
-    page = tmp_path / "page.html"
-    assert main([str(TAXI), f"--set=work_dir={Path(runs[0].push['destination']).parents[1]}", f"--html={page}"]) == 0
-    read = check_page(page.read_text(), store, newest_artifact(store, "PushedModel", having={"pushed": 1}))
+    page, version = tmp_path / "page.html", warm_run.push["version"]
+    place = f"--set=work_dir={Path(runs[0].push['destination']).parents[1]}"
+    assert main([str(TAXI), place, f"--version={version}", f"--html={page}"]) == 0
+    pushed = newest_artifact(store, "PushedModel", having={"pushed_version": int(version)})
+    read = check_page(page.read_text(), store, pushed)
     assert len(read.tables["From run to run"]) == 2 + 2
 
 
@@ -150,6 +158,33 @@ def test_model_that_is_no_longer_served_is_pushed_again_once(runs):
     assert int(again.push["version"]) > int(runs[2].push["version"])
     assert set(states(after).values()) == {"cached"}
     assert after.push == again.push
+
+
+def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs, store):
+    """TFX's own cache would serve both."""
+    import shutil
+
+    from pipelines.lineage import outputs_of, trace
+    from pipelines.run_local import run
+    from pipelines.upkeep import read_content
+
+    made = {node["node"]: node["execution"] for node in runs[1].nodes}
+    ids = {node: outputs_of(store, made[node])[0] for node in ("CheckpointRetriever", "ExampleValidator")}
+    folders = {node: Path(trace(store, one)[one].uri) for node, one in ids.items()}
+    before = {node: read_content(folder).digest for node, folder in folders.items()}
+    shutil.rmtree(folders["CheckpointRetriever"])
+    file = max(
+        (one for one in folders["ExampleValidator"].rglob("*") if one.is_file()), key=lambda one: one.stat().st_size
+    )
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    report = run(load_config(TAXI, [f"work_dir={Path(runs[0].push['destination']).parents[1]}"]))
+    executed = {node["node"]: node["execution"] for node in report.nodes if node["state"] == "executed"}
+    assert executed.keys() - {"EmbeddingPusher"} == ids.keys()
+    for node, digest in before.items():
+        (again,) = outputs_of(store, executed[node])
+        assert read_content(trace(store, again)[again].uri).digest == digest
+        assert again != ids[node]
 
 
 @pytest.mark.parametrize(

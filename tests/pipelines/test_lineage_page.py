@@ -44,11 +44,13 @@ class Root:
         (uri.parent / f"{number}.lineage.json").write_text(json.dumps(record))
         return uri
 
-    def add_run(self, number, companies, people, auc, *, start=None):
-        """One run; `start` is the number of the run whose checkpoint it starts from."""
+    def add_run(self, number, companies, people, auc, *, start=None, same_data=False):
+        """One run; `start` is the number of the run whose checkpoint it starts from, perhaps on the same data."""
         days = [(f"/data/{day}.csv", 1000 + day) for day in range(1, number + 1)]
         ingest = {"rows_read": 1500 * number, "splits": {"train": 1000 * number, "eval": 500 * number}}
-        examples = self.write("Examples", number, "ExampleGen", files=days, ingest=json.dumps(ingest))
+        examples = self.folder / "ExampleGen" / "examples" / str(start)
+        if not same_data:
+            examples = self.write("Examples", number, "ExampleGen", files=days, ingest=json.dumps(ingest))
         sizes = {"company": {"size": len(companies)}, "person": {"size": len(people)}}
         sizes["person"] |= {"drift": {"who": {"new_rows": 0.25}}} if start else {}
         sizes["company"] |= {"evolution": {"new": 1, "dropped": 2}} if start else {}
@@ -176,6 +178,17 @@ def test_generation_has_the_figures_of_its_own_run(line):
     assert (second.auc, second.rows, second.data) == (0.8, 3000, ("1.csv", "3.csv"))
     assert (second.new, second.dropped, second.kept) == ({"company": 1}, {"company": 2}, {"company": 0.75})
     assert second.drift == {"who": 0.25}
+
+
+def test_run_on_the_data_of_the_run_before_has_its_figures_too(tmp_path):
+    made = Root(tmp_path / "line")
+    made.add_run(1, ["Flash"], ["anna"], auc=0.7)
+    made.add_run(2, ["Flash"], ["anna"], auc=0.75, start=1, same_data=True)
+    graph = read_records(str(made.folder))
+    pushes = {version: the(graph, "PushedModel", version) for version in (1, 2)}
+    first, second = generations(lineages_of(graph, pushes[2], pushes))
+    assert (second.rows, second.data, second.auc) == (first.rows, first.data, 0.75)
+    assert "Examples" not in {node.type for node in second.nodes.values()}
 
 
 def test_artifact_belongs_to_one_generation_and_what_was_taken_over_is_its_source(line):
