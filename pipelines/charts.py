@@ -36,7 +36,7 @@ def line_chart(
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize="small")  # never over a line
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text: small, and found by a reader's search
         FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
