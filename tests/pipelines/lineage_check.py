@@ -3,7 +3,6 @@
 import hashlib
 import html.parser
 import json
-import math
 from pathlib import Path
 
 from ml_metadata.proto import metadata_store_pb2 as mlmd
@@ -127,7 +126,7 @@ def is_shown(value, text):
     if isinstance(value, bool) or value is None:
         return text in ("-", str(value).lower())
     if isinstance(value, int | float):
-        return math.isclose(number(text), value, rel_tol=5e-4, abs_tol=1e-12)
+        return number(text) == (value if float(value).is_integer() else float(f"{value:.4g}"))
     if isinstance(value, dict):
         plain = [one for one in value.values() if not isinstance(one, int | float | dict)]
         return is_in([*value, *plain], text)
