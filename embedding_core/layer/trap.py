@@ -37,6 +37,7 @@ def trapped(
     """
     here = _graph()
     updates: list[bool] = []
+    shapes: list[tf.TensorShape] = []
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def activations(weight: Any) -> tuple[list[Any], Callable[..., Any]]:
@@ -50,10 +51,13 @@ def trapped(
                     "Compute all gradients in one call, of the sum of the losses and for all variables together."
                 )
             updates.append(True)
-            update(gradients)
+            # Of what was cut out of a concatenation TensorFlow does not tell the shape.
+            update([tf.ensure_shape(values, shape) for values, shape in zip(gradients, shapes, strict=True)])
             return tf.zeros_like(weight)
 
-        return look_up(), gradient
+        found = look_up()
+        shapes[:] = [values.shape for values in found]
+        return found, gradient
 
     found = activations(helper)
     return list(found) if isinstance(found, list | tuple) else [found]
