@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.ids import TokenTable
+from embedding_core.ids import TokenTable, kept
 from embedding_core.serving.holding import file_of, hold_tables, require_finite, require_same_names
 from embedding_core.serving.inputs import MISSING_INT, Columns, DenseInputs, RawColumns
 from embedding_core.serving.lookups import (
@@ -179,9 +179,10 @@ class ServingModule(tf.Module):
 
     def _raw_ids(self, feature: FeatureConfig, value: Any) -> tf.RaggedTensor:
         ids, count = rows_of(_column_of(feature), value), self.rows_of(feature.table).count
-        if feature.invalid_id != "row":
-            return ids
-        return ids.with_values(tf.where(is_row(ids.values, count), ids.values, count - 1))
+        replaced = feature.invalid_id == "row"
+        if replaced or feature.max_sequence_length:  # elsewhere what is missing is dropped as no row of the table
+            ids = kept(ids, ids.values != MISSING_INT)
+        return ids.with_values(tf.where(is_row(ids.values, count), ids.values, count - 1)) if replaced else ids
 
     def _ids(self, feature: FeatureConfig, value: Any) -> tf.RaggedTensor:
         column, table = _column_of(feature), self._config.table(feature.table)

@@ -188,20 +188,21 @@ def test_activations_may_go_into_control_flow():
     assert rows(layer)[1] == 0
 
 
-def test_batches_of_any_size_through_a_concatenation():
-    """Of a gradient that was cut out of a concatenation TensorFlow does not tell the shape."""
+def test_batches_of_any_size_through_a_long_concatenation():
+    """Of gradients that were cut out of a concatenation of more than 16 TensorFlow does not tell the shapes."""
     table = tpu.TableConfig(4, 1, tf.constant_initializer(1.0), combiner="sum", name="t")
-    layer = TPUEmbedding({"f": tpu.FeatureConfig(table), "g": tpu.FeatureConfig(table)}, "sgd", table_update="engine")
+    features = {f"f{number:02}": tpu.FeatureConfig(table) for number in range(17)}
+    layer = TPUEmbedding(features, tpu.SGD(0.01), table_update="engine")
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
     def train(ids):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.concat(list(layer({"f": ids, "g": ids}).values()), 1))
+            loss = tf.reduce_sum(tf.concat(list(layer(dict.fromkeys(features, ids)).values()), 1))
         return tape.gradient(loss, layer.trainable_variables)
 
     train(tf.constant([1], tf.int64))
     train(tf.constant([1, 2, 2], tf.int64))
-    np.testing.assert_allclose(rows(layer), [1, 0.96, 0.96, 1], rtol=1e-6)
+    np.testing.assert_allclose(rows(layer), [1, 0.66, 0.66, 1], rtol=1e-5)
 
 
 def test_without_an_optimizer_tables_cannot_be_trained():

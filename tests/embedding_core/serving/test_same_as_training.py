@@ -18,6 +18,7 @@ from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, sim
 from embedding_core.serving.module import ServingModule
 from embedding_core.serving.named import named_inputs
 from embedding_core.serving.signatures import embeddings_signature, over_named
+from embedding_core.tokens import MISSING_INT
 from embedding_core.training import Inputs
 from embedding_core.training.inputs import RowParser
 
@@ -25,7 +26,7 @@ CORES, ROWS = 2, 6
 TOKENS = {"string": [b"a", b"b c", "ž".encode(), b"a|b"], "int64": [b"0", b"-7", b"12"], "float32": [b"0.1", b"3"]}
 VALUES = {
     "string": st.sampled_from([b"", b"a", b"b c", b"unknown", "ž".encode(), b"a|b||unknown|a", b"|", b"\xff", b"x\ny"]),
-    "int64": st.sampled_from([0, -7, 12, 99, -(2**63), 2**62]),
+    "int64": st.sampled_from([0, -7, 12, 99, MISSING_INT, 2**62]),
     "float32": st.sampled_from([0.1, 3.0, -0.0, float("nan"), 1e30, float("inf")]),
 }
 RAW = 5  # rows of a table of raw ids
@@ -64,7 +65,7 @@ def values_of(feature, table):
     kind = VALUES[feature.column.dtype]
     if table.vocabulary is None:
         outside = [] if feature.invalid_id == "error" else [-1, RAW, 2**40, -(2**62)]
-        kind = st.sampled_from([*range(RAW), *outside])
+        kind = st.sampled_from([*range(RAW), MISSING_INT, *outside])
     return st.lists(kind, max_size=5 if feature.column.multivalent else 1)
 
 
@@ -148,6 +149,17 @@ def check(folder, config, rows):
         for feature in config.features:
             wanted, given_ = np.asarray(vectors[feature.name]), found[feature.name]
             np.testing.assert_allclose(given_, wanted, rtol=1e-6, atol=1e-7, err_msg=f"{side} {feature}")
+
+
+@pytest.mark.parametrize("multivalent", [True, False])
+def test_missing_raw_ids_of_a_sequence_are_no_ids(tmp_path, multivalent):
+    column = ColumnConfig(name="f", dtype="int64", multivalent=multivalent)
+    table = TableConfig(name="t", vocabulary_size=RAW, dim=2)
+    feature = FeatureConfig(name="f", table="t", column=column, max_sequence_length=2, invalid_id="row")
+    config = EmbeddingConfig(tables=(table,), features=(feature,))
+    check(
+        tmp_path, config, [{"f": ids[: 5 if multivalent else 1]} for ids in [[], [MISSING_INT, 3], [9], [1], [-1], []]]
+    )
 
 
 @pytest.mark.parametrize("trials", [4, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
