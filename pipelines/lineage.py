@@ -29,6 +29,7 @@ __all__ = [
     "is_fact",
     "lineage_tree",
     "newest_artifact",
+    "node_of",
     "open_store",
     "outputs_of",
     "plain_value",
@@ -159,6 +160,15 @@ def read_graph(store: Any, pipeline: str | None = None) -> dict[int, Node]:
 def upstream(graph: Mapping[int, Node], start: int) -> dict[int, Node]:
     """The artifact and everything in the graph that it was made of, by id, the artifact itself first."""
     return _reached(graph, [start], {node.id: node.inputs for node in graph.values()})
+
+
+def node_of(lineage: Mapping[int, Node], kind: str) -> Node | None:
+    """The artifact of that type that is the fewest steps away in what `upstream` gives, or None.
+
+    That is the one of the run itself: a run may share it with others, so it need not be the newest, and numbers of
+    artifacts that were read from records tell no order at all.
+    """
+    return next((node for node in lineage.values() if node.type == kind), None)
 
 
 def downstream(graph: Mapping[int, Node], starts: Sequence[int]) -> dict[int, Node]:

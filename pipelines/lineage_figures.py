@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError, EmbeddingError, nearest
 from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
-from pipelines.lineage import Node
+from pipelines.lineage import Node, node_of
 from pipelines.lineage_history import Generation, generations
 from pipelines.recorded import files_of
 
-__all__ = ["Page", "TokenRow", "VocabularyChange", "collect_page", "find_token", "node_of"]
+__all__ = ["Page", "TokenRow", "VocabularyChange", "collect_page", "find_token"]
 
 _SAMPLES = 8
 _MODEL_FIGURES = ("eval_auc", "eval_loss", "step", "seconds")
@@ -91,11 +91,6 @@ class Page:
     metrics: Mapping[str, tuple[Any, Any]]
     before: str | None
     line: Sequence[Generation]
-
-
-def node_of(nodes: Mapping[int, Node], kind: str) -> Node | None:
-    """The newest artifact of that type, or None."""
-    return max((node for node in nodes.values() if node.type == kind), key=lambda node: node.id, default=None)
 
 
 def collect_page(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.lineage import Node, upstream
+from pipelines.lineage import Node, node_of, upstream
 from pipelines.recorded import files_of
 
 __all__ = ["Generation", "generations", "lineages_of"]
@@ -76,8 +76,8 @@ def generations(lineages: Sequence[Lineage]) -> list[Generation]:
 
 def _generation(own: Lineage, lineage: Lineage) -> Generation:
     push = next(iter(lineage.values()))
-    examples, run = _nearest(lineage, "Examples"), _nearest(lineage, "ModelRun")
-    counted = _nearest(lineage, "components.Vocabularies")
+    examples, run = node_of(lineage, "Examples"), node_of(lineage, "ModelRun")
+    counted = node_of(lineage, "components.Vocabularies")
     vocabularies: Mapping[str, Any] = counted.facts.get("vocabularies", {}) if counted else {}
     evolved = {name: one["evolution"] for name, one in vocabularies.items() if "evolution" in one}
     drift = {name: part for one in vocabularies.values() for name, part in one.get("drift", {}).items()}
@@ -97,8 +97,3 @@ def _generation(own: Lineage, lineage: Lineage) -> Generation:
         drift={name: part["new_rows"] for name, part in drift.items() if "new_rows" in part},
         kept={name: one["kept_traffic"] for name, one in remap.items() if "kept_traffic" in one},
     )
-
-
-def _nearest(lineage: Lineage, kind: str) -> Node | None:
-    """The artifact of that type that is the fewest steps away: that of the run, which may share it with others."""
-    return next((node for node in lineage.values() if node.type == kind), None)

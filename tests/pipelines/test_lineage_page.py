@@ -160,6 +160,16 @@ def test_token_has_a_row_of_its_table_or_none(graph):
     assert find_token(nodes, "company", "Blue") is None
 
 
+def test_token_is_looked_up_in_the_runs_own_vocabulary_whatever_the_artifacts_numbers_are(tmp_path):
+    made = Root(tmp_path / "line")
+    made.add_run(9, ["Flash"], ["anna"], auc=0.7)
+    made.add_run(10, ["Taxi", "Flash"], ["anna"], auc=0.75, start=9)  # by address it comes before 9
+    graph = read_records(str(made.folder))
+    lineage = upstream(graph, the(graph, "PushedModel", 10))
+    assert find_token(lineage, "company", "Flash").row == 1
+    assert collect_page(lineage, upstream(graph, the(graph, "PushedModel", 9))).metrics["eval_auc"] == (0.75, 0.7)
+
+
 def generations_of(graph, number):
     pushes = {version: the(graph, "PushedModel", version) for version in (1, 2, 3)}
     return generations(lineages_of(graph, pushes[number], pushes))
