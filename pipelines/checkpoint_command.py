@@ -19,7 +19,7 @@ __all__ = ["app"]
 app = typer.Typer(help="Look into embedding checkpoints, as CheckpointRetriever writes them.", no_args_is_help=True)
 
 _PLAIN: Any = {"markup": False, "soft_wrap": True}
-_Folder = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Folder of the checkpoint.", show_default=False)]
+_Folder = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Folder of the checkpoint.", show_default=False)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -69,8 +69,8 @@ def _summary_table(tables: Mapping[str, Mapping[str, Any]]) -> Table:
 
 @app.command()
 def diff(
-    earlier: Annotated[Path, typer.Argument(metavar="EARLIER", help="Folder of a checkpoint.", show_default=False)],
-    later: Annotated[Path, typer.Argument(metavar="LATER", help="Folder of another.", show_default=False)],
+    earlier: Annotated[str, typer.Argument(metavar="EARLIER", help="Folder of a checkpoint.", show_default=False)],
+    later: Annotated[str, typer.Argument(metavar="LATER", help="Folder of another.", show_default=False)],
     as_json: _Json = False,
     debug: _Debug = False,
 ) -> None:

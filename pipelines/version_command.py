@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,8 +14,8 @@ from pipelines.quiet import load_tensorflow
 
 __all__ = ["register"]
 
-_Version = Annotated[Path, typer.Argument(metavar="VERSION", help="Folder of a published version.", show_default=False)]
-_Base = Annotated[Path, typer.Argument(metavar="BASE", help="Folder that holds the versions.", show_default=False)]
+_Version = Annotated[str, typer.Argument(metavar="VERSION", help="Folder of a published version.", show_default=False)]
+_Base = Annotated[str, typer.Argument(metavar="BASE", help="Folder that holds the versions.", show_default=False)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -53,7 +52,7 @@ def parity(
     load_tensorflow()
     from components.pusher.proof import prove_again
 
-    report = prove_again(str(version), rows, tolerance).to_dict()
+    report = prove_again(version, rows, tolerance).to_dict()
     if as_json:
         typer.echo(json.dumps(report, indent=1))
     else:
@@ -91,17 +90,18 @@ def keep_last(
     debug: _Debug = False,
 ) -> None:
     """Remove all but the newest COUNT versions below BASE."""
-    from components.pusher.publish import keep_newest
+    from components.pusher.publish import keep_newest, require_versions
 
+    require_versions(base)
     removed = keep_newest(base, count)
     typer.echo(f"removed {len(removed)}: {', '.join(map(str, removed)) or 'nothing'}")
 
 
 def export(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Folder of an embedding checkpoint.", show_default=False)
+        str, typer.Argument(metavar="CHECKPOINT", help="Folder of an embedding checkpoint.", show_default=False)
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.", show_default=False)],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to write.", show_default=False)],
     feature: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A feature; again for more. By default all.")
     ] = None,

@@ -118,16 +118,23 @@ def verify_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
       CheckpointError: there is no manifest, it is damaged, or a file is missing, damaged, a link or not in it.
     """
+    if "://" in os.fspath(folder):
+        raise CheckpointError(f"{os.fspath(folder)!r} is an address: copy the version here, and name the copy.")
     path = Path(folder) / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_text())
         listed = dict(manifest["files"])
         seal = manifest.pop("seal")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointError(
+            f"{os.fspath(folder)!r} has no {MANIFEST}: name the folder of one published version, such as "
+            "runs/x/serving/1790000000; where it is one, publish the model again."
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{str(path)!r} is no readable manifest ({error}): publish the model again.") from error
     if seal != _seal(manifest):
         raise CheckpointError(f"{str(path)!r} is damaged: it is not what its seal says; publish the model again.")
-    found = file_digests(folder)
+    found = _digests_to_verify(folder)
     wrong = sorted(name for name in listed.keys() | found.keys() if listed.get(name) != found.get(name))
     if wrong or content_digest(listed) != manifest.get("digest"):
         what = wrong[0] if wrong else MANIFEST
@@ -135,6 +142,15 @@ def verify_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"{str(folder)!r} is damaged: {what!r} is not what its manifest says; publish the model again."
         )
     return manifest
+
+
+def _digests_to_verify(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    try:
+        return file_digests(folder)
+    except OSError as error:
+        raise CheckpointError(
+            f"{os.fspath(folder)!r} cannot be read ({error}): give this process the right to read every file of it."
+        ) from error
 
 
 def sync(path: Path) -> None:

@@ -24,11 +24,12 @@ from typing import Any
 from components.pusher.manifest import copy_files, sync, sync_tree, write_manifest
 from embedding_core.errors import CheckpointError, ConfigError
 
-__all__ = ["Publication", "keep_newest", "publish", "require_local", "sweep", "versions"]
+__all__ = ["Publication", "keep_newest", "publish", "require_local", "require_versions", "sweep", "versions"]
 
 _PREFIX = ".push-"
 _ORDER_LOCK = ".versions.lock"
 _MODEL = "saved_model.pb"
+_RECORD_SUFFIX = ".lineage.json"  # of what components.record writes beside every artifact; it loads TFX
 _LARGEST_VERSION = 2**63 - 1
 
 
@@ -143,6 +144,32 @@ def require_local(base: str | os.PathLike[str]) -> None:
         )
 
 
+def require_versions(base: str | os.PathLike[str]) -> None:
+    """Refuse a folder in which numbers are something else than published versions: they are not to be removed.
+
+    Raises:
+      ConfigError: it is no local folder, has no number in it, or one that is no model, or a pipeline's own artifact.
+    """
+    require_local(base)
+    root = Path(base).absolute()
+    if not root.is_dir():
+        raise ConfigError(f"{str(root)!r} is no folder: name the one that holds the versions.")
+    numbers = _numbers(root)
+    if not numbers:
+        raise ConfigError(f"{str(root)!r} holds no version: name the folder that holds them, such as runs/x/serving.")
+    for name in sorted(numbers):
+        if (root / f"{name}{_RECORD_SUFFIX}").exists():
+            raise ConfigError(
+                f"{str(root / name)!r} is an artifact of a pipeline, no served version: name the folder that the "
+                "pipeline pushes to, such as runs/x/serving."
+            )
+        if not (root / name / _MODEL).is_file():
+            raise ConfigError(
+                f"{str(root / name)!r} holds no {_MODEL!r}, so it is no version: name the folder that holds versions "
+                "alone, or move this one away."
+            )
+
+
 def sweep(base: str | os.PathLike[str]) -> int:
     """Remove what dead pushers left below the folder; those that live hold their lock. Returns how many."""
     root, swept = Path(base), 0
@@ -218,17 +245,22 @@ def keep_newest(base: str | os.PathLike[str], count: int) -> list[int]:
     Each goes out of sight in one rename first, so that no half version is ever seen.
 
     Raises:
-      ConfigError: `count` is below 1, or `base` is an address of an object store.
+      ConfigError: `count` is below 1, `base` is an address of an object store, or nothing can be removed there.
     """
     require_local(base)
     _require_some(count)
     root, removed = Path(base).absolute(), []
     if not root.is_dir():
         raise ConfigError(f"{str(root)!r} is no folder: name the one that holds the versions.")
-    with _locked(root / _ORDER_LOCK, wait=True), _hidden_folder(root) as grave:
-        kept = set(versions(root)[-count:])
-        for name in _numbers(root):
-            if int(name) not in kept:
-                os.rename(root / name, grave / name)
-                removed.append(int(name))
+    try:
+        with _locked(root / _ORDER_LOCK, wait=True), _hidden_folder(root) as grave:
+            kept = set(versions(root)[-count:])
+            for name in _numbers(root):
+                if int(name) not in kept:
+                    os.rename(root / name, grave / name)
+                    removed.append(int(name))
+    except OSError as error:
+        raise ConfigError(
+            f"versions below {str(root)!r} cannot be removed ({error}): name a folder that this process may write to."
+        ) from error
     return sorted(removed)

@@ -52,7 +52,9 @@ def read_seal(folder: str, kind: str, version: int) -> dict[str, Any]:
             raise CheckpointError(f"{path!r} is of format version {body['version']!r}: this release reads {version}.")
         return dict(body)
     except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:  # the latter where it is no folder
-        raise CheckpointError(f"{path!r} does not exist: the folder holds no complete checkpoint.") from error
+        raise CheckpointError(
+            f"{path!r} does not exist: the folder holds no complete checkpoint; name one that does."
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, tf.errors.OpError) as error:
         raise CheckpointError(f"{path!r} is damaged ({error}): take another checkpoint.") from error
 

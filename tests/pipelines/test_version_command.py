@@ -54,3 +54,33 @@ def test_parity_wants_a_version_that_says_what_it_is_made_of(base, capsys, monke
     monkeypatch.setattr("pipelines.version_command.load_tensorflow", lambda: None)
     assert code("parity", base / "2") == 1
     assert "does not say what it was made of" in capsys.readouterr().err
+
+
+def test_keep_last_touches_nothing_that_is_no_served_version(base, capsys):
+    (base / "1.lineage.json").touch()
+    assert code("keep-last", base, 1) == 1
+    assert "is an artifact of a pipeline" in capsys.readouterr().err
+    (base / "1.lineage.json").unlink()
+    (base / "0").mkdir()
+    assert code("keep-last", base, 1) == 1
+    assert "'saved_model.pb', so it is no version" in capsys.readouterr().err
+    assert versions(base) == [0, 1, 2]
+    before = sorted(base.glob("2/**/*"))
+    assert code("keep-last", base / "2", 1) == 1
+    assert "holds no version" in capsys.readouterr().err
+    assert sorted(base.glob("2/**/*")) == before
+
+
+@pytest.mark.parametrize("command", [("verify",), ("rollback",), ("keep-last", "1")])
+def test_address_is_refused_as_it_was_given(base, capsys, command):
+    assert code(command[0], "gs://bucket/served", *command[1:]) == 1
+    assert "'gs://bucket/served' is an address" in capsys.readouterr().err
+
+
+def test_folder_that_cannot_be_written_or_read_is_one_error(base, capsys):
+    (base / ".versions.lock").unlink()
+    (base / ".versions.lock").mkdir()
+    assert code("keep-last", base, 1) == 1
+    assert "cannot be removed" in capsys.readouterr().err
+    assert code("verify", base) == 1
+    assert "name the folder of one published version" in capsys.readouterr().err
