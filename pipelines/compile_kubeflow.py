@@ -7,6 +7,7 @@ parameters that are given when a run is started. A Resolver is never in it (see 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +17,6 @@ from tfx import v1 as tfx
 from embedding_core.errors import ConfigError
 from pipelines import component_inputs
 from pipelines.config import Kubeflow, PipelineConfig
-from pipelines.config.paths import is_remote
 from pipelines.earlier import EarlierRun
 from pipelines.embedding_pipeline import create_pipeline
 from pipelines.kubeflow_spec import (
@@ -33,6 +33,7 @@ from pipelines.tpu_request import TpuRequest, tpu_request
 __all__ = ["Target", "compile_pipeline", "save_documents"]
 
 Target: TypeAlias = Literal["vertex", "kubeflow"]
+_ADDRESS = re.compile(r"\w[\w+.-]*://[^/]")
 _TRAINER = "EmbeddingTrainer"
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
 _COMMAND = ("python", "-m", "tfx.orchestration.kubeflow.v2.container.kubeflow_v2_run_executor")
@@ -54,6 +55,7 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[dict[str, A
     """
     backend = _backend(config)
     _check_addresses(config)
+    _check_parts(config)
     tpu = _tpu(config, backend)
     job = _vertex_job(backend, tpu) if tpu is not None and target == "vertex" else None
     parameters = _parameters(config, backend)
@@ -107,7 +109,7 @@ def _check_addresses(config: PipelineConfig) -> None:
         "vocabulary_evolution.base": config.vocabulary_evolution.base if config.vocabulary_evolution else None,
         "evaluation.baseline": config.evaluation.baseline,
     }
-    wrong = [(key, value) for key, value in given.items() if value is not None and not is_remote(value)]
+    wrong = [(key, value) for key, value in given.items() if value is not None and not _ADDRESS.match(value)]
     if config.push.destination is None:
         wrong.append(("push.destination", "null"))
     if wrong:
@@ -118,6 +120,16 @@ def _check_addresses(config: PipelineConfig) -> None:
                 for key, value in wrong
             )
         )
+
+
+def _check_parts(config: PipelineConfig) -> None:
+    """VocabularyGen would refuse it too, on the cluster."""
+    for name, limits in config.vocabularies.items():
+        if config.vocabulary_evolution is not None and limits.parts > 1:
+            raise ConfigError(
+                f"`vocabularies.{name}.parts` is {limits.parts}, but by `vocabulary_evolution` the vocabulary comes "
+                "out of an earlier one, which one worker has to hold: leave out one of the two."
+            )
 
 
 def _tpu(config: PipelineConfig, backend: Kubeflow) -> TpuRequest | None:

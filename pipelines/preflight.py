@@ -90,13 +90,14 @@ def input_findings(config: PipelineConfig, slice_: Topology) -> Iterator[Finding
 
 def _read(folder: Path) -> tuple[EmbeddingConfig, str]:
     try:
-        text = (folder / _TABLES_FILE).read_text(encoding="utf-8")
-    except OSError as error:
+        tables = EmbeddingConfig.from_json((folder / _TABLES_FILE).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        what = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
             f"`--table-configs` is {str(folder)!r}: it must be the folder of a TableConfigs artifact, with a file "
-            f"{_TABLES_FILE} ({error.strerror})."
+            f"{_TABLES_FILE} ({what})."
         ) from error
-    return EmbeddingConfig.from_json(text), f"the table configs in {folder}"
+    return tables, f"the table configs in {folder}"
 
 
 def _planned(config: PipelineConfig, assumed_tokens: int) -> tuple[EmbeddingConfig, str]:
@@ -122,8 +123,18 @@ def _notes(training: TrainingConfig, rows: int) -> Iterator[str]:
 
 
 def save_json(report: Report, path: Path) -> None:
-    """Write the report as JSON."""
-    path.write_text(json.dumps(report.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
+    """Write the report as JSON.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(report.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"`--json` is {str(path)!r}, which cannot be written ({error.strerror}): name a file in a folder that "
+            "exists."
+        ) from error
 
 
 def print_report(report: Report, console: Console | None = None) -> None:

@@ -166,6 +166,13 @@ def test_machine_spec_is_one_of_vertex(documents):
         ("kubeflow", [*TPU, "kubeflow.tpu_topology=4x4"], r"'4x4', but `training.topology` 'v5e-4' is 2x2"),
         ("kubeflow", ["kubeflow.tpu_topology=2x2"], "`training.strategy` is 'auto'"),
         ("kubeflow", ["kubeflow.resources.Nobody={cpu: 1}"], r"`kubeflow.resources.Nobody` is for no task"),
+        ("vertex", ["push.destination=gs://"], "`push.destination` is 'gs://'"),
+        ("vertex", ["kubeflow.pipeline_root=://b"], "`kubeflow.pipeline_root` is '://b'"),
+        (
+            "vertex",
+            ["vocabulary_evolution=gs://b/v", "vocabularies.company.parts=4"],
+            "`vocabularies.company.parts` is 4",
+        ),
     ],
 )
 def test_what_a_target_cannot_do_is_an_error_when_compiling(target, changes, words):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ import pipelines.examples
 from embedding_core.errors import ConfigError
 from pipelines import cli
 from pipelines.config import load_config
-from pipelines.preflight import check, print_report
+from pipelines.preflight import check, print_report, save_json
 
 EXAMPLES = pipelines.examples.__path__[0]
 
@@ -109,3 +110,15 @@ def test_topology_has_to_be_named():
 def test_folder_without_table_configs_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"embedding_config\.json"):
         check(taxi(), topology="v2-8", table_configs=tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe"])
+def test_table_configs_that_are_none_are_refused_by_their_folder(tmp_path, content):
+    (tmp_path / "embedding_config.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"`--table-configs` is '{tmp_path}'"):
+        check(taxi(), topology="v2-8", table_configs=tmp_path)
+
+
+def test_report_that_cannot_be_written_is_one_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"`--json` is .* cannot be written"):
+        save_json(SimpleNamespace(to_json=dict), tmp_path / "nowhere" / "report.json")
