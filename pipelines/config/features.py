@@ -30,6 +30,8 @@ _NAME_RULE = (
 
 
 def _name(value: Any) -> str:
+    if value is None:
+        raise ValueError("it must be text: give a name.")
     if not isinstance(value, str):
         raise ValueError(f'it must be text: put it in quotes, "{value}".')
     try:

@@ -83,6 +83,7 @@ def test_missing_sections_are_named(mistakes):
         ("seed: true", "whole number"),
         ("seed: 1.5", "whole number"),
         ("name: 2024", 'quotes, "2024"'),
+        ("name: null", "is None: it must be text: give a name"),
         ("name: a/b", "letters, digits"),
         ("sample_weight: 7", 'quotes: "7"'),
         ("sample_weight: bought", "label's column"),
