@@ -78,6 +78,17 @@ def _temporary_folder(destination: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def _writing(destination: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        raise CheckpointError(
+            f"{destination!r} cannot be written ({_words(error)}): nothing is left of it, and what was there before is "
+            "untouched; make room, or write elsewhere."
+        ) from error
+
+
+@contextlib.contextmanager
 def publish_folder(destination: str | os.PathLike[str], *, replace: bool = False) -> Iterator[str]:
     """Fill a temporary folder, which becomes `destination` when the block ends without an error.
 
@@ -98,23 +109,19 @@ def publish_folder(destination: str | os.PathLike[str], *, replace: bool = False
     if not replace and tf.io.gfile.exists(destination) and not _is_empty_folder(destination):
         raise CheckpointError(f"{destination!r} already holds files: nothing is overwritten; write to a new folder.")
     parent = os.path.dirname(destination) or "."
-    tf.io.gfile.makedirs(parent)
-    sweep(parent)
-    with _temporary_folder(destination) as temporary:
+    with _writing(destination):
+        tf.io.gfile.makedirs(parent)
+        sweep(parent)
+    with _writing(destination), _temporary_folder(destination) as temporary:
         try:
             yield temporary
             _sync_folder_tree(temporary)
             remove_folder(destination)
             tf.io.gfile.rename(temporary, destination)
             _sync(parent)
-        except BaseException as error:
+        except BaseException:
             if tf.io.gfile.exists(temporary):
                 tf.io.gfile.rmtree(temporary)
-            if isinstance(error, OSError | tf.errors.OpError):
-                raise CheckpointError(
-                    f"{destination!r} cannot be written ({_words(error)}): nothing is left of it, and what was there "
-                    "before is untouched; make room, or write elsewhere."
-                ) from error
             raise
 
 

@@ -275,3 +275,9 @@ def test_engine_goes_on_from_what_another_has_trained(tmp_path):
     for engine in (trained, fresh):
         engine.apply_gradients(ids, {"f": tf.ones([2, 3]), "g": tf.ones([2, 2])})
     assert_equal(variables_of(fresh), variables_of(trained))
+
+
+@pytest.mark.parametrize("place", ["/proc/out", "/proc/nowhere/out", "/dev/null/out"])
+def test_folder_that_cannot_be_made_is_one_error(place):
+    with pytest.raises(CheckpointError, match=rf"'{place}' cannot be written"), publish_folder(place):
+        pass
