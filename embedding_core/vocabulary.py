@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from embedding_core.config import ColumnConfig, EvolutionMode, check_name
 from embedding_core.errors import ConfigError, VocabularyError
 from embedding_core.vocabulary_bytes import (
+    DigestedFile,
     npy_chunks,
     plain_chunks,
     read_tokens,
@@ -311,15 +312,10 @@ def description_of(
 
 def _write(path: str, chunks: Iterable[bytes], open_file: _OpenFile) -> str:
     """Write a file; returns the digest of what was written."""
-    with open_file(path, "wb") as file:
-        file.write(b"")  # some file systems make a file only when it is written to
-
-        def passed_on() -> Iterable[bytes]:
-            for chunk in chunks:
-                file.write(chunk)
-                yield chunk
-
-        return sha256_of(passed_on())
+    with DigestedFile(path, open_file) as file:
+        for chunk in chunks:
+            file.write(chunk)
+    return file.digest
 
 
 def _summary_to_json(summary: FeatureSummary) -> dict[str, Any]:

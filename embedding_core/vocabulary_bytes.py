@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -12,7 +12,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["npy_chunks", "npy_header", "plain_chunks", "read_tokens", "sealed_json", "sha256_of", "unsealed_json"]
+__all__ = [
+    "DigestedFile",
+    "npy_chunks",
+    "npy_header",
+    "plain_chunks",
+    "read_tokens",
+    "sealed_json",
+    "sha256_of",
+    "unsealed_json",
+]
 
 _TOKENS_AT_ONCE = 1 << 18
 _BYTES_AT_ONCE = 1 << 22
@@ -27,6 +36,35 @@ def sha256_of(chunks: Iterable[bytes]) -> str:
     for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
+
+
+class DigestedFile:
+    """A new file that knows the digest of what was written to it."""
+
+    def __init__(self, path: str, open_file: Callable[..., Any]) -> None:
+        """Open it by `open_file`, as `open` would."""
+        self._file = open_file(path, "wb")
+        self._sha256 = hashlib.sha256()
+
+    def __enter__(self) -> DigestedFile:
+        """The file; it is there even if nothing is written to it."""
+        self._file.__enter__()
+        self._file.write(b"")  # some file systems make a file only when it is written to
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Close it."""
+        self._file.__exit__(*error)
+
+    def write(self, chunk: bytes) -> None:
+        """Append to it."""
+        self._sha256.update(chunk)
+        self._file.write(chunk)
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of what was written so far, in hexadecimal."""
+        return self._sha256.hexdigest()
 
 
 def plain_chunks(tokens: pa.Array) -> Iterator[bytes]:

@@ -7,7 +7,6 @@ block: in memory is one block of each part. The files are those that `save_vocab
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from embedding_core.vocabulary import Vocabulary, description_of, total_order
-from embedding_core.vocabulary_bytes import npy_header, plain_chunks, sealed_json
+from embedding_core.vocabulary_bytes import DigestedFile, npy_header, plain_chunks, sealed_json
 
 __all__ = ["Block", "merge_sorted", "part_of", "save_merged"]
 
@@ -120,7 +119,7 @@ def save_merged(
     covered, left = 0, size
     with contextlib.ExitStack() as stack:
         plain, counted = (
-            stack.enter_context(_Digested(os.path.join(folder, vocabulary.name + suffix), open_file))
+            stack.enter_context(DigestedFile(os.path.join(folder, vocabulary.name + suffix), open_file))
             for suffix in (".txt", ".counts.npy")
         )
         for chunk in npy_header((size,)):
@@ -139,26 +138,3 @@ def save_merged(
     with open_file(os.path.join(folder, f"{vocabulary.name}.json"), "wb") as file:
         file.write(sealed_json(description))
     return {"digest": plain.digest, "coverage": coverage}
-
-
-class _Digested:
-    """A file that knows the digest of what was written to it."""
-
-    def __init__(self, path: str, open_file: Callable[..., Any]) -> None:
-        self._file = open_file(path, "wb")
-        self._sha256 = hashlib.sha256()
-
-    def __enter__(self) -> _Digested:
-        self._file.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._file.__exit__(*error)
-
-    def write(self, chunk: bytes) -> None:
-        self._sha256.update(chunk)
-        self._file.write(chunk)
-
-    @property
-    def digest(self) -> str:
-        return self._sha256.hexdigest()

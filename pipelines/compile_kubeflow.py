@@ -7,7 +7,6 @@ parameters that are given when a run is started. A Resolver is never in it (see 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -17,6 +16,7 @@ from tfx import v1 as tfx
 from embedding_core.errors import ConfigError
 from pipelines import component_inputs
 from pipelines.config import Kubeflow, PipelineConfig
+from pipelines.config.paths import is_address
 from pipelines.earlier import EarlierRun
 from pipelines.embedding_pipeline import create_pipeline
 from pipelines.kubeflow_spec import (
@@ -33,7 +33,6 @@ from pipelines.tpu_request import TpuRequest, tpu_request
 __all__ = ["Target", "compile_pipeline", "save_documents"]
 
 Target: TypeAlias = Literal["vertex", "kubeflow"]
-_ADDRESS = re.compile(r"\w[\w+.-]*://[^/]")
 _TRAINER = "EmbeddingTrainer"
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
 _COMMAND = ("python", "-m", "tfx.orchestration.kubeflow.v2.container.kubeflow_v2_run_executor")
@@ -109,7 +108,7 @@ def _check_addresses(config: PipelineConfig) -> None:
         "vocabulary_evolution.base": config.vocabulary_evolution.base if config.vocabulary_evolution else None,
         "evaluation.baseline": config.evaluation.baseline,
     }
-    wrong = [(key, value) for key, value in given.items() if value is not None and not _ADDRESS.match(value)]
+    wrong = [(key, value) for key, value in given.items() if value is not None and not is_address(value)]
     if config.push.destination is None:
         wrong.append(("push.destination", "null"))
     if wrong:

@@ -7,11 +7,11 @@ the CPU milliseconds of one. One id per example only. The step is Keras' own `tr
 """
 
 import sys
-import time
 
 import keras
 import keras_rs
 import numpy as np
+from turns import take_turns
 
 BATCH = 4096
 
@@ -59,12 +59,8 @@ def main(file, optimizer, dim):
         for batch in batches:
             model.train_on_batch(batch, labels)
 
-    steps()
-    print("keras-rs", keras_rs.__version__, "keras", keras.__version__, keras.backend.backend(), flush=True)
-    for _ in sys.stdin:
-        start = time.process_time()
-        steps()
-        print(1e3 * (time.process_time() - start) / len(batches), flush=True)
+    what = ["keras-rs", keras_rs.__version__, "keras", keras.__version__, keras.backend.backend()]
+    take_turns(what, steps, len(batches))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ the CPU milliseconds of one.
 """
 
 import sys
-import time
 
 import numpy as np
 import torch
+from turns import take_turns
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 0.01),
@@ -37,12 +37,7 @@ def main(file, optimizer, dim):
             sum(bag(own, begins).mean() for bag, own, begins in batch).backward()
             optimizer.step()
 
-    steps()
-    print("torch", torch.__version__, flush=True)
-    for _ in sys.stdin:
-        start = time.process_time()
-        steps()
-        print(1e3 * (time.process_time() - start) / len(batches), flush=True)
+    take_turns(["torch", torch.__version__], steps, len(batches))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, get_args
 
 from tfx import types
 from tfx.dsl.components.base import base_executor
@@ -14,6 +14,7 @@ from components import progress
 from components.artifact_files import read_embedding_config, read_vocabularies
 from components.record import record_lineage
 from embedding_core.checkpoint import latest_training_checkpoint, retrieve
+from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
 
 __all__ = ["Executor"]
@@ -45,7 +46,7 @@ class Executor(base_executor.BaseExecutor):
           CheckpointError: the training checkpoint is damaged, not of these tables, or not finite.
         """
         nonfinite = exec_properties.get(NONFINITE_KEY) or "error"
-        if nonfinite not in {"error", "keep"}:
+        if nonfinite not in get_args(NonfiniteRows):
             raise ConfigError(f"`{NONFINITE_KEY}` is {nonfinite!r}: it must be 'error' or 'keep'.")
         folder = {key: artifact_utils.get_single_uri(input_dict[key]) for key in input_dict}
         config = read_embedding_config(folder[TABLE_CONFIGS_KEY])

@@ -10,7 +10,6 @@ the next one once a later version is there. One pusher at a time: an object stor
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import tempfile
 from collections.abc import Callable, Mapping
@@ -20,12 +19,12 @@ from typing import Any
 import tensorflow as tf
 
 from components.pusher.manifest import MANIFEST, copy_files, write_manifest
+from embedding_core.checkpoint.sealed import file_digest
 from embedding_core.errors import CheckpointError
 
 __all__ = ["publish_remotely", "remote_versions"]
 
 _LAST = "saved_model.pb"
-_BLOCK = 1 << 22
 
 
 def remote_versions(base: str) -> list[int]:
@@ -80,17 +79,8 @@ def _upload(path: Path, target: str) -> None:
     """Copy one file up, and read it back."""
     tf.io.gfile.makedirs(posixpath.dirname(target))
     tf.io.gfile.copy(str(path), target, overwrite=True)
-    if _digest(target) != _digest(str(path)):
+    if file_digest(target) != file_digest(str(path)):
         raise CheckpointError(f"{target!r} is not what was uploaded: check the store, and push again.")
-
-
-def _digest(name: str) -> str:
-    """The sha256 of a file, read in blocks."""
-    found = hashlib.sha256()
-    with tf.io.gfile.GFile(name, "rb") as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()
 
 
 def _remove_old(base: str, keep_last: int | None) -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from embedding_core.errors import CheckpointError
 
-__all__ = ["MANIFEST", "FileDigests", "check_files", "read_seal", "write_seal"]
+__all__ = ["MANIFEST", "FileDigests", "check_files", "file_digest", "read_seal", "write_seal"]
 
 MANIFEST = "manifest.json"
 FileDigests: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -68,7 +68,7 @@ def check_files(folder: str, files: FileDigests) -> None:
     for name, told in files.items():
         path = os.path.join(folder, name)
         try:
-            found = _digest(path)
+            found = file_digest(path)
         except tf.errors.OpError as error:
             raise CheckpointError(f"{path!r} cannot be read ({error.message}): take another checkpoint.") from error
         if found != told:
@@ -82,10 +82,11 @@ def _file_digests(folder: str) -> dict[str, dict[str, Any]]:
     """Of every file under the folder, by its path in there; the manifest itself left out."""
     paths = [os.path.join(parent, name) for parent, _, names in tf.io.gfile.walk(folder) for name in names]
     names = sorted(os.path.relpath(path, folder) for path in paths)
-    return {name: _digest(os.path.join(folder, name)) for name in names if name != MANIFEST}
+    return {name: file_digest(os.path.join(folder, name)) for name in names if name != MANIFEST}
 
 
-def _digest(path: str) -> dict[str, Any]:
+def file_digest(path: str) -> dict[str, Any]:
+    """The `size` and `sha256` of a file on any file system of TensorFlow, read in blocks."""
     digest, size = hashlib.sha256(), 0
     with tf.io.gfile.GFile(path, "rb") as file:
         while chunk := file.read(_CHUNK):

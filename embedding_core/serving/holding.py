@@ -67,7 +67,7 @@ def hold_tables(
     """
     for table in config.tables:
         _require_shape(table, tables[table.name])
-    require_finite_tables(tables, dtype)
+    _require_finite_tables(tables, dtype)
     variables, places = {}, {}
     for name, members in _blocks(config).items():
         parts = [part for table in members for part in _parts(tables[table.name])]
@@ -131,7 +131,7 @@ def _parts(value: Any) -> list[Any]:
     return list(getattr(value, "variables", [value]))
 
 
-def require_finite_tables(tables: Mapping[str, Any], dtype: str) -> None:
+def _require_finite_tables(tables: Mapping[str, Any], dtype: str) -> None:
     """Refuse tables with rows that, as floats of that dtype, hold NaN or infinity.
 
     Raises:

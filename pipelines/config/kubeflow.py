@@ -8,18 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from pipelines.config.data import Text
+from pipelines.config.paths import is_address
 from pipelines.config.reading import Rule
 
 __all__ = ["Kubeflow", "Resources"]
 
 _Amount = Annotated[float, Rule(lambda value: value > 0, "a number above 0")]
-_Uri = Annotated[
-    str,
-    Rule(
-        lambda value: bool(re.match(r"\w[\w+.-]*://[^/]", value)),
-        "an address that every task can reach, such as gs://bucket/x",
-    ),
-]
+_Uri = Annotated[str, Rule(is_address, "an address that every task can reach, such as gs://bucket/x")]
 _Chips = Annotated[str, Rule(lambda value: bool(re.fullmatch(r"\d+(x\d+){1,2}", value)), "chips such as 2x2 or 2x2x1")]
 
 

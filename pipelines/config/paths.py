@@ -9,9 +9,10 @@ import re
 from embedding_core.errors import ConfigError
 from pipelines.config.data import DataFormat
 
-__all__ = ["FORMATS", "format_of", "is_remote", "resolve"]
+__all__ = ["FORMATS", "format_of", "is_address", "is_remote", "resolve"]
 
 _PACKAGE = "package:"
+_ADDRESS = re.compile(r"\w[\w+.-]*://[^/]")
 FORMATS: tuple[tuple[DataFormat, re.Pattern[str]], ...] = (
     ("csv", re.compile(r"\.csv(\.gz)?$")),
     ("tfrecord", re.compile(r"tfrecords?(\.gz)?(-\d+-of-\d+)?(\.gz)?$")),
@@ -22,6 +23,11 @@ FORMATS: tuple[tuple[DataFormat, re.Pattern[str]], ...] = (
 def is_remote(path: str) -> bool:
     """Whether the path names another file system, as gs:// does."""
     return "://" in path
+
+
+def is_address(path: str) -> bool:
+    """Whether every machine of a cluster can reach the path: `gs://bucket/x`, not `gs://` alone."""
+    return bool(_ADDRESS.match(path))
 
 
 def resolve(path: str, folder: str) -> str:

@@ -17,7 +17,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu
 from embedding_core.serving.module import ServingModule
 from embedding_core.serving.named import named_inputs
-from embedding_core.serving.signatures import embeddings_signature, over_named
+from embedding_core.serving.signatures import embeddings_signature, raw_embeddings_signature
 from embedding_core.tokens import MISSING_INT
 from embedding_core.training import Inputs
 from embedding_core.training.inputs import RowParser
@@ -134,8 +134,7 @@ def check(folder, config, rows):
     names = [feature.name for feature in config.features]
     columns = module.columns(names)
     named, kept = named_inputs(columns, examples)
-    raw = over_named(lambda given: module.inputs_of(columns.accept(given), names)[0], columns)
-    signatures = {"embeddings": embeddings_signature(module), "raw": raw}
+    signatures = {"embeddings": embeddings_signature(module), "raw": raw_embeddings_signature(module)}
     tf.saved_model.save(module, str(place / "model"), signatures=signatures)
     served = tf.saved_model.load(str(place / "model")).signatures
     found = {name: value.numpy() for name, value in served["embeddings"](tf.constant(examples)).items()}
