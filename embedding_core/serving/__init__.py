@@ -5,6 +5,7 @@ from embedding_core.serving.inputs import MISSING_INT, DenseInputs, input_name
 from embedding_core.serving.module import columns_of
 from embedding_core.serving.named import named_inputs
 from embedding_core.serving.of_checkpoint import export_embeddings
+from embedding_core.serving.synthetic import synthetic_rows
 
 __all__ = [
     "MISSING_INT",
@@ -14,4 +15,5 @@ __all__ = [
     "export_model",
     "input_name",
     "named_inputs",
+    "synthetic_rows",
 ]

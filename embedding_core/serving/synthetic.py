@@ -1,0 +1,112 @@
+"""Makes raw rows that no data set holds: for warm-up requests, and for the request that a report shows.
+
+A column that may be shown gets tokens of its vocabulary, so that a request looks up rows as real ones do. A private
+column, or one that shares its vocabulary or its raw column with a private one, gets made-up tokens. Numbers are
+always made up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from embedding_core.config import ColumnConfig, EmbeddingConfig
+from embedding_core.serving.inputs import DenseInputs
+from embedding_core.serving.module import columns_of
+
+__all__ = ["synthetic_rows"]
+
+Value: TypeAlias = "bytes | int | float"
+
+_FIRST_MADE_UP = 10**18  # far from any id that is counted up
+_KINDS = {bytes: "bytes_list", int: "int64_list", float: "float_list"}
+
+
+def synthetic_rows(
+    config: EmbeddingConfig,
+    dense: DenseInputs | None,
+    vocabularies: Mapping[str, str | os.PathLike[str]],
+    count: int = 1,
+) -> list[bytes]:
+    """Make rows that every signature of a model can parse, with a value in each of its raw columns.
+
+    Args:
+      config: the model's tables and features.
+      dense: where its dense inputs, and columns `after_transform`, come from; None where there are none.
+      vocabularies: path of the plain token file by vocabulary name.
+      count: how many rows.
+
+    Returns:
+      Serialized tf.Examples, different from each other as far as the vocabularies have enough tokens. The same
+      arguments give the same rows.
+    """
+    values = _values(config, dense, vocabularies, count)
+    return [_row({name: found[place % len(found)] for name, found in values.items()}) for place in range(count)]
+
+
+def _values(
+    config: EmbeddingConfig,
+    dense: DenseInputs | None,
+    vocabularies: Mapping[str, str | os.PathLike[str]],
+    count: int,
+) -> dict[str, Sequence[Value]]:
+    """At least one value for each raw column."""
+    spec = {} if dense is None else dense.spec
+    found: dict[str, Sequence[Value]] = {
+        name: _numbers(spec[name].dtype, count) for name in columns_of(config, dense).inputs.values() if name in spec
+    }
+    private = _private(config)
+    for feature in config.features:
+        column = feature.column or ColumnConfig(name=feature.name, dtype="int64", multivalent=True)
+        if column.after_transform:
+            continue
+        table = config.table_of(feature.name)
+        if table.vocabulary is None:
+            found[column.name] = list(range(min(count, table.vocabulary_size)))
+        elif {column.name, f"vocabulary {table.vocabulary}"} & private:
+            found[column.name] = _made_up(column.dtype, count)
+        else:
+            tokens = _first_tokens(vocabularies[table.vocabulary], count)
+            found[column.name] = [_value(column, token) for token in tokens] or _made_up(column.dtype, count)
+    return found
+
+
+def _private(config: EmbeddingConfig) -> set[str]:
+    """Names of the columns whose tokens are not shown, and of their vocabularies as "vocabulary <name>"."""
+    owners = [feature for feature in config.features if feature.column is not None and feature.column.private]
+    columns = {feature.column.name for feature in owners if feature.column is not None}
+    return columns | {f"vocabulary {config.table_of(feature.name).vocabulary}" for feature in owners}
+
+
+def _made_up(dtype: str, count: int) -> list[Value]:
+    if dtype == "string":
+        return [f"synthetic-{place}".encode() for place in range(count)]
+    return [_FIRST_MADE_UP + place for place in range(count)] if dtype == "int64" else [0.5 + p for p in range(count)]
+
+
+def _numbers(dtype: tf.DType, count: int) -> list[Value]:
+    if dtype == tf.string:
+        return _made_up("string", count)
+    return [1.0 + place % 10 if dtype.is_floating else 1 + place % 10 for place in range(count)]
+
+
+def _first_tokens(path: str | os.PathLike[str], count: int) -> list[bytes]:
+    with tf.io.gfile.GFile(os.fspath(path), "rb") as file:
+        return [line.rstrip(b"\n") for line in itertools.islice(iter(file.readline, b""), count)]
+
+
+def _value(column: ColumnConfig, token: bytes) -> Value:
+    return {"string": bytes, "int64": int, "float32": float}[column.dtype](token)
+
+
+def _row(values: Mapping[str, Value]) -> bytes:
+    example = tf.train.Example()
+    for name, value in values.items():
+        found: Any = example.features.feature[name]
+        getattr(found, _KINDS[type(value)]).value.append(value)
+    serialized: bytes = example.SerializeToString(deterministic=True)
+    return serialized

@@ -1,0 +1,92 @@
+"""Synthetic rows fill every raw column, and hold nothing that is private."""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import dataclasses
+
+import pytest
+import tensorflow as tf
+
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.serving import DenseInputs, columns_of, named_inputs, synthetic_rows
+
+TOKENS = {"items": [b"lamp", b"chair", b"x,y"], "years": [b"2021", b"2020"], "users": [b"secret-1", b"secret-2"]}
+
+
+def feature(name, table, **column):
+    return FeatureConfig(name=name, table=table, column=ColumnConfig(**{"name": name, **column}))
+
+
+CONFIG = EmbeddingConfig(
+    tables=(
+        *(TableConfig(name=n, vocabulary=n, vocabulary_size=len(t), dim=2) for n, t in TOKENS.items()),
+        TableConfig(name="raw", vocabulary_size=2, dim=2),
+    ),
+    features=(
+        feature("item", "items", separator=","),
+        feature("seen", "items", multivalent=True),
+        feature("year", "years", dtype="int64"),
+        feature("user", "users", private=True),
+        feature("friend", "users", multivalent=True),
+        FeatureConfig(name="raw", table="raw"),
+    ),
+)
+DENSE = DenseInputs(
+    names=("price",),
+    spec={
+        "price": tf.io.FixedLenFeature([], tf.float32),
+        "stock": tf.io.VarLenFeature(tf.int64),
+        "note": tf.io.FixedLenFeature([], tf.string),
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vocabularies")
+    for name, tokens in TOKENS.items():
+        (folder / f"{name}.txt").write_bytes(b"".join(token + b"\n" for token in tokens))
+    return {name: folder / f"{name}.txt" for name in TOKENS}
+
+
+def test_rows_fill_every_column_with_values_of_its_type(files):
+    rows = synthetic_rows(CONFIG, DENSE, files, 3)
+    named, kept = named_inputs(columns_of(CONFIG, DENSE), rows)
+    assert kept == [0, 1, 2]
+    assert named["item"].tolist() == [b"lamp", b"chair", b"x,y"]
+    assert named["year"].tolist() == [2021, 2020, 2021]
+    assert named["raw"].tolist() == [[0], [1], [0]]
+    assert named["price"].tolist() == [1.0, 2.0, 3.0]
+    assert set(named) == {"item", "seen", "year", "user", "friend", "raw", "price", "stock", "note"}
+
+
+def test_private_tokens_are_made_up_also_for_a_column_that_shares_the_vocabulary(files):
+    rows = b"".join(synthetic_rows(CONFIG, DENSE, files, 2))
+    assert b"secret" not in rows
+    assert rows.count(b"synthetic-0") == 3  # the user, the friend, and the text that a dense input is computed from
+
+
+def test_column_read_by_a_private_feature_and_a_plain_one_is_private(files):
+    twin = FeatureConfig(name="twin", table="items", column=ColumnConfig(name="user"))
+    both = dataclasses.replace(CONFIG, features=(*CONFIG.features, twin))
+    rows = synthetic_rows(both, DENSE, files, 1)
+    named, _ = named_inputs(columns_of(both, DENSE), rows)
+    assert named["user"].tolist() == [b"synthetic-0"]
+
+
+def test_rows_are_the_same_each_time(files):
+    assert synthetic_rows(CONFIG, DENSE, files, 5) == synthetic_rows(CONFIG, DENSE, files, 5)
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("string", bytes), ("int64", int), ("float32", float)])
+def test_empty_vocabulary_gets_made_up_tokens(tmp_path, dtype, kind):
+    (tmp_path / "v.txt").write_bytes(b"")
+    config = EmbeddingConfig(
+        tables=(TableConfig(name="v", vocabulary="v", vocabulary_size=1, dim=2, oov_rows=1),),
+        features=(feature("f", "v", dtype=dtype),),
+    )
+    named, kept = named_inputs(columns_of(config, None), synthetic_rows(config, None, {"v": tmp_path / "v.txt"}))
+    assert kept == [0]
+    assert isinstance(named["f"].tolist()[0], kind)
