@@ -100,7 +100,9 @@ def _first_tokens(path: str | os.PathLike[str], count: int) -> list[bytes]:
 
 
 def _value(column: ColumnConfig, token: bytes) -> Value:
-    return {"string": bytes, "int64": int, "float32": float}[column.dtype](token)
+    if column.dtype == "string":
+        return token
+    return int(token) if column.dtype == "int64" else float(token)
 
 
 def _row(values: Mapping[str, Value]) -> bytes:
