@@ -90,9 +90,8 @@ def keep_last(
     debug: _Debug = False,
 ) -> None:
     """Remove all but the newest COUNT versions below BASE."""
-    from components.pusher.publish import keep_newest, require_versions
+    from components.pusher.publish import keep_newest
 
-    require_versions(base)
     removed = keep_newest(base, count)
     typer.echo(f"removed {len(removed)}: {', '.join(map(str, removed)) or 'nothing'}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = [
     "content_digest",
     "copy_files",
     "file_digests",
+    "is_version",
     "sync",
     "sync_tree",
     "verify_manifest",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 MANIFEST = "assets.extra/manifest.json"
+_MODEL = "saved_model.pb"
 _BLOCK = 1 << 22
 
 
@@ -53,6 +55,11 @@ def _files(folder: Path) -> list[str]:
         if path.is_file():
             found.append(path.relative_to(folder).as_posix())
     return sorted(name for name in found if name != MANIFEST)
+
+
+def is_version(has_file: Callable[[str], bool]) -> bool:
+    """Whether a folder is a published version, complete or not, given whether it has a file of a name."""
+    return has_file(_MODEL) or has_file(MANIFEST)
 
 
 def file_digests(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:

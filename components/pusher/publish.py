@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from components.pusher.manifest import copy_files, sync, sync_tree, write_manifest
+from components.pusher.manifest import copy_files, is_version, sync, sync_tree, write_manifest
 from embedding_core.errors import CheckpointError, ConfigError
 
 __all__ = ["Publication", "keep_newest", "publish", "require_local", "require_versions", "sweep", "versions"]
@@ -74,7 +74,8 @@ def publish(
       clock: seconds since 1970.
 
     Raises:
-      ConfigError: `keep_last` is below 1, or nothing can be written to `base`.
+      ConfigError: `keep_last` is below 1; it is given, and a number below `base` is not a version; or nothing can be
+        written to `base`.
       CheckpointError: the source is no SavedModel, the copy is not what was read, or the disk is full.
     """
     _require_some(keep_last)
@@ -84,6 +85,8 @@ def publish(
         return _publish_remotely(os.fspath(source), os.fspath(base), check=check, keep_last=keep_last, clock=clock)
     root = Path(base).absolute()
     _make_ready(root)
+    if keep_last is not None and _numbers(root):
+        require_versions(root)  # before anything is published: what is not a version would be removed
     with _hidden_folder(root) as copy:
         with _writing(root):
             files = copy_files(Path(source), copy)
@@ -145,29 +148,38 @@ def require_local(base: str | os.PathLike[str]) -> None:
 
 
 def require_versions(base: str | os.PathLike[str]) -> None:
-    """Refuse a folder in which numbers are something else than published versions: they are not to be removed.
+    """Refuse a folder in which a number is something other than a published version: nobody may remove it.
 
     Raises:
-      ConfigError: it is no local folder, has no number in it, or one that is no model, or a pipeline's own artifact.
+      ConfigError: it is not a local folder, has no number in it, or one that is not a version.
     """
     require_local(base)
     root = Path(base).absolute()
     if not root.is_dir():
-        raise ConfigError(f"{str(root)!r} is no folder: name the one that holds the versions.")
+        raise ConfigError(f"{str(root)!r} is not a folder: name the one that holds the versions.")
     numbers = _numbers(root)
     if not numbers:
         raise ConfigError(f"{str(root)!r} holds no version: name the folder that holds them, such as runs/x/serving.")
     for name in sorted(numbers):
-        if (root / f"{name}{_RECORD_SUFFIX}").exists():
-            raise ConfigError(
-                f"{str(root / name)!r} is an artifact of a pipeline, no served version: name the folder that the "
-                "pipeline pushes to, such as runs/x/serving."
-            )
-        if not (root / name / _MODEL).is_file():
-            raise ConfigError(
-                f"{str(root / name)!r} holds no {_MODEL!r}, so it is no version: name the folder that holds versions "
-                "alone, or move this one away."
-            )
+        _require_version(root / name)
+
+
+def _require_version(path: Path) -> None:
+    if path.with_name(f"{path.name}{_RECORD_SUFFIX}").exists():
+        raise ConfigError(
+            f"{str(path)!r} is an artifact of a pipeline, not a served version: name the folder that the pipeline "
+            "pushes to, such as runs/x/serving."
+        )
+    if not is_version(lambda name: (path / name).is_file()) and not _holds_no_file(path):
+        raise ConfigError(
+            f"{str(path)!r} holds no {_MODEL!r}, so it is not a version, and is not to be removed: name a folder that "
+            "holds versions alone, or move this one away."
+        )
+
+
+def _holds_no_file(path: Path) -> bool:
+    """Whether nothing is lost with it, as with a version whose files were deleted."""
+    return path.is_dir() and not any(names for _, _, names in os.walk(path))
 
 
 def sweep(base: str | os.PathLike[str]) -> int:
@@ -245,13 +257,12 @@ def keep_newest(base: str | os.PathLike[str], count: int) -> list[int]:
     Each goes out of sight in one rename first, so that no half version is ever seen.
 
     Raises:
-      ConfigError: `count` is below 1, `base` is an address of an object store, or nothing can be removed there.
+      ConfigError: `count` is below 1, a number below `base` is not a version (then nothing is removed), or nothing can
+        be removed there.
     """
-    require_local(base)
     _require_some(count)
+    require_versions(base)
     root, removed = Path(base).absolute(), []
-    if not root.is_dir():
-        raise ConfigError(f"{str(root)!r} is no folder: name the one that holds the versions.")
     try:
         with _locked(root / _ORDER_LOCK, wait=True), _hidden_folder(root) as grave:
             kept = set(versions(root)[-count:])

@@ -1,7 +1,8 @@
 """Publishing to an object store, which has no rename: the file without which a version cannot be loaded comes last.
 
-    <version>/variables/..., assets/..., assets.extra/manifest.json    uploaded and read back
-    <version>/saved_model.pb                                            then this one
+    <version>/assets.extra/manifest.json     first: the folder is known for a version from here on
+    <version>/variables/..., assets/...      uploaded and read back
+    <version>/saved_model.pb                 then this one
 
 TensorFlow Serving, which tries a version again that it cannot load yet, and TensorFlow's loader need `saved_model.pb`;
 so a version is loaded whole or not at all, also where the pusher dies on the way. What a dead pusher left is removed by
@@ -10,6 +11,7 @@ the next one once a later version is there. One pusher at a time: an object stor
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import tempfile
 from collections.abc import Callable, Mapping
@@ -18,9 +20,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from components.pusher.manifest import MANIFEST, copy_files, write_manifest
+from components.pusher.manifest import MANIFEST, copy_files, is_version, write_manifest
 from embedding_core.checkpoint.sealed import file_digest
-from embedding_core.errors import CheckpointError
+from embedding_core.errors import CheckpointError, ConfigError
 
 __all__ = ["publish_remotely", "remote_versions"]
 
@@ -57,7 +59,10 @@ def publish_remotely(
 
     Raises:
       CheckpointError: what was uploaded is not what was read.
+      ConfigError: `keep_last` is given, and a number below the address is not a version.
     """
+    if keep_last is not None:
+        _require_versions(base)
     with tempfile.TemporaryDirectory(prefix="push-") as place:
         copy = Path(place)
         files = copy_files(Path(source), copy)
@@ -65,7 +70,7 @@ def publish_remotely(
         version = max(int(clock()), *(number + 1 for number in remote_versions(base)), 1)
         target = posixpath.join(base, str(version))
         try:
-            for name in sorted([*files, MANIFEST], key=lambda name: (name == _LAST, name)):
+            for name in sorted([MANIFEST, *files], key=lambda name: (name == _LAST, name != MANIFEST, name)):
                 _upload(copy / name, posixpath.join(target, name))
         except BaseException:
             if tf.io.gfile.exists(target):
@@ -85,12 +90,26 @@ def _upload(path: Path, target: str) -> None:
 
 def _remove_old(base: str, keep_last: int | None) -> None:
     """Remove what dead pushers left below the newest version, and all but the newest complete versions."""
-    numbers = remote_versions(base)
-    complete = [one for one in numbers if tf.io.gfile.exists(posixpath.join(base, str(one), _LAST))]
+    numbers = [one for one in remote_versions(base) if is_version(functools.partial(_has_file, base, one))]
+    complete = [one for one in numbers if _has_file(base, one, _LAST)]
     kept = {*complete} if keep_last is None else {*complete[-keep_last:]}
     for number in numbers[:-1]:
         if number not in kept:
             _remove(posixpath.join(base, str(number)))
+
+
+def _require_versions(base: str) -> None:
+    """Refuse to choose which versions stay as long as a number is something else."""
+    for number in remote_versions(base):
+        if not is_version(functools.partial(_has_file, base, number)):
+            raise ConfigError(
+                f"{posixpath.join(base, str(number))!r} holds no {_LAST!r}, so it is not a version, and is not to be "
+                "removed: name an address that holds versions alone, or move this one away."
+            )
+
+
+def _has_file(base: str, version: int, name: str) -> bool:
+    return bool(tf.io.gfile.exists(posixpath.join(base, str(version), name)))
 
 
 def _remove(target: str) -> None:

@@ -294,3 +294,23 @@ def test_keep_newest_says_what_it_removed(model, base):
     assert keep_newest(base, 1) == [1, 2]
     assert versions(base) == [3]
     assert hidden(base) == []
+
+
+@pytest.mark.parametrize("other", ["2023/data.csv", "2023"])
+def test_nothing_but_versions_is_removed(model, base, other):
+    publish(model, base, check=passes, clock=lambda: 3000)
+    (base / other).parent.mkdir(exist_ok=True)
+    (base / other).write_text("mine")
+    for removing in (lambda: keep_newest(base, 1), lambda: publish(model, base, check=passes, keep_last=1)):
+        with pytest.raises(ConfigError, match="2023' holds no 'saved_model.pb', so it is not a version"):
+            removing()
+    assert (versions(base), hidden(base)) == ([2023, 3000], [])
+    assert (base / other).read_text() == "mine"
+
+
+def test_version_whose_files_were_deleted_is_removed_as_any_other(model, base):
+    publish(model, base, check=passes, clock=lambda: 1)
+    (base / "1" / "saved_model.pb").unlink()
+    (base / "2" / "variables").mkdir(parents=True)
+    assert publish(model, base, check=passes, keep_last=1, clock=lambda: 3).version == 3
+    assert versions(base) == [3]

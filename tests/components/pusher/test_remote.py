@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from components.pusher import remote
 from components.pusher.publish import publish
-from embedding_core.errors import ParityError
+from embedding_core.errors import ConfigError, ParityError
 
 
 @pytest.fixture
@@ -50,6 +50,7 @@ def test_file_that_makes_a_version_loadable_comes_last(model, base, monkeypatch)
     )
     publish_at(model, base, 100)
     assert uploaded[-1] == f"{base}/100/saved_model.pb"
+    assert uploaded[0] == f"{base}/100/assets.extra/manifest.json"
     assert len(uploaded) == 3
 
 
@@ -60,10 +61,25 @@ def test_versions_increase_also_within_a_second_and_the_newest_are_kept(model, b
 
 
 def test_version_that_a_dead_pusher_left_half_is_removed_by_the_next(model, base):
-    tf.io.gfile.makedirs(f"{base}/90/variables")
-    tf.io.gfile.GFile(f"{base}/90/variables/data", "w").write("half")
+    put(f"{base}/90/assets.extra/manifest.json", f"{base}/90/variables/data")
     publish_at(model, base, 100)
     assert remote.remote_versions(base) == [100]
+
+
+def put(*paths):
+    for path in paths:
+        tf.io.gfile.makedirs(path.rpartition("/")[0])
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write("half")
+
+
+def test_folder_that_is_not_a_version_is_never_removed(model, base):
+    put(f"{base}/90/data.csv")
+    publish_at(model, base, 100)
+    with pytest.raises(ConfigError, match="90' holds no 'saved_model.pb', so it is not a version"):
+        publish_at(model, base, 110, keep_last=1)
+    assert remote.remote_versions(base) == [90, 100]
+    assert tf.io.gfile.exists(f"{base}/90/data.csv")
 
 
 def test_failed_upload_leaves_nothing(model, base, monkeypatch):
