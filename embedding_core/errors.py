@@ -85,11 +85,18 @@ class ParityError(EmbeddingError, RuntimeError):
     """The exported model does not compute what was trained."""
 
 
+_LONG_ENOUGH = 3  # a shorter text is part of many names
+
+
 def nearest(name: object, known: Iterable[object]) -> str:
     """The remedy for an unknown name: the nearest known one, or else what there is to choose from (the first ten)."""
     names = [str(item) for item in known]
     folded = {item.casefold(): item for item in names}
-    close = difflib.get_close_matches(str(name).casefold(), folded, n=1)
+    given = str(name).casefold()
+    within = [item for item in folded if len(given) >= _LONG_ENOUGH and given in item]
+    if len(within) == 1:
+        return f"did you mean {folded[within[0]]!r}?"
+    close = difflib.get_close_matches(given, folded, n=1)
     if close:
         return f"did you mean {folded[close[0]]!r}?"
     if not names:

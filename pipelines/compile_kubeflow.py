@@ -103,14 +103,12 @@ def _check_addresses(config: PipelineConfig) -> None:
     """Every address must mean the same in all containers; "latest" is read from this machine's metadata."""
     given = {
         "data.path": config.data.path,
-        "push.destination": config.push.destination,
+        "push.destination": config.push_destination,
         "warm_start.checkpoint": config.warm_start.checkpoint if config.warm_start else None,
         "vocabulary_evolution.base": config.vocabulary_evolution.base if config.vocabulary_evolution else None,
         "evaluation.baseline": config.evaluation.baseline,
     }
     wrong = [(key, value) for key, value in given.items() if value is not None and not is_address(value)]
-    if config.push.destination is None:
-        wrong.append(("push.destination", "null"))
     if wrong:
         raise ConfigError(
             "\n".join(

@@ -9,7 +9,6 @@ from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig, VocabularyLimits
 from pipelines.config.columns import column_kinds, transform_columns
 from pipelines.config.files import data_location
-from pipelines.config.model import DEFAULT_EPOCHS
 
 _DEFAULT_LIMITS = VocabularyLimits()
 __all__ = [
@@ -162,8 +161,6 @@ def training_config(config: PipelineConfig) -> dict[str, Any]:
     said = config.to_mapping()["training"]
     dense = said.pop("dense_optimizer")
     del said["table_optimizer"]  # the tables have it
-    if config.training.steps is None and config.training.epochs is None:
-        said["epochs"] = DEFAULT_EPOCHS
     return {
         **said,
         "optimizer": dense["name"],

@@ -59,7 +59,7 @@ def _optimizer(value: Any) -> Mapping[str, Any] | None:
 
 Name = Annotated[str, Parse(_name)]
 FeatureName = Annotated[str, Parse(_feature_name)]
-OptimizerSpec = Annotated[Mapping[str, Any] | None, Parse(_optimizer)]
+OptimizerSpec = Annotated[Mapping[str, Any] | None, Parse(_optimizer, short="name")]
 Count = Annotated[int, Rule(lambda value: value >= 0, "a whole number of at least 0")]
 Positive = Annotated[int, Rule(lambda value: value >= 1, "a whole number of at least 1")]
 

@@ -11,11 +11,10 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from embedding_core.errors import ConfigError, nearest
-from pipelines.config.data import Data
-from pipelines.config.files import data_files
 from pipelines.config.overrides import apply_overrides
-from pipelines.config.paths import format_of, resolve
+from pipelines.config.paths import resolve
 from pipelines.config.reading import INVALID, Problem, dotted, key_of, read
+from pipelines.config.resolving import resolved
 from pipelines.config.rules import RULES
 from pipelines.config.schema import PipelineConfig
 from pipelines.config.yaml_text import parse_yaml
@@ -78,8 +77,15 @@ class _Places:
     of: Mapping[str, int | str]
 
     def find(self, problem: Problem) -> int | str | None:
-        """The place of the problem's key, or of the nearest key around it; None where it is in none."""
+        """The place of the problem's key, or of the nearest key around it; None if it has none.
+
+        A `--set` of a key inside it comes before both: it made or changed the value.
+        """
         near = dotted(problem.path)
+        inside = [place for key, place in self.of.items() if near and key.startswith(f"{near}.")]
+        for place in reversed(inside):
+            if isinstance(place, str):
+                return place
         while near and near not in self.of:
             near = near.rpartition(".")[0]
         return self.of.get(near)
@@ -107,7 +113,7 @@ def _checked(values: Any, folder: FilePath, name: str, places: _Places, mistakes
     mistakes = mistakes + [places.line(problem) for problem in sorted(problems, key=places.number)]
     if mistakes or config is None:
         raise ConfigError("\n".join(mistakes))
-    return dataclasses.replace(config, data=_with_format(config.data))
+    return resolved(config)
 
 
 def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> PipelineConfig | None:
@@ -159,8 +165,3 @@ def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Pro
         metadata=absolute(config.metadata, "metadata"),
         python_path=absolute(config.python_path, "python_path"),
     )
-
-
-def _with_format(data: Data) -> Data:
-    """The data with the format that its files' names tell, where none is given."""
-    return data if data.format else dataclasses.replace(data, format=format_of(data_files(data)[0]))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from embedding_core.config import ChangedDim, ChangedOptimizer, NewRows, NewTables, NonfiniteRows
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, nearest
 from embedding_core.topology import shape_of
 from pipelines.config.data import Text
 from pipelines.config.features import Name, OptimizerSpec, Positive
@@ -49,7 +49,39 @@ Metric: TypeAlias = Literal[
     "Recall",
 ]
 METRICS: tuple[str, ...] = get_args(Metric)
+_OTHER_NAMES = {
+    "accuracy": "BinaryAccuracy",
+    "auprc": "AUCPrecisionRecall",
+    "averageprecision": "AUCPrecisionRecall",
+    "brier": "MeanSquaredError",
+    "brierscore": "MeanSquaredError",
+    "bce": "BinaryCrossEntropy",
+    "count": "ExampleCount",
+    "crossentropy": "BinaryCrossEntropy",
+    "logloss": "BinaryCrossEntropy",
+    "loss": "BinaryCrossEntropy",
+    "mse": "MeanSquaredError",
+    "prauc": "AUCPrecisionRecall",
+    "aucpr": "AUCPrecisionRecall",
+    "rocauc": "AUC",
+    "aucroc": "AUC",
+}  # what other libraries call them, without signs and capitals
 _SHARES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "Precision", "Recall")  # between 0 and 1
+
+
+def _metric(value: Any) -> Any:
+    if value in METRICS:
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"it must be one of {', '.join(METRICS)}.")
+    raise ValueError(f"it must be one of {', '.join(METRICS)}.{_meant(value)}")
+
+
+def _meant(metric: str) -> str:
+    """The metric that was probably meant, as a question; "" if no name is near."""
+    other = _OTHER_NAMES.get("".join(filter(str.isalnum, metric)).casefold())
+    remedy = f"did you mean {other!r}?" if other else nearest(metric, METRICS)
+    return f" D{remedy[1:]}" if remedy.startswith("did you mean") else ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,9 +156,15 @@ class Negatives:
     candidate_features: tuple[Name, ...] = ()
 
 
+_TABLE_OPTIMIZER = {"name": "adagrad", "learning_rate": 0.05}
+
+
 def _table_optimizer(value: Any) -> Mapping[str, Any]:
+    """The optimizer with every hyperparameter; those without a `name` are the default optimizer's."""
     if value is None:
         raise ValueError("it must be a name, or a mapping with `name` and hyperparameters.")
+    if isinstance(value, Mapping) and "name" not in value:
+        value = {**_TABLE_OPTIMIZER, **value}
     parsed: Mapping[str, Any] = OptimizerSpec.__metadata__[0].make(value)  # type: ignore[attr-defined]
     return parsed
 
@@ -150,7 +188,8 @@ class Training:
     Attributes:
       steps, epochs: one of the two; where neither is given, `DEFAULT_EPOCHS`.
       batch_size: examples of a global batch.
-      table_optimizer: of the tables that have no optimizer of their own.
+      table_optimizer: optimizer of the tables that have none of their own; without a `name`, the hyperparameters are
+        of the default one.
       dense_optimizer: of everything else.
       decay: "linear" lets all learning rates, of tables too, fall to 0 at the last step.
       embedding_l2: weight of the mean squared norm of the looked-up vectors, added to the loss.
@@ -169,8 +208,8 @@ class Training:
     steps: Positive | None = None
     epochs: Positive | None = None
     batch_size: Positive = 256
-    table_optimizer: Annotated[Mapping[str, Any], Parse(_table_optimizer)] = dataclasses.field(
-        default_factory=lambda: _table_optimizer({"name": "adagrad", "learning_rate": 0.05})
+    table_optimizer: Annotated[Mapping[str, Any], Parse(_table_optimizer, short="name")] = dataclasses.field(
+        default_factory=lambda: _table_optimizer(_TABLE_OPTIMIZER)
     )
     dense_optimizer: DenseOptimizer = DenseOptimizer()
     decay: Literal["none", "linear"] = "none"
@@ -271,7 +310,12 @@ class Evaluation:
       baseline: the model to compare with: null, "latest" (pushed by this pipeline), or a URI.
     """
 
-    metrics: tuple[Metric, ...] = ("AUC", "BinaryCrossEntropy", "Calibration", "ExampleCount")
+    metrics: tuple[Annotated[Metric, Parse(_metric)], ...] = (
+        "AUC",
+        "BinaryCrossEntropy",
+        "Calibration",
+        "ExampleCount",
+    )
     slices: tuple[Annotated[_Slice, Parse(_slice)], ...] = ()
     thresholds: Mapping[str, Threshold] = dataclasses.field(default_factory=dict)
     baseline: Text | None = None
@@ -292,9 +336,10 @@ class Evaluation:
                 if value is not None and name in _SHARES and not 0 <= value <= 1:
                     yield f"thresholds.{name}.{bound}", f"is {value!r}: {name} lies between 0 and 1; so must its bound."
             if name not in self.metrics:
+                remedy = "add it there." if name in METRICS else f"it is not a metric.{_meant(name)}"
                 yield (
                     f"thresholds.{name}",
-                    f"is for no metric of `evaluation.metrics`, {list(self.metrics)}: add it there.",
+                    f"is for no metric of `evaluation.metrics`, {list(self.metrics)}: {remedy}",
                 )
             if threshold.min_improvement is not None and self.baseline is None:
                 yield (

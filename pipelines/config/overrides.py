@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from embedding_core.errors import ConfigError
-from pipelines.config.reading import child_type, expand, is_list
+from pipelines.config.reading import child_type, default_of, expand, is_list
 from pipelines.config.yaml_text import parse_value
 
 __all__ = ["apply_overrides"]
@@ -17,8 +17,9 @@ def apply_overrides(
 ) -> Any:
     """The values with every override put in its place, later ones over earlier ones.
 
-    A list takes positions from 0, and one past its end appends; short forms are written out on the way, so
-    that `model.arguments.depth=3` works where the file says `model: ranking`.
+    A list takes positions from 0, and one past its end appends; a list that the file leaves out starts from its
+    default. Short forms are written out on the way, so that `model.arguments.depth=3` works if the file says
+    `model: ranking`.
 
     Args:
       tp: type of the whole configuration.
@@ -59,4 +60,9 @@ def _put(tp: Any, value: Any, path: list[str], new: Any, override: str) -> Any:
         )
     # Keys as the file has them: 1 and "1" are one.
     name = next((known for known in value if str(known) == key), key)
-    return {**value, name: _put(child_type(tp, value, key), value.get(name), rest, new, override)}
+    child = child_type(tp, value, key)
+    # What a mapping lacks is filled in when it is read; a list has to be whole for its positions to mean anything.
+    old = value.get(name)
+    if name not in value and is_list(child):
+        old = default_of(tp, value, key)
+    return {**value, name: _put(child, old, rest, new, override)}

@@ -25,11 +25,13 @@ __all__ = [
     "Problem",
     "Rule",
     "child_type",
+    "default_of",
     "dotted",
     "expand",
     "is_list",
     "is_section",
     "key_of",
+    "plain",
     "read",
     "section_type",
 ]
@@ -53,9 +55,15 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Parse:
-    """A function that makes the value and raises ValueError with the rule and the remedy."""
+    """A function that makes the value and raises ValueError with the rule and the remedy.
+
+    Attributes:
+      make: the function.
+      short: the key that a lone text stands for, as `SHORT` of a section; "" if a text is not a short form.
+    """
 
     make: Callable[[Any], Any]
+    short: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,11 +145,39 @@ def is_list(tp: Any) -> bool:
     return section_type(tp, None) is None and any(typing.get_origin(one) is tuple for one in _alternatives(tp))
 
 
+def default_of(tp: Any, value: Any, key: str) -> Any:
+    """Plain default of a key of the section that the value is read as; None if it has none."""
+    section = section_type(tp, value)
+    for field in dataclasses.fields(section) if section is not None else ():
+        if key_of(field.name) == key:
+            if field.default is not dataclasses.MISSING:
+                return plain(field.default)
+            return None if field.default_factory is dataclasses.MISSING else plain(field.default_factory())
+    return None
+
+
+def plain(value: Any) -> Any:
+    """The value as YAML and JSON hold it: sections become mappings, tuples lists."""
+    if dataclasses.is_dataclass(value):
+        return {key_of(field.name): plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def _short(tp: Any, section: Any) -> str:
+    """The key that a lone text stands for, or ""."""
+    parsers = [note.short for note in _bare(tp)[1] if isinstance(note, Parse)]
+    return getattr(section, "SHORT", "") or next(iter(parsers), "")
+
+
 def expand(tp: Any, value: Any) -> Any:
     """The value with every short form written out, at any depth; anything else as it is."""
     section = section_type(tp, value)
-    if section is not None and isinstance(value, str) and hasattr(section, "SHORT"):
-        value = {section.SHORT: value}
+    if isinstance(value, str) and _short(tp, section):
+        value = {_short(tp, section): value}
     if isinstance(value, Mapping):
         return {key: expand(child_type(tp, value, key), item) for key, item in value.items()}
     if isinstance(value, list | tuple):

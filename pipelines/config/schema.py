@@ -12,7 +12,7 @@ from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitB
 from pipelines.config.features import Count, Features, Name, TableOverrides, VocabularyEvolution, VocabularyLimits
 from pipelines.config.kubeflow import Kubeflow
 from pipelines.config.model import Evaluation, Model, Push, Training, WarmStart
-from pipelines.config.reading import Rule, key_of
+from pipelines.config.reading import Rule, plain
 
 __all__ = ["PipelineConfig"]
 
@@ -85,17 +85,9 @@ class PipelineConfig:
 
     def to_mapping(self) -> dict[str, Any]:
         """The configuration as plain values, every default written out."""
-        mapping: dict[str, Any] = _plain(self)
+        mapping: dict[str, Any] = plain(self)
         return mapping
 
     def to_json(self) -> str:
         """The configuration as JSON, which is YAML too; `config_from_mapping` of it gives an equal object."""
         return json.dumps(self.to_mapping(), indent=2)
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {key_of(field.name): _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

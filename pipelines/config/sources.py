@@ -17,11 +17,23 @@ from typing import Any
 
 from embedding_core.errors import ConfigError
 
-__all__ = ["Argument", "accepts", "check_not_shadowed", "defines", "keyword_arguments", "parse_module", "source_file"]
+__all__ = [
+    "UNKNOWN",
+    "Argument",
+    "accepts",
+    "check_not_shadowed",
+    "defines",
+    "keyword_arguments",
+    "parse_module",
+    "source_file",
+]
 
 OWN_PACKAGES = ("pipelines", "components", "embedding_core")
 _SCALARS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 _SEQUENCES = ("tuple", "list", "Sequence", "Iterable")
+
+
+UNKNOWN: Any = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +43,17 @@ class Argument:
     Attributes:
       annotation: source text of its type, "" where it has none.
       required: whether it has no default.
+      default: the default as YAML holds it (a tuple as a list), if the source says it in plain values, else `UNKNOWN`.
     """
 
     annotation: str
     required: bool
+    default: Any = UNKNOWN
+
+    @property
+    def has_plain_default(self) -> bool:
+        """Whether the default is known from the source alone."""
+        return self.default is not UNKNOWN
 
 
 def parse_module(name: str, python_path: str) -> ast.Module:
@@ -106,15 +125,40 @@ def keyword_arguments(tree: ast.Module, function: str, given: int) -> dict[str, 
         return None
     taken = nodes[-1].args
     positional = [*taken.posonlyargs, *taken.args]
-    without_default = len(positional) - len(taken.defaults)
-    found = {one.arg: _argument(one, index < without_default) for index, one in enumerate(positional) if index >= given}
-    for one, default in zip(taken.kwonlyargs, taken.kw_defaults, strict=True):
-        found[one.arg] = _argument(one, default is None)
-    return found
+    required: list[ast.expr | None] = [None] * (len(positional) - len(taken.defaults))
+    names = [*positional[given:], *taken.kwonlyargs]
+    defaults = [*[*required, *taken.defaults][given:], *taken.kw_defaults]
+    return {one.arg: _argument(tree, one, default) for one, default in zip(names, defaults, strict=True)}
 
 
-def _argument(node: ast.arg, required: bool) -> Argument:
-    return Argument(ast.unparse(node.annotation) if node.annotation else "", required)
+def _argument(tree: ast.Module, node: ast.arg, default: ast.expr | None) -> Argument:
+    annotation = ast.unparse(node.annotation) if node.annotation else ""
+    return Argument(annotation, default is None, UNKNOWN if default is None else _plain_value(tree, default))
+
+
+def _plain_value(tree: ast.Module, node: ast.expr) -> Any:
+    """The value that the expression, or the module's constant of that name, has if it is made of literals alone."""
+    if isinstance(node, ast.Name):
+        constants = [one for one in tree.body if isinstance(one, ast.Assign) and _assigns(one, node.id)]
+        node = constants[0].value if len(constants) == 1 else node
+    try:
+        return _plain(ast.literal_eval(node))
+    except ValueError:
+        return UNKNOWN
+
+
+def _assigns(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise ValueError(f"{value!r} is not a plain value")
 
 
 def accepts(annotation: str, value: Any) -> bool:

@@ -9,6 +9,7 @@ from embedding_core.errors import nearest
     ("name", "known", "hint"),
     [
         ("ITM", ("user", "item"), "did you mean 'item'?"),
+        ("acc", ("AUC", "BinaryAccuracy"), "did you mean 'BinaryAccuracy'?"),
         ("x", ("user", "item"), "choose from user, item."),
         ("x", range(12), "choose from 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."),
         ("x", (), "there is none to choose from."),

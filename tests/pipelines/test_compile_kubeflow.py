@@ -157,7 +157,7 @@ def test_machine_spec_is_one_of_vertex(documents):
     ("target", "changes", "words"),
     [
         ("vertex", ["data.path=package:tfx/examples/chicago_taxi_pipeline/data/simple/data.csv"], "`data.path` is"),
-        ("vertex", ["push.destination=null"], "`push.destination` is 'null'"),
+        ("vertex", ["push.destination=null"], "/serving': the tasks run in containers"),
         ("vertex", ["evaluation.baseline=latest"], "`evaluation.baseline` is"),
         ("vertex", ["kubeflow=null"], "`kubeflow` is null"),
         ("vertex", [*TPU, "kubeflow.region=x"], "`kubeflow.project` is null"),

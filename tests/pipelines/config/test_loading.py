@@ -46,6 +46,21 @@ def test_resolved_config_reads_back_equal(load, minimal, folder):
     assert load_config(folder / "again.yaml") == config
 
 
+def test_every_default_that_has_a_value_is_written_out(load, minimal, folder):
+    written = load(minimal).to_mapping()
+    assert written["training"]["epochs"] == 8
+    assert written["model"]["arguments"]["hidden_units"] == [64, 32]
+    assert written["features"]["categorical"][0]["table"] == "item"
+    assert written["push"]["destination"] == str(folder / "runs" / "my" / "serving")
+    assert load(minimal + "training: {steps: 5}").training.epochs is None
+
+
+def test_arguments_of_a_models_own_build_are_written_out(load, minimal, folder):
+    (folder / "mine.py").write_text("def build(c, e, d, *, depth=3, width: int = len('ab'), rate=0.1): ...")
+    config = load(minimal + "model: {name: mine, arguments: {rate: 0.5}}")
+    assert config.model.arguments == {"depth": 3, "rate": 0.5}
+
+
 def test_taxi_example_is_valid_and_reads_the_installed_table():
     config = load_config(TAXI)
     assert os.path.isfile(config.data.path)
@@ -115,6 +130,11 @@ def test_missing_sections_are_named(mistakes):
         ("evaluation: {thresholds: {AUC: {min: 90}}}", "`evaluation.thresholds.AUC.min` is 90.0: AUC lies between"),
         ("evaluation: {thresholds: {AUC: {max: -0.1}}}", "so must its bound"),
         ("evaluation: {metrics: [auc]}", "Did you mean 'AUC'?"),
+        ("evaluation: {metrics: [acc]}", "Did you mean 'BinaryAccuracy'?"),
+        ("evaluation: {metrics: [log_loss]}", "Did you mean 'BinaryCrossEntropy'?"),
+        ("evaluation: {metrics: [AUC, xyz]}", "one of AUC, AUCPrecisionRecall"),
+        ("evaluation: {thresholds: {auprc: {min: 0.1}}}", "Did you mean 'AUCPrecisionRecall'?"),
+        ("evaluation: {thresholds: {Recall: {min: 0.1}}}", "add it there."),
         ("evaluation: {thresholds: {AUC: {min_improvement: 0}}}", "baseline"),
         ("evaluation: {slices: [[]]}", "list of columns"),
         ("class_weights: {2: 1}", "0 or 1"),

@@ -37,9 +37,19 @@ def test_unknown_annotation_accepts_anything(annotation):
 def test_keyword_arguments_are_read_from_source():
     tree = ast.parse("def build(c, e, d, extra=1, *, depth: int, rate: float = 0.1): ...")
     assert keyword_arguments(tree, "build", given=3) == {
-        "extra": Argument("", False),
+        "extra": Argument("", False, 1),
         "depth": Argument("int", True),
-        "rate": Argument("float", False),
+        "rate": Argument("float", False, 0.1),
+    }
+
+
+def test_default_is_known_if_the_source_says_it_in_plain_values():
+    tree = ast.parse("UNITS = (8, 4)\ndef build(c, e, d, *, units=UNITS, l2=-1e-3, width=None, rate=1 / 3, x={1}): ...")
+    found = keyword_arguments(tree, "build", given=3)
+    assert {name: one.default for name, one in found.items() if one.has_plain_default} == {
+        "units": [8, 4],
+        "l2": -1e-3,
+        "width": None,
     }
 
 

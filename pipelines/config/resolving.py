@@ -1,0 +1,68 @@
+"""Writes out the defaults that depend on other keys or on the model's source, so that no null hides a value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines.config.features import Categorical, Dense
+from pipelines.config.files import data_files
+from pipelines.config.model import DEFAULT_EPOCHS, Model
+from pipelines.config.paths import format_of
+from pipelines.config.schema import PipelineConfig
+from pipelines.config.sources import keyword_arguments, parse_module
+
+__all__ = ["resolved"]
+
+
+def resolved(config: PipelineConfig) -> PipelineConfig:
+    """The checked configuration with every default that has a value written out; it reads back as itself.
+
+    A null that is left stands for a rule that needs the data ("once per epoch", "1/sqrt(dim)") or for "none".
+    """
+    features = dataclasses.replace(
+        config.features,
+        categorical=tuple(map(_categorical, config.features.categorical)),
+        dense=tuple(map(_dense, config.features.dense)),
+    )
+    return dataclasses.replace(
+        config,
+        data=config.data if config.data.format else dataclasses.replace(config.data, format=_format(config)),
+        features=features,
+        model=_model(config.model, config.python_path),
+        training=_epochs(config),
+        push=dataclasses.replace(config.push, destination=config.push_destination),
+        metadata=config.metadata_path,
+    )
+
+
+def _format(config: PipelineConfig) -> Any:
+    return format_of(data_files(config.data)[0])
+
+
+def _categorical(feature: Categorical) -> Categorical:
+    return dataclasses.replace(
+        feature, column=feature.source, vocabulary=feature.vocabulary_name, table=feature.table_name
+    )
+
+
+def _dense(feature: Dense) -> Dense:
+    return dataclasses.replace(feature, column=feature.source)
+
+
+def _epochs(config: PipelineConfig) -> Any:
+    training = config.training
+    if training.steps is not None or training.epochs is not None:
+        return training
+    return dataclasses.replace(training, epochs=DEFAULT_EPOCHS)
+
+
+def _model(model: Model, python_path: str) -> Model:
+    return dataclasses.replace(model, arguments={**_defaults(model, python_path), **model.arguments})
+
+
+def _defaults(model: Model, python_path: str) -> Mapping[str, Any]:
+    """The defaults of `build` that its source says in plain values; it is read, not imported."""
+    known = keyword_arguments(parse_module(model.module, python_path), "build", given=3) or {}
+    return {name: argument.default for name, argument in known.items() if argument.has_plain_default}
