@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from embedding_core.config import Combiner, EmbeddingConfig, FeatureConfig, InvalidId, TableConfig
 from embedding_core.errors import DataError
+from embedding_core.structures import path_name, paths_of
 
 __all__ = [
     "FeatureSpec",
@@ -23,7 +24,6 @@ __all__ = [
     "Quantization",
     "kind_of",
     "normal_form",
-    "paths_of",
     "policed",
     "same_indices",
     "segments_of_splits",
@@ -44,7 +44,7 @@ class FeatureSpec:
     """What a lookup needs to know of one feature and its table, whichever class it was configured with.
 
     Attributes:
-      path: the feature's place in the caller's structure, for messages.
+      path: name of the feature's place in the caller's structure, for messages only: two places may have one name.
       table: key of its table among the tables.
       vocabulary_size, dim: rows of that table, and length of a row.
       combiner: "mean", "sum" or "sqrtn".
@@ -381,10 +381,10 @@ def specs_of(feature_config: Any, tables: Mapping[Any, Any]) -> Any:
         table = own.get(feature.table) if isinstance(feature, FeatureConfig) else feature.table
         if table is None:
             raise KeyError(
-                f"table {feature.table!r} of feature {path} is not among the tables {sorted(own)}: key them by their "
-                "TableConfig, or pass an EmbeddingConfig as feature_config."
+                f"table {feature.table!r} of feature {path_name(path)} is not among the tables {sorted(own)}: "
+                "key them by their TableConfig, or pass an EmbeddingConfig as feature_config."
             )
-        flat.append(_spec_of(path, feature, table, tables))
+        flat.append(_spec_of(path_name(path), feature, table, tables))
     return tf.nest.pack_sequence_as(feature_config, flat)
 
 
@@ -407,15 +407,3 @@ def _spec_of(path: str, feature: Any, table: Any, tables: Mapping[Any, Any]) -> 
         if quantization is None
         else Quantization(quantization.num_buckets, quantization.lower, quantization.upper),
     )
-
-
-def paths_of(structure: Any) -> list[str]:
-    """The place of every leaf of a structure, joined with "/", in the order of tf.nest.flatten; "" for a lone leaf."""
-    if isinstance(structure, Mapping):
-        items: list[tuple[str, Any]] = [(str(key), structure[key]) for key in sorted(structure)]
-    elif isinstance(structure, list | tuple):
-        names = getattr(structure, "_fields", range(len(structure)))
-        items = [(str(name), item) for name, item in zip(names, structure, strict=True)]
-    else:
-        return [""]
-    return ["/".join(filter(None, (name, path))) for name, item in items for path in paths_of(item)]

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.config import Combiner
-from embedding_core.errors import DataError
-from embedding_core.features import FeatureSpec, NormalForm, Quantization, normal_form, paths_of, policed, specs_of
+from embedding_core.features import FeatureSpec, NormalForm, Quantization, normal_form, policed, specs_of
+from embedding_core.structures import flat_like, flat_pairs
 from embedding_core.tracing import as_written
 
 __all__ = ["combine", "combine_in_order", "cpu_embedding_lookup", "divisor", "quantized", "row_gradients"]
@@ -24,7 +24,7 @@ def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], f
     zero-weight row gives zeros, weights are kept as given (NaN counts as zero), and quantization is honoured.
 
     Args:
-      inputs: dense, sparse or ragged ids in the structure of `feature_config`; features may be left out.
+      inputs: dense, sparse or ragged ids in the structure of `feature_config`; keys of dicts may be left out.
       weights: None, or a structure like `inputs` whose leaves are weights or None.
       tables: [rows, dim] variables or tensors, keyed by TableConfig (this project's or TensorFlow's) or by name.
       feature_config: an EmbeddingConfig, or a structure of FeatureConfig (this project's or TensorFlow's).
@@ -34,26 +34,17 @@ def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], f
       sequences, the output shape plus [dim] where one is configured or the ids have more dimensions.
 
     Raises:
-      ValueError: an input is no feature, or it or weight is of a kind that its feature cannot have.
+      DataError (ValueError): an input is not configured, a container has another type than the configured one, or an
+        input or weight is of a kind that its feature cannot have.
       KeyError: a table is missing.
       tf.errors.InvalidArgumentError: an id lies outside its table and `invalid_id` is "error".
     """
     specs = specs_of(feature_config, tables)
-    by_path = dict(zip(paths_of(specs), tf.nest.flatten(specs), strict=True))
-    paths, values = paths_of(inputs), tf.nest.flatten(inputs)
-    unknown = sorted(set(paths) - set(by_path))
-    if unknown:
-        raise DataError(
-            f"Inputs are not a subset of feature_config: {unknown[0]!r} is not in its structure, whose paths are "
-            f"{sorted(by_path)}."
-        )
-    flat_weights = [None] * len(values)
-    if weights is not None:
-        tf.nest.assert_same_structure(inputs, weights)
-        flat_weights = tf.nest.flatten(weights)
+    pairs = flat_pairs("inputs", specs, inputs, partial=True)
+    flat_weights = [None] * len(pairs) if weights is None else flat_like("weights", inputs, weights)
     activations = [
-        _looked_up(by_path[path], value, weight, tables[by_path[path].table])
-        for path, value, weight in zip(paths, values, flat_weights, strict=True)
+        _looked_up(spec, value, weight, tables[spec.table])
+        for (spec, value), weight in zip(pairs, flat_weights, strict=True)
     ]
     return tf.nest.pack_sequence_as(inputs, activations)
 

@@ -16,8 +16,9 @@ import tensorflow as tf
 from embedding_core import config as core
 from embedding_core.config import EmbeddingConfig, InitializerConfig
 from embedding_core.errors import ConfigError
-from embedding_core.features import FeatureSpec, Quantization, paths_of
+from embedding_core.features import FeatureSpec, Quantization
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
+from embedding_core.structures import path_name, paths_of
 
 __all__ = [
     "Model",
@@ -194,7 +195,7 @@ def model_of(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> M
     tables = tuple(_table(place, key, optimizer, needs_optimizer) for place, key in enumerate(distinct))
     _check_names(tables)
     features = tuple(
-        _feature(path, leaf, tables[next(i for i, other in enumerate(distinct) if other is key)])
+        _feature(path_name(path), leaf, tables[next(i for i, other in enumerate(distinct) if other is key)])
         for path, leaf, key in zip(paths_of(structure), leaves, keys, strict=True)
     )
     return Model(structure, tables, features)

@@ -19,6 +19,7 @@ __all__ = [
     "check_shapes",
     "configured_shapes",
     "input_shape",
+    "is_flat_list",
     "merged_shapes",
     "output_shapes",
     "shapes_of_batch",
@@ -43,6 +44,16 @@ def shapes_of_batch(batch: int, features: Features) -> Shapes:
 
 def _is_sequence(feature: FeatureSpec) -> bool:
     return feature.output_shape is None and feature.max_sequence_length > 0
+
+
+def is_flat_list(structure: Any, given: Any) -> bool:
+    """Whether `given` is a plain list or tuple of one TensorShape for each leaf of a structure, in its order."""
+    return (
+        isinstance(given, list | tuple)
+        and not hasattr(given, "_fields")
+        and len(given) == len(tf.nest.flatten(structure))
+        and all(isinstance(shape, tf.TensorShape) for shape in given)
+    )
 
 
 def output_shapes(input_shapes: Shapes, features: Features) -> Shapes:

@@ -29,6 +29,7 @@ from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.features import FeatureSpec, kind_of
 from embedding_core.lookup import quantized
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
+from embedding_core.structures import flat_like
 from embedding_core.translate import Model, TableSpec
 
 __all__ = ["SimulatedEngine"]
@@ -102,9 +103,10 @@ class SimulatedEngine(Engine):
         if isinstance(given, int):
             self._merge_shapes(shapes.shapes_of_batch(given, features))
         elif given is not None:
-            flat = tf.nest.flatten(given)
-            tf.nest.assert_same_structure(flat, tf.nest.flatten(self.model.structure))
-            self._merge_shapes(shapes.output_shapes(flat, features))
+            structure = self.model.structure
+            if not shapes.is_flat_list(structure, given):
+                given = flat_like("per_replica_input_shapes", structure, given)
+            self._merge_shapes(shapes.output_shapes(given, features))
         shapes.check_defined(self.output_shapes, features)
 
     def _merge_shapes(self, incoming: list[Any]) -> None:

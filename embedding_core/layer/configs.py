@@ -11,10 +11,11 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.errors import ConfigError, DataError
-from embedding_core.features import paths_of
+from embedding_core.engines.shapes import is_flat_list
+from embedding_core.errors import ConfigError
 from embedding_core.layer.keras_optimizers import CopiedOptimizer, is_keras_optimizer, table_optimizer
 from embedding_core.optimizers import optimizer_from_json, optimizer_to_json
+from embedding_core.structures import flat_like, flat_pairs
 from embedding_core.translate import Model, model_of, optimizer_to_core, optimizer_to_tensorflow
 
 __all__ = ["Prepared", "config_from_json", "config_to_json", "flat_inputs", "flat_shapes", "prepared"]
@@ -87,51 +88,35 @@ def flat_inputs(model: Model, features: Any, weights: Any) -> tuple[list[Any], l
     """Features and weights in the order of the configured features.
 
     Raises:
-      DataError (ValueError): a feature is missing or unknown, by name.
+      DataError (ValueError): a feature is missing or unknown, by name, or a container has another type.
     """
-    expected = [feature.path for feature in model.features]
-    values = _by_path("features", expected, features)
+    values = [_tensor(value) for value in flat_like("features", model.structure, features)]
     if weights is None:
         return values, [None] * len(values)
-    return values, _by_path("weights", expected, weights)
+    return values, [_tensor(value) for value in flat_like("weights", model.structure, weights)]
 
 
-def _by_path(what: str, expected: list[str], given: Any) -> list[Any]:
-    paths = paths_of(given)
-    missing = [path for path in expected if path not in paths]
-    extra = [path for path in paths if path not in expected]
-    if missing or extra:
-        raise DataError(
-            f"`{what}` of TPUEmbedding do not have the structure of its feature_config: "
-            f"missing {missing}, not configured {extra}; give exactly {expected}."
-        )
-    return [
-        tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value for value in tf.nest.flatten(given)
-    ]
+def _tensor(value: Any) -> Any:
+    return tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value
 
 
 def flat_shapes(structure: Any, given: Any) -> list[tf.TensorShape] | None:
-    """The shapes of the inputs in the order of the features; None where they do not tell.
+    """The shapes of the inputs in the order of the features; None if they do not tell.
 
     Args:
       structure: of the feature configuration.
-      given: shapes (TensorShape, tuple or list) in that structure, or TensorShapes in that order, or None.
+      given: shapes (TensorShape, tuple or list) in that structure, or a flat list of TensorShapes in the order of the
+        features, or None.
     """
-    flat = tf.nest.flatten(given)
-    if len(flat) == len(tf.nest.flatten(structure)) and all(isinstance(shape, tf.TensorShape) for shape in flat):
-        return list(flat)
-    try:
-        return None if given is None else _shapes_of(structure, given)
-    except (KeyError, TypeError, ValueError):  # the call says which feature is missing
+    if given is None:
         return None
-
-
-def _shapes_of(structure: Any, given: Any) -> list[tf.TensorShape]:
-    if isinstance(structure, Mapping):
-        return [shape for key in sorted(structure) for shape in _shapes_of(structure[key], given[key])]
-    if isinstance(structure, list | tuple):
-        return [shape for pair in zip(structure, given, strict=True) for shape in _shapes_of(*pair)]
-    return [tf.TensorShape(given)]
+    if is_flat_list(structure, given):
+        return list(given)
+    try:
+        pairs = flat_pairs("input_shape", structure, given, nested_values=True)
+        return [tf.TensorShape(shape) for _, shape in pairs]
+    except (TypeError, ValueError):  # the call names the feature that is missing
+        return None
 
 
 def config_to_json(feature_config: Any, optimizer: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -86,8 +87,9 @@ def _variables(backend: Backend) -> dict[str, tf.Variable]:
 
 
 def _stored(key: str) -> str:
-    return key.replace("/", ".S")
+    """The key in a file, where "/" would make a group: ".S" stands for it, and ".D" for a dot before an S or D."""
+    return re.sub(r"\.(?=[SD])", ".D", key).replace("/", ".S")
 
 
 def _named(key: str) -> str:
-    return key.replace(".S", "/")
+    return re.sub(r"\.([SD])", lambda found: "/" if found[1] == "S" else ".", key)

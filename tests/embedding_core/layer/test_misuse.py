@@ -234,3 +234,17 @@ def test_follows_optimizers_of_the_same_hyperparameters_only():
 def test_batch_size_that_is_none_is_refused(batch_size):
     with pytest.raises(ConfigError, match="whole number >= 1"):
         layer_of(batch_size=batch_size)
+
+
+def test_tables_of_nearly_one_name_do_not_meet_in_a_file():
+    tables = [tpu.TableConfig(2, 1, tf.constant_initializer(n), name=name) for n, name in enumerate(["a/b", "a.Sb"])]
+    stores = []
+    for _ in range(2):
+        layer = TPUEmbedding([tpu.FeatureConfig(table) for table in tables], "sgd", table_update="engine")
+        layer.build(None)
+        stores.append({})
+        layer.save_own_variables(stores[-1])
+    assert len(stores[0]) == 2
+    layer.update_embedding_table(tables[0], [[7.0], [7.0]])
+    layer.load_own_variables({key: tf.constant(rows).numpy() for key, rows in stores[0].items()})
+    assert [float(layer.table_variables[name][0, 0]) for name in ("a/b", "a.Sb")] == [0.0, 1.0]

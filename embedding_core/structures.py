@@ -1,0 +1,147 @@
+"""Matches nested structures of dicts, lists, tuples and namedtuples: a value belongs to the leaf at its own path.
+
+A path is a tuple of keys, field names and positions. It is never compared as text, in which 1 equals "1" and
+("a", "b") equals ("a/b",). What `tf.nest.assert_same_structure` accepts is accepted here, and a list for a tuple, since
+Keras writes tuples as lists into its configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from embedding_core.errors import ConfigError, DataError
+
+__all__ = ["Path", "flat_like", "flat_pairs", "path_name", "paths_of"]
+
+Path: TypeAlias = tuple[Any, ...]
+
+
+def paths_of(structure: Any) -> list[Path]:
+    """The path of every leaf of a structure, in the order of tf.nest.flatten; () for a lone leaf.
+
+    Raises:
+      ConfigError (ValueError): keys that cannot be sorted, or a container of another type.
+    """
+    if not _kind(structure):
+        return [()]
+    return [(key, *path) for key, item in _items(structure).items() for path in paths_of(item)]
+
+
+def path_name(path: Path) -> str:
+    """The path as messages show it; two paths may have the same name."""
+    return "/".join(map(str, path))
+
+
+def flat_like(what: str, structure: Any, given: Any) -> list[Any]:
+    """The values of a structure that must equal another one, in the order of tf.nest.flatten of that one.
+
+    Args:
+      what: the argument, for messages.
+      structure: what was configured.
+      given: values in the same structure.
+
+    Raises:
+      DataError (ValueError): a value is missing or not configured, or a container has another type.
+    """
+    return [value for _, value in flat_pairs(what, structure, given)]
+
+
+def flat_pairs(
+    what: str, structure: Any, given: Any, *, partial: bool = False, nested_values: bool = False
+) -> list[tuple[Any, Any]]:
+    """The leaves of a structure with the values at their paths.
+
+    Args:
+      what: the argument, for messages.
+      structure: what was configured.
+      given: values in the same structure.
+      partial: whether keys of dicts may be left out; the order is then that of tf.nest.flatten of `given`.
+      nested_values: whether a value may itself be a list or dict, as a shape is.
+
+    Returns:
+      (leaf, value) in the order of tf.nest.flatten.
+
+    Raises:
+      DataError (ValueError): see `flat_like`.
+    """
+    found: list[tuple[Any, Any]] = []
+
+    def match(leaf: Any, value: Any, path: Path) -> None:
+        kind = _kind(leaf)
+        if not kind and nested_values:
+            found.append((leaf, value))
+            return
+        if kind != _kind(value):
+            raise DataError(
+                f"`{what}` do not have the structure of the configuration: {_at(path)} is a {_described(value)}, and "
+                f"a {_described(leaf)} is configured there; give {_named([path])} as configured."
+            )
+        if not kind:
+            found.append((leaf, value))
+            return
+        items, values = _items(leaf), _unsorted(value)
+        _check_keys(what, path, items, values, partial=partial and kind == "dict")
+        for key in _items(value) if partial else items:
+            match(items[key], values[key], (*path, key))
+
+    match(structure, given, ())
+    return found
+
+
+def _check_keys(what: str, path: Path, items: Mapping[Any, Any], values: Mapping[Any, Any], *, partial: bool) -> None:
+    missing = [] if partial else [(*path, key) for key in items if key not in values]
+    extra = [(*path, key) for key in values if key not in items]
+    if missing or extra:
+        raise DataError(
+            f"`{what}` do not have the structure of the configuration: missing {_named(missing)}, not configured "
+            f"{_named(extra)}; give {'some of' if partial else 'exactly'} {_named((*path, key) for key in items)}."
+        )
+
+
+def _kind(structure: Any) -> str:
+    """How the items of a structure are found: "dict", "list" (or tuple), the fields of a namedtuple; "" for a leaf."""
+    if isinstance(structure, Mapping):
+        return "dict"
+    if isinstance(structure, list | tuple):
+        fields = getattr(structure, "_fields", None)
+        return "list" if fields is None else f"namedtuple{tuple(fields)}"
+    if tf.nest.is_nested(structure):
+        raise ConfigError(
+            f"A structure holds a {type(structure).__name__}, whose items have no path: use dicts, lists, tuples and "
+            "namedtuples."
+        )
+    return ""
+
+
+def _unsorted(structure: Any) -> dict[Any, Any]:
+    if isinstance(structure, Mapping):
+        return dict(structure.items())
+    return dict(zip(getattr(structure, "_fields", range(len(structure))), structure, strict=True))
+
+
+def _items(structure: Any) -> dict[Any, Any]:
+    """The items by key, in the order of tf.nest.flatten."""
+    items = _unsorted(structure)
+    try:
+        return {key: items[key] for key in sorted(items)} if isinstance(structure, Mapping) else items
+    except TypeError as error:
+        raise ConfigError(
+            f"The keys {list(structure)} of a dict cannot be sorted, as TensorFlow does: use keys of one type."
+        ) from error
+
+
+def _described(value: Any) -> str:
+    kind = _kind(value)
+    return type(value).__name__ if kind in ("", "dict", "list") else f"{type(value).__name__} of {kind[10:]}"
+
+
+def _at(path: Path) -> str:
+    return f"the item at {_named([path])}" if path else "the whole"
+
+
+def _named(paths: Iterable[Path]) -> list[Any]:
+    """Paths as error messages show them: a lone key as it is, so that 1 and "1" differ."""
+    return [path[0] if len(path) == 1 else path for path in paths]
