@@ -24,7 +24,8 @@ def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], f
     zero-weight row gives zeros, weights are kept as given (NaN counts as zero), and quantization is honoured.
 
     Args:
-      inputs: dense, sparse or ragged ids in the structure of `feature_config`; keys of dicts may be left out.
+      inputs: dense, sparse or ragged ids in the structure of `feature_config`; keys of dicts and the end of a
+        list or tuple may be left out.
       weights: None, or a structure like `inputs` whose leaves are weights or None.
       tables: [rows, dim] variables or tensors, keyed by TableConfig (this project's or TensorFlow's) or by name.
       feature_config: an EmbeddingConfig, or a structure of FeatureConfig (this project's or TensorFlow's).

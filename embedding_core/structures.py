@@ -58,7 +58,8 @@ def flat_pairs(
       what: the argument, for messages.
       structure: what was configured.
       given: values in the same structure.
-      partial: whether keys of dicts may be left out; the order is then that of tf.nest.flatten of `given`.
+      partial: whether keys of dicts and the end of a list or tuple may be left out, as TensorFlow allows when it
+        serves; the order is then that of tf.nest.flatten of `given`.
       nested_values: whether a value may itself be a list or dict, as a shape is.
 
     Returns:
@@ -83,7 +84,7 @@ def flat_pairs(
             found.append((leaf, value))
             return
         items, values = _items(leaf), _unsorted(value)
-        _check_keys(what, path, items, values, partial=partial and kind == "dict")
+        _check_keys(what, path, items, values, partial=partial)
         for key in _items(value) if partial else items:
             match(items[key], values[key], (*path, key))
 

@@ -152,11 +152,16 @@ def test_joined_names_are_not_paths():
         cpu_embedding_lookup({"a": tf.constant([0])}, None, values, config)
 
 
-def test_part_of_a_list_is_refused():
-    """The rest of a list would move to other positions, and so to other tables."""
-    with pytest.raises(DataError, match=r"missing \[1\]"):
-        flat_pairs("inputs", ["f0", "f1"], ["ids of f1"], partial=True)
-    assert flat_pairs("inputs", {"b": ["f0", "f1"], "c": "f2"}, {"b": (0, 1)}, partial=True) == [("f0", 0), ("f1", 1)]
+def test_part_of_a_structure():
+    """TensorFlow's tests leave out the end of a tuple."""
+    structure = {"b": ["f0", "f1"], "c": ZA("f2", "f3")}
+    assert flat_pairs("inputs", structure, {"b": (0,)}, partial=True) == [("f0", 0)]
+    assert flat_pairs("inputs", structure, {"c": ZA(2, 3)}, partial=True) == [("f2", 2), ("f3", 3)]
+    for other in ({"b": [0, 1, 2]}, {"c": [2]}, {"b": {1: 1}}, {"b": {0: 0}}):
+        with pytest.raises(DataError, match="structure of the configuration"):
+            flat_pairs("inputs", structure, other, partial=True)
+    with pytest.raises(DataError, match=r"missing \[\('b', 1\)\]"):
+        flat_like("features", structure, {"b": [0], "c": ZA(2, 3)})
 
 
 def test_wrapped_containers_are_the_containers():
