@@ -11,17 +11,21 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["Report", "Sink", "log_sink", "report", "set_sink"]
+__all__ = ["Report", "Sink", "log_sink", "per_second", "report", "resumed", "set_sink"]
 
 
 class Report(NamedTuple):
-    """How far one task is: `done` of `total` (None: not known) in `unit`s, and a word on its state."""
+    """How far one task is: `done` of `total` (None: not known) in `unit`s, and a word on its state.
+
+    `start` of them were done by an earlier process: they count for the place, not for the rate.
+    """
 
     task: str
     done: int
     total: int | None
     unit: str
     detail: str
+    start: int = 0
 
 
 Sink: TypeAlias = Callable[[Report], None]
@@ -31,23 +35,42 @@ _log = logging.getLogger(__name__)
 
 
 def log_sink(seconds: float = 10.0, log: Callable[[str], None] = _log.info) -> Sink:
-    """A sink that logs a line per task at most every `seconds`, and the last one of a task that took longer."""
+    """A sink that logs a line per task at most every `seconds`, and the last one of a task that took longer.
+
+    A task that goes on after an earlier process says so at once. Rates are of this process.
+    """
     started: dict[str, tuple[float, float]] = {}
 
     def sink(state: Report) -> None:
         now = time.monotonic()
+        if state.start and state.task not in started:
+            log(f"{state.task}: {resumed(state)}{_of(state)}")
         begun, last = started.get(state.task, (now, now))
         over = state.total is not None and state.done >= state.total
         started[state.task] = (begun, last)
         if now - last < seconds and not (over and last > begun):
             return
         started[state.task] = (begun, now)
-        rate = state.done / (now - begun) if now > begun else 0.0
+        rate = (state.done - state.start) / (now - begun) if now > begun else 0.0
         left = "" if state.total is None or not rate else f", {max(0.0, state.total - state.done) / rate:.0f} s left"
-        of = "" if state.total is None else f" of {state.total:,}"
-        log(f"{state.task}: {state.done:,}{of} {state.unit}, {rate:,.0f}/s{left} {state.detail}".rstrip())
+        place = f"{state.task}: {state.done:,}{_of(state)} {state.unit}"
+        log(f"{place}, {per_second(rate)}{left} {state.detail}".rstrip())
 
     return sink
+
+
+def resumed(state: Report) -> str:
+    """Where the task goes on after an earlier process: "resumed at step 1,000"."""
+    return f"resumed at {state.unit.removesuffix('s')} {state.start:,}"
+
+
+def per_second(rate: float) -> str:
+    """The rate with a digit that says something: "1,200/s", "0.25/s"."""
+    return f"{rate:,.0f}/s" if rate >= 10 or not rate else f"{rate:.2g}/s"
+
+
+def _of(state: Report) -> str:
+    return "" if state.total is None else f" of {state.total:,}"
 
 
 _sink: Sink = log_sink()
@@ -60,6 +83,8 @@ def set_sink(sink: Sink) -> Sink:
     return before
 
 
-def report(task: str, done: int, total: int | None = None, *, unit: str = "rows", detail: str = "") -> None:
-    """Say that `task` has done `done` of `total` units."""
-    _sink(Report(task, done, total, unit, detail))
+def report(
+    task: str, done: int, total: int | None = None, *, unit: str = "rows", detail: str = "", start: int = 0
+) -> None:
+    """Say that `task` has done `done` of `total` units, `start` of them in an earlier process."""
+    _sink(Report(task, done, total, unit, detail, start))

@@ -59,9 +59,11 @@ def run(config: Config, overrides: Override = None, debug: Debug = False) -> Non
     """
     from pipelines.config import load_config
     from pipelines.earlier import find_earlier
+    from pipelines.early_checks import check_data_settings
     from pipelines.work_dir import prepare
 
     checked = load_config(config, overrides or ())
+    check_data_settings(checked)
     find_earlier(checked)  # what is wrong with these is said before anything heavy is loaded
     prepare(checked)
     load_tensorflow()
@@ -78,8 +80,10 @@ def validate(config: Config, overrides: Override = None, debug: Debug = False) -
     import yaml
 
     from pipelines.config import load_config
+    from pipelines.early_checks import check_data_settings
 
     checked = load_config(config, overrides or ())
+    check_data_settings(checked)
     typer.echo(yaml.safe_dump(checked.to_mapping(), sort_keys=False), nl=False)
 
 
@@ -91,7 +95,7 @@ def preflight(
     ] = None,
     table_configs: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="A run's TableConfigs; without, sizes are those of the configuration."),
+        typer.Option(metavar="FOLDER", help="A run's TableConfigs; by default the last run's, if there is one."),
     ] = None,
     batch: Annotated[int | None, typer.Option(metavar="ROWS", min=1, help="Rows of a global batch.")] = None,
     assume: Annotated[
@@ -101,10 +105,17 @@ def preflight(
     overrides: Override = None,
     debug: Debug = False,
 ) -> None:
-    """Find out what CONFIG would give a TPU, without one. Exit code 4: something is to be mended first."""
+    """Find out what CONFIG would give a TPU, without one. Exit code 4: something has to be fixed first."""
     from pipelines.config import load_config
+    from pipelines.early_checks import check_data_settings, check_out, requested_slice
+    from pipelines.planned_tables import planned_tables
 
     checked = load_config(config, overrides or ())
+    check_data_settings(checked)
+    requested_slice(checked, topology)
+    planned_tables(checked, table_configs, assume)
+    if json is not None:
+        check_out("--json", json)
     load_tensorflow()
     from pipelines import preflight as command
 
@@ -131,8 +142,14 @@ def compile_(
 ) -> None:
     """Compile the pipeline that CONFIG describes for a cluster. Exit code 4: see `preflight`; nothing is written."""
     from pipelines.config import load_config
+    from pipelines.early_checks import check_compile, check_data_settings, check_out, requested_slice
 
     checked = load_config(config, overrides or ())
+    check_data_settings(checked)
+    check_compile(checked, target.value)
+    check_out("--out", out)
+    if flown and checked.training.strategy == "tpu":
+        requested_slice(checked)
     if importlib.util.find_spec("kfp") is None:
         raise ConfigError("`compile` needs the package kfp: install tfx-embeddings[kubeflow].")
     load_tensorflow()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import yaml
 from tfx import v1 as tfx
@@ -16,8 +16,8 @@ from tfx import v1 as tfx
 from embedding_core.errors import ConfigError
 from pipelines import component_inputs
 from pipelines.config import Kubeflow, PipelineConfig
-from pipelines.config.paths import is_address
 from pipelines.earlier import EarlierRun
+from pipelines.early_checks import Target, check_compile, requested_tpu
 from pipelines.embedding_pipeline import create_pipeline
 from pipelines.kubeflow_spec import (
     check_spec,
@@ -28,11 +28,10 @@ from pipelines.kubeflow_spec import (
     with_kubernetes_names,
 )
 from pipelines.place import IN_PROCESS, Place
-from pipelines.tpu_request import TpuRequest, tpu_request
+from pipelines.tpu_request import TpuRequest
 
 __all__ = ["Target", "compile_pipeline", "save_documents"]
 
-Target: TypeAlias = Literal["vertex", "kubeflow"]
 _TRAINER = "EmbeddingTrainer"
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
 _COMMAND = ("python", "-m", "tfx.orchestration.kubeflow.v2.container.kubeflow_v2_run_executor")
@@ -52,10 +51,8 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[dict[str, A
       ConfigError: the section is missing, an address is of this machine alone, or a TPU is asked for that the target
         does not have, or in two ways that do not agree.
     """
-    backend = _backend(config)
-    _check_addresses(config)
-    _check_parts(config)
-    tpu = _tpu(config, backend)
+    backend = check_compile(config, target)
+    tpu = requested_tpu(config, backend)
     job = _vertex_job(backend, tpu) if tpu is not None and target == "vertex" else None
     parameters = _parameters(config, backend)
     pipeline = create_pipeline(config, earlier=_earlier(parameters), place=_place(config, backend, parameters, job))
@@ -90,68 +87,8 @@ def save_documents(documents: Sequence[Mapping[str, Any]], path: str | os.PathLi
         ) from error
 
 
-def _backend(config: PipelineConfig) -> Kubeflow:
-    if config.kubeflow is None:
-        raise ConfigError(
-            "`kubeflow` is null: give the section at least `image` and `pipeline_root`, such as "
-            "{image: region-docker.pkg.dev/project/repository/tfx-embeddings:0.1.0, pipeline_root: gs://bucket/root}."
-        )
-    return config.kubeflow
-
-
-def _check_addresses(config: PipelineConfig) -> None:
-    """Every address must mean the same in all containers; "latest" is read from this machine's metadata."""
-    given = {
-        "data.path": config.data.path,
-        "push.destination": config.push_destination,
-        "warm_start.checkpoint": config.warm_start.checkpoint if config.warm_start else None,
-        "vocabulary_evolution.base": config.vocabulary_evolution.base if config.vocabulary_evolution else None,
-        "evaluation.baseline": config.evaluation.baseline,
-    }
-    wrong = [(key, value) for key, value in given.items() if value is not None and not is_address(value)]
-    if wrong:
-        raise ConfigError(
-            "\n".join(
-                f"`{key}` is {value!r}: the tasks run in containers that do not see this machine; give an address such "
-                "as gs://bucket/folder."
-                for key, value in wrong
-            )
-        )
-
-
-def _check_parts(config: PipelineConfig) -> None:
-    """VocabularyGen would refuse it too, on the cluster."""
-    for name, limits in config.vocabularies.items():
-        if config.vocabulary_evolution is not None and limits.parts > 1:
-            raise ConfigError(
-                f"`vocabularies.{name}.parts` is {limits.parts}, but by `vocabulary_evolution` the vocabulary comes "
-                "out of an earlier one, which one worker has to hold: leave out one of the two."
-            )
-
-
-def _tpu(config: PipelineConfig, backend: Kubeflow) -> TpuRequest | None:
-    """The TPU that the trainer needs; None where it trains on CPUs or GPUs."""
-    training = config.training
-    if training.strategy != "tpu":
-        for key in ("tpu_topology", "machine_type", "tpu_image"):
-            if getattr(backend, key) is not None:
-                raise ConfigError(
-                    f"`kubeflow.{key}` is {getattr(backend, key)!r}, but `training.strategy` is {training.strategy!r}: "
-                    "leave it out, or train with strategy tpu."
-                )
-        return None
-    if training.topology is None:
-        raise ConfigError(
-            "`training.topology` is null, but `training.strategy` is 'tpu': name the slice, such as v5e-4."
-        )
-    return tpu_request(training.topology, machine_type=backend.machine_type, topology=backend.tpu_topology)
-
-
 def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> dict[str, Any]:
     """What `VertexEmbeddingTrainer` starts: one worker pool, whose one replica drives all hosts of the slice."""
-    missing = [key for key in ("project", "region") if getattr(backend, key) is None]
-    if missing:
-        raise ConfigError(f"`kubeflow.{missing[0]}` is null: a training job on a TPU of Vertex AI needs it.")
     pool = {
         "machine_spec": tpu.vertex_machine(),
         "replica_count": 1,

@@ -11,19 +11,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from embedding_core.planner import plan_tables
 from embedding_core.preflight import NECESSARY, Finding, PipelineStep, Report, preflight
-from embedding_core.topology import GIB, Topology, named_topology
+from embedding_core.topology import GIB, Topology
 from embedding_core.training.config import TrainingConfig
-from pipelines.component_inputs import table_overrides, trainer_config, vocabulary_features
+from pipelines.component_inputs import trainer_config
 from pipelines.config import PipelineConfig
+from pipelines.early_checks import requested_slice
+from pipelines.planned_tables import planned_tables
 
 __all__ = ["ASSUMED_TOKENS", "check", "input_findings", "print_report", "save_json"]
 
 ASSUMED_TOKENS = 1_000_000
-_TABLES_FILE = "embedding_config.json"  # as TableConfigGen writes it
 _AS_IT_IS: Any = {
     "markup": False,
     "soft_wrap": True,
@@ -43,18 +42,16 @@ def check(
     Args:
       config: the pipeline.
       topology: a slice such as "v3-8"; None is `training.topology`.
-      table_configs: folder of a run's `TableConfigs` artifact; None takes the sizes from the configuration.
+      table_configs: folder of a run's `TableConfigs` artifact; None takes the sizes of the last run, if there is one,
+        else those of the configuration.
       batch_size: rows of a global batch; None is `training.batch_size`.
-      assumed_tokens: size of the vocabularies that have no `max_size`, where there are no table configs.
+      assumed_tokens: size of the vocabularies that have no `max_size` and were in no run.
 
     Raises:
       ConfigError: no topology, an unknown one, or a folder without table configs.
     """
-    name = topology or config.training.topology
-    if name is None:
-        raise ConfigError("`--topology` is not given, nor is `training.topology`: name a TPU slice, such as v3-8.")
-    slice_ = named_topology(name)
-    tables, sizes = _read(table_configs) if table_configs else _planned(config, assumed_tokens)
+    slice_ = requested_slice(config, topology)
+    tables, sizes = planned_tables(config, table_configs, assumed_tokens)
     said = trainer_config(config)
     training = TrainingConfig.from_json(said["training"])
     step = PipelineStep(model=config.model.module, dense=said["dense"], arguments=said["arguments"], training=training)
@@ -86,32 +83,6 @@ def input_findings(config: PipelineConfig, slice_: Topology) -> Iterator[Finding
             remedy="give the section `kubeflow` with an address as `pipeline_root` and compile for vertex, or take a "
             "slice of one host",
         )
-
-
-def _read(folder: Path) -> tuple[EmbeddingConfig, str]:
-    try:
-        tables = EmbeddingConfig.from_json((folder / _TABLES_FILE).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ConfigError) as error:
-        what = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(
-            f"`--table-configs` is {str(folder)!r}: it must be the folder of a TableConfigs artifact, with a file "
-            f"{_TABLES_FILE} ({what})."
-        ) from error
-    return tables, f"the table configs in {folder}"
-
-
-def _planned(config: PipelineConfig, assumed_tokens: int) -> tuple[EmbeddingConfig, str]:
-    """The tables that the largest allowed vocabularies would give, before any pass over the data."""
-    names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
-    limits = {name: config.vocabularies[name].max_size if name in config.vocabularies else None for name in names}
-    sizes = {name: assumed_tokens if limit is None else limit for name, limit in limits.items()}
-    tables = plan_tables(vocabulary_features(config), sizes, overrides=table_overrides(config))
-    limited = ", ".join(name for name, limit in limits.items() if limit is not None)
-    unlimited = ", ".join(name for name, limit in limits.items() if limit is None)
-    parts = [f"`max_size` of the vocabularies {limited}"] if limited else []
-    if unlimited:
-        parts.append(f"{assumed_tokens:,} tokens assumed for {unlimited}, which have no `max_size`")
-    return tables, "before any pass over the data: " + "; ".join(parts)
 
 
 def _notes(training: TrainingConfig, rows: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from components.progress import Report, Sink, log_sink, set_sink
+from components.progress import Report, Sink, log_sink, per_second, resumed, set_sink
 from pipelines.runner import NodeRun
 
 __all__ = ["Display"]
@@ -26,7 +26,8 @@ class _Rate(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed or 0.0
-        return Text(f"{speed:,.0f} {task.fields['unit']}/s" if speed else "", style="progress.data.speed")
+        words = per_second(speed).replace("/", f" {task.fields['unit']}/")
+        return Text(words if speed else "", style="progress.data.speed")
 
 
 class Display:
@@ -85,5 +86,10 @@ class Display:
 
     def _show_bar(self, state: Report) -> None:
         if state.task not in self._tasks:
-            self._tasks[state.task] = self._bars.add_task(state.task, total=state.total, unit=state.unit, detail="")
+            if state.start:
+                self._print_line(f"{state.task}: {resumed(state)}")
+            # What is done when a bar is added does not count for its rate and for the time left.
+            self._tasks[state.task] = self._bars.add_task(
+                state.task, total=state.total, completed=state.start, unit=state.unit, detail=""
+            )
         self._bars.update(self._tasks[state.task], completed=state.done, total=state.total, detail=state.detail)

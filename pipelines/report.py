@@ -95,11 +95,18 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
         outputs = f"{len(report.parity)} outputs, {rows:,} rows"
         console.print(f"training equals serving: {outputs}, at most {worst:.3g} apart")
     if report.push["pushed"]:
-        console.print(f"pushed version {report.push['version']} to {report.push['destination']}", **_AS_IT_IS)
+        console.print(_pushed(report), **_AS_IT_IS)
         console.print(report.push["query"], **_AS_IT_IS)
     else:
         console.print(f"nothing was pushed: {report.push['reason']}", style="red", **_AS_IT_IS)
     console.print(f"report: {html}", **_AS_IT_IS)
+
+
+def _pushed(report: Report) -> str:
+    version, destination = report.push["version"], report.push["destination"]
+    if any(node["node"] == "EmbeddingPusher" and node["state"] == "cached" for node in report.nodes):
+        return f"version {version} is already served; nothing new was trained or pushed: {destination}"
+    return f"pushed version {version} to {destination}"
 
 
 def _write(path: str, text: str) -> None:

@@ -81,7 +81,7 @@ def run_fn(fn_args: FnArgs) -> None:
     sources = _Sources(fn_args, settings, config)
     job = _job(fn_args, settings, config, vocabularies, sources)
     resume = _resume_folder(fn_args, settings, config, vocabularies, job)
-    result = train(job, fn_args.model_run_dir, resume_folder=resume, progress=_report)
+    result = train(job, fn_args.model_run_dir, resume_folder=resume, progress=_Progress())
     description = RunDescription(
         model=job.model,
         arguments=job.arguments,
@@ -108,8 +108,16 @@ def run_fn(fn_args: FnArgs) -> None:
         fileio.rmtree(resume)
 
 
-def _report(done: int, total: int, detail: str) -> None:
-    progress.report("EmbeddingTrainer", done, total, unit="steps", detail=detail)
+class _Progress:
+    """Reports steps; those before the first call were trained by a run that this one resumed."""
+
+    def __init__(self) -> None:
+        self._start: int | None = None
+
+    def __call__(self, done: int, total: int, detail: str) -> None:
+        if self._start is None:
+            self._start = done
+        progress.report("EmbeddingTrainer", done, total, unit="steps", detail=detail, start=self._start)
 
 
 def _settings(custom_config: Mapping[str, Any]) -> Settings:

@@ -103,6 +103,8 @@ class _Loop:
         begun = time.monotonic()
         if self._evaluation_due(self._state.step) and not self.history.has_eval(self._state.step):
             self._at(self._state.step, summaries)  # SIGTERM came in the middle of this evaluation
+        if progress is not None:
+            progress(self._state.step, self.total, "")
         batches = iter(self._data.train(self._state.step))
         while self._state.step < self.total and not self._stopped():
             start, since = self._state.step, time.monotonic()

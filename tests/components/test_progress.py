@@ -18,9 +18,24 @@ def test_long_task_logs_rate_and_time_left_and_its_end(monkeypatch):
         now[0] = done * 2.0
         sink(progress.Report("count", done, 20, "rows", ""))
     assert lines == [
-        "count: 5 of 20 rows, 0/s, 30 s left",
-        "count: 10 of 20 rows, 0/s, 20 s left",
-        "count: 20 of 20 rows, 0/s, 0 s left",
+        "count: 5 of 20 rows, 0.5/s, 30 s left",
+        "count: 10 of 20 rows, 0.5/s, 20 s left",
+        "count: 20 of 20 rows, 0.5/s, 0 s left",
+    ]
+
+
+def test_resumed_task_says_so_and_its_rate_is_of_this_process(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    lines = []
+    sink = progress.log_sink(seconds=10.0, log=lines.append)
+    for done in (9_000, 9_010, 9_100):
+        now[0] = (done - 9_000) * 1.0
+        sink(progress.Report("train", done, 10_000, "steps", "", 9_000))
+    assert lines == [
+        "train: resumed at step 9,000 of 10,000",
+        "train: 9,010 of 10,000 steps, 1/s, 990 s left",
+        "train: 9,100 of 10,000 steps, 1/s, 900 s left",
     ]
 
 

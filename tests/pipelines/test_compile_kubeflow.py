@@ -117,11 +117,16 @@ def test_spans_warm_start_and_baseline_are_runtime_parameters_where_configured()
         "vocabulary_evolution=gs://example-bucket/vocabularies",
         "evaluation.baseline=gs://example-bucket/model",
     ]
+    from pipelines.early_checks import task_names
+    from pipelines.kubeflow_spec import kubernetes_name
+
     spec = compiled(*TAXI, more, "kubeflow")[0]
     assert {"data_spans", "warm_start", "base_vocabularies", "baseline"} <= set(
         spec["root"]["inputDefinitions"]["parameters"]
     )
     assert "importer" in spec["deploymentSpec"]["executors"]["exec-warm-start"]
+    config = load_config(EXAMPLES / "taxi.yaml", [*TAXI[1], *more])
+    assert containers(spec) == {kubernetes_name(task) for task in task_names(config)}
 
 
 def test_tpu_on_gke_is_a_limit_a_selector_and_a_toleration(documents):
@@ -185,3 +190,17 @@ def test_file_that_cannot_be_written_is_one_error(tmp_path):
 
     with pytest.raises(ConfigError, match=r"`--out` is .* cannot be written"):
         save_documents([{}], tmp_path / "nowhere" / "pipeline.yaml")
+
+
+def containers(spec):
+    executors = {name for name, one in spec["deploymentSpec"]["executors"].items() if "container" in one}
+    labels = {
+        task: spec["components"][one["componentRef"]["name"]]["executorLabel"] for task, one in tasks(spec).items()
+    }
+    return {task for task, label in labels.items() if label in executors}
+
+
+def test_tasks_that_resources_may_name_are_those_of_the_pipeline(documents):
+    from pipelines.early_checks import task_names
+
+    assert containers(documents["taxi_vertex"][0]) == set(task_names(load_config(EXAMPLES / "taxi.yaml", ADDRESSES)))

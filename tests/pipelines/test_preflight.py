@@ -5,8 +5,10 @@ import json
 import sys
 from types import SimpleNamespace
 
+import ml_metadata
 import pyarrow as pa
 import pytest
+from ml_metadata.proto import metadata_store_pb2 as mlmd
 from pyarrow import parquet
 from rich.console import Console
 
@@ -14,6 +16,7 @@ import pipelines.examples
 from embedding_core.errors import ConfigError
 from pipelines import cli
 from pipelines.config import load_config
+from pipelines.planned_tables import planned_tables
 from pipelines.preflight import check, print_report, save_json
 
 EXAMPLES = pipelines.examples.__path__[0]
@@ -59,6 +62,12 @@ def test_folder_of_this_machine_is_found_where_several_hosts_are_to_read_it(topo
     assert [one.kind for one in input_findings(config, named_topology(topology))] == found
 
 
+def connection(path):
+    found = mlmd.ConnectionConfig()
+    found.sqlite.filename_uri = path
+    return found
+
+
 def _shown(report):
     out = io.StringIO()
     print_report(report, Console(file=out, width=200))
@@ -100,6 +109,40 @@ def test_command_reads_table_configs_and_exits_with_4_where_it_finds_something(t
 def _tables():
     table = {"name": "cell", "vocabulary_size": 9, "dim": 8, "optimizer": {"name": "sgd"}}
     return json.dumps({"tables": [table], "features": [{"name": "pickup_cell", "table": "cell"}]})
+
+
+def _recorded(config, folder, tables):
+    """Records a TableConfigs artifact of the pipeline, as a run does."""
+    store = ml_metadata.MetadataStore(connection(config.metadata_path))
+    kind = store.put_artifact_type(mlmd.ArtifactType(name="components.TableConfigs"))
+    context = store.put_context_type(mlmd.ContextType(name="pipeline"))
+    artifact = mlmd.Artifact(type_id=kind, uri=str(folder), state=mlmd.Artifact.LIVE)
+    (number,) = store.put_artifacts([artifact])
+    (pipeline,) = store.put_contexts([mlmd.Context(type_id=context, name=config.name)])
+    store.put_attributions_and_associations([mlmd.Attribution(artifact_id=number, context_id=pipeline)], [])
+    (folder / "embedding_config.json").write_text(tables)
+
+
+def test_sizes_are_those_of_the_last_run_where_there_was_one(tmp_path):
+    config = taxi(f"work_dir={tmp_path}", "tables.company.dim=24")
+    last = {"name": "company", "vocabulary_size": 60, "dim": 8, "vocabulary": "company", "oov_rows": 1}
+    feature = {"name": "company", "table": "company"}
+    _recorded(config, tmp_path, json.dumps({"tables": [last], "features": [feature]}))
+    tables, words = planned_tables(config, None, 1000)
+    assert (tables.table("company").vocabulary_size, tables.table("company").dim) == (60, 24)
+    assert tables.table("cell").vocabulary_size == 1001
+    assert words.startswith(f"the table configs of the last run, {tmp_path}, for company; 1,000 tokens assumed for")
+    limited = taxi(f"work_dir={tmp_path}", "vocabularies.company.max_size=30")
+    assert planned_tables(limited, None, 1000)[0].table("company").vocabulary_size == 31
+
+
+@pytest.mark.parametrize("damage", ["{", None])
+def test_table_configs_of_the_last_run_that_cannot_be_read_are_not_taken(tmp_path, damage):
+    config = taxi(f"work_dir={tmp_path}")
+    _recorded(config, tmp_path, damage or "")
+    if damage is None:
+        (tmp_path / "embedding_config.json").unlink()
+    assert planned_tables(config, None, 1000)[1].startswith("before any pass over the data")
 
 
 def test_topology_has_to_be_named():

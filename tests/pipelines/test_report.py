@@ -3,6 +3,7 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from pipelines.charts import line_chart
@@ -72,6 +73,20 @@ def test_screen_says_why_nothing_was_pushed():
     push = {**REPORT.push, "pushed": False, "reason": "auc is 0.6, its threshold asks for at least 0.9."}
     print_report(dataclasses.replace(REPORT, push=push), "report.html", console)
     assert "asks for at least 0.9" in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("executed", "pushed version 7 to /srv/7"),
+        ("cached", "version 7 is already served; nothing new was trained or pushed: /srv/7"),
+    ],
+)
+def test_screen_says_whether_the_version_is_new(state, words):
+    console = Console(record=True, width=120, file=io.StringIO())
+    nodes = [{"node": "EmbeddingPusher", "state": state, "seconds": 0.1, "execution": 9}]
+    print_report(dataclasses.replace(REPORT, nodes=nodes), "report.html", console)
+    assert words in console.export_text()
 
 
 def test_chart_is_one_svg_element_with_readable_text():

@@ -145,8 +145,12 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(make_job, tmp_path
 
     with pytest.raises(KilledError):
         train(job, str(tmp_path / "a"), resume_folder=str(tmp_path / "kept"), progress=kill)
-    resumed = train(job, str(tmp_path / "b"), resume_folder=str(tmp_path / "kept"))
+    said = []
+    resumed = train(
+        job, str(tmp_path / "b"), resume_folder=str(tmp_path / "kept"), progress=lambda step, *_: said.append(step)
+    )
     assert resumed.history.facts["resumed_at"] in {7, 35}
+    assert said[0] == resumed.history.facts["resumed_at"], "progress starts with the steps of before"
     assert_same(state_of(whole), state_of(resumed))
     assert [(e["step"], e["loss"]) for e in whole.history.evals] == [
         (e["step"], e["loss"]) for e in resumed.history.evals
