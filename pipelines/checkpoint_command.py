@@ -21,7 +21,6 @@ app = typer.Typer(help="Look into embedding checkpoints, as CheckpointRetriever 
 _PLAIN: Any = {"markup": False, "soft_wrap": True}
 _Folder = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Folder of the checkpoint.", show_default=False)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 class Format(enum.Enum):
@@ -32,7 +31,7 @@ class Format(enum.Enum):
 
 
 @app.command()
-def inspect(checkpoint: _Folder, as_json: _Json = False, debug: _Debug = False) -> None:
+def inspect(checkpoint: _Folder, as_json: _Json = False) -> None:
     """Verify CHECKPOINT and print its tables: sizes, digests, norms, rows that are dead or not finite."""
     load_tensorflow()
     from embedding_core.checkpoint.summary import summarize_checkpoint
@@ -72,7 +71,6 @@ def diff(
     earlier: Annotated[str, typer.Argument(metavar="EARLIER", help="Folder of a checkpoint.", show_default=False)],
     later: Annotated[str, typer.Argument(metavar="LATER", help="Folder of another.", show_default=False)],
     as_json: _Json = False,
-    debug: _Debug = False,
 ) -> None:
     """Print what differs between two checkpoints, row by row and by token."""
     load_tensorflow()
@@ -115,7 +113,6 @@ def extract(
     out: Annotated[Path, typer.Option(metavar="PATH", help="The Parquet file, or the projector's folder, to write.")],
     to: Annotated[Format, typer.Option(help="Parquet, or TensorBoard's embedding projector.")] = Format.PARQUET,
     limit: Annotated[int, typer.Option(metavar="ROWS", min=1, help="Rows for the projector.")] = 10_000,
-    debug: _Debug = False,
 ) -> None:
     """Write a table with its tokens and counts for other programs."""
     load_tensorflow()

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from embedding_core.errors import ConfigError
-from pipelines import checkpoint_command, version_command
+from pipelines import checkpoint_command, run_log, version_command
 from pipelines.expected_errors import expected_message, was_preempted
 from pipelines.quiet import load_tensorflow, silence
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 
 NOTHING_PUSHED = 3
 FOUND = 4
+STOPPED = 130  # as shells have it for Ctrl-C
 PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
@@ -43,16 +44,21 @@ Override = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's, as training.batch_size=512."),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 @app.callback()
-def _entry() -> None:
+def _entry(
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show the traceback of an error, and during a run the log. Anywhere on the line."),
+    ] = False,
+) -> None:
     """From data to a served model of embedding tables, through TFX components."""
+    run_log.to_screen(debug)
 
 
 @app.command()
-def run(config: Config, overrides: Override = None, debug: Debug = False) -> None:
+def run(config: Config, overrides: Override = None) -> None:
     """Run the whole pipeline that CONFIG describes.
 
     Exit code 3: it ran, and nothing was pushed. 75: SIGTERM came while it trained; the same command goes on from there.
@@ -69,13 +75,16 @@ def run(config: Config, overrides: Override = None, debug: Debug = False) -> Non
     load_tensorflow()
     from pipelines import run_local
 
-    report = run_local.run(checked)
+    try:
+        report = run_local.run(checked)
+    except KeyboardInterrupt:
+        raise typer.Exit(_stopped()) from None
     if not report.push["pushed"]:
         raise typer.Exit(NOTHING_PUSHED)
 
 
 @app.command()
-def validate(config: Config, overrides: Override = None, debug: Debug = False) -> None:
+def validate(config: Config, overrides: Override = None) -> None:
     """Check CONFIG and print it with every default written out."""
     import yaml
 
@@ -103,7 +112,6 @@ def preflight(
     ] = 1_000_000,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")] = None,
     overrides: Override = None,
-    debug: Debug = False,
 ) -> None:
     """Find out what CONFIG would give a TPU, without one. Exit code 4: something has to be fixed first."""
     from pipelines.config import load_config
@@ -138,7 +146,6 @@ def compile_(
         bool, typer.Option("--preflight/--no-preflight", help="Where a TPU trains, check it first.")
     ] = True,
     overrides: Override = None,
-    debug: Debug = False,
 ) -> None:
     """Compile the pipeline that CONFIG describes for a cluster. Exit code 4: see `preflight`; nothing is written."""
     from pipelines.config import load_config
@@ -176,25 +183,46 @@ def lineage(context: typer.Context) -> None:
     """Print what a pushed model was made of, back to the examples."""
     from pipelines import lineage_command
 
-    raise typer.Exit(lineage_command.main([one for one in context.args if one != "--debug"]) or 0)
+    raise typer.Exit(lineage_command.main(context.args) or 0)
+
+
+def _stopped() -> int:
+    typer.echo(
+        "stopped. The same command goes on from here: finished components come from the cache, and training resumes "
+        "at its last checkpoint.",
+        err=True,
+    )
+    return STOPPED
+
+
+def _show(error: Exception, debug: bool) -> None:
+    """The error in a line, and the file with all that is known of it; the traceback if there is no such file."""
+    expected, log = expected_message(error), run_log.current_log()
+    if debug or (expected is None and log is None):
+        traceback.print_exc()
+    if expected is None and log is not None:
+        first = next(iter(str(error).splitlines()), "")
+        expected = f"{type(error).__name__}: {first}\nThis is not an error that we foresaw: please report it."
+    if expected is not None:
+        typer.echo("\n".join(f"error: {line}" for line in expected.splitlines()), err=True)
+    if log is not None:
+        typer.echo(f"log: {log}", err=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; exit code 0, 1 for an error with its line on stderr, 2 for wrong usage, 75 after SIGTERM.
+    """Run the command; 0, 1 for an error with its line on stderr, 2 for wrong usage, 75 after SIGTERM, 130 on Ctrl-C.
 
     Args:
       arguments: of the command line; None takes those of the process.
     """
     silence()
     given = sys.argv[1:] if arguments is None else arguments
+    debug = ["--debug"] if "--debug" in given else []  # it may come before and after the command
+    run_log.forget_log()
     try:
-        app(args=given)
+        app(args=[*debug, *(one for one in given if one != "--debug")])
     except Exception as error:
-        expected = expected_message(error)
-        if expected is None or "--debug" in given:
-            traceback.print_exc()
-        if expected is not None:
-            typer.echo("\n".join(f"error: {line}" for line in expected.splitlines()), err=True)
+        _show(error, bool(debug))
         sys.exit(PREEMPTED if was_preempted(error) else 1)
 
 

@@ -29,7 +29,9 @@ _ENVIRONMENT = {
     "PYTHONWARNINGS": "ignore",
 }
 _CHATTY = ("apache_beam", "google", "h5py", "root", "tensorflow", "tfx", "tfx_bsl", "urllib3")
-_START_UP = re.compile(rb"Unable to register cu\w+ factory|computation placer already registered")
+_START_UP = re.compile(
+    rb"Unable to register cu\w+ factory|computation placer already registered|oneDNN custom operations are on"
+)
 
 
 def silence() -> None:

@@ -18,6 +18,7 @@ from pipelines.lineage import open_store, outputs_of
 from pipelines.place import local_place
 from pipelines.progress import Display
 from pipelines.report import Report, print_report, save_report
+from pipelines.run_log import captured
 from pipelines.runner import NodeRun, ReportingDagRunner
 from pipelines.upkeep import tidy
 from pipelines.work_dir import held
@@ -44,7 +45,11 @@ def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
     data_files(config.data)  # a missing file is an error before anything is written
     if config.training.strategy == "simulated_tpu":  # its devices must be made before any component runs TensorFlow
         choose_placement(TrainingConfig.from_json(training_config(config)))
-    with held(config), Display(console) as display:
+    with (
+        held(config),
+        captured(config.work_dir) as screen,
+        Display(console or Console(file=screen, highlight=False)) as display,
+    ):
         _tidy(config)
         earlier = find_earlier(config)
         nodes, pushed = _run_until_served(config, earlier, display)

@@ -17,7 +17,6 @@ __all__ = ["register"]
 _Version = Annotated[str, typer.Argument(metavar="VERSION", help="Folder of a published version.", show_default=False)]
 _Base = Annotated[str, typer.Argument(metavar="BASE", help="Folder that holds the versions.", show_default=False)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +28,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="export-embeddings")(export)
 
 
-def verify(version: _Version, as_json: _Json = False, debug: _Debug = False) -> None:
+def verify(version: _Version, as_json: _Json = False) -> None:
     """Check every file of VERSION against its manifest; exit code 1 and the first damaged file if one differs."""
     from components.pusher.manifest import verify_manifest
 
@@ -46,7 +45,6 @@ def parity(
     rows: Annotated[int, typer.Option(min=1, help="Rows of the split to compare.")] = 1000,
     tolerance: Annotated[float, typer.Option(min=0.0, help="The largest difference allowed.")] = 1e-5,
     as_json: _Json = False,
-    debug: _Debug = False,
 ) -> None:
     """Prove again that VERSION computes what was trained, from the artifacts it was made of."""
     load_tensorflow()
@@ -75,7 +73,6 @@ def _print(report: dict[str, Any]) -> None:
 def rollback(
     base: _Base,
     to: Annotated[int | None, typer.Option(metavar="NUMBER", help="The version; by default the last but one.")] = None,
-    debug: _Debug = False,
 ) -> None:
     """Publish an earlier version below BASE again, under the next number, so that servers take it."""
     from components.pusher.rollback import roll_back
@@ -87,7 +84,6 @@ def rollback(
 def keep_last(
     base: _Base,
     count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="How many versions stay.", show_default=False)],
-    debug: _Debug = False,
 ) -> None:
     """Remove all but the newest COUNT versions below BASE."""
     from components.pusher.publish import keep_newest
@@ -105,7 +101,6 @@ def export(
         list[str] | None, typer.Option(metavar="NAME", help="A feature; again for more. By default all.")
     ] = None,
     float16: Annotated[bool, typer.Option("--float16", help="Rows of half the size, rounded to 11 bits.")] = False,
-    debug: _Debug = False,
 ) -> None:
     """Write a SavedModel that answers the vectors of features, from the tables of CHECKPOINT alone."""
     load_tensorflow()

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from embedding_core.errors import DataError, PreemptionError
-from pipelines import cli
+from pipelines import cli, run_log
 from pipelines.config import load_config
 
 TEXT = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
@@ -120,6 +121,54 @@ def test_debug_shows_the_traceback(file, monkeypatch, capsys):
     assert err.endswith("error: no label.\n")
 
 
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_debug_may_come_before_and_after_the_command(file, monkeypatch, capsys, place):
+    _command(monkeypatch, "run_local", run=_raise(DataError("no label.")))
+    assert _code(*(["--debug", "run", file] if place == "before" else ["run", file, "--debug"])) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def _fails_in_a_captured_run(error):
+    def run(config):
+        with run_log.captured(config.work_dir):
+            raise error
+
+    return run
+
+
+def test_error_of_a_run_names_its_log(file, monkeypatch, capfd):
+    _command(monkeypatch, "run_local", run=_fails_in_a_captured_run(DataError("no label.")))
+    assert _code("run", file) == 1
+    error, log = capfd.readouterr().err.splitlines()
+    assert error == "error: no label."
+    assert log.startswith(f"log: {file.parent}/runs/my/logs/")
+    assert "DataError: no label." in Path(log.removeprefix("log: ")).read_text()
+
+
+def test_unexpected_error_of_a_run_is_a_line_and_its_traceback_is_in_the_log(file, monkeypatch, capfd):
+    _command(monkeypatch, "run_local", run=_fails_in_a_captured_run(KeyError("x")))
+    assert _code("run", file) == 1
+    shown = capfd.readouterr().err
+    assert "Traceback" not in shown
+    assert shown.startswith("error: KeyError: 'x'\nerror: This is not an error that we foresaw")
+    assert "Traceback" in Path(shown.splitlines()[-1].removeprefix("log: ")).read_text()
+
+
+def test_debug_keeps_everything_on_the_screen(file, monkeypatch, capfd):
+    _command(monkeypatch, "run_local", run=_fails_in_a_captured_run(KeyError("x")))
+    assert _code("run", file, "--debug") == 1
+    assert "Traceback" in capfd.readouterr().err
+    assert not (file.parent / "runs" / "my" / "logs").exists()
+
+
+def test_ctrl_c_says_how_to_go_on_and_is_exit_code_130(file, monkeypatch, capfd):
+    _command(monkeypatch, "run_local", run=_fails_in_a_captured_run(KeyboardInterrupt()))
+    assert _code("run", file) == 130
+    shown = capfd.readouterr().err
+    assert "The same command goes on" in shown
+    assert "Traceback" not in shown
+
+
 def test_unexpected_error_keeps_its_traceback(file, monkeypatch, capsys):
     _command(monkeypatch, "run_local", run=_raise(KeyError("x")))
     assert _code("run", file) == 1
@@ -135,7 +184,14 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
     }
     _command(monkeypatch, "compile_kubeflow", **documents)
     _command(monkeypatch, "preflight", check=lambda config: SimpleNamespace(green=green), print_report=shown.append)
-    tpu = ["--set", "training.strategy=tpu", "--set", "training.topology=v5e-4"]
+    changes = [
+        "training.strategy=tpu",
+        "training.topology=v5e-4",
+        "kubeflow={image: i, pipeline_root: gs://b/r, project: p, region: r}",
+        "data={path: gs://b/rows.csv, format: csv}",
+        "push=gs://b/serving",
+    ]
+    tpu = [word for change in changes for word in ("--set", change)]
     assert _code("compile", file, "--target", "vertex", "--out", tmp_path / "p.yaml", *tpu, *options) == code
     assert written == ([(["vertex"], tmp_path / "p.yaml")] if code == 0 else [])
     assert len(shown) == (code == 4)

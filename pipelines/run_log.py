@@ -1,0 +1,116 @@
+"""Keeps what TensorFlow, TFX and Beam write during a run off the screen, in a log file in the work_dir."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import TextIO
+
+from embedding_core.errors import ConfigError
+
+__all__ = ["captured", "current_log", "forget_log", "to_screen"]
+
+_KEPT = 20
+
+
+@dataclasses.dataclass
+class _State:
+    failed: str | None = None  # log of the run in this process that failed
+    on_screen: bool = False
+
+
+_state = _State()
+
+
+def current_log() -> str | None:
+    """The log of the run in this process that failed, or None."""
+    return _state.failed
+
+
+def forget_log() -> None:
+    """Forget the log of an earlier run in this process."""
+    _state.failed = None
+
+
+def to_screen(wanted: bool) -> None:
+    """Let later runs in this process write to the screen instead of to a log."""
+    _state.on_screen = wanted
+
+
+@contextlib.contextmanager
+def captured(work_dir: str) -> Iterator[TextIO]:
+    """Let everything that is written to stdout and stderr, by C++ and by child processes too, go to a new log file.
+
+    An error that ends the run is added with its traceback. A log that stays empty is removed, and the oldest ones.
+
+    Args:
+      work_dir: folder of the pipeline; the log is in `logs` below it.
+
+    Yields:
+      The screen: the stderr from before, for what a person is to see.
+
+    Raises:
+      ConfigError: no log can be written there.
+    """
+    if _state.on_screen:
+        yield sys.stderr
+        return
+    path = _new_log(os.path.join(work_dir, "logs"))
+    before = _redirected(path)
+    try:
+        with os.fdopen(os.dup(before[1]), "w", encoding="utf-8", errors="backslashreplace") as screen:
+            yield screen
+    except BaseException:
+        _state.failed = path
+        _append_traceback(path)
+        raise
+    finally:
+        _flush()
+        for number, saved in zip((1, 2), before, strict=True):
+            os.dup2(saved, number)
+            os.close(saved)
+        if os.path.exists(path) and not os.path.getsize(path):
+            os.remove(path)
+
+
+def _new_log(folder: str) -> str:
+    """An empty file that its owner alone can read: messages of other packages may quote rows."""
+    moment = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    path = os.path.join(folder, f"{moment}.log")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        for name in sorted(one for one in os.listdir(folder) if one.endswith(".log"))[:-_KEPT]:
+            os.remove(os.path.join(folder, name))
+    except OSError as error:
+        raise ConfigError(
+            f"`work_dir`: no log can be written to {folder!r} ({error.strerror}); free some space, or give another one."
+        ) from error
+    return path
+
+
+def _redirected(path: str) -> tuple[int, int]:
+    """Point stdout and stderr of the process to the file; copies of what they were."""
+    _flush()
+    before = os.dup(1), os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    return before
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a full disk, or a stream that is closed
+            stream.flush()
+
+
+def _append_traceback(path: str) -> None:
+    with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", errors="backslashreplace") as log:
+        traceback.print_exc(file=log)
