@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_core.errors import ParityError
+from embedding_core.storage import scratch_folder
 
 __all__ = ["Difference", "Inputs", "ParityReport", "compare", "score_in_fresh_process", "score_signatures"]
 
@@ -213,7 +213,7 @@ def score_signatures(
     timeout: float = 900.0,
 ) -> dict[str, dict[str, npt.NDArray[Any]]]:
     """As `score_in_fresh_process`, for the inputs of several signatures in one process."""
-    with tempfile.TemporaryDirectory(prefix="score-") as folder:
+    with scratch_folder("score") as folder:
         folders = {signature: Path(folder, signature) for signature in requests}
         for signature, inputs in requests.items():
             _write(signature, inputs, folders[signature])
@@ -226,14 +226,18 @@ def score_signatures(
 def _run(command: list[str], model: str, timeout: float) -> None:
     # On CPU, as the lookups of the exported model are: the accelerator may still be the parent's.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    reading, writing = os.pipe()  # the child ends itself when `writing` closes, as it does when this process is killed
     try:
         done = subprocess.run(  # noqa: S603
-            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+            command, env=environment, stdin=reading, capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise ParityError(
             f"scoring with {model!r} took over {timeout:g} s: raise `timeout`, or pass fewer rows."
         ) from error
+    finally:
+        os.close(reading)
+        os.close(writing)
     if done.returncode:
         raise ParityError(
             f"{model!r} failed in a fresh process (exit code {done.returncode}): {_last_line(done.stderr)}"

@@ -7,7 +7,9 @@ a SavedModel that needs this project, Keras or TFT to load fails here rather tha
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,16 @@ __all__ = ["main"]
 
 # A server has none of these: loading must not have pulled one in.
 FOREIGN = ("embedding_core", "components", "pipelines", "tensorflow_transform", "tfx", "tfx_bsl")
+
+
+def end_with_parent() -> None:
+    """End this process when the parent closes its end of standard input, which it does also by being killed."""
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -67,4 +79,5 @@ def _answer(signature: Any, folder: Path, batch_size: int) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(*sys.argv[1:])

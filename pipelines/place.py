@@ -13,8 +13,12 @@ from pipelines.config import PipelineConfig
 
 __all__ = ["IN_PROCESS", "Place", "local_place"]
 
-IN_PROCESS = ("--runner=DirectRunner", "--direct_running_mode=in_memory")
-"""Beam in the task's own process. Its default would first look for another runner on the network."""
+IN_PROCESS = ("--runner=DirectRunner", "--direct_running_mode=in_memory", "--sdk_container_image=none")
+"""Beam in the task's own process. Its default would first look for another runner on the network.
+
+An in-process runner starts no container, but TFX packages itself for workers (42 MB in the temporary folder, for each
+component) unless an argument says where they find it.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

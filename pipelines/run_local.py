@@ -7,6 +7,7 @@ import os
 from rich.console import Console
 
 from components import compat
+from embedding_core.storage import scratch_tempdir
 from embedding_core.training import TrainingConfig
 from embedding_core.training.strategy import choose_placement
 from pipelines.component_inputs import training_config
@@ -21,7 +22,7 @@ from pipelines.report import Report, print_report, save_report
 from pipelines.run_log import captured
 from pipelines.runner import NodeRun, ReportingDagRunner
 from pipelines.upkeep import tidy
-from pipelines.work_dir import held
+from pipelines.work_dir import file_permissions, held
 
 __all__ = ["run"]
 
@@ -46,6 +47,8 @@ def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
     if config.training.strategy == "simulated_tpu":  # its devices must be made before any component runs TensorFlow
         choose_placement(TrainingConfig.from_json(training_config(config)))
     with (
+        file_permissions(config),
+        scratch_tempdir("run"),
         held(config),
         captured(config.work_dir) as screen,
         Display(console or Console(file=screen, highlight=False)) as display,
@@ -54,7 +57,8 @@ def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
         earlier = find_earlier(config)
         nodes, pushed = _run_until_served(config, earlier, display)
         report = collect_report(config, nodes, pushed)
-    print_report(report, save_report(report, os.path.join(config.work_dir, "report")))
+        saved = save_report(report, os.path.join(config.work_dir, "report"))
+    print_report(report, saved)
     return report
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -10,7 +11,22 @@ from collections.abc import Iterator
 from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig
 
-__all__ = ["held", "prepare"]
+__all__ = ["file_permissions", "held", "prepare"]
+
+_MASKS = {"owner": 0o077, "group": 0o027}
+
+
+@contextlib.contextmanager
+def file_permissions(config: PipelineConfig) -> Iterator[None]:
+    """Create the files and folders of the block as `permissions` says; those that exist keep theirs."""
+    if config.permissions == "umask":
+        yield
+        return
+    before = os.umask(_MASKS[config.permissions])
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def prepare(config: PipelineConfig) -> None:
@@ -19,19 +35,29 @@ def prepare(config: PipelineConfig) -> None:
     Raises:
       ConfigError: one cannot be made, or not be written to.
     """
-    _prepare("work_dir", config.work_dir, _work_dir_lock(config))
-    _prepare("metadata", os.path.dirname(config.metadata_path), _metadata_lock(config))
+    with file_permissions(config):
+        _prepare("work_dir", config.work_dir, _work_dir_lock(config))
+        _prepare("metadata", os.path.dirname(config.metadata_path), _metadata_lock(config))
 
 
 def _prepare(key: str, folder: str, lock: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
-        with open(lock, "a", encoding="utf-8"):
-            pass
+        os.close(_opened(lock))
     except OSError as error:
         raise ConfigError(
             f"`{key}` is {folder!r}: it must be a folder that can be written to ({error.strerror}); give another one."
         ) from error
+
+
+def _opened(lock: str) -> int:
+    """Open a lock file, and make it if it is missing; what a link points to is never made, read or written."""
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ConfigError(f"{lock!r} is a symbolic link: it must be a file; remove the link.") from error
+        raise
 
 
 def _work_dir_lock(config: PipelineConfig) -> str:
@@ -62,7 +88,7 @@ def held(config: PipelineConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(path: str, given: str, remedy: str) -> Iterator[None]:
-    with open(path, "r+", encoding="utf-8") as lock:
+    with open(_opened(path), "r+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -24,6 +24,7 @@ from components.pusher.trained import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
 from components.record import record_lineage
 from embedding_core.errors import NonfiniteError, ParityError
+from embedding_core.storage import scratch_folder
 
 __all__ = ["Executor"]
 
@@ -189,11 +190,9 @@ def _clear(folder: str) -> None:
 @contextlib.contextmanager
 def _local(uri: str) -> Iterator[str]:
     """A local folder for what ends up at `uri`: itself, or one that is copied there at the end."""
-    import tempfile
-
     if "://" not in uri:
         yield uri
         return
-    with tempfile.TemporaryDirectory(prefix="push-") as folder:
+    with scratch_folder("push") as folder:
         yield folder
         io_utils.copy_dir(folder, uri)

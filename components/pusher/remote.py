@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import posixpath
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import tensorflow as tf
 from components.pusher.manifest import MANIFEST, copy_files, is_version, write_manifest
 from embedding_core.checkpoint.sealed import file_digest
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.storage import scratch_folder
 
 __all__ = ["publish_remotely", "remote_versions"]
 
@@ -63,7 +63,7 @@ def publish_remotely(
     """
     if keep_last is not None:
         _require_versions(base)
-    with tempfile.TemporaryDirectory(prefix="push-") as place:
+    with scratch_folder("push") as place:
         copy = Path(place)
         files = copy_files(Path(source), copy)
         digest = write_manifest(copy, files, check(place))

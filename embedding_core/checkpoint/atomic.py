@@ -10,7 +10,6 @@ of folders, what makes a folder whole is the manifest that describes every file 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import uuid
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from embedding_core.errors import CheckpointError
+from embedding_core.storage import locked_folder
 
 __all__ = ["publish_folder", "remove_folder", "sweep"]
 
@@ -51,18 +51,8 @@ def _locked(folder: str, *, wait: bool) -> Iterator[bool]:
     if "://" in folder:
         yield wait  # there are no locks: only the writer itself may touch it
         return
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        yield False
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield os.path.isdir(folder)
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
+    with locked_folder(folder, wait=wait) as held:
+        yield held
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from embedding_core.checkpoint.bundle import Rows, rows_per_slice
 from embedding_core.errors import CheckpointError
+from embedding_core.storage import scratch_folder
 
 __all__ = ["gathered"]
 
@@ -38,7 +38,7 @@ def gathered(
     """
     count = rows_per_slice((len(sources), dim), slice_bytes)
     wanted = _Wanted(sources)
-    with tempfile.TemporaryDirectory(prefix="remap-") as folder:
+    with scratch_folder("remap") as folder:
         for first, rows in slices:
             targets = wanted.of(first, len(rows))
             cuts = np.flatnonzero(np.diff(targets // count)) + 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import DataError, PreemptionError, TrainingError
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model
+from embedding_core.storage import scratch_folder
 from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.evaluation import evaluate
 from embedding_core.training.history import History, Summaries
@@ -247,7 +247,7 @@ def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], No
         )
     host = HostEngine(config_with_rates(job.inputs.config, job.training, trainable.step, 1))
     fill(host.table_variables)
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder("tables") as folder:
         path = tf.train.Checkpoint(embedding=host.tables).write(os.path.join(folder, "tables"))
         status = tf.train.Checkpoint(embedding=tables.holder).read(path)
         status.expect_partial().assert_existing_objects_matched()

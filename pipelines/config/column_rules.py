@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from embedding_core.errors import ConfigError
 from pipelines.config.columns import transform_columns
-from pipelines.config.data import Data
+from pipelines.config.data import Data, SplitByHash
 from pipelines.config.files import data_files
 from pipelines.config.paths import format_of
 from pipelines.config.reading import key_of
@@ -79,6 +79,35 @@ def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
                 )
 
 
+def _plain_features_show_nothing_private(config: PipelineConfig) -> Mistakes:
+    """A second feature over a private column must be private too: its own vocabulary would hold the same tokens."""
+    private = _private_columns(config)
+    for kind in ("categorical", "dense"):
+        for index, feature in enumerate(getattr(config.features, kind)):
+            if feature.source in private and not getattr(feature, "private", False):
+                remedy = "give it `private: true` as well" if kind == "categorical" else "remove one of them"
+                yield (
+                    f"features.{kind}.{index}",
+                    (
+                        f"reads column {feature.source!r}, which is private as feature {private[feature.source]!r}, and "
+                        f"would show its values in reports; {remedy}."
+                    ),
+                )
+
+
+def _split_shows_nothing_private(config: PipelineConfig) -> Mistakes:
+    private = _private_columns(config)
+    column = None if isinstance(config.split, SplitByHash) else config.split.column  # a hash key shows no value
+    if column in private:
+        yield (
+            "split.column",
+            (
+                f"is {column!r}, the column of the private feature {private[column]!r}: its values would appear in the "
+                "configuration and in messages; split by another column, or by hash with `key`."
+            ),
+        )
+
+
 def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
     """Two columns must not become one input of the served model (`embedding_core.serving.input_name`)."""
     raw = {
@@ -114,5 +143,7 @@ COLUMN_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] 
     (frozenset({"data", "features"}), _lists_are_in_the_data),
     (frozenset({"features", "evaluation"}), _slices_show_nothing_private),
     (frozenset({"features", "row_filters"}), _row_filters_show_nothing_private),
+    (frozenset({"features"}), _plain_features_show_nothing_private),
+    (frozenset({"features", "split"}), _split_shows_nothing_private),
     (frozenset({"features", "columns", "label", "sample_weight"}), _inputs_have_names_of_their_own),
 ]

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitByHash, Text
 from pipelines.config.features import Count, Features, Name, TableOverrides, VocabularyEvolution, VocabularyLimits
@@ -45,6 +45,8 @@ class PipelineConfig:
       push: where it goes.
       kubeflow: how it runs on Kubeflow Pipelines or Vertex AI; null where it is not compiled for them.
       work_dir: folder of everything that the pipeline writes; null is `runs/<name>` beside the file.
+      permissions: who may read the files that a run writes, pushed versions included: their "owner" alone, also the
+        owner's "group", or whoever the process' "umask" allows. Files in a bucket follow the bucket's rules.
       metadata: sqlite file of ML Metadata, which several pipelines may share; null is in the work_dir.
       python_path: folder put last on `sys.path` for your dotted names; null is the file's folder.
     """
@@ -69,6 +71,7 @@ class PipelineConfig:
     warm_start: WarmStart | None = None
     push: Push = dataclasses.field(default_factory=Push)
     kubeflow: Kubeflow | None = None
+    permissions: Literal["owner", "group", "umask"] = "owner"
     metadata: Text | None = None
     work_dir: Text
     python_path: Text

@@ -51,6 +51,10 @@ _Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
+_MOST_LEVELS = 50
+_MOST_VALUES = 100_000
+
+
 class Parsed(NamedTuple):
     """What a YAML text holds.
 
@@ -90,6 +94,8 @@ def parse_yaml(text: str, where: str) -> Parsed:
         raise ConfigError(f"{where}{line}: this is no YAML: {said}; mend the text there.") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: this is no YAML: {' '.join(str(error).split())}; mend the text.") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: it is nested too deeply: at most {_MOST_LEVELS} levels; flatten it.") from error
     except (ValueError, TypeError, AttributeError) as error:  # PyYAML's own, of a value that is not what its tag says
         raise ConfigError(f"{where}: a value cannot be read: {error}; mend the text.") from error
 
@@ -106,6 +112,10 @@ def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[
     """Note the line of every key; yield line and message of the keys that stand twice in one mapping."""
     if id(node) in above:
         raise yaml.YAMLError(f"`{'.'.join(path)}` is an alias to a place around itself")
+    if len(above) > _MOST_LEVELS:
+        raise RecursionError
+    if len(lines) > _MOST_VALUES:  # a few lines of aliases to aliases stand for billions of values
+        raise yaml.YAMLError(f"it stands for more than {_MOST_VALUES:,} values: use fewer aliases (*name)")
     above = (*above, id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):

@@ -1,5 +1,10 @@
 """What counts as a difference, and which rows are compared besides the real ones."""
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -139,3 +144,36 @@ def test_read_rows_stops_at_the_limit(tmp_path):
     files = [str(tmp_path / "1.gz"), str(tmp_path / "0.gz")]
     assert read_rows(files, 3) == [b"0-a", b"0-b", b"1-a"]
     assert len(read_rows(files, 100)) == 4
+
+
+SCORER = """
+import os, sys, time
+from embedding_core.scoring import end_with_parent
+end_with_parent()
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+PROVER = "import sys; from embedding_core.parity import _run; _run([sys.executable, '-c', *sys.argv[1:]], 'model', 60)"
+
+
+def test_scoring_process_ends_when_the_process_that_proves_is_killed(tmp_path):
+    noted = tmp_path / "pid"
+    prover = subprocess.Popen([sys.executable, "-c", PROVER, SCORER, str(noted)])
+    scorer = int(wait_for(lambda: noted.exists() and noted.read_text()))
+    prover.kill()
+    prover.wait()
+    assert wait_for(lambda: not Path(f"/proc/{scorer}").exists() or "\nState:\tZ" in status(scorer))
+
+
+def status(pid):
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "\nState:\tZ"
+
+
+def wait_for(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found

@@ -57,7 +57,9 @@ def Third(  # noqa: N802
 
 def config_of(folder, number):
     name = f"pipeline-{number}"
-    return SimpleNamespace(name=name, work_dir=f"{folder}/{name}", metadata_path=f"{folder}/shared.sqlite")
+    return SimpleNamespace(
+        name=name, work_dir=f"{folder}/{name}", metadata_path=f"{folder}/shared.sqlite", permissions="owner"
+    )
 
 
 def connection(config):

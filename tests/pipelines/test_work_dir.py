@@ -1,4 +1,5 @@
 import os
+import stat
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -6,12 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from embedding_core.errors import ConfigError
-from pipelines.work_dir import held, prepare
+from pipelines.work_dir import file_permissions, held, prepare
 
 
-def configured(work_dir, metadata=None, name="demo"):
+def configured(work_dir, metadata=None, name="demo", permissions="owner"):
     return SimpleNamespace(
-        name=name, work_dir=str(work_dir), metadata_path=str(metadata or work_dir / "metadata.sqlite")
+        name=name,
+        work_dir=str(work_dir),
+        metadata_path=str(metadata or work_dir / "metadata.sqlite"),
+        permissions=permissions,
     )
 
 
@@ -50,3 +54,24 @@ def test_work_dir_that_cannot_be_written_is_one_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"`work_dir` is .*file/runs.*can be written"):
         prepare(configured(tmp_path / "file" / "runs"))
+
+
+def test_lock_that_is_a_link_is_refused_and_its_target_untouched(tmp_path):
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    (tmp_path / ".lock").symlink_to(target)
+    with pytest.raises(ConfigError, match=r"\.lock' is a symbolic link: it must be a file; remove the link"):
+        prepare(configured(tmp_path))
+    assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize(("permissions", "folder", "file"), [("owner", 0o700, 0o600), ("group", 0o750, 0o640)])
+def test_work_dir_and_its_files_are_readable_by_whom_the_configuration_names(tmp_path, permissions, folder, file):
+    before = os.umask(0o022)
+    config = configured(tmp_path / "runs", permissions=permissions)
+    prepare(config)
+    with file_permissions(config):
+        (tmp_path / "runs" / "data").write_text("data")
+    assert os.umask(before) == 0o022  # as it was
+    assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == folder
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "runs").iterdir()} == {file}

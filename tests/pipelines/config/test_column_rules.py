@@ -81,3 +81,23 @@ def test_input_key_is_the_input_name_without_capitals(column):
 
 def test_column_of_two_features_is_one_input(load):
     load(HEAD + "features: {categorical: [{name: a-b, column: x}, {name: a_b, column: x}]}")
+
+
+@pytest.mark.parametrize(
+    ("feature", "remedy"),
+    [
+        ("categorical: [{name: customer, column: id, private: true}, id]", "give it `private: true` as well"),
+        ("{categorical: [{name: customer, column: id, private: true}], dense: [id]}", "remove one of them"),
+    ],
+)
+def test_second_feature_over_a_private_column_is_private_too(mistakes, feature, remedy):
+    lines = mistakes(HEAD + f"features: {feature if feature.startswith('{') else '{' + feature + '}'}")
+    (line,) = [line for line in lines if "reads column 'id', which is private as feature 'customer'" in line]
+    assert remedy in line
+
+
+@pytest.mark.parametrize("split", ["{by: column, column: id, train: [a], eval: [b]}", "{by: time, column: id, %s}"])
+def test_private_column_is_no_split(load, mistakes, split):
+    lines = mistakes(PRIVATE + "split: " + split.replace("%s", "before: 2011-01-01"))
+    assert [line for line in lines if "`split.column` is 'id', the column of the private feature" in line]
+    load(PRIVATE + "split: {by: hash, key: id}")

@@ -62,3 +62,25 @@ def test_text_that_is_no_yaml_is_one_line(text):
 def test_odd_tags_never_escape_as_another_error(text):
     with pytest.raises(ConfigError):
         parse_yaml(text, "f.yaml")
+
+
+ALIASES_OF_ALIASES = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 10)}]\n" for before, name in zip("abcdef", "bcdefg", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (ALIASES_OF_ALIASES, "more than 100,000 values: use fewer aliases"),
+        ("[" * 3000, "nested too deeply: at most 50 levels"),
+        ("a: " + "{b: " * 100 + "1" + "}" * 100, "nested too deeply: at most 50 levels"),
+    ],
+)
+def test_text_that_explodes_is_one_error(text, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_yaml(text, "f.yaml")
+
+
+def test_nesting_that_a_person_writes_is_read():
+    assert parse_yaml("[" * 40 + "1" + "]" * 40, "f.yaml").values

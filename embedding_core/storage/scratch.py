@@ -1,0 +1,76 @@
+"""Makes temporary folders that a killed process does not leave behind for good.
+
+A scratch folder is locked as long as its process lives. Whoever makes the next one in the same place removes those
+whose lock is free: their processes were killed before they could clean up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from embedding_core.storage.folder_lock import locked_folder
+
+__all__ = ["scratch_folder", "scratch_tempdir"]
+
+_PREFIX = "tfx-embeddings-"
+
+
+@contextlib.contextmanager
+def scratch_folder(purpose: str) -> Iterator[str]:
+    """Make a temporary folder that only its owner can read, and remove it when the block ends.
+
+    Args:
+      purpose: a word for its name, such as "score".
+
+    Yields:
+      The path, below `tempfile.gettempdir()`.
+    """
+    _remove_abandoned(tempfile.gettempdir())
+    while True:
+        folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-")
+        with locked_folder(folder, wait=True) as held:
+            if not held:  # another process removed it between its creation and its lock
+                continue
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            return
+
+
+@contextlib.contextmanager
+def scratch_tempdir(purpose: str) -> Iterator[str]:
+    """Make a scratch folder the place of all temporary files of this process and of those it starts.
+
+    Libraries that leave temporary files behind then leave them in a folder that is removed.
+    """
+    environment, chosen = os.environ.get("TMPDIR"), tempfile.tempdir
+    with scratch_folder(purpose) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = chosen
+            if environment is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = environment
+
+
+def _remove_abandoned(parent: str) -> None:
+    for entry in os.scandir(parent):
+        if not entry.name.startswith(_PREFIX) or not _is_own_folder(entry):
+            continue
+        with locked_folder(entry.path, wait=False) as abandoned:
+            if abandoned:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _is_own_folder(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+    return False
