@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
+from embedding_core.display import shown_token
 from embedding_core.vocabulary import Vocabulary, drift_of, load_vocabularies
 from pipelines.baselines import Score, compare_with_baselines, inputs_of_run
 from pipelines.config import PipelineConfig
@@ -183,7 +183,9 @@ def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
         "distinct": vocabulary.distinct,
         "coverage": vocabulary.coverage,
         "digest": vocabulary.digest,
-        "sample": [_shown(token.as_py(), vocabulary.private) for token in vocabulary.tokens.take(pa.array(order))],
+        "sample": [
+            shown_token(token.as_py(), private=vocabulary.private) for token in vocabulary.tokens.take(pa.array(order))
+        ],
         "evolution": None if vocabulary.evolution is None else vocabulary.evolution.facts(),
     }
 
@@ -192,13 +194,6 @@ def _drift(vocabulary: Vocabulary) -> list[dict[str, Any]]:
     """Per feature the shares of the data that the base vocabulary does not know; nothing without one."""
     found = {name: drift_of(summary) for name, summary in vocabulary.features.items()}
     return [{"feature": name, "vocabulary": vocabulary.name, **shares} for name, shares in found.items() if shares]
-
-
-def _shown(token: bytes, private: bool) -> str:
-    """A token as a report may show it: of a private column only a digest."""
-    if private:
-        return f"sha256:{hashlib.sha256(token).hexdigest()[:12]}"
-    return token.decode("utf-8", errors="backslashreplace")
 
 
 def _data(node: Node) -> dict[str, Any]:

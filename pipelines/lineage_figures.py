@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedding_core.config import EmbeddingConfig
+from embedding_core.display import shown_token
 from embedding_core.errors import DataError, EmbeddingError, nearest
 from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
 from pipelines.lineage import Node, node_of
@@ -196,7 +197,7 @@ def _without(tokens: pa.Array, others: pa.Array) -> pa.Array:
 
 
 def _shown(tokens: pa.Array) -> tuple[str, ...]:
-    return tuple(token.decode("utf-8", errors="backslashreplace") for token in tokens.slice(0, _SAMPLES).to_pylist())
+    return tuple(shown_token(token, private=False) for token in tokens.slice(0, _SAMPLES).to_pylist())
 
 
 def _json(folder: str, name: str) -> Any:

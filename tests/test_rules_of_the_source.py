@@ -73,6 +73,15 @@ def test_names_of_tensorflow_are_replaced_in_their_named_place_alone():
     assert {one for one in targets if one[1].startswith(("tf.", "tf_keras.", "tensorflow."))} == PATCHED_ALLOWED
 
 
+def test_files_that_read_arrow_data_close_its_known_hole():
+    """pyarrow before 14.0.1 runs code that Parquet, Feather and Arrow files hold (CVE-2023-47248)."""
+    readers = ("ParquetFile(", "read_table(", "ipc.open_", "read_feather(", "ParquetDataset(", "dataset.dataset(")
+    found = {name: path.read_text() for name, path in ((path.relative_to(ROOT).as_posix(), path) for path in FILES)}
+    reading = {name for name, text in found.items() if any(call in text for call in readers)}
+    assert "components/example_gen/parquet_rows.py" in reading
+    assert [name for name in reading if "import pyarrow_hotfix" not in found[name]] == []
+
+
 @pytest.mark.parametrize("module", ["pickle", "dill", "cloudpickle", "marshal", "shelve"])
 def test_nothing_is_pickled(module):
     assert [name for name, tree in trees() if module in {one.partition(".")[0] for one in imported(tree)}] == []

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow_hotfix  # noqa: F401  # without it, pyarrow 10 runs code that a Parquet file holds (CVE-2023-47248)
 from pyarrow import parquet
 
 from components.example_gen.arrays import UnsupportedTypeError, normal, plain
@@ -41,6 +42,13 @@ def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Bat
                 first += len(records)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DataError(f"{path} is no Parquet file, or is damaged ({error}): write it again.") from error
+        except RuntimeError as error:
+            if "arrow.py_extension_type" not in str(error):
+                raise
+            raise DataError(
+                f"{path} has a column of pickled Python objects, and reading it would run code that the file holds: "
+                "nothing was read; write the column as plain values."
+            ) from None
 
 
 def typed_batch(place: str, records: pa.RecordBatch, settings: Settings, first: int) -> Batch:

@@ -127,8 +127,7 @@ class Executor(PusherExecutor):
         try:
             _report(1, "exporting")
             trained.export(folder, properties.get(ROWS_DTYPE_KEY) or "float32")
-            if rows:
-                write_warmup(folder, trained.requests(rows[:_WARMUP_ROWS]))
+            write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
             published = publish(folder, properties[PUSH_DESTINATION_KEY], check=check, keep_last=keep_last)
         except NonfiniteError as error:
             raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error

@@ -17,7 +17,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import call_model
-from embedding_core.serving import DenseInputs, columns_of, export_model, named_inputs
+from embedding_core.serving import DenseInputs, columns_of, export_model, named_inputs, synthetic_rows
 from embedding_core.training import Inputs
 from embedding_core.training.inputs import RowParser
 from embedding_core.training.runs import RunDescription, restore_run
@@ -69,6 +69,10 @@ class Trained:
             dense=self.dense,
             rows_dtype=rows_dtype,
         )
+
+    def synthetic_rows(self, count: int) -> list[bytes]:
+        """Serialized tf.Examples that every signature takes and that no data set holds."""
+        return synthetic_rows(self.config, self.dense, self.files, count)
 
     def requests(self, rows: Sequence[bytes]) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Inputs of the signatures that predict, by name, made from serialized tf.Examples that fit their tensors."""

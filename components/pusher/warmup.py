@@ -1,7 +1,7 @@
 """Requests that TensorFlow Serving sends to a version before it counts as loaded, so that no user meets a cold graph.
 
 They are TFRecords of `PredictionLog`, in the one place where the server looks for them. Without them the first
-request to a signature pays for its optimization.
+request to a signature pays for its optimization. They travel with every version, so they are made of synthetic rows.
 """
 
 from __future__ import annotations

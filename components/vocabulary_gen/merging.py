@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow_hotfix  # noqa: F401  # without it, pyarrow 10 runs code that an Arrow message holds (CVE-2023-47248)
 
 __all__ = ["Part", "TokenCounts", "merge_counts", "read_counts", "write_counts"]
 

@@ -163,7 +163,7 @@ def extract_to_projector(
             for start, rows in source.slices():
                 for row in chosen[(chosen >= start) & (chosen < start + len(rows))].tolist():
                     vectors.write("\t".join(f"{value:.9g}" for value in rows[row - start]) + "\n")
-                    token = name_of_row(source.table, source.vocabularies, row).replace("\t", " ").replace("\n", " ")
+                    token = name_of_row(source.table, source.vocabularies, row)
                     metadata.write(f"{token}\t{counts[row] if row < len(counts) else ''}\n")
         with open(os.path.join(temporary, "projector_config.pbtxt"), "w", encoding="utf-8") as config:
             config.write(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 import tensorflow as tf
 
 from embedding_core.config import NewRows, TableConfig
+from embedding_core.display import shown_token
 from embedding_core.errors import CheckpointError
 from embedding_core.vocabulary import Vocabulary
 
@@ -121,7 +121,7 @@ def sources_report(sources: RowSources) -> dict[str, Any]:
       "rows"; and of a table with a vocabulary "kept", "new" and "dropped" (tokens), "kept_traffic" (share of
       the new data's tokens that find a kept row), "largest_new" and "largest_dropped" (tokens and counts), and
       "largest_gains" and "largest_losses" (tokens, kept ones too, by how their share of all tokens changed from
-      "before" to "now"). Of a private vocabulary the first 12 digits of their sha256 stand for tokens.
+      "before" to "now"). Of a private vocabulary digests stand for tokens.
     """
     report: dict[str, Any] = {"rows": sources.table.vocabulary_size}
     new, old = sources.vocabulary, sources.earlier
@@ -191,5 +191,4 @@ def _top(rows: int, value: Callable[[slice], npt.NDArray[Any]]) -> list[tuple[in
 
 
 def _shown(vocabulary: Vocabulary, row: int, private: bool) -> str:
-    token: bytes = vocabulary.tokens[row].as_py()
-    return hashlib.sha256(token).hexdigest()[:12] if private else token.decode(errors="backslashreplace")
+    return shown_token(vocabulary.tokens[row].as_py(), private=private)

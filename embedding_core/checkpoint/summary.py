@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from embedding_core.checkpoint.manifest import BUNDLE, Manifest, table_shapes, v
 from embedding_core.checkpoint.remap import checkpoint_vocabularies
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.config import TableConfig
+from embedding_core.display import shown_token
 from embedding_core.errors import CheckpointError
 from embedding_core.vocabulary import Vocabulary
 
@@ -33,13 +33,7 @@ def name_of_row(table: TableConfig, vocabularies: _Vocabularies, row: int) -> st
     if row >= len(vocabulary):
         return f"out of vocabulary {row - len(vocabulary)}"
     token: bytes = vocabulary.tokens[row].as_py()
-    return _shown(token, vocabulary.private)
-
-
-def _shown(token: bytes, private: bool) -> str:
-    if private:
-        return f"sha256:{hashlib.sha256(token).hexdigest()[:12]}"
-    return token.decode(errors="backslashreplace")
+    return shown_token(token, private=vocabulary.private)
 
 
 def summarize_checkpoint(folder: str | os.PathLike[str], slice_bytes: int = SLICE_BYTES) -> dict[str, Any]:

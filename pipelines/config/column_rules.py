@@ -89,8 +89,8 @@ def _plain_features_show_nothing_private(config: PipelineConfig) -> Mistakes:
                 yield (
                     f"features.{kind}.{index}",
                     (
-                        f"reads column {feature.source!r}, which is private as feature {private[feature.source]!r}, and "
-                        f"would show its values in reports; {remedy}."
+                        f"reads column {feature.source!r}, which is private as feature {private[feature.source]!r}, "
+                        f"and would show its values in reports; {remedy}."
                     ),
                 )
 

@@ -1,6 +1,8 @@
 import datetime
 import decimal
 import gzip
+import os
+import pickle
 import zlib
 
 import pyarrow as pa
@@ -11,6 +13,17 @@ from embedding_core.errors import DataError
 
 pytestmark = pytest.mark.tfx
 
+
+class RunsCode:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
 SIDES = {"by": "column", "column": "side"}
 
 
@@ -20,6 +33,21 @@ def write_parquet(tmp_path):
         parquet.write_table(pa.table(columns), tmp_path / name)
 
     return put
+
+
+def test_parquet_column_of_pickled_objects_runs_no_code(ingest, tmp_path):
+    marker = tmp_path / "ran"
+    hidden = {
+        "ARROW:extension:name": "arrow.py_extension_type",
+        "ARROW:extension:metadata": pickle.dumps(RunsCode(marker)),
+    }
+    fields = [pa.field("x", pa.int64(), metadata=hidden), pa.field("side", pa.string())]
+    parquet.write_table(
+        pa.table([pa.array([1, 2]), pa.array(["train", "eval"])], schema=pa.schema(fields)), tmp_path / "data.parquet"
+    )
+    with pytest.raises(DataError, match=r"data.parquet has a column of pickled Python objects"):
+        ingest(data_format="parquet", columns={"x": "token"}, split=SIDES)
+    assert not marker.exists()
 
 
 @pytest.fixture

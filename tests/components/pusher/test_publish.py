@@ -302,7 +302,7 @@ def test_nothing_but_versions_is_removed(model, base, other):
     (base / other).parent.mkdir(exist_ok=True)
     (base / other).write_text("mine")
     for removing in (lambda: keep_newest(base, 1), lambda: publish(model, base, check=passes, keep_last=1)):
-        with pytest.raises(ConfigError, match="2023' holds no 'saved_model.pb', so it is not a version"):
+        with pytest.raises(ConfigError, match=r"2023' holds no 'saved_model\.pb', so it is not a version"):
             removing()
     assert (versions(base), hidden(base)) == ([2023, 3000], [])
     assert (base / other).read_text() == "mine"

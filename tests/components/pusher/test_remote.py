@@ -76,7 +76,7 @@ def put(*paths):
 def test_folder_that_is_not_a_version_is_never_removed(model, base):
     put(f"{base}/90/data.csv")
     publish_at(model, base, 100)
-    with pytest.raises(ConfigError, match="90' holds no 'saved_model.pb', so it is not a version"):
+    with pytest.raises(ConfigError, match=r"90' holds no 'saved_model\.pb', so it is not a version"):
         publish_at(model, base, 110, keep_last=1)
     assert remote.remote_versions(base) == [90, 100]
     assert tf.io.gfile.exists(f"{base}/90/data.csv")

@@ -121,7 +121,7 @@ def test_projector_gets_the_most_frequent_rows(tmp_path):
     folder = write(tmp_path / "c", words(b"a", b"b\tb", b"c"), item=[[1, 2], [3, 4], [5, 6], [7, 8]])
     assert extract_to_projector(folder, "item", tmp_path / "logs", limit=2, slice_bytes=1) == 2
     assert (tmp_path / "logs/vectors.tsv").read_text() == "1\t2\n3\t4\n"
-    assert (tmp_path / "logs/metadata.tsv").read_text() == "token\tcount\na\t3\nb b\t2\n"
+    assert (tmp_path / "logs/metadata.tsv").read_text() == "token\tcount\na\t3\nb\\tb\t2\n"
     assert 'tensor_path: "vectors.tsv"' in (tmp_path / "logs/projector_config.pbtxt").read_text()
 
 
