@@ -23,7 +23,7 @@ def end_with_parent() -> None:
     """End this process when the parent closes its end of standard input, which it does also by being killed."""
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        os.read(0, 1)  # not through `sys.stdin`, whose lock would be held while the interpreter ends
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
