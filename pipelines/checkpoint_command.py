@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
 from pipelines.quiet import load_tensorflow
+from pipelines.terminal import PLAIN, SafeConsole, echo
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Look into embedding checkpoints, as CheckpointRetriever writes them.", no_args_is_help=True)
 
-_PLAIN: Any = {"markup": False, "soft_wrap": True}
 _Folder = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Folder of the checkpoint.", show_default=False)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -38,16 +37,16 @@ def inspect(checkpoint: _Folder, as_json: _Json = False) -> None:
 
     summary = summarize_checkpoint(checkpoint)
     if as_json:
-        typer.echo(json.dumps(summary, indent=1))
+        echo(json.dumps(summary, indent=1))
         return
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     console.print(
-        f"step {summary['step']}, {summary['bytes']:,} bytes in {len(summary['files'])} files, all as written", **_PLAIN
+        f"step {summary['step']}, {summary['bytes']:,} bytes in {len(summary['files'])} files, all as written", **PLAIN
     )
     console.print(_summary_table(summary["tables"]))
     for name, table in summary["tables"].items():
         if table["vocabulary"] is not None:
-            console.print(f"{name}: vocabulary {table['vocabulary']!r}, sha256 {table['digest']}", **_PLAIN)
+            console.print(f"{name}: vocabulary {table['vocabulary']!r}, sha256 {table['digest']}", **PLAIN)
 
 
 def _table(*columns: str) -> Table:
@@ -78,22 +77,22 @@ def diff(
 
     found = compare_checkpoints(earlier, later)
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        echo(json.dumps(found, indent=1))
         return
-    console = Console(highlight=False)
-    console.print(f"steps {found['steps'][0]} and {found['steps'][1]}", **_PLAIN)
+    console = SafeConsole(highlight=False)
+    console.print(f"steps {found['steps'][0]} and {found['steps'][1]}", **PLAIN)
     for words, key in (("only in the earlier", "only_in_earlier"), ("only in the later", "only_in_later")):
         if found[key]:
-            console.print(f"{words}: {', '.join(found[key])}", **_PLAIN)
+            console.print(f"{words}: {', '.join(found[key])}", **PLAIN)
     table = _diff_table(found["tables"])
     if table.row_count:
         console.print(table)
     for name, compared in found["tables"].items():
         if "incomparable" in compared:
-            console.print(f"{name}: {compared['incomparable']}", **_PLAIN)
+            console.print(f"{name}: {compared['incomparable']}", **PLAIN)
         elif compared["moved_most"]:
             told = ", ".join(f"{row['row']} {row['distance']:.3g}" for row in compared["moved_most"])
-            console.print(f"{name} moved most: {told}", **_PLAIN)
+            console.print(f"{name} moved most: {told}", **PLAIN)
 
 
 def _diff_table(tables: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -122,4 +121,4 @@ def extract(
         count = extract_to_parquet(checkpoint, table, out)
     else:
         count = extract_to_projector(checkpoint, table, out, limit=limit)
-    typer.echo(f"wrote {count:,} rows to {out}")
+    echo(f"wrote {count:,} rows to {out}")

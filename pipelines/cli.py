@@ -15,6 +15,7 @@ from embedding_core.errors import ConfigError
 from pipelines import checkpoint_command, run_log, version_command
 from pipelines.expected_errors import expected_message, was_preempted
 from pipelines.quiet import load_tensorflow, silence
+from pipelines.terminal import echo
 
 __all__ = ["app", "main"]
 
@@ -93,7 +94,7 @@ def validate(config: Config, overrides: Override = None) -> None:
 
     checked = load_config(config, overrides or ())
     check_data_settings(checked)
-    typer.echo(yaml.safe_dump(checked.to_mapping(), sort_keys=False), nl=False)
+    echo(yaml.safe_dump(checked.to_mapping(), sort_keys=False), nl=False)
 
 
 @app.command()
@@ -171,7 +172,7 @@ def compile_(
             check_first.print_report(report)
             raise typer.Exit(FOUND)
     save_documents(documents, out)
-    typer.echo(f"wrote {out}")
+    echo(f"wrote {out}")
 
 
 app.add_typer(checkpoint_command.app, name="checkpoint")
@@ -187,7 +188,7 @@ def lineage(context: typer.Context) -> None:
 
 
 def _stopped() -> int:
-    typer.echo(
+    echo(
         "stopped. The same command goes on from here: finished components come from the cache, and training resumes "
         "at its last checkpoint.",
         err=True,
@@ -204,9 +205,9 @@ def _show(error: Exception, debug: bool) -> None:
         first = next(iter(str(error).splitlines()), "")
         expected = f"{type(error).__name__}: {first}\nThis is not an error that we foresaw: please report it."
     if expected is not None:
-        typer.echo("\n".join(f"error: {line}" for line in expected.splitlines()), err=True)
+        echo("\n".join(f"error: {line}" for line in expected.splitlines()), err=True)
     if log is not None:
-        typer.echo(f"log: {log}", err=True)
+        echo(f"log: {log}", err=True)
 
 
 def main(arguments: list[str] | None = None) -> None:

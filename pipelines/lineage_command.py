@@ -16,6 +16,7 @@ from pipelines.lineage_figures import collect_page, find_token
 from pipelines.lineage_history import generations, lineages_of
 from pipelines.lineage_page import save_page
 from pipelines.recorded import files_of, read_records
+from pipelines.terminal import SafeConsole
 
 __all__ = ["main"]
 
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = _parser().parse_args(arguments)
     graph = _graph(given)
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     if given.forward is not None:
         console.print(*_forward(graph, given.forward), sep="\n", markup=False, soft_wrap=True)
         return 0

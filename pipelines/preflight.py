@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -19,14 +18,11 @@ from pipelines.component_inputs import trainer_config
 from pipelines.config import PipelineConfig
 from pipelines.early_checks import requested_slice
 from pipelines.planned_tables import planned_tables
+from pipelines.terminal import PLAIN, SafeConsole
 
 __all__ = ["ASSUMED_TOKENS", "check", "input_findings", "print_report", "save_json"]
 
 ASSUMED_TOKENS = 1_000_000
-_AS_IT_IS: Any = {
-    "markup": False,
-    "soft_wrap": True,
-}  # paths and messages hold brackets, and are copied from the screen
 
 
 def check(
@@ -110,24 +106,24 @@ def save_json(report: Report, path: Path) -> None:
 
 def print_report(report: Report, console: Console | None = None) -> None:
     """Show what the TPU would be given, and what is wrong with it; on standard output by default."""
-    console = console or Console(highlight=False)
+    console = console or SafeConsole(highlight=False)
     slice_, batch = report.topology, report.batch
     console.print(
         f"{slice_['name']}: {slice_['hosts']} hosts x {slice_['cores_per_host']} cores, embedding hardware "
         f"{report.hardware}; {batch['rows']:,} rows in a batch, {batch['rows_per_core']:,} on each core",
-        **_AS_IT_IS,
+        **PLAIN,
     )
-    console.print(f"sizes: {report.sizes}", **_AS_IT_IS)
+    console.print(f"sizes: {report.sizes}", **PLAIN)
     console.print(_table_of_tables(report))
-    console.print(_memory(report), **_AS_IT_IS)
+    console.print(_memory(report), **PLAIN)
     for line in _program(report):
-        console.print(line, **_AS_IT_IS)
+        console.print(line, **PLAIN)
     for note in report.notes:
-        console.print(f"note: {note}", style="yellow", **_AS_IT_IS)
+        console.print(f"note: {note}", style="yellow", **PLAIN)
     for finding in report.findings:
-        console.print(f"found ({finding.kind}): {finding}", style="red", **_AS_IT_IS)
-    console.print("nothing found." if report.green else f"{len(report.findings)} findings.", **_AS_IT_IS)
-    console.print(NECESSARY, **_AS_IT_IS)
+        console.print(f"found ({finding.kind}): {finding}", style="red", **PLAIN)
+    console.print("nothing found." if report.green else f"{len(report.findings)} findings.", **PLAIN)
+    console.print(NECESSARY, **PLAIN)
 
 
 def _table_of_tables(report: Report) -> Table:

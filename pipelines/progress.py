@@ -15,6 +15,7 @@ from rich.text import Text
 
 from components.progress import Report, Sink, log_sink, per_second, resumed, set_sink
 from pipelines.runner import NodeRun
+from pipelines.terminal import SafeConsole
 
 __all__ = ["Display"]
 
@@ -38,7 +39,7 @@ class Display:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or SafeConsole(stderr=True, highlight=False)
         self._live = self._console.is_terminal
         self._bars = Progress(
             TextColumn("  {task.description}"),

@@ -14,13 +14,10 @@ from rich.table import Table
 
 from pipelines.baselines import METRICS
 from pipelines.charts import line_chart
+from pipelines.terminal import PLAIN, SafeConsole
 
 __all__ = ["Report", "print_report", "save_report"]
 
-_AS_IT_IS: Any = {
-    "markup": False,
-    "soft_wrap": True,
-}  # paths and messages hold brackets, and are copied from the screen
 _CURVES = {"loss": "loss (binary cross-entropy)", "auc": "AUC on the eval split"}
 
 
@@ -86,7 +83,7 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
       html: path of the full report.
       console: where to print; standard output by default.
     """
-    console = console or Console(highlight=False)
+    console = console or SafeConsole(highlight=False)
     console.print(_quality_table(report))
     console.print(_table_table(report))
     if report.parity:
@@ -95,11 +92,11 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
         outputs = f"{len(report.parity)} outputs, {rows:,} rows"
         console.print(f"training equals serving: {outputs}, at most {worst:.3g} apart")
     if report.push["pushed"]:
-        console.print(_pushed(report), **_AS_IT_IS)
-        console.print(report.push["query"], **_AS_IT_IS)
+        console.print(_pushed(report), **PLAIN)
+        console.print(report.push["query"], **PLAIN)
     else:
-        console.print(f"nothing was pushed: {report.push['reason']}", style="red", **_AS_IT_IS)
-    console.print(f"report: {html}", **_AS_IT_IS)
+        console.print(f"nothing was pushed: {report.push['reason']}", style="red", **PLAIN)
+    console.print(f"report: {html}", **PLAIN)
 
 
 def _pushed(report: Report) -> str:

@@ -21,6 +21,7 @@ from pipelines.progress import Display
 from pipelines.report import Report, print_report, save_report
 from pipelines.run_log import captured
 from pipelines.runner import NodeRun, ReportingDagRunner
+from pipelines.terminal import SafeConsole
 from pipelines.upkeep import tidy
 from pipelines.work_dir import file_permissions, held
 
@@ -51,7 +52,7 @@ def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
         scratch_tempdir("run"),
         held(config),
         captured(config.work_dir) as screen,
-        Display(console or Console(file=screen, highlight=False)) as display,
+        Display(console or SafeConsole(file=screen, highlight=False)) as display,
     ):
         _tidy(config)
         earlier = find_earlier(config)

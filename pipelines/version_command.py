@@ -6,11 +6,11 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from embedding_core.errors import ParityError
 from pipelines.quiet import load_tensorflow
+from pipelines.terminal import SafeConsole, echo
 
 __all__ = ["register"]
 
@@ -34,10 +34,10 @@ def verify(version: _Version, as_json: _Json = False) -> None:
 
     manifest = verify_manifest(version)
     if as_json:
-        typer.echo(json.dumps(manifest, indent=1))
+        echo(json.dumps(manifest, indent=1))
         return
     size = sum(entry["bytes"] for entry in manifest["files"].values())
-    typer.echo(f"{version}: {len(manifest['files'])} files, {size:,} bytes, as published; sha256 {manifest['digest']}")
+    echo(f"{version}: {len(manifest['files'])} files, {size:,} bytes, as published; sha256 {manifest['digest']}")
 
 
 def parity(
@@ -52,7 +52,7 @@ def parity(
 
     report = prove_again(version, rows, tolerance).to_dict()
     if as_json:
-        typer.echo(json.dumps(report, indent=1))
+        echo(json.dumps(report, indent=1))
     else:
         _print(report)
     if not report["passed"]:
@@ -63,7 +63,7 @@ def _print(report: dict[str, Any]) -> None:
     table = Table("output", "rows", "largest difference", "within")
     for name, one in report["differences"].items():
         table.add_row(name, str(one["rows"]), str(one["max_abs"]), "yes" if one["within"] else "NO")
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     console.print(table)
     for rule, gap in report["broken"].items():
         console.print(f"broken by {gap}: {rule}", markup=False, soft_wrap=True)
@@ -78,7 +78,7 @@ def rollback(
     from components.pusher.rollback import roll_back
 
     published = roll_back(base, to)
-    typer.echo(f"published {published.path}")
+    echo(f"published {published.path}")
 
 
 def keep_last(
@@ -89,7 +89,7 @@ def keep_last(
     from components.pusher.publish import keep_newest
 
     removed = keep_newest(base, count)
-    typer.echo(f"removed {len(removed)}: {', '.join(map(str, removed)) or 'nothing'}")
+    echo(f"removed {len(removed)}: {', '.join(map(str, removed)) or 'nothing'}")
 
 
 def export(
@@ -108,4 +108,4 @@ def export(
 
     rows_dtype = "float16" if float16 else "float32"
     written = export_embeddings(checkpoint, out, features=feature or None, rows_dtype=rows_dtype)
-    typer.echo(f"wrote {out}, with the signatures {', '.join(written)}")
+    echo(f"wrote {out}, with the signatures {', '.join(written)}")

@@ -82,6 +82,17 @@ def test_files_that_read_arrow_data_close_its_known_hole():
     assert [name for name in reading if "import pyarrow_hotfix" not in found[name]] == []
 
 
+def test_the_terminal_is_written_to_in_one_place():
+    """`pipelines.terminal` escapes control characters; the examples' scripts print their own figures alone."""
+    found = {
+        name
+        for name, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "Console", "typer.echo", "click.echo"}
+    }
+    assert {name for name in found if "/examples/" not in name} == {"pipelines/terminal.py"}
+
+
 @pytest.mark.parametrize("module", ["pickle", "dill", "cloudpickle", "marshal", "shelve"])
 def test_nothing_is_pickled(module):
     assert [name for name, tree in trees() if module in {one.partition(".")[0] for one in imported(tree)}] == []
