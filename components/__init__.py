@@ -12,6 +12,7 @@ _HOMES = {
     "EmbeddingPusher": "components.pusher",
     "EmbeddingTrainer": "components.trainer",
     "ExampleGen": "components.example_gen",
+    "QualityGate": "components.quality_gate",
     "TableConfigGen": "components.table_config_gen",
     "TableConfigs": "components.artifacts",
     "Vocabularies": "components.artifacts",

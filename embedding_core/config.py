@@ -18,6 +18,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Optimizer, optimizer_from_json, optimizer_to_json
 
 __all__ = [
+    "RETRIEVAL_METRICS",
     "ChangedDim",
     "ChangedOptimizer",
     "ColumnConfig",
@@ -30,6 +31,7 @@ __all__ = [
     "NewRows",
     "NewTables",
     "NonfiniteRows",
+    "RetrievalMetric",
     "TableConfig",
     "TokenDtype",
 ]
@@ -43,6 +45,8 @@ ChangedDim: TypeAlias = Literal["error", "reset", "resize"]
 ChangedOptimizer: TypeAlias = Literal["error", "reset", "convert"]
 NonfiniteRows: TypeAlias = Literal["error", "keep"]
 TokenDtype: TypeAlias = Literal["string", "int64", "float32"]
+RetrievalMetric: TypeAlias = Literal["Recall@10", "Recall@50"]
+RETRIEVAL_METRICS: tuple[RetrievalMetric, ...] = get_args(RetrievalMetric)
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*\Z")
 

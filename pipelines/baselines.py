@@ -8,7 +8,6 @@ how often the candidate was bought at all.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -19,12 +18,10 @@ import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-from components.transform_graph import open_transform_graph
 from embedding_core.training.inputs import Inputs, RowParser
-from embedding_core.training.runs import RunDescription
 from embedding_core.training.stream import batches_once
 
-__all__ = ["METRICS", "Score", "compare_with_baselines", "inputs_of_run"]
+__all__ = ["METRICS", "Score", "compare_with_baselines"]
 
 METRICS = ("AUC", "log loss")
 MAX_ROWS = 200_000  # of each split: more would change no digit that is shown
@@ -52,29 +49,6 @@ class _Rows:
     label: Floats
     weight: Floats
     predicted: Floats | None
-
-
-def inputs_of_run(run_folder: str, vocabularies_folder: str, transform_graph: str) -> Inputs:
-    """How a finished run read its rows.
-
-    Args:
-      run_folder: of the ModelRun artifact.
-      vocabularies_folder: of the Vocabularies artifact.
-      transform_graph: of the TransformGraph artifact.
-    """
-    run = RunDescription.load(run_folder)
-    columns = [feature.column for feature in run.config.features if feature.column and feature.column.after_transform]
-    wanted = (*run.dense, *(column.name for column in columns), *filter(None, (run.label, run.weight)))
-    source = open_transform_graph(transform_graph, wanted, run.dense)
-    return Inputs(
-        config=run.config,
-        vocabularies={name: os.path.join(vocabularies_folder, f"{name}.txt") for name in run.vocabularies},
-        dense=run.dense,
-        label=run.label,
-        weight=run.weight,
-        raw_spec=source.spec,
-        transform=source.transform,
-    )
 
 
 def compare_with_baselines(

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from embedding_core.errors import ConfigError
-from pipelines import checkpoint_command, run_log, version_command
+from pipelines import checkpoint_command, compare_command, run_log, version_command
 from pipelines.expected_errors import expected_message, was_preempted
 from pipelines.quiet import load_tensorflow, silence
 from pipelines.terminal import echo
@@ -77,7 +77,7 @@ def run(config: Config, overrides: Override = None) -> None:
     from pipelines import run_local
 
     try:
-        report = run_local.run(checked)
+        report = run_local.run(checked, changed=[one.partition("=")[0].strip() for one in overrides or ()])
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
     if not report.push["pushed"]:
@@ -177,6 +177,7 @@ def compile_(
 
 app.add_typer(checkpoint_command.app, name="checkpoint")
 version_command.register(app)
+compare_command.register(app)
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -16,6 +16,7 @@ __all__ = [
     "example_settings",
     "input_location",
     "planned_topology",
+    "quality_rules",
     "remap_policy",
     "table_overrides",
     "trainer_config",
@@ -85,6 +86,16 @@ def planned_topology(config: PipelineConfig) -> str | None:
     """`topology` of TableConfigGen: the slice whose memory the tables must fit in; hosts x cores alone have none."""
     topology = config.training.topology
     return None if topology is None or "x" in topology else topology
+
+
+def quality_rules(config: PipelineConfig) -> dict[str, Any]:
+    """`rules` of QualityGate: least rows, and the bounds of Recall@k."""
+    return {
+        "min_rows": config.evaluation.min_rows,
+        "min_rows_per_class": config.evaluation.min_rows_per_class,
+        "draws_negatives": config.training.negatives is not None,
+        "retrieval": config.evaluation.retrieval,
+    }
 
 
 def remap_policy(config: PipelineConfig) -> dict[str, Any]:

@@ -4,7 +4,8 @@
         │                              └─► Transform ─┐
         ├─► VocabularyGen ─► TableConfigGen ──────────┤   (BaseVocabularies, WarmStart ─► CheckpointLoader)
         └─────────────────────────────────────► EmbeddingTrainer ─► CheckpointRetriever
-                                                      └─► Evaluator ─► EmbeddingPusher
+                                                      ├─► QualityGate ─┐
+                                                      └─► Evaluator ───┴─► EmbeddingPusher
 
 No Resolver: a warm start, a base of the vocabularies or a baseline model is a URI that the command line
 finds and an Importer brings in, which is the same on every orchestrator.
@@ -27,6 +28,7 @@ from components import (
     EmbeddingPusher,
     EmbeddingTrainer,
     ExampleGen,
+    QualityGate,
     TableConfigGen,
     Vocabularies,
     VocabularyGen,
@@ -136,12 +138,22 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         example_splits=["eval"],
         **({"baseline_model": baseline[0].outputs["result"]} if baseline else {}),
     )
+    quality_gate = QualityGate(
+        model_run=trainer.outputs["model_run"],
+        examples=examples,
+        transform_graph=transform.outputs["transform_graph"],
+        rules=component_inputs.quality_rules(config),
+        seed=config.seed,
+        code_fingerprint=code_fingerprint(config),
+        **inputs,
+    )
     pusher = EmbeddingPusher(
         examples=examples,
         model=trainer.outputs["model"],
         model_run=trainer.outputs["model_run"],
         transform_graph=transform.outputs["transform_graph"],
         model_blessing=evaluator.outputs["blessing"],
+        quality_blessing=quality_gate.outputs["blessing"],
         push_destination=place.push_destination,
         tolerance=config.push.tolerance,
         keep_last=config.push.keep_last,
@@ -150,7 +162,7 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         **inputs,
     )
     before = [example_gen, statistics_gen, schema_gen, validator, transform, *known, vocabulary_gen, *checkpoint]
-    return [*before, table_config_gen, *loader, trainer, retriever, *baseline, evaluator, pusher]
+    return [*before, table_config_gen, *loader, trainer, retriever, *baseline, quality_gate, evaluator, pusher]
 
 
 def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, types.BaseChannel]) -> CheckpointLoader:

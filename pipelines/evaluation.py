@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import tensorflow_model_analysis as tfma
 
 from pipelines.config import Evaluation, PipelineConfig, Threshold
 
-__all__ = ["BASELINE", "CANDIDATE", "eval_config", "missed_thresholds"]
+__all__ = ["BASELINE", "CANDIDATE", "bound_words", "eval_config", "missed_thresholds"]
 
 CANDIDATE, BASELINE = "", "baseline"
 _COUNT = "ExampleCount"
@@ -40,13 +42,14 @@ def missed_thresholds(evaluation_uri: str) -> list[str]:
     result = tfma.load_validation_result(evaluation_uri)
     return [
         f"{failure.metric_key.name} is {failure.metric_value.double_value.value:.4g}, its threshold asks for "
-        f"{_bounds(failure.metric_threshold)}."
+        f"{bound_words(failure.metric_threshold)}."
         for part in result.metric_validations_per_slice
         for failure in part.failures
     ]
 
 
-def _bounds(threshold: tfma.MetricThreshold) -> str:
+def bound_words(threshold: tfma.MetricThreshold) -> str:
+    """The bounds of a metric in words, such as "at least 0.8"."""
     value, change = threshold.value_threshold, threshold.change_threshold
     words = [f"at least {value.lower_bound.value:g}"] if value.HasField("lower_bound") else []
     words += [f"at most {value.upper_bound.value:g}"] if value.HasField("upper_bound") else []
@@ -74,8 +77,13 @@ def _metric(evaluation: Evaluation, name: str, has_baseline: bool) -> tfma.Metri
     threshold = evaluation.thresholds.get(name)
     bounds = None if threshold is None else _threshold(name, threshold, has_baseline)
     if bounds is None or bounds == tfma.MetricThreshold():
-        return tfma.MetricConfig(class_name=name)
-    return tfma.MetricConfig(class_name=name, per_slice_thresholds=[_over_all_rows(bounds)])
+        return _named(name)
+    return _named(name, per_slice_thresholds=[_over_all_rows(bounds)])
+
+
+def _named(name: str, **fields: object) -> tfma.MetricConfig:
+    """The metric under the name that the configuration gives it, which reports and messages then show."""
+    return tfma.MetricConfig(class_name=name, config=json.dumps({"name": name}), **fields)
 
 
 def _over_all_rows(bounds: tfma.MetricThreshold) -> tfma.PerSliceMetricThreshold:
@@ -87,7 +95,7 @@ def _always_reached() -> tfma.MetricConfig:
     """A bound that every evaluation reaches: TFMA blesses no model that has no bound to reach."""
     bounds = tfma.MetricThreshold()
     bounds.value_threshold.lower_bound.value = 0
-    return tfma.MetricConfig(class_name=_COUNT, per_slice_thresholds=[_over_all_rows(bounds)])
+    return _named(_COUNT, per_slice_thresholds=[_over_all_rows(bounds)])
 
 
 def _threshold(name: str, threshold: Threshold, has_baseline: bool) -> tfma.MetricThreshold:

@@ -5,43 +5,52 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from components.run_inputs import inputs_of_run
 from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
+from embedding_core.training.runs import RunDescription
 from embedding_core.vocabulary import Vocabulary, drift_of, load_vocabularies
-from pipelines.baselines import Score, compare_with_baselines, inputs_of_run
+from pipelines.baselines import Score, compare_with_baselines
+from pipelines.column_figures import column_figures, feature_figures
 from pipelines.config import PipelineConfig
 from pipelines.evaluation import missed_thresholds
+from pipelines.evaluation_results import judged_metrics, read_quality, sliced_metrics
 from pipelines.lineage import Node, open_store, outputs_of, trace
 from pipelines.report import Report
+from pipelines.request import request_text
 from pipelines.runner import NodeRun
 
 __all__ = ["collect_report"]
 
 _MOST_FREQUENT = 5
+_BYTES = ("table_bytes", "slot_bytes")
 
 
-def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int) -> Report:
+def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int, changed: Sequence[str] = ()) -> Report:
     """Read the figures of a finished run and measure the baselines.
 
     Args:
       config: of the pipeline.
       runs: what became of each node, the pusher last.
       pushed: id of the PushedModel that stands for what is served.
+      changed: dotted keys of the settings that `--set` changed.
     """
     store = open_store(config.metadata_path)
     lineage = trace(store, pushed)
     by_type = {node.type: node for node in reversed(lineage.values())}
     vocabularies = load_vocabularies(by_type["components.Vocabularies"].uri)
     embedding = _embedding_config(by_type["components.TableConfigs"])
+    run = RunDescription.load(by_type["ModelRun"].uri)
+    graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
     scores, rows = compare_with_baselines(
-        inputs_of_run(by_type["ModelRun"].uri, by_type["components.Vocabularies"].uri, by_type["TransformGraph"].uri),
+        inputs_of_run(run, tokens, transform_graph=graph),
         train_files=_files(by_type["Examples"], "train"),
         eval_files=_files(by_type["Examples"], "eval"),
         model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
@@ -49,23 +58,36 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int)
         counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
     )
     history = _json(os.path.join(by_type["ModelRun"].uri, "history.json"))
+    evaluation = _output(store, runs, "Evaluator", "ModelEvaluation")
+    quality = read_quality(_output(store, runs, "QualityGate", "ModelBlessing"))
+    nodes = [_node(store, run) for run in runs]
     return Report(
         name=config.name,
         finished=datetime.datetime.now().isoformat(timespec="seconds"),
         seconds=sum(run.seconds for run in runs),
-        nodes=[
-            {"node": run.node, "state": run.state, "seconds": run.seconds, "execution": run.execution} for run in runs
-        ],
-        push=_push(lineage[pushed], missed_thresholds(_evaluation_uri(store, runs))),
+        seconds_with_cache=sum(node["made_in"] for node in nodes),
+        nodes=nodes,
+        push=_push(
+            lineage[pushed], missed_thresholds(evaluation), lambda folder: request_text(folder, run, tokens, graph)
+        ),
         quality=[{"scorer": score.scorer, "metrics": dict(score.metrics)} for score in scores],
         eval_rows=rows,
         quality_note=_quality_note(config, scores),
+        evaluation=judged_metrics(config, evaluation, quality),
+        slices=sliced_metrics(evaluation),
+        retrieval=quality["retrieval"],
+        retrieval_note=_retrieval_note(quality),
+        configuration=config.to_mapping(),
+        changed=changed,
         curves=_curves(history),
         training_note=_training_note(history),
         parity=_parity(lineage[pushed]),
         tables=_tables(by_type["components.TableConfigs"], embedding),
         vocabularies=[_vocabulary(vocabulary) for vocabulary in vocabularies.values()],
         drift=[row for vocabulary in vocabularies.values() for row in _drift(vocabulary)],
+        labels=_labels(quality["eval_split"]),
+        columns=column_figures(by_type["ExampleStatistics"].uri),
+        features=feature_figures(vocabularies.values(), quality),
         data=_data(by_type["Examples"]),
         warm_start=_warm_start(lineage),
     )
@@ -76,7 +98,8 @@ def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
     if config.training.early_stopping is not None:
         notes.append("Early stopping chose the model's step by these rows, which flatters it a little.")
     if all(score.metrics["AUC"] is None for score in scores):
-        notes.append("They hold one class only: no AUC can be computed, and the log loss says little.")
+        only = "positives" if config.training.negatives is not None else "one class"
+        notes.append(f"They hold {only} only, so that neither AUC nor log loss can be computed: Recall@k judges.")
     if config.training.negatives is not None:
         notes.append("Negatives were drawn while training, so the predicted level is theirs: compare the order (AUC).")
     return " ".join(notes)
@@ -97,14 +120,24 @@ def _embedding_config(node: Node) -> EmbeddingConfig:
         return EmbeddingConfig.from_json(file.read())
 
 
-def _evaluation_uri(store: Any, runs: Sequence[NodeRun]) -> str:
-    """Where the Evaluator of this run left its figures."""
-    (execution,) = [int(run.execution or 0) for run in runs if run.node == "Evaluator"]
-    outputs = {node.type: node.uri for found in outputs_of(store, execution) for node in [trace(store, found)[found]]}
-    return outputs["ModelEvaluation"]
+def _output(store: Any, runs: Sequence[NodeRun], node: str, type_name: str) -> str:
+    """Where a node of this run left its output of that type."""
+    (execution,) = [int(run.execution or 0) for run in runs if run.node == node]
+    outputs = {found.type: found.uri for one in outputs_of(store, execution) for found in [trace(store, one)[one]]}
+    return outputs[type_name]
 
 
-def _push(node: Node, missed: Sequence[str]) -> dict[str, Any]:
+def _node(store: Any, run: NodeRun) -> dict[str, Any]:
+    """What became of a node; of one from the cache also the seconds that its outputs were once made in."""
+    made_in = run.seconds
+    if run.state == "cached" and run.execution is not None:
+        producers = [trace(store, one)[one].producer for one in outputs_of(store, run.execution)[:1]]
+        made_in = max((one.seconds or 0.0 for one in producers if one is not None), default=0.0)
+    known = {"node": run.node, "state": run.state, "seconds": run.seconds, "execution": run.execution}
+    return {**known, "made_in": made_in}
+
+
+def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> dict[str, Any]:
     pushed = bool(node.facts.get("pushed"))
     reason = " ".join([str(node.facts.get("reason", "")), *([] if pushed else missed)])
     destination = str(node.facts.get("pushed_destination", ""))
@@ -113,16 +146,31 @@ def _push(node: Node, missed: Sequence[str]) -> dict[str, Any]:
         "version": str(node.facts.get("pushed_version", "")),
         "destination": destination,
         "reason": reason.strip(),
-        "query": _query(destination) if pushed else "",
+        "query": request(destination) if pushed else "",
     }
 
 
-def _query(folder: str) -> str:
-    """Two lines of Python that ask the version, with nothing of this project installed."""
+def _retrieval_note(quality: Mapping[str, Any]) -> str:
+    """How the rows were chosen, or why retrieval was not measured."""
+    found = quality["retrieval"]
+    if found is None:
+        return f"not measured: {quality['retrieval_note']}"
+    rows, positive = f"{found['queries']:,}", f"{found['positive_rows']:,}"
+    chosen = f"all {rows}" if rows == positive else f"a seeded sample of {rows} of the {positive}"
     return (
-        f"import tensorflow as tf; model = tf.saved_model.load({folder!r})\n"
-        'model.signatures["serving_default"](examples=tf.constant([serialized_example]))["probability"]'
+        f"{chosen} positive rows of the eval split, each ranked among all {found['candidates']:,} candidates of "
+        f"{found['feature']}; {found['unknown']:,} of them have a candidate that is not among these and count as "
+        "misses; equal scores share their ranks; popularity is counted in the positive rows of the train split."
     )
+
+
+def _labels(split: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of each label in the eval split, and the share of label 1."""
+    return {
+        "rows with label 0": split["negatives"],
+        "rows with label 1": split["positives"],
+        "rate": split["positives"] / max(1, split["rows"]),
+    }
 
 
 def _curves(history: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float, float]]]]:
@@ -163,7 +211,7 @@ def _tables(node: Node, config: EmbeddingConfig) -> list[dict[str, Any]]:
             "optimizer": type(table.optimizer).__name__ if table.optimizer else "default",
             **plan[table.name],
         }
-        for table in config.tables
+        for table in sorted(config.tables, key=lambda one: -sum(plan[one.name][key] for key in _BYTES))
     ]
 
 

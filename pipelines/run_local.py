@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -18,7 +19,8 @@ from pipelines.figures import collect_report
 from pipelines.lineage import open_store, outputs_of
 from pipelines.place import local_place
 from pipelines.progress import Display
-from pipelines.report import Report, print_report, save_report
+from pipelines.report import REPORTS, Report, keep_report, save_report
+from pipelines.report_screen import print_report
 from pipelines.run_log import captured
 from pipelines.runner import NodeRun, ReportingDagRunner
 from pipelines.terminal import SafeConsole
@@ -28,13 +30,17 @@ from pipelines.work_dir import file_permissions, held
 __all__ = ["run"]
 
 
-def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
-    """Run the pipeline, write the report beside the pushed versions, and print it.
+def run(config: PipelineConfig, *, changed: Sequence[str] = (), console: Console | None = None) -> Report:
+    """Run the pipeline, write its report into the work_dir, and print it.
+
+    The report of this run is in `report/`; those of all versions, and of the runs whose model was refused, in
+    `reports/`.
 
     What an earlier run pushed, trained or recorded stays as it was, also where this run fails.
 
     Args:
       config: the configuration.
+      changed: dotted keys of the settings that were put over the file's.
       console: where progress goes; standard error by default.
 
     Returns:
@@ -57,7 +63,8 @@ def run(config: PipelineConfig, *, console: Console | None = None) -> Report:
         _tidy(config)
         earlier = find_earlier(config)
         nodes, pushed = _run_until_served(config, earlier, display)
-        report = collect_report(config, nodes, pushed)
+        report = collect_report(config, nodes, pushed, changed)
+        keep_report(report, os.path.join(config.work_dir, REPORTS))
         saved = save_report(report, os.path.join(config.work_dir, "report"))
     print_report(report, saved)
     return report

@@ -20,6 +20,7 @@ from components.pusher.executor import (
     PARITY_SPLIT_KEY,
     PUSH_DESTINATION_KEY,
     PUSHED_MODEL_KEY,
+    QUALITY_BLESSING_KEY,
     REPUBLISH_KEY,
     ROWS_DTYPE_KEY,
     SCHEMA_KEY,
@@ -55,6 +56,7 @@ class EmbeddingPusherSpec(ComponentSpec):
         TRANSFORM_GRAPH_KEY: ChannelParameter(type=standard_artifacts.TransformGraph, optional=True),
         SCHEMA_KEY: ChannelParameter(type=standard_artifacts.Schema, optional=True),
         MODEL_BLESSING_KEY: ChannelParameter(type=standard_artifacts.ModelBlessing, optional=True),
+        QUALITY_BLESSING_KEY: ChannelParameter(type=standard_artifacts.ModelBlessing, optional=True),
     }
     OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
         PUSHED_MODEL_KEY: ChannelParameter(type=standard_artifacts.PushedModel)
@@ -90,6 +92,7 @@ class EmbeddingPusher(base_component.BaseComponent):
         transform_graph: types.BaseChannel | None = None,
         schema: types.BaseChannel | None = None,
         model_blessing: types.BaseChannel | None = None,
+        quality_blessing: types.BaseChannel | None = None,
         tolerance: float = 1e-5,
         keep_last: int | None = None,
         parity_rows: int = 1000,
@@ -108,7 +111,8 @@ class EmbeddingPusher(base_component.BaseComponent):
           push_destination: folder that holds the versions; a TensorFlow Serving `base_path`.
           transform_graph: a channel of `TransformGraph`, for dense features and transformed columns.
           schema: a channel of `Schema`; needed where dense features are raw columns, without a transform graph.
-          model_blessing: a channel of `ModelBlessing`; a model that is not blessed is not pushed.
+          model_blessing: a channel of `ModelBlessing`, from TFX's Evaluator; a model that is not blessed is not pushed.
+          quality_blessing: a channel of `ModelBlessing`, from QualityGate; likewise, with its reason.
           tolerance: the largest difference allowed, absolute below 1 and relative above.
           keep_last: how many of the newest versions stay; None keeps all.
           parity_rows: how many rows are compared, before edge cases are added.
@@ -136,6 +140,7 @@ class EmbeddingPusher(base_component.BaseComponent):
                 TRANSFORM_GRAPH_KEY: transform_graph,
                 SCHEMA_KEY: schema,
                 MODEL_BLESSING_KEY: model_blessing,
+                QUALITY_BLESSING_KEY: quality_blessing,
                 PUSH_DESTINATION_KEY: push_destination,
                 TOLERANCE_KEY: float(tolerance),
                 KEEP_LAST_KEY: keep_last,

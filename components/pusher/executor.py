@@ -36,6 +36,7 @@ TABLE_CONFIGS_KEY = "table_configs"
 TRANSFORM_GRAPH_KEY = "transform_graph"
 SCHEMA_KEY = "schema"
 MODEL_BLESSING_KEY = "model_blessing"
+QUALITY_BLESSING_KEY = "quality_blessing"
 PUSH_DESTINATION_KEY = "push_destination"
 TOLERANCE_KEY = "tolerance"
 KEEP_LAST_KEY = "keep_last"
@@ -63,7 +64,7 @@ class Executor(PusherExecutor):
 
         Args:
           input_dict: `model`, `model_run`, `examples`, `vocabularies`, `table_configs`, and perhaps
-            `transform_graph`, `schema` and `model_blessing`.
+            `transform_graph`, `schema`, `model_blessing` and `quality_blessing`.
           output_dict: `pushed_model`, one artifact.
           exec_properties: `push_destination`, `tolerance`, `keep_last`, `parity_rows`, `parity_split`.
 
@@ -78,8 +79,9 @@ class Executor(PusherExecutor):
     def _push_or_refuse(
         self, pushed: types.Artifact, input_dict: dict[str, list[types.Artifact]], exec_properties: dict[str, Any]
     ) -> None:
-        if not self.CheckBlessing(input_dict):
-            self._refuse(pushed, "the model is not blessed: the Evaluator's thresholds were not met.")
+        missed = self._missed(input_dict)
+        if missed:
+            self._refuse(pushed, f"the model is not blessed: {' '.join(missed)}")
             return
         _report(0, "restoring what was trained")
         trained = load_trained(_sources(input_dict))
@@ -94,6 +96,14 @@ class Executor(PusherExecutor):
         _report(4, f"version {published.version}")
         self._MarkPushed(pushed, pushed_destination=published.path, pushed_version=str(published.version))
         _put(pushed, model_digest=published.digest, parity=proof.to_dict(), reason="")
+
+    def _missed(self, input_dict: dict[str, list[types.Artifact]]) -> list[str]:
+        """What the model lacks to be pushed, a sentence for each of its judges."""
+        found = [] if self.CheckBlessing(input_dict) else ["the Evaluator's thresholds were not met."]
+        for blessing in input_dict.get(QUALITY_BLESSING_KEY, ()):
+            if not self.CheckBlessing({MODEL_BLESSING_KEY: [blessing]}):
+                found.append(blessing.get_string_custom_property("reason") or "QualityGate's rules were not met.")
+        return found
 
     def _push(
         self,

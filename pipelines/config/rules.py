@@ -177,6 +177,15 @@ def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
                 yield f"{path}.{index}", f"is {name!r}, which is in `{seen[name]}` too: name it in one of the two."
 
 
+@_rule("model", "evaluation")
+def _recall_is_of_two_towers(config: PipelineConfig) -> Mistakes:
+    if config.model.module != BUILT_IN_MODELS["ranking"]:
+        return
+    for name in config.evaluation.retrieval:
+        given = f"needs a model that retrieves, but `model.name` is {config.model.name!r}"
+        yield f"evaluation.thresholds.{name}", f"{given}: leave it out, or write two_tower."
+
+
 @_rule("model", "python_path")
 def _model_takes_its_arguments(config: PipelineConfig) -> Mistakes:
     model = config.model

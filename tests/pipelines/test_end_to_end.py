@@ -15,7 +15,8 @@ pytestmark = pytest.mark.tfx
 
 TAXI = Path(__file__).parents[2] / "pipelines" / "examples" / "taxi.yaml"
 NODES_AFTER_VOCABULARIES = {
-    "VocabularyGen", "TableConfigGen", "EmbeddingTrainer", "CheckpointRetriever", "Evaluator", "EmbeddingPusher",
+    "VocabularyGen", "TableConfigGen", "EmbeddingTrainer", "CheckpointRetriever", "QualityGate", "Evaluator",
+    "EmbeddingPusher",
 }  # fmt: skip
 
 
@@ -76,17 +77,97 @@ def test_report_on_disk_holds_the_same_figures(runs):
     assert not re.search(r"""(src|href)=["']?http|@import|url\(http""", html)  # self-contained
 
 
-def test_pushed_version_answers_in_plain_tensorflow(runs, tmp_path):
-    """The two lines of the report, in a process without this project on its path."""
-    program = (
-        "import os; os.environ['TF_CPP_MIN_LOG_LEVEL']='3'\n"
-        + runs[0].push["query"].replace("serialized_example", "b''").replace("model.sig", "answer = model.sig")
-        + "\nprint(float(answer[0, 0]))"
-    )
+def answers(program, folder):
+    """What the program prints, in a process without this project on its path."""
+    quiet = "import os; os.environ['TF_CPP_MIN_LOG_LEVEL']='3'\n"
     done = subprocess.run(
-        [sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-c", quiet + program], cwd=folder, capture_output=True, text=True, check=True
     )
-    assert 0 < float(done.stdout) < 1
+    return [float(value) for value in re.findall(r"[0-9.e-]+", done.stdout)]
+
+
+def test_request_of_the_report_runs_as_it_stands(runs, tmp_path):
+    probabilities = answers(runs[0].push["query"], tmp_path)
+    assert len(probabilities) == 2
+    assert all(0 < value < 1 for value in probabilities)
+
+
+def test_request_of_the_readme_runs_as_it_stands(runs):
+    blocks = re.findall(r"```python\n(.*?)```", (TAXI.parents[2] / "README.md").read_text(), re.DOTALL)
+    (program,) = [block for block in blocks if 'signatures["raw"]' in block]
+    work_dir = Path(runs[0].push["destination"]).parents[1]
+    (probability,) = answers(program.replace("runs/taxi", str(work_dir)), work_dir)
+    assert 0 < probability < 1
+
+
+def test_report_says_how_the_model_was_judged(runs):
+    report = runs[0]
+    judged = {row["metric"]: row for row in report.evaluation}
+    assert judged["AUC"]["outcome"] == "met"
+    assert judged["AUC"]["bound"] == "at least 0.9"
+    assert judged["AUC"]["value"] == pytest.approx(report.quality[0]["metrics"]["AUC"], abs=2e-3)
+    assert judged["BinaryCrossEntropy"]["outcome"] == "no bound"
+    assert judged["rows of the eval split"] == {
+        "metric": "rows of the eval split", "value": report.eval_rows, "bound": "at least 100", "outcome": "met",
+    }  # fmt: skip
+    assert judged["ExampleCount"]["value"] == report.eval_rows
+    slices = {row["slice"]: row["metrics"]["ExampleCount"] for row in report.slices}
+    assert slices["payment_type = Cash"] == max(slices.values())
+    assert sum(slices.values()) == report.eval_rows
+    assert report.retrieval is None
+    assert "no query and candidate towers" in report.retrieval_note
+
+
+def test_report_says_what_the_columns_lack(runs):
+    report = runs[0]
+    assert report.labels["rows with label 0"] + report.labels["rows with label 1"] == report.eval_rows
+    missing = {row["column"]: row["missing"]["train"] for row in report.columns}
+    assert missing["fare"] == 0.0
+    assert missing["pickup_census_tract" if "pickup_census_tract" in missing else "dropoff_census_tract"] > 0.1
+    features = {row["feature"]: row for row in report.features}
+    assert features["dropoff_census_tract"]["empty_eval"] == pytest.approx(
+        next(row["missing"]["eval"] for row in report.columns if row["column"] == "dropoff_census_tract")
+    )
+    assert 0 < features["company"]["unknown_eval"] < 0.05
+    assert features["trip_start_hour"]["unknown_eval"] == 0.0
+
+
+def test_report_holds_every_setting(runs):
+    assert runs[0].configuration["training"]["batch_size"] == 256
+    assert runs[0].configuration["model"]["name"] == "ranking"
+
+
+def test_report_of_a_run_from_the_cache_says_what_it_once_took(runs):
+    assert runs[1].seconds < runs[1].seconds_with_cache
+    assert runs[1].seconds_with_cache == pytest.approx(runs[0].seconds, rel=0.5)
+    assert "from the cache" in runs[1].took
+
+
+def test_every_version_keeps_its_report_and_two_are_compared(runs, capsys):
+    from pipelines import cli
+
+    work_dir = Path(runs[0].push["destination"]).parents[1]
+    kept = {run.push["version"]: json.loads((work_dir / "reports" / run.push["version"] / "report.json").read_text())
+            for run in (runs[0], runs[2])}  # fmt: skip
+    assert kept[runs[0].push["version"]]["nodes"][0]["state"] == "executed", "the report of the run that pushed it"
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", str(work_dir), *kept])
+    assert ended.value.code == 0
+    assert ["vocabularies.company.min_count", "2", "5"] in [
+        line.split() for line in capsys.readouterr().out.splitlines()
+    ]
+
+
+def test_too_few_rows_are_refused_and_the_refused_run_keeps_its_report(runs):
+    from pipelines.run_local import run
+
+    work_dir = Path(runs[0].push["destination"]).parents[1]
+    report = run(load_config(TAXI, [f"work_dir={work_dir}", "evaluation.min_rows=1000000"]))
+    assert not report.push["pushed"]
+    assert "`evaluation.min_rows` is 1,000,000" in report.push["reason"]
+    assert {node for node, state in states(report).items() if state == "executed"} == {"QualityGate", "EmbeddingPusher"}
+    (kept,) = (work_dir / "reports").glob("refused-*/report.json")
+    assert json.loads(kept.read_text())["push"]["reason"] == report.push["reason"]
 
 
 def test_lineage_reaches_back_to_the_examples(runs, store):

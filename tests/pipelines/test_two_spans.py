@@ -23,7 +23,7 @@ label: bought
 split: {by: column, column: part, train: [a], eval: [b]}
 features: {categorical: [item, shop]}
 training: {epochs: 200, batch_size: 16, eval_every: 1000, checkpoint_every: 200, early_stopping: null}
-evaluation: {metrics: [AUC]}
+evaluation: {metrics: [AUC], min_rows: 50}
 """
 SECOND = ["data.spans={first: 2, last: 2}", "warm_start={checkpoint: latest, new_rows: oov}"]
 SECOND += ["vocabulary_evolution={base: latest, mode: rerank, expire_after: 1}", "training.epochs=1"]

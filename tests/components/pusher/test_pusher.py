@@ -236,6 +236,18 @@ def test_pusher_does_not_push_what_is_not_blessed(run, tmp_path):
     assert "not blessed" in not_pushed(push({**run, "model_blessing": blessing}, tmp_path), tmp_path)
 
 
+@pytest.mark.parametrize("blessed", [1, 0])
+def test_pusher_pushes_what_both_of_its_judges_bless(run, tmp_path, blessed):
+    quality = artifact(standard_artifacts.ModelBlessing, tmp_path, "quality")
+    quality.set_int_custom_property("blessed", blessed)
+    quality.set_string_custom_property("reason", "" if blessed else "Recall@10 is 0.01.")
+    pushed = push({**run, "quality_blessing": quality}, tmp_path)
+    if blessed:
+        assert pushed.get_int_custom_property("pushed") == 1
+    else:
+        assert not_pushed(pushed, tmp_path) == "the model is not blessed: Recall@10 is 0.01."
+
+
 def test_pusher_does_not_push_what_is_not_finite(run, tmp_path):
     bad = changed(run, "model_run", tmp_path, "bad_run")
     engine, model = trained()

@@ -136,6 +136,11 @@ def test_missing_sections_are_named(mistakes):
         ("evaluation: {thresholds: {auprc: {min: 0.1}}}", "Did you mean 'AUCPrecisionRecall'?"),
         ("evaluation: {thresholds: {Recall: {min: 0.1}}}", "add it there."),
         ("evaluation: {thresholds: {AUC: {min_improvement: 0}}}", "baseline"),
+        ("evaluation: {thresholds: {AUC: {min_over_popularity: 0}}}", "only Recall@10 and Recall@50 are compared"),
+        ("evaluation: {thresholds: {Recall@10: {min: 0.1}}}", "`model.name` is 'ranking': leave it out"),
+        ("evaluation: {metrics: [AUC, Recall@10]}", "bound it in `thresholds`"),
+        ("evaluation: {thresholds: {recall@10: {min: 0.1}}}", "Did you mean 'Recall@10'?"),
+        ("evaluation: {min_rows: -1}", "min_rows"),
         ("evaluation: {slices: [[]]}", "list of columns"),
         ("class_weights: {2: 1}", "0 or 1"),
         ("model: {name: rankin}", "did you mean 'ranking'?"),
@@ -192,6 +197,26 @@ def test_towers_are_of_known_features(load, mistakes, query, candidate, words):
     )
     assert len(lines) == 1
     assert words in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        ("{min: 0.1, min_over_popularity: -1}", None),
+        ("{max: 0.5}", "takes `min` and `min_over_popularity` alone"),
+        ("{min: 7}", "lies between 0 and 1"),
+        ("{min_improvement: 0.1}", "takes `min` and `min_over_popularity` alone"),
+    ],
+)
+def test_recall_of_two_towers_takes_bounds_of_its_own(load, mistakes, bounds, words):
+    text = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [user, item]}\n"
+    text += "model: {name: two_tower, arguments: {query_features: [user], candidate_features: [item]}}\n"
+    text += f"evaluation: {{thresholds: {{Recall@10: {bounds}}}}}"
+    if words is None:
+        assert load(text).evaluation.retrieval == {"Recall@10": {"min": 0.1, "min_over_popularity": -1.0}}
+    else:
+        (line,) = mistakes(text)
+        assert words in line
 
 
 def test_defaults_are_those_of_the_trainer():

@@ -1,0 +1,91 @@
+"""Ranks of true candidates among all candidates, and the recall that follows from them. Plain NumPy.
+
+A rank is kept as two numbers: how many other candidates have a higher score, and how many have the same score. A hit
+among the first k then counts by the share of the orders of equal scores in which the true candidate is among them, so
+that neither a constant score nor one with many ties is favoured. A score that is not finite is worse than every finite
+one for the true candidate and better for any other: a model with such scores never gains by them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Ranks", "rank_by_counts", "rank_by_product", "recall_at"]
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+_QUERIES, _CANDIDATES = 1024, 8192  # of one matrix product: 32 MB of scores
+_ROUNDING = 4e-7  # products of float32 that differ by less, relative to the vectors' norms, are equal
+
+
+class Ranks(NamedTuple):
+    """How many other candidates stand above the true one, and how many beside it; int64 `[n]` each."""
+
+    above: Ints
+    tied: Ints
+
+
+def rank_by_product(queries: Floats, candidates: Floats, truth: Ints) -> Ranks:
+    """Rank by the product of vectors, in blocks of bounded memory.
+
+    Args:
+      queries: `[n, d]`.
+      candidates: `[m, d]`.
+      truth: `[n]`, the row of each query's true candidate; -1 where it has none.
+    """
+    found = [
+        _rank_block(queries[start : start + _QUERIES], candidates, truth[start : start + _QUERIES])
+        for start in range(0, len(queries), _QUERIES)
+    ]
+    empty = np.zeros(0, np.int64)
+    above = np.concatenate([empty, *(ranks.above for ranks in found)])
+    return _without_truth_last(
+        Ranks(above, np.concatenate([empty, *(ranks.tied for ranks in found)])), truth, candidates
+    )
+
+
+def _rank_block(queries: Floats, candidates: Floats, truth: Ints) -> Ranks:
+    own = candidates[np.maximum(truth, 0)] if len(candidates) else np.zeros_like(queries)
+    score = np.einsum("nd,nd->n", queries, own)[:, np.newaxis]
+    margin = _ROUNDING * (np.linalg.norm(queries, axis=1) * np.linalg.norm(own, axis=1))[:, np.newaxis]
+    above, tied = np.zeros(len(queries), np.int64), np.zeros(len(queries), np.int64)
+    for start in range(0, len(candidates), _CANDIDATES):
+        scores = queries @ candidates[start : start + _CANDIDATES].T
+        lower, higher = scores < score - margin, ~(scores <= score + margin)  # NaN is not at most anything: higher
+        inside = np.flatnonzero((truth >= start) & (truth < start + scores.shape[1]))
+        higher[inside, truth[inside] - start] = False
+        lower[inside, truth[inside] - start] = True  # the true candidate is not its own rival
+        above += higher.sum(axis=1)
+        tied += scores.shape[1] - higher.sum(axis=1) - lower.sum(axis=1)
+    above[~np.isfinite(score[:, 0])] = len(candidates)
+    return Ranks(above, tied)
+
+
+def rank_by_counts(counts: Ints, truth: Ints) -> Ranks:
+    """Rank by how often each candidate occurred: the same ranking for every query.
+
+    Args:
+      counts: `[m]`.
+      truth: `[n]`, the true candidates; -1 where a query has none.
+    """
+    ascending = np.sort(counts)
+    own = counts[np.maximum(truth, 0)] if len(counts) else np.zeros_like(truth)
+    upper = np.searchsorted(ascending, own, side="right")
+    tied = upper - np.searchsorted(ascending, own, side="left") - 1
+    return _without_truth_last(Ranks(len(counts) - upper, tied), truth, counts)
+
+
+def _without_truth_last(ranks: Ranks, truth: Ints, candidates: Floats | Ints) -> Ranks:
+    """A query without a true candidate is a miss at every k."""
+    absent = truth < 0
+    return Ranks(np.where(absent, len(candidates), ranks.above), np.where(absent, 0, ranks.tied))
+
+
+def recall_at(k: int, ranks: Ranks, truth: Ints) -> float:
+    """The share of queries whose true candidate is among the first k; 0 where there are no queries."""
+    hits = np.clip((k - ranks.above) / (ranks.tied + 1), 0, 1)
+    return float(np.where(truth < 0, 0, hits).mean()) if len(hits) else 0.0

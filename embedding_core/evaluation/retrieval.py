@@ -1,0 +1,146 @@
+"""Measures a two-tower model as a retriever: Recall@k over all candidates, and that of popularity on the same rows.
+
+Each positive row of the eval split is one query, whose true candidate is the row's own. Nothing is filtered: candidates
+that the query already had stay in, and a row whose candidate the vocabulary does not know is a miss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from embedding_core.config import RETRIEVAL_METRICS
+from embedding_core.errors import DataError
+from embedding_core.evaluation.candidates import Catalog, candidate_feature, candidates_of
+from embedding_core.evaluation.ranking import Ranks, rank_by_counts, rank_by_product, recall_at
+from embedding_core.serving.retrieval import is_two_tower
+from embedding_core.training.inputs import Inputs, RowParser
+from embedding_core.training.runs import RestoredRun
+from embedding_core.training.stream import batches_once
+
+__all__ = ["MOST_QUERIES", "RetrievalFigures", "measure_retrieval"]
+
+MOST_QUERIES = 20_000
+_BATCH = 4096
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RetrievalFigures:
+    """How well a model retrieves the candidates of the eval split.
+
+    Attributes:
+      metrics: "Recall@10" and "Recall@50" of the model.
+      popularity: the same of the ranking by how often a candidate is in the positive rows of the train split.
+      queries: rows that were measured.
+      positive_rows: positive rows of the eval split; more than `queries` where a sample was drawn.
+      unknown: measured rows whose candidate is not among the candidates; each is a miss.
+      candidates: how many were ranked for each query.
+      feature: the feature that identifies a candidate.
+    """
+
+    metrics: Mapping[str, float]
+    popularity: Mapping[str, float]
+    queries: int
+    positive_rows: int
+    unknown: int
+    candidates: int
+    feature: str
+
+
+def measure_retrieval(
+    run: RestoredRun,
+    inputs: Inputs,
+    *,
+    train_files: Sequence[str],
+    eval_files: Sequence[str],
+    most_queries: int = MOST_QUERIES,
+    seed: int = 0,
+) -> RetrievalFigures | str:
+    """Measure Recall@k over all candidates.
+
+    Args:
+      run: the trained model.
+      inputs: how rows are read, as in training.
+      train_files: TFRecord files of the train split, from which popularity is counted.
+      eval_files: of the eval split.
+      most_queries: where the eval split has more positive rows, a sample of so many is drawn.
+      seed: of the sample, which is a function of it and of the order of the rows.
+
+    Returns:
+      The figures, or in a sentence why there are none.
+    """
+    if not is_two_tower(run.model):
+        return "the model has no query and candidate towers."
+    try:
+        feature = candidate_feature(run)
+        catalog = candidates_of(run, inputs, feature, train_files)
+        drawn = _draw_queries(run, inputs, feature, catalog, eval_files, most_queries, seed)
+    except DataError as error:
+        return str(error)
+    if not len(drawn.truth):
+        return "the eval split has no positive row."
+    places = np.flatnonzero(catalog.known)
+    place_of = np.full(len(catalog.known) + 1, -1, np.int64)  # one more, for the truth -1
+    place_of[places] = np.arange(len(places))
+    truth = place_of[drawn.truth]
+    by_model = rank_by_product(drawn.vectors, catalog.vectors[places], truth)
+    return RetrievalFigures(
+        metrics=_recalls(by_model, truth),
+        popularity=_recalls(rank_by_counts(catalog.counts[places], truth), truth),
+        queries=len(truth),
+        positive_rows=drawn.positive_rows,
+        unknown=int((truth < 0).sum()),
+        candidates=len(places),
+        feature=feature,
+    )
+
+
+def _recalls(ranks: Ranks, truth: npt.NDArray[np.int64]) -> dict[str, float]:
+    return {name: recall_at(int(name.partition("@")[2]), ranks, truth) for name in RETRIEVAL_METRICS}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Queries:
+    vectors: npt.NDArray[np.float32]  # [n, d]
+    truth: npt.NDArray[np.int64]  # [n], -1 where the row has no known candidate
+    positive_rows: int
+
+
+def _draw_queries(
+    run: RestoredRun, inputs: Inputs, feature: str, catalog: Catalog, files: Sequence[str], most: int, seed: int
+) -> _Queries:
+    """The positive rows of the split, or a sample of them: those with the smallest of keys drawn row by row."""
+    parser, draws, positive_rows = RowParser(inputs), np.random.default_rng(seed), 0
+    kept: tuple[npt.NDArray[Any], ...] = (
+        np.zeros(0),
+        np.zeros((0, catalog.vectors.shape[1]), np.float32),
+        np.zeros(0, np.int64),
+    )
+    for _, serialized in batches_once(list(files), _BATCH):
+        batch = parser(serialized)
+        positive = np.flatnonzero(batch["label"].numpy()[:, 0] == 1)
+        vectors = _query_vectors(run, batch)[positive]
+        found: tuple[npt.NDArray[Any], ...] = (
+            draws.random(len(positive)),
+            vectors,
+            catalog.ids_of(batch["ids"][feature])[positive],
+        )
+        positive_rows += len(positive)
+        kept = tuple(np.concatenate([old, new]) for old, new in zip(kept, found, strict=True))
+        if len(kept[0]) > most:
+            smallest = np.sort(np.argpartition(kept[0], most - 1)[:most])
+            kept = tuple(part[smallest] for part in kept)
+    return _Queries(vectors=kept[1], truth=kept[2], positive_rows=positive_rows)
+
+
+def _query_vectors(run: RestoredRun, batch: Any) -> npt.NDArray[np.float32]:
+    names = run.model.query_features
+    ids = {name: batch["ids"][name] for name in names if name in batch["ids"]}
+    given: dict[str, tf.Tensor] = {**batch["dense"], **run.engine.lookup(ids)}
+    vectors: npt.NDArray[np.float32] = run.model.query_vectors({name: given[name] for name in names}).numpy()
+    return vectors

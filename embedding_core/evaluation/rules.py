@@ -1,0 +1,121 @@
+"""The rules that the eval split and the retrieval of a model have to pass before a push."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from embedding_core.evaluation.retrieval import RetrievalFigures
+from embedding_core.evaluation.split import SplitCounts
+
+__all__ = ["Check", "Rules", "judge"]
+
+_DEFAULT = "Recall@10"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What a model has to pass.
+
+    Attributes:
+      min_rows: least rows of the eval split.
+      min_rows_per_class: least rows of each label there.
+      draws_negatives: whether negatives are drawn while training: then the split may hold positives alone.
+      retrieval: by metric its bounds, `min` and `min_over_popularity`. Where it is empty and the
+        split holds positives alone, which no other metric can judge, a two-tower model has to reach popularity's
+        Recall@10.
+    """
+
+    min_rows: int = 0
+    min_rows_per_class: int = 0
+    draws_negatives: bool = False
+    retrieval: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """The outcome of one rule.
+
+    Attributes:
+      name: what was measured.
+      value: its value; None where it could not be measured.
+      bound: what it has to reach, in words.
+      met: whether it does.
+      reason: why not, in a sentence; empty where it does.
+    """
+
+    name: str
+    value: float | None
+    bound: str
+    met: bool
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The outcome as JSON values."""
+        return dataclasses.asdict(self)
+
+
+def judge(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) -> list[Check]:
+    """Apply the rules.
+
+    Args:
+      counts: of the eval split.
+      retrieval: how the model retrieves, or why that was not measured.
+      rules: what it has to pass.
+
+    Returns:
+      The outcome of each rule that applies.
+    """
+    return [*_floors(counts, rules), *_recalls(counts, retrieval, rules)]
+
+
+def _floors(counts: SplitCounts, rules: Rules) -> Iterator[Check]:
+    yield _floor("rows of the eval split", counts.rows, rules.min_rows, "min_rows")
+    if rules.draws_negatives and not counts.negatives:
+        return
+    for label, rows in ((0, counts.negatives), (1, counts.positives)):
+        yield _floor(f"rows of the eval split with label {label}", rows, rules.min_rows_per_class, "min_rows_per_class")
+
+
+def _floor(name: str, rows: int, least: int, key: str) -> Check:
+    reason = (
+        f"{name}: {rows:,}, but `evaluation.{key}` is {least:,}: hold out more rows, or set it lower and trust the "
+        "figures less."
+    )
+    return Check(
+        name=name, value=rows, bound=f"at least {least:,}", met=rows >= least, reason="" if rows >= least else reason
+    )
+
+
+def _recalls(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) -> Iterator[Check]:
+    bounds = dict(rules.retrieval)
+    if not bounds and not counts.negatives and not isinstance(retrieval, str):
+        bounds = {_DEFAULT: {"min_over_popularity": 0.0}}
+    for name, bound in bounds.items():
+        yield from _recall(name, retrieval, bound)
+
+
+def _recall(name: str, retrieval: RetrievalFigures | str, bounds: Mapping[str, float | None]) -> Iterator[Check]:
+    least, over = bounds.get("min"), bounds.get("min_over_popularity")
+    if isinstance(retrieval, str):
+        yield Check(name=name, value=None, bound="any", met=False, reason=f"{name} could not be measured: {retrieval}")
+        return
+    value, popularity = retrieval.metrics[name], retrieval.popularity[name]
+    if least is not None:
+        yield _bound(name, value, least, f"at least {least:g}")
+    if over is not None:
+        more = f" + {over:g}" if over else ""
+        yield _bound(name, value, popularity + over, f"at least popularity's {popularity:.4f}{more}")
+
+
+def _bound(name: str, value: float, least: float, words: str) -> Check:
+    met = value >= least
+    remedy = f"train better, or set `evaluation.thresholds.{name}` to what you accept."
+    return Check(
+        name=name,
+        value=value,
+        bound=words,
+        met=met,
+        reason="" if met else f"{name} is {value:.4f}, it must be {words}: {remedy}",
+    )

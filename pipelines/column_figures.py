@@ -1,0 +1,87 @@
+"""Reads what is known of each column, without a further pass over the data: missing values, constants, unknown tokens.
+
+The counts are exact. Those of raw values come from the statistics of the run, those of tokens from the vocabularies
+(train split) and from QualityGate (eval split).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from embedding_core.vocabulary import Vocabulary
+
+__all__ = ["column_figures", "feature_figures"]
+
+
+def column_figures(statistics_uri: str) -> list[dict[str, Any]]:
+    """Per raw column its `column`, `missing` (share of the rows, by split) and `constant` (bool, in the train split).
+
+    Args:
+      statistics_uri: of the ExampleStatistics artifact.
+    """
+    splits = {split: _statistics(statistics_uri, split) for split in ("train", "eval")}
+    return [
+        {
+            "column": name,
+            "missing": {split: _missing(found[name]) for split, found in splits.items() if name in found},
+            "constant": _is_constant(feature),
+        }
+        for name, feature in splits["train"].items()
+    ]
+
+
+def _statistics(uri: str, split: str) -> dict[str, Any]:
+    with open(os.path.join(uri, f"Split-{split}", "FeatureStats.pb"), "rb") as file:
+        found = statistics_pb2.DatasetFeatureStatisticsList.FromString(file.read())
+    return {".".join(feature.path.step) or feature.name: feature for feature in found.datasets[0].features}
+
+
+def _missing(feature: Any) -> float:
+    common = _common(feature)
+    return float(common.num_missing / max(1, common.num_missing + common.num_non_missing))
+
+
+def _common(feature: Any) -> Any:
+    return (feature.string_stats if feature.HasField("string_stats") else feature.num_stats).common_stats
+
+
+def _is_constant(feature: Any) -> bool:
+    """Whether all values that are there are the same one."""
+    if not _common(feature).num_non_missing:
+        return True
+    if feature.HasField("string_stats"):
+        return bool(feature.string_stats.unique == 1)
+    return bool(feature.num_stats.min == feature.num_stats.max)
+
+
+def feature_figures(vocabularies: Iterable[Vocabulary], quality: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Per categorical feature the shares of rows without a token, and of unknown tokens, in both splits.
+
+    Args:
+      vocabularies: of the run; counted over the train split.
+      quality: of `read_quality`.
+
+    Returns:
+      `feature`, `vocabulary`, `empty_train`, `empty_eval`, `unknown_train` (of the vocabulary, all its features
+      together), `unknown_eval` and `unknown_rows_eval`; the largest `unknown_eval` first.
+    """
+    held_out = quality["eval_split"]
+    rows = [
+        {
+            "feature": name,
+            "vocabulary": vocabulary.name,
+            "empty_train": summary.missing / max(1, summary.rows),
+            "empty_eval": held_out["features"][name]["empty_rows"] / max(1, held_out["rows"]),
+            "unknown_train": 1 - vocabulary.coverage,
+            "unknown_eval": held_out["features"][name]["unknown_tokens"] / max(1, held_out["features"][name]["tokens"]),
+            "unknown_rows_eval": held_out["features"][name]["unknown_rows"] / max(1, held_out["rows"]),
+        }
+        for vocabulary in vocabularies
+        for name, summary in vocabulary.features.items()
+        if name in held_out["features"]
+    ]
+    return sorted(rows, key=lambda row: -row["unknown_eval"])

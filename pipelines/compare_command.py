@@ -1,0 +1,132 @@
+"""`tfx-embeddings compare`: the settings and figures of two versions side by side, from their kept reports."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from embedding_core.errors import DataError, nearest
+from pipelines.terminal import PLAIN, SafeConsole, echo
+
+__all__ = ["register"]
+
+_REPORTS = "reports"
+_DROPPED = ("curves", "nodes", "columns", "finished", "parity")  # of a run, or too many to compare by eye
+
+_Name = Annotated[
+    str,
+    typer.Argument(metavar="VERSION", help="Number of a version, or the name of a refused run.", show_default=False),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(compare)
+
+
+def compare(
+    config: Annotated[
+        Path,
+        typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline, or its work_dir.", show_default=False),
+    ],
+    first: _Name,
+    second: _Name,
+    everything: Annotated[bool, typer.Option("--all", help="Also what is the same in both.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for `run`: a work_dir of its own.")
+    ] = None,
+) -> None:
+    """Print the settings and the figures of two versions side by side: what differs, or all of it.
+
+    Exit code 0, also where they differ; 1 where a version has no report.
+    """
+    folder = _reports_of(config, overrides or [])
+    reports = [_load(folder, name) for name in (first, second)]
+    found = {
+        part: _beside(*(function(report) for report in reports), everything=everything)
+        for part, function in (("settings", _settings), ("figures", _figures))
+    }
+    if as_json:
+        echo(json.dumps(found, indent=1))
+        return
+    console = SafeConsole(highlight=False)
+    for part, rows in found.items():
+        console.print(f"{part}: " + ("" if rows else "no differences"), **PLAIN)
+        for line in _lines(rows, first, second):
+            console.print(line, **PLAIN)
+
+
+def _reports_of(config: Path, overrides: list[str]) -> Path:
+    if config.is_dir():
+        return config / _REPORTS
+    from pipelines.config import load_config
+
+    return Path(load_config(config, overrides).work_dir) / _REPORTS
+
+
+def _load(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name / "report.json"
+    known = sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+    if name not in known:
+        remedy = nearest(name, known) if known else "run the pipeline first."
+        raise DataError(f"version {name!r} has no report in {os.fspath(folder)!r}: {remedy}")
+    try:
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return report
+    except (OSError, ValueError) as error:
+        raise DataError(f"{os.fspath(path)!r} is no readable report ({error}): run the pipeline again.") from error
+
+
+def _settings(report: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(_flat("", report.get("configuration", {})))
+
+
+def _figures(report: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in report.items() if key not in (*_DROPPED, "configuration", "push")}
+    return {"pushed": report["push"]["pushed"], "reason": report["push"]["reason"], **dict(_flat("", kept))}
+
+
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Every value under a dotted key; entries of a list of mappings by their name."""
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            yield from _flat(f"{key}.{name}" if key else str(name), item)
+    elif isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        for place, item in enumerate(value):
+            yield from _flat(f"{key}.{_name(item, place)}", item)
+    else:
+        yield key, value
+
+
+def _name(item: Mapping[str, Any], place: int) -> str:
+    """What an entry of a list is called: its first text, if it has one."""
+    return next((value for value in item.values() if isinstance(value, str)), str(place))
+
+
+def _beside(first: Mapping[str, Any], second: Mapping[str, Any], *, everything: bool) -> dict[str, list[Any]]:
+    keys = dict.fromkeys([*first, *second])
+    pairs = {key: [first.get(key), second.get(key)] for key in keys}
+    return {key: pair for key, pair in pairs.items() if everything or pair[0] != pair[1]}
+
+
+def _lines(rows: Mapping[str, list[Any]], first: str, second: str) -> Iterator[str]:
+    if not rows:
+        return
+    shown = {key: [_shown(value) for value in pair] for key, pair in {"": [first, second], **rows}.items()}
+    widths = [max(len(key) for key in shown), max(len(pair[0]) for pair in shown.values())]
+    for key, (left, right) in shown.items():
+        yield f"  {key.ljust(widths[0])}  {left.ljust(min(widths[1], 40))}  {right}".rstrip()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if value is None or isinstance(value, str):
+        return value or "-"
+    return json.dumps(value)

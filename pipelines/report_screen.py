@@ -1,0 +1,121 @@
+"""Prints a report on one screen. Tables that do not fit its width lose whole columns, said below; no word is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from pipelines.report import Report, figure_text, parity_line
+from pipelines.terminal import PLAIN, SafeConsole
+
+__all__ = ["print_report"]
+
+_GAP = "  "
+
+
+def print_report(report: Report, html: str, console: Console | None = None) -> None:
+    """Show the report on one screen.
+
+    Args:
+      report: the figures.
+      html: path of the full report.
+      console: where to print; standard output by default.
+    """
+    console = console or SafeConsole(highlight=False)
+    _print_table(console, f"{report.name}, {report.eval_rows:,} rows of the eval split", _quality_rows(report))
+    if report.quality_note:
+        console.print(report.quality_note, **PLAIN)
+    _print_table(console, "evaluation", _evaluation_rows(report))
+    if report.retrieval is not None:
+        console.print(f"retrieval: {report.retrieval_note}", **PLAIN)
+    _print_table(console, "tables", _table_rows(report))
+    if report.changed:
+        console.print(f"changed by --set: {', '.join(report.changed)}", **PLAIN)
+    if report.parity:
+        console.print(parity_line(report), **PLAIN)
+    console.print(f"took {report.took}", **PLAIN)
+    _print_outcome(console, report)
+    console.print(f"report: {html}", **PLAIN)
+
+
+def _print_outcome(console: Console, report: Report) -> None:
+    if report.push["pushed"]:
+        console.print(_pushed(report), **PLAIN)
+        console.print(report.push["query"], **PLAIN)
+    else:
+        console.print(f"nothing was pushed: {report.push['reason']}", style="red", **PLAIN)
+
+
+def _pushed(report: Report) -> str:
+    version, destination = report.push["version"], report.push["destination"]
+    if any(node["node"] == "EmbeddingPusher" and node["state"] == "cached" for node in report.nodes):
+        return f"version {version} is already served; nothing new was trained or pushed: {destination}"
+    return f"pushed version {version} to {destination}"
+
+
+def _quality_rows(report: Report) -> list[dict[str, str]]:
+    return [
+        {"scorer": row["scorer"], **{name: figure_text(row["metrics"].get(name)) for name in report.metric_names}}
+        for row in report.quality
+    ]
+
+
+def _evaluation_rows(report: Report) -> list[dict[str, str]]:
+    popularity: Mapping[str, float] = (report.retrieval or {}).get("popularity", {})
+    return [
+        {
+            "metric": row["metric"],
+            "value": figure_text(row["value"]),
+            "outcome": row["outcome"],
+            "bound": row["bound"] or _beside(popularity.get(row["metric"])),
+        }
+        for row in report.evaluation
+    ]
+
+
+def _beside(popularity: float | None) -> str:
+    return "" if popularity is None else f"(popularity {popularity:.4f})"
+
+
+def _table_rows(report: Report) -> list[dict[str, str]]:
+    coverage = {row["name"]: row["coverage"] for row in report.vocabularies}
+    return [
+        {
+            "table": row["name"],
+            "rows": f"{row['rows']:,}",
+            "dim": str(row["dim"]),
+            "bytes": f"{row['table_bytes'] + row['slot_bytes']:,}",
+            "coverage": "" if row["vocabulary"] not in coverage else f"{coverage[row['vocabulary']]:.2%}",
+            "optimizer": row["optimizer"],
+        }
+        for row in report.tables
+    ]
+
+
+def _print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Print the columns that fit, the first ones first; what does not fit is named."""
+    if not rows:
+        return
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    names = _fitting(widths, console.width)
+    console.print(f"\n{title}", **PLAIN)
+    for row in [dict(zip(names, names, strict=True)), *rows]:
+        first, *others = names
+        cells = [row[first].ljust(widths[first]), *(row[name].rjust(widths[name]) for name in others)]
+        console.print(_GAP.join(cells).rstrip(), **PLAIN)
+    left_out = [name for name in widths if name not in names]
+    if left_out:
+        console.print(f"not shown at this width: {', '.join(left_out)}", **PLAIN)
+
+
+def _fitting(widths: Mapping[str, int], width: int) -> list[str]:
+    """The columns that fit beside each other; the first always."""
+    names: list[str] = []
+    used = -len(_GAP)
+    for name, needed in widths.items():
+        used += len(_GAP) + needed
+        if names and used > width:
+            break
+        names.append(name)
+    return names

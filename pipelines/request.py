@@ -1,0 +1,71 @@
+"""Writes a request to a pushed version, with the names and types of its own inputs, that runs as it stands.
+
+Its values are synthetic (`embedding_core.serving.synthetic_rows`): tokens of private columns are made up.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from components.transform_graph import open_transform_graph
+from embedding_core.serving import columns_of, named_inputs, synthetic_rows
+from embedding_core.training.runs import RunDescription
+
+__all__ = ["request_text"]
+
+_ROWS = 2
+
+
+def request_text(version: str, run: RunDescription, vocabularies: str, transform_graph: str) -> str:
+    """Lines of Python that ask a version for two rows by its signature `raw`; TensorFlow is all that they need.
+
+    Args:
+      version: folder of the pushed version.
+      run: `training.json` of the ModelRun.
+      vocabularies: folder of the Vocabularies artifact.
+      transform_graph: folder of the TransformGraph artifact.
+    """
+    columns = [feature.column for feature in run.config.features if feature.column and feature.column.after_transform]
+    outputs = list(dict.fromkeys([*run.dense, *(column.name for column in columns)]))
+    dense = open_transform_graph(transform_graph, outputs, run.dense) if outputs else None
+    files = {name: os.path.join(vocabularies, f"{name}.txt") for name in run.vocabularies}
+    named, _ = named_inputs(columns_of(run.config, dense), synthetic_rows(run.config, dense, files, _ROWS))
+    inputs = [f'    "{name}": tf.constant({_literal(value)}),  # {_kind(value)}' for name, value in named.items()]
+    return "\n".join(
+        [
+            "import tensorflow as tf",
+            f"model = tf.saved_model.load({version!r})",
+            "inputs = {",
+            *inputs,
+            "}",
+            'answer = model.signatures["raw"](**inputs)',
+            'print(answer["probability"].numpy())',
+        ]
+    )
+
+
+def _literal(value: npt.NDArray[Any]) -> str:
+    """The array as a Python literal, with its dtype where TensorFlow would choose another one."""
+    if value.dtype == object:
+        return repr([_shown(one) for one in value.tolist()])
+    dtype = "" if value.dtype == np.float32 else f", tf.{value.dtype.name}"
+    return f"{value.tolist()!r}{dtype}"
+
+
+def _shown(value: Any) -> Any:
+    """Bytes as text where they are UTF-8."""
+    if isinstance(value, list):
+        return [_shown(one) for one in value]
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value
+
+
+def _kind(value: npt.NDArray[Any]) -> str:
+    shape = ", ".join(["rows", *("values" for _ in value.shape[1:])])
+    return f"{'string' if value.dtype == object else value.dtype.name} [{shape}]"

@@ -1,0 +1,182 @@
+"""Counts of a split, and Recall@k of a two-tower model against scoring every candidate one by one."""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.engines import HostEngine
+from embedding_core.evaluation import count_split, measure_retrieval
+from embedding_core.model_inputs import build_model, call_model
+from embedding_core.training import Inputs, Negatives, TrainingConfig
+from embedding_core.training.inputs import RowParser
+from embedding_core.training.runs import RestoredRun, RunDescription
+
+USERS, ITEMS = [b"u%d" % n for n in range(6)], [b"i%d" % n for n in range(40)]
+VOCABULARIES = {"users": USERS, "items": ITEMS, "shops": [b"s0", b"s1"]}
+
+
+def feature(name, table, **column):
+    return FeatureConfig(name=name, table=table, column=ColumnConfig(name=name, **column))
+
+
+CONFIG = EmbeddingConfig(
+    tables=tuple(
+        TableConfig(name=name, vocabulary=name, vocabulary_size=len(tokens) + oov, dim=4, oov_rows=oov)
+        for (name, tokens), oov in zip(VOCABULARIES.items(), (0, 2, 1), strict=True)
+    ),
+    features=(
+        feature("user", "users"),
+        feature("seen", "items", multivalent=True),
+        feature("item", "items"),
+        feature("shop", "shops"),
+    ),
+)
+TOWERS = {"query_features": ["user", "seen"], "candidate_features": ["item"]}
+
+
+def serialized(row):
+    example = tf.train.Example()
+    for name, value in row.items():
+        found = example.features.feature[name]
+        if isinstance(value, float):
+            found.float_list.value.append(value)
+        else:
+            found.bytes_list.value.extend(value if isinstance(value, list) else [value])
+    return example.SerializeToString()
+
+
+def write(path, rows):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for row in rows:
+            writer.write(serialized(row))
+    return [str(path)]
+
+
+def rows(number, seed, positives=1.0):
+    chance = np.random.default_rng(seed)
+    for _ in range(number):
+        item = ITEMS[min(39, chance.geometric(0.08))]
+        yield {
+            "user": USERS[chance.integers(6)],
+            "seen": [ITEMS[n] for n in chance.integers(40, size=chance.integers(3))],
+            "item": item,
+            "shop": VOCABULARIES["shops"][len(item) % 2],
+            "label": float(chance.random() < positives),
+        }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("retrieval")
+
+
+@pytest.fixture(scope="module")
+def inputs(folder):
+    for name, tokens in VOCABULARIES.items():
+        (folder / f"{name}.txt").write_bytes(b"".join(token + b"\n" for token in tokens))
+    return Inputs(
+        config=CONFIG,
+        vocabularies={name: str(folder / f"{name}.txt") for name in VOCABULARIES},
+        raw_spec={"label": tf.io.FixedLenFeature([], tf.float32)},
+    )
+
+
+def trained(arguments=TOWERS, negatives=None, module="two_tower"):
+    module = f"pipelines.models.{module}"
+    description = RunDescription(
+        model=module, arguments=arguments, config=CONFIG, training=TrainingConfig(steps=1, negatives=negatives),
+        dense=(), label="label", weight=None, step=1, checkpoint="", vocabularies={},
+    )  # fmt: skip
+    model = build_model(module, CONFIG, (), arguments)
+    for place, variable in enumerate(model.trainable_variables):
+        variable.assign(tf.random.stateless_normal(variable.shape, [7, place]))
+    return RestoredRun(description, HostEngine(CONFIG, seed=3, with_slots=False), model)
+
+
+def one_by_one(run, parser, row, candidates, k):
+    """Whether the true item is among the first k, by the logit of the whole model for every candidate."""
+    examples = [{**row, "item": item, "shop": candidates[item]} for item in candidates]
+    batch = parser(tf.constant([serialized(one) for one in examples]))
+    logits = call_model(run.model, run.engine.lookup(batch["ids"]), {}).numpy()[:, 0]
+    best = [list(candidates)[place] for place in np.argsort(-logits)[:k]]
+    return row["item"] in best
+
+
+@pytest.mark.parametrize("candidate_features", [["item"], ["item", "shop"]])
+def test_recall_is_what_scoring_every_candidate_gives(folder, inputs, candidate_features):
+    run = trained({**TOWERS, "candidate_features": candidate_features}, Negatives(feature="item"))
+    train, held_out = list(rows(300, 1)), list(rows(30, 2))
+    held_out[3]["item"] = b"never seen"
+    files = write(folder / "train", train), write(folder / "eval", held_out)
+    found = measure_retrieval(run, inputs, train_files=files[0], eval_files=files[1])
+    in_train = {row["item"]: row["shop"] for row in reversed(train)}
+    candidates = in_train if len(candidate_features) > 1 else dict.fromkeys(ITEMS, b"s0")
+    parser = RowParser(inputs)
+    for k in (10, 50):
+        hits = [one_by_one(run, parser, row, candidates, k) for row in held_out]
+        assert found.metrics[f"Recall@{k}"] == pytest.approx(np.mean(hits))
+    assert found.candidates == len(candidates)
+    assert found.queries == found.positive_rows == 30
+    assert found.unknown == sum(row["item"] not in candidates for row in held_out) > 0
+    counts = {item: sum(row["item"] == item for row in train) for item in candidates}
+    worst_of_ten = sorted(counts.values())[-10]
+    surely = np.mean([counts.get(row["item"], -1) > worst_of_ten for row in held_out])
+    perhaps = np.mean([counts.get(row["item"], -1) >= worst_of_ten for row in held_out])
+    assert surely <= found.popularity["Recall@10"] <= perhaps
+    assert found.popularity["Recall@50"] == pytest.approx(1 - found.unknown / 30)
+
+
+def test_popularity_counts_positive_rows_of_the_candidate_alone(folder, inputs):
+    """The vocabulary's own counts hold the rows of label 0, and the items that were seen before."""
+    train = [{"user": b"u0", "seen": [ITEMS[1]] * 9, "item": ITEMS[2], "shop": b"s0", "label": 0.0}] * 5
+    train += [{"user": b"u0", "seen": [], "item": ITEMS[n], "shop": b"s0", "label": 1.0} for n in range(20, 30)]
+    held_out = [{"user": b"u0", "seen": [], "item": ITEMS[n], "shop": b"s0", "label": 1.0} for n in (1, 2, 20, 29)]
+    files = write(folder / "train2", train), write(folder / "eval2", held_out)
+    found = measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1])
+    assert found.popularity["Recall@10"] == 0.5
+
+
+def test_rows_of_label_0_are_no_queries_and_a_sample_is_the_same_each_time(folder, inputs):
+    held_out = list(rows(500, 5, positives=0.5))
+    files = write(folder / "train3", rows(100, 1)), write(folder / "eval3", held_out)
+
+    def measure(**more):
+        return measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], **more)
+
+    whole, sample = measure(), measure(most_queries=50)
+    assert whole.queries == whole.positive_rows == sample.positive_rows == sum(row["label"] == 1 for row in held_out)
+    assert sample.queries == 50
+    assert sample == measure(most_queries=50) != measure(most_queries=50, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda: trained({}, module="ranking"), "no query and candidate towers"),
+        (lambda: trained({"query_features": ["user"], "candidate_features": ["seen"]}), "several candidates"),
+        (lambda: trained({**TOWERS, "candidate_features": ["item", "shop"]}), "training.negatives.feature"),
+    ],
+)
+def test_what_cannot_be_measured_says_why(folder, inputs, run, words):
+    rows_twice = [dict(row, seen=[ITEMS[0], ITEMS[1]]) for row in rows(5, 1)]
+    files = write(folder / "train4", rows_twice)
+    assert words in measure_retrieval(run(), inputs, train_files=files, eval_files=files)
+
+
+def test_split_is_counted_exactly_with_and_without_rows_for_unknown_tokens(folder, inputs):
+    held_out = [
+        {"user": b"u1", "seen": [b"i1", b"new", b"newer"], "item": b"i3", "shop": b"s0", "label": 1.0},
+        {"user": b"who", "item": b"new", "shop": b"", "label": 0.0},
+        {"seen": [b"new"], "item": b"i4", "shop": b"s1", "label": 1.0},
+    ]
+    counts = count_split(inputs, write(folder / "counted", held_out))
+    assert (counts.rows, counts.positives, counts.negatives) == (3, 2, 1)
+    found = {name: dataclasses.astuple(one) for name, one in counts.features.items()}
+    assert found == {"user": (1, 2, 1, 1), "seen": (1, 4, 3, 2), "item": (0, 3, 1, 1), "shop": (1, 2, 0, 0)}

@@ -1,0 +1,69 @@
+"""What the rules of a push refuse, and why."""
+
+import pytest
+
+from embedding_core.evaluation import RetrievalFigures, Rules, SplitCounts, judge
+
+
+def counts(rows=1000, positives=500):
+    return SplitCounts(rows=rows, positives=positives, features={})
+
+
+def figures(model=0.2, popularity=0.1):
+    names = ("Recall@10", "Recall@50")
+    return RetrievalFigures(
+        metrics=dict.fromkeys(names, model), popularity=dict.fromkeys(names, popularity), queries=9, positive_rows=9,
+        unknown=0, candidates=99, feature="item",
+    )  # fmt: skip
+
+
+NONE = "the model has no query and candidate towers."
+
+
+def missed(*arguments, **rules):
+    return [check.reason for check in judge(*arguments, Rules(**rules)) if not check.met]
+
+
+def test_six_rows_are_too_few_to_judge_by():
+    (reason, _, _) = missed(counts(6, 3), NONE, min_rows=100, min_rows_per_class=10)
+    assert reason.startswith("rows of the eval split: 6, but `evaluation.min_rows` is 100")
+    assert not missed(counts(6, 3), NONE, min_rows=6, min_rows_per_class=3)
+
+
+def test_class_without_rows_is_refused_but_where_negatives_are_drawn():
+    (reason,) = missed(counts(1000, 1000), NONE, min_rows_per_class=1)
+    assert "label 0: 0" in reason
+    assert not missed(counts(1000, 1000), NONE, min_rows_per_class=1, draws_negatives=True)
+    assert missed(counts(1000, 995), NONE, min_rows_per_class=10, draws_negatives=True)
+
+
+def test_positives_alone_have_to_reach_popularity():
+    (reason,) = missed(counts(1000, 1000), figures(0.085, 0.139), draws_negatives=True)
+    assert "Recall@10 is 0.0850, it must be at least popularity's 0.1390" in reason
+    assert not missed(counts(1000, 1000), figures(0.139, 0.139), draws_negatives=True)
+    assert not missed(counts(1000, 500), figures(0.085, 0.139)), "the AUC of both classes judges that one"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "fails"),
+    [
+        ({"min": 0.1}, False),
+        ({"min": 0.21}, True),
+        ({"min_over_popularity": 0.05}, False),
+        ({"min_over_popularity": 0.15}, True),
+        ({"min_over_popularity": -1.0}, False),
+        ({"min": 0.1, "min_over_popularity": 0.15}, True),
+    ],
+)
+def test_bounds_that_are_given(bounds, fails):
+    assert bool(missed(counts(), figures(), retrieval={"Recall@50": bounds})) == fails
+
+
+def test_bound_turns_the_default_off():
+    given = {"Recall@50": {"min_over_popularity": -1.0}}
+    assert not missed(counts(9, 9), figures(0.0, 0.5), draws_negatives=True, retrieval=given)
+
+
+def test_bound_that_cannot_be_measured_is_missed():
+    (reason,) = missed(counts(), NONE, retrieval={"Recall@10": {"min": 0.1}})
+    assert reason == f"Recall@10 could not be measured: {NONE}"
