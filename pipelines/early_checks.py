@@ -145,7 +145,7 @@ def task_names(config: PipelineConfig) -> Iterator[str]:
     yield "TableConfigGen"
     if config.warm_start is not None:
         yield "CheckpointLoader"
-    yield from ("EmbeddingTrainer", "CheckpointRetriever", "Evaluator", "EmbeddingPusher")
+    yield from ("EmbeddingTrainer", "CheckpointRetriever", "QualityGate", "Evaluator", "EmbeddingPusher")
 
 
 def requested_tpu(config: PipelineConfig, backend: Kubeflow) -> TpuRequest | None:
