@@ -8,7 +8,7 @@ from typing import Any
 from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig, VocabularyLimits
 from pipelines.config.columns import column_kinds, transform_columns
-from pipelines.config.files import data_location
+from pipelines.config.files import data_location, span_bounds
 
 _DEFAULT_LIMITS = VocabularyLimits()
 __all__ = [
@@ -119,7 +119,7 @@ def transform_config(config: PipelineConfig) -> dict[str, Any]:
 
 
 def example_settings(config: PipelineConfig) -> dict[str, Any]:
-    """The settings of our ExampleGen: columns and their kinds, filters, split, the rate of bad rows.
+    """The settings of our ExampleGen: columns and kinds, filters, split, rate of bad rows, form of CSV.
 
     The seed is not among them: runs of several seeds train and judge on the same rows, ingested once.
     """
@@ -132,16 +132,27 @@ def example_settings(config: PipelineConfig) -> dict[str, Any]:
         ],
         "split": mapping["split"],
         "allowed_bad_rate": config.data.allowed_bad_rate,
-        "spans": _spans(config),
+        "spans": span_bounds(config.data),
+        "csv": {name: mapping["data"][name] for name in config.data.changed},
+        "label": _label_column(config),
+        "weight": config.sample_weight,
+        "single_valued": _single_valued(config),
+        "whole_numbers": list(config.data.whole_numbers),
     }
 
 
-def _spans(config: PipelineConfig) -> dict[str, Any] | None:
-    """The bounds of the spans where the path has placeholders; without any, all spans are read."""
-    if not config.data.has_spans:
-        return None
-    bounds = config.to_mapping()["data"]["spans"] or {}
-    return {name: bound for name, bound in bounds.items() if bound is not None}
+def _label_column(config: PipelineConfig) -> dict[str, Any] | None:
+    label = config.label
+    return None if label.column is None else {"column": label.column, "positive": list(label.positive)}
+
+
+def _single_valued(config: PipelineConfig) -> list[str]:
+    """The columns that must have one value a row at most: all but what may be a list, or what only your code reads."""
+    one = {feature.source for feature in config.features.dense if config.preprocessing_fn is None}
+    for feature in config.features.categorical:
+        if not (feature.multivalent or feature.separator or feature.after_transform):
+            one.add(feature.source)
+    return sorted(one if config.sample_weight is None else one | {config.sample_weight})
 
 
 def input_location(config: PipelineConfig) -> tuple[str, str]:

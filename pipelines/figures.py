@@ -253,5 +253,10 @@ def _data(node: Node) -> dict[str, Any]:
         "rows in neither split": ingest.get("in_neither_split"),
         "rows set aside as bad": ingest.get("set_aside", {}).get("rows"),
         **{f"rows of the {split} split": count for split, count in ingest.get("splits", {}).items()},
+        **{
+            f"values of {name} written as {form}; 3 and 3.0 differ (`data.whole_numbers` joins them)": n
+            for name, forms in ingest.get("mixed_whole_numbers", {}).items()
+            for form, n in forms.items()
+        },
     }
     return {name: f"{count:,}" for name, count in rows.items() if count is not None}

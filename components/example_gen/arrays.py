@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.example_gen.rows import Batch, is_list, map_values
-from components.example_gen.values import Value, number
+from components.example_gen.values import number
 from embedding_core.errors import DataError
 
 __all__ = ["UnsupportedTypeError", "floats", "kind_of", "normal", "plain", "tokens"]
@@ -142,7 +142,7 @@ def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
     values = column.flatten() if is_list(column.type) else column
     reasons: dict[int, str] = {}
     if batch.is_text:
-        values, reasons = _parsed(values)
+        values, reasons = _parsed(values, batch.decimal)
     elif pa.types.is_temporal(values.type):
         values = pc.divide(values.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
     elif kind_of(values) == "bytes" and values.null_count < len(values):
@@ -158,16 +158,13 @@ def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
     return _rewrap(column, wide.cast(pa.float32(), safe=False)), reasons
 
 
-def _parsed(values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+def _parsed(values: pa.Array, decimal: str) -> tuple[pa.Array, dict[int, str]]:
+    reasons: dict[int, str] = {}
     try:
+        if decimal != ".":
+            raise pa.ArrowInvalid  # Arrow reads a point alone
         numbers = values.cast(pa.float64())
     except pa.ArrowInvalid:
-        array, reasons = map_values(values, _float, float("nan"))
+        array, reasons = map_values(values, lambda value: float(number(value, decimal)), float("nan"))
         numbers = pa.array(array)
-    else:
-        reasons = {}
     return pc.if_else(pc.is_nan(numbers), None, numbers), reasons
-
-
-def _float(value: Value) -> float:
-    return float(number(value))

@@ -28,7 +28,7 @@ from components.compat import FileBasedExampleGen
 from components.example_gen.driver import Driver
 from components.example_gen.executor import DATA_FORMAT_KEY, SETTINGS_KEY, SPANS_KEY, Executor
 from components.example_gen.files import without_spans
-from components.example_gen.ingest import READERS
+from components.example_gen.readers import DATA_FORMATS
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from embedding_core.errors import ConfigError
@@ -90,8 +90,8 @@ class ExampleGen(FileBasedExampleGen):
         Raises:
           ConfigError: the format is none of these, the pattern has `**`, or the settings break a rule.
         """
-        if data_format not in READERS:
-            raise ConfigError(f"`data_format` is {data_format!r}: it must be one of {', '.join(READERS)}.")
+        if data_format not in DATA_FORMATS:
+            raise ConfigError(f"`data_format` is {data_format!r}: it must be one of {', '.join(DATA_FORMATS)}.")
         if "**" in pattern:
             raise ConfigError(f"`pattern` is {pattern!r}: TFX knows no `**`; write a `*` for each level of folders.")
         pattern, settings = _with_pattern(pattern, settings)

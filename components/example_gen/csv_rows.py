@@ -1,4 +1,4 @@
-"""Rows of CSV files: every value a text, every bad row with its line."""
+"""Reads rows of CSV files: every value a text, every bad row with its line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from components.example_gen.csv_format import COMMON_DELIMITERS, CsvFormat
 from components.example_gen.reading import check_columns, open_unpacked, reading
 from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import Settings
@@ -21,98 +22,219 @@ from embedding_core.errors import DataError
 __all__ = ["csv_batches"]
 
 _BATCH = 16_384
-_NOT_UTF8 = "bytes that are not UTF-8 in column {!r}"
+# What stands for a delimiter of several characters, which Python's csv module does not know.
+_UNIT = "\x1f"
+_BYTE_ORDER_MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
 
 def csv_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
-    """Batches of a CSV file (also gzip): UTF-8, comma, a header, fields in double quotes may hold commas and lines.
+    """Batches of a CSV file, perhaps compressed, written as `settings.csv` says.
 
-    Every value is text, exactly as it is in the file; "" is missing. Empty lines are skipped. A row is bad when it has
-    another number of fields than the header, broken quotes, a NUL, or bytes that are not UTF-8 in a column that is
-    read.
+    Every value is text, exactly as it is in the file; "" and the `missing` texts are missing values. Empty lines are
+    skipped. A row is bad when it has another number of fields than the header, broken quotes, a NUL, or bytes that are
+    not of the encoding in a column that is read.
 
     Raises:
       DataError: the file is empty or damaged, its header names a column twice, or a needed column is absent.
     """
-    with reading(path), open_unpacked(path) as stream:
-        reader = csv.reader(
-            io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=""), strict=True
+    form = settings.csv
+    with reading(path), open_unpacked(path, form.compression) as stream:
+        _check_byte_order(path, stream.peek(2)[:2], form)
+        text = io.TextIOWrapper(stream, encoding=form.codec, errors="surrogateescape", newline="")
+        try:
+            reader = _Reader(path, text, form)
+            header = _header(path, reader, settings)
+            wanted = header if settings.passthrough else settings.needed
+            rows = _rows(path, reader, header, form, bad)
+            while chunk := list(itertools.islice(rows, _BATCH)):
+                yield _batch(path, header, wanted, form, chunk, bad)
+        except UnicodeError as error:
+            raise DataError(
+                f"{path} cannot be decoded as {form.encoding} ({error}): say how it is written, such as "
+                "`data: {encoding: latin-1}`."
+            ) from error
+
+
+def _check_byte_order(path: str, start: bytes, form: CsvFormat) -> None:
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if start == mark and form.codec == "utf-8-sig":
+            raise DataError(f"{path} starts as a file in {encoding} does: set `data: {{encoding: {encoding}}}`.")
+
+
+class _Reader:
+    """Splits lines into fields; a delimiter of several characters is replaced by one for the csv module."""
+
+    def __init__(self, path: str, text: io.TextIOWrapper, form: CsvFormat) -> None:
+        self._path = path
+        self._text = text
+        self._delimiter = form.delimiter if len(form.delimiter) > 1 else None
+        quoting: dict[str, Any] = {"quotechar": form.quote} if form.quote else {"quoting": csv.QUOTE_NONE}
+        lines = text if self._delimiter is None else self._replaced(self._delimiter)
+        self._reader = csv.reader(
+            lines, delimiter=form.delimiter if self._delimiter is None else _UNIT, strict=True, **quoting
         )
-        header = _header(path, reader, settings)
-        wanted = header if settings.passthrough else settings.needed
-        rows = _rows(path, reader, len(header), bad)
-        while chunk := list(itertools.islice(rows, _BATCH)):
-            yield _batch(path, header, wanted, chunk, bad)
+
+    def _replaced(self, delimiter: str) -> Iterator[str]:
+        for line in self._text:
+            if _UNIT in line:
+                raise DataError(
+                    f"{self._path} holds the character {_UNIT!r}, which a file with a delimiter of several characters "
+                    "must not: write the file with a delimiter of one character."
+                )
+            yield line.replace(delimiter, _UNIT)
+
+    @property
+    def line(self) -> int:
+        """The lines read so far."""
+        return self._reader.line_num
+
+    def __next__(self) -> list[str]:
+        row = next(self._reader)
+        if self._delimiter is not None:  # what was within quotes
+            row = [value.replace(_UNIT, self._delimiter) for value in row]
+        return row
 
 
-def _header(path: str, reader: Any, settings: Settings) -> list[str]:
+def _header(path: str, reader: _Reader, settings: Settings) -> list[str]:
+    form = settings.csv
+    if form.columns is not None:
+        check_columns(path, form.columns, settings.needed)
+        return list(form.columns)
     try:
-        header: list[str] = next(reader, [])
+        header = next(reader)
+    except StopIteration:
+        header = []
     except csv.Error as error:
-        raise DataError(f"{path}:1: the header is no CSV ({error}): mend it.") from error
+        raise DataError(f"{path}:1: the header is not CSV ({error}): {_QUOTE_CURE}.") from error
     if not header:
-        raise DataError(f"{path} has no header: a CSV file must start with a line that names its columns.")
-    for name in header:
-        if not _is_utf8(name):
-            raise DataError(f"{path}:1: the header holds bytes that are not UTF-8 ({name!r}): write the file as UTF-8.")
-    check_columns(path, header, settings.needed)
+        raise DataError(
+            f"{path} has no header: a CSV file must start with a line that names its columns; if yours has rows only, "
+            "name them with `data: {columns: [...]}`."
+        )
+    header[0] = header[0].removeprefix("\ufeff")
+    _check_header(path, header, settings)
     return header
 
 
-def _rows(path: str, reader: Any, width: int, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
+def _check_header(path: str, header: list[str], settings: Settings) -> None:
+    form = settings.csv
+    for name in header:
+        if not _is_decoded(name):
+            raise DataError(
+                f"{path}:1: the header holds bytes that are not {_shown(form)} ({name!r}): say how the file is "
+                "written, such as `data: {encoding: latin-1}`."
+            )
+    for delimiter in COMMON_DELIMITERS if len(header) == 1 else ():
+        if delimiter in header[0] and header[0] not in settings.needed:
+            raise DataError(
+                f"{path}:1: the header is one column, {header[0][:100]!r}, with {delimiter!r} in it: set "
+                f'`data: {{delimiter: "{_escaped(delimiter)}"}}` (it is {form.delimiter!r}).'
+            )
+    if settings.needed and not {*header} & {*settings.needed} and all(map(_is_number, header)):
+        raise DataError(
+            f"{path}:1: the first line holds numbers, {header[:5]}, and no names of columns: if the file has no "
+            "header, name all of its columns with `data: {columns: [...]}`."
+        )
+    check_columns(path, header, settings.needed)
+
+
+_QUOTE_CURE = 'correct the quotes, or set `data: {quote: ""}` if they are ordinary characters'
+
+
+def _escaped(delimiter: str) -> str:
+    return delimiter.replace("\t", r"\t")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _rows(
+    path: str, reader: _Reader, header: Sequence[str], form: CsvFormat, bad: BadRows
+) -> Iterator[tuple[int, list[str]]]:
     """Each row of the right width with the line it starts at."""
-    while True:
-        line = reader.line_num + 1
+    width = len(header)
+    names = "`data.columns`" if form.columns is not None else "the header"
+    for number in itertools.count():
+        line = reader.line + 1
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            bad.add(f"{path}:{line}", f"malformed CSV: {error}", rows=max(1, reader.line_num - line + 1))
+            bad.add(f"{path}:{line}", f"malformed CSV: {error}; {_QUOTE_CURE}", rows=max(1, reader.line - line + 1))
             continue
+        if number == 0 and form.columns is not None and row == list(header):
+            raise DataError(
+                f"{path}:1: the first line is the header that `data.columns` gives again: leave `columns` out."
+            )
         if len(row) == width:
             yield line, row
         elif row:
             fields = f"{len(row)} field{'s' if len(row) > 1 else ''}"
-            bad.add(f"{path}:{line}", f"{fields}, the header has {width}", rows=reader.line_num - line + 1)
+            bad.add(f"{path}:{line}", f"{fields}, {names} has {width}", rows=reader.line - line + 1)
 
 
 def _batch(
-    path: str, header: Sequence[str], wanted: Sequence[str], chunk: Sequence[tuple[int, list[str]]], bad: BadRows
+    path: str,
+    header: Sequence[str],
+    wanted: Sequence[str],
+    form: CsvFormat,
+    chunk: Sequence[tuple[int, list[str]]],
+    bad: BadRows,
 ) -> Batch:
     lines, rows = zip(*chunk, strict=True)
     places = [header.index(name) for name in wanted]
+    missing = frozenset(("", *form.missing))
     try:
-        columns = {name: _texts(row[place] for row in rows) for name, place in zip(wanted, places, strict=True)}
+        columns = {name: _texts((row[at] for row in rows), missing) for name, at in zip(wanted, places, strict=True)}
     except UnicodeEncodeError:
-        good = [pair for pair in chunk if _check_utf8(path, header, places, pair, bad)]
+        good = [pair for pair in chunk if _check_decoded(path, header, places, form, pair, bad)]
         if good:
-            return _batch(path, header, wanted, good, bad)
-        lines, rows, columns = (), (), {name: _texts([]) for name in wanted}
+            return _batch(path, header, wanted, form, good, bad)
+        lines, rows, columns = (), (), {name: _texts([], missing) for name in wanted}
     return Batch(
         columns=columns,
         index=np.arange(len(rows)),
         place=lambda row: f"{path}:{lines[row]}",
         content=lambda index: _contents(header, rows, index),
         is_text=True,
+        decimal=form.decimal,
     )
 
 
-def _texts(values: Any) -> pa.Array:
-    return pa.array([value or None for value in values], pa.string())
+def _texts(values: Any, missing: frozenset[str]) -> pa.Array:
+    return pa.array([None if value in missing else value for value in values], pa.string())
 
 
-def _is_utf8(text: str) -> bool:
+def _is_decoded(text: str) -> bool:
     return not any("\udc80" <= letter <= "\udcff" for letter in text)
 
 
-def _check_utf8(
-    path: str, header: Sequence[str], places: Sequence[int], pair: tuple[int, list[str]], bad: BadRows
+def _shown(form: CsvFormat) -> str:
+    return "UTF-8" if form.codec == "utf-8-sig" else form.encoding
+
+
+def _check_decoded(
+    path: str,
+    header: Sequence[str],
+    places: Sequence[int],
+    form: CsvFormat,
+    pair: tuple[int, list[str]],
+    bad: BadRows,
 ) -> bool:
     line, row = pair
     for place in places:
-        if not _is_utf8(row[place]):
-            bad.add(f"{path}:{line}", _NOT_UTF8.format(header[place]))
+        if not _is_decoded(row[place]):
+            bad.add(
+                f"{path}:{line}",
+                f"bytes that are not {_shown(form)} in column {header[place]!r}; if all of the file is written so, set "
+                "`data: {encoding: ...}`, such as latin-1",
+            )
             return False
     return True
 

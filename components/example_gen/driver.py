@@ -14,7 +14,7 @@ from tfx.types import standard_component_specs
 
 from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver
 from components.example_gen.executor import DATA_FORMAT_KEY, settings_of
-from components.example_gen.files import find_files
+from components.example_gen.files import escaped, find_files
 from embedding_core.errors import DataError
 
 __all__ = ["Driver"]
@@ -35,15 +35,18 @@ class Driver(FileBasedDriver):
         """
         input_base = exec_properties[standard_component_specs.INPUT_BASE_KEY]
         try:
-            resolved: dict[str, Any] = super().resolve_exec_properties(exec_properties, *args, **kwargs)
+            # TFX makes patterns out of the folder.
+            literal = {**exec_properties, standard_component_specs.INPUT_BASE_KEY: escaped(input_base)}
+            resolved: dict[str, Any] = super().resolve_exec_properties(literal, *args, **kwargs)
         except ValueError as error:
             raise DataError(f"the files under {input_base!r} cannot be told apart by span: {error}.") from error
         config = json_format.Parse(
             resolved[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
         )
+        resolved[standard_component_specs.INPUT_BASE_KEY] = input_base
         digest = hashlib.sha256()
-        settings = settings_of(exec_properties)
-        for path in find_files(input_base, config.splits[0].pattern, exec_properties[DATA_FORMAT_KEY], settings).files:
+        spans, pattern = settings_of(exec_properties).spans, config.splits[0].pattern
+        for path in find_files(input_base, pattern, exec_properties[DATA_FORMAT_KEY], spans).files:
             size, changed = _size_and_time(path)
             digest.update(f"{posixpath.relpath(path, input_base)}\0{size}\0{changed}\n".encode())
         resolved[FINGERPRINT_PROPERTY_NAME] += f",files:{digest.hexdigest()[:16]}"

@@ -59,7 +59,7 @@ class Executor(BaseBeamExecutor):
         examples = artifact_utils.get_single_instance(output_dict[standard_component_specs.EXAMPLES_KEY])
         settings = settings_of(exec_properties)
         input_base, pattern = exec_properties[standard_component_specs.INPUT_BASE_KEY], _pattern(exec_properties)
-        found = find_files(input_base, pattern, exec_properties[DATA_FORMAT_KEY], settings)
+        found = find_files(input_base, pattern, exec_properties[DATA_FORMAT_KEY], settings.spans)
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
         fileio.makedirs(staging)
         try:

@@ -1,32 +1,35 @@
-"""Which files are the data, and which worker reads which."""
+"""Finds the files of the data, and says which worker reads which. TFX is loaded for remote files alone.
+
+`input_base` is literal: no character of it is a pattern. `pattern` is a glob with `*`, `?` and `[...]`.
+"""
 
 from __future__ import annotations
 
 import datetime
+import glob
 import os
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tfx.dsl.io import fileio
-
+from components.example_gen.formats import format_of
 from components.example_gen.reading import reading
-from components.example_gen.settings import Settings, Spans
+from components.example_gen.settings import Spans
 from embedding_core.errors import DataError, nearest
 
-__all__ = ["Found", "find_files", "group_files", "without_spans"]
+__all__ = ["Found", "escaped", "find_files", "group_files", "without_spans"]
 
 # Bytes of text or records that one worker takes at a time, and what a packed byte counts for.
 _GROUP_BYTES = 64 << 20
-_UNPACKED = {".gz": 6, ".parquet": 4}
-_NAMES = {"csv": r"\.csv(\.gz)?$", "tfrecord": r"tfrecords?(\.gz)?(-\d+-of-\d+)?(\.gz)?$", "parquet": r"\.parquet$"}
+_UNPACKED = {".gz": 6, ".bz2": 6, ".xz": 6, ".zst": 6, ".parquet": 4}
 _PARTS = {
     "{YYYY}": r"(?P<year>\d{4})",
     "{MM}": r"(?P<month>\d{2})",
     "{DD}": r"(?P<day>\d{2})",
     "{SPAN}": r"(?P<span>\d+)",
 }
+_PIECE = re.compile(r"\{(?:YYYY|MM|DD|SPAN)\}|\[!?\]?[^]]*\]|.", re.DOTALL)
 
 
 def without_spans(pattern: str) -> str:
@@ -36,6 +39,11 @@ def without_spans(pattern: str) -> str:
     return pattern
 
 
+def escaped(path: str) -> str:
+    """The path as a pattern of TensorFlow's file systems that matches the path alone."""
+    return glob.escape(path.replace("\\", "\\\\"))
+
+
 class Found(NamedTuple):
     """The files that are read, and those that match and are not read, each in order."""
 
@@ -43,27 +51,46 @@ class Found(NamedTuple):
     ignored: list[str]
 
 
-def find_files(input_base: str, pattern: str, data_format: str, settings: Settings) -> Found:
-    """The files that match, sorted: of the spans that the settings ask for, where they name some.
+def find_files(input_base: str, pattern: str, data_format: str | None, spans: Spans | None) -> Found:
+    """The files that match, sorted by span and name.
 
     A glob takes no file whose name starts with "_" or ".", as marks of other programs do; "*" alone, a whole folder,
-    takes only files that are named like the format, where there are some. Such files are given as ignored.
+    takes only files that are named like the format (None: like any format), if there are any. Such files are given as
+    ignored.
+
+    Args:
+      input_base: the folder of the data, taken literally.
+      pattern: glob of the files below it.
+      data_format: the format that files of a whole folder are named like.
+      spans: the spans that are read; None is all files that match.
 
     Raises:
       DataError: the folder does not exist, or no file matches.
     """
     full = posixpath.join(input_base, pattern)
     with reading(full):
-        found = sorted(str(path) for path in fileio.glob(full) if not fileio.isdir(path))
+        found = sorted(_matching(input_base, pattern))
     files = [path for path in found if _is_meant(posixpath.basename(path), posixpath.basename(pattern))]
     if posixpath.basename(pattern) == "*":
-        files = [path for path in files if re.search(_NAMES[data_format], path.lower())] or files
+        wanted = (format_of(path) for path in files)
+        named = [path for path, one in zip(files, wanted, strict=True) if one and one == (data_format or one)]
+        files = named or files
     ignored = sorted({*found} - {*files})
-    if settings.spans is not None:
-        files = _of_spans(files, input_base, settings.spans)
+    if spans is not None:
+        files = _of_spans(files, input_base, spans)
     if not files:
-        raise DataError(_no_match(full, found, settings))
+        raise DataError(_no_match(input_base, pattern, found, spans))
     return Found(files, ignored)
+
+
+def _matching(input_base: str, pattern: str) -> list[str]:
+    if "://" not in input_base:
+        # TensorFlow's own globs take a backslash in a name for an escape, and a bracket in a folder for a pattern.
+        return [path for path in glob.glob(posixpath.join(glob.escape(input_base), pattern)) if os.path.isfile(path)]
+    from tfx.dsl.io import fileio
+
+    found = fileio.glob(posixpath.join(escaped(input_base), pattern))
+    return [str(path) for path in found if not fileio.isdir(path)]
 
 
 def _is_meant(name: str, pattern: str) -> bool:
@@ -71,13 +98,36 @@ def _is_meant(name: str, pattern: str) -> bool:
 
 
 def _of_spans(files: Sequence[str], input_base: str, spans: Spans) -> list[str]:
-    glob = re.escape(posixpath.join(input_base, spans.pattern)).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
-    for part, group in _PARTS.items():
-        again = f"(?P={group[4:].partition('>')[0]})"  # a part that stands twice must be the same twice
-        glob = glob.replace(re.escape(part), group, 1).replace(re.escape(part), again)
-    matches = [(re.fullmatch(glob, path), path) for path in files]
+    expression = re.compile(re.escape(posixpath.join(input_base, "")) + _expression(spans.pattern), re.DOTALL)
+    matches = [(expression.fullmatch(path), path) for path in files]
     spanned = [(_span(match.groupdict()), path) for match, path in matches if match]
     return [path for span, path in sorted(spanned) if spans.first <= span <= spans.last]
+
+
+def _expression(pattern: str) -> str:
+    """The glob with placeholders as a regular expression; a placeholder that occurs again must be the same again."""
+    seen: set[str] = set()
+    parts = []
+    for piece in _PIECE.findall(pattern):
+        group = _PARTS.get(piece)
+        if group is None:
+            parts.append(_glob_piece(piece))
+        else:
+            parts.append(f"(?P={group[4:].partition('>')[0]})" if piece in seen else group)
+            seen.add(piece)
+    return "".join(parts)
+
+
+def _glob_piece(piece: str) -> str:
+    if piece == "*":
+        return "[^/]*"
+    if piece == "?":
+        return "[^/]"
+    if len(piece) == 1:
+        return re.escape(piece)
+    negated = piece.startswith("[!")
+    inside = piece[2 if negated else 1 : -1].replace("\\", "\\\\").replace("[", r"\[").replace("]", r"\]")
+    return f"[{'^' if negated else ''}{inside}]" if negated or not inside.startswith("^") else f"[\\{inside}]"
 
 
 def _span(parts: Mapping[str, str]) -> int:
@@ -90,16 +140,34 @@ def _span(parts: Mapping[str, str]) -> int:
         return -1
 
 
-def _no_match(full: str, found: Sequence[str], settings: Settings) -> str:
-    if found and settings.spans:
-        return f"none of the {len(found)} files that match {full!r} is of the spans asked for: {settings.spans}."
-    folder = posixpath.dirname(full)
+def _no_match(input_base: str, pattern: str, found: Sequence[str], spans: Spans | None) -> str:
+    full = posixpath.join(input_base, pattern)
+    if found and spans:
+        return f"none of the {len(found)} files that match {full!r} is of the spans asked for: {spans}."
+    folder = posixpath.dirname(pattern)
     if any(sign in folder for sign in "*?["):
         return f"no file matches {full!r}: correct the path or the glob."
-    if not fileio.isdir(folder):
+    folder = posixpath.join(input_base, folder).rstrip("/")
+    if not _is_folder(folder):
         return f"the folder {folder!r} does not exist: give the path of the data (here {full!r})."
-    known = [str(name) for name in fileio.listdir(folder)]
+    known = _names_in(folder)
     return f"no file matches {full!r}: " + (nearest(posixpath.basename(full), known) if known else "it is empty.")
+
+
+def _is_folder(path: str) -> bool:
+    if "://" not in path:
+        return os.path.isdir(path)
+    from tfx.dsl.io import fileio
+
+    return bool(fileio.isdir(path))
+
+
+def _names_in(folder: str) -> list[str]:
+    if "://" not in folder:
+        return os.listdir(folder)
+    from tfx.dsl.io import fileio
+
+    return [str(name) for name in fileio.listdir(folder)]
 
 
 def group_files(files: Sequence[str]) -> list[list[str]]:
@@ -112,5 +180,13 @@ def group_files(files: Sequence[str]) -> list[list[str]]:
             size = 0
         groups[-1].append(path)
         with reading(path):
-            size += fileio.stat(path).length * _UNPACKED.get(os.path.splitext(path)[1], 1)
+            size += _size(path) * _UNPACKED.get(os.path.splitext(path)[1].lower(), 1)
     return groups
+
+
+def _size(path: str) -> int:
+    if "://" not in path:
+        return os.path.getsize(path)
+    from tfx.dsl.io import fileio
+
+    return int(fileio.stat(path).length)

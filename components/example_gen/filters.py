@@ -27,7 +27,7 @@ def filter_rows(batch: Batch, filters: Sequence[RowFilter], filtered: list[int],
     """
     for position, row_filter in enumerate(filters):
         column = batch.column(row_filter.column)
-        meets, reasons = map_values(column, _predicate(row_filter), _of_missing(row_filter))
+        meets, reasons = map_values(column, _predicate(row_filter, batch.decimal), _of_missing(row_filter))
         meets[list(reasons)] = True
         filtered[position] += int((~meets).sum())
         reasons = {row: f"column {row_filter.column!r}: {reason}" for row, reason in reasons.items()}
@@ -46,27 +46,27 @@ def _of_missing(row_filter: RowFilter) -> bool:
     return row_filter.rule in {"not_equals", "not_matches"} or (row_filter.rule == "present" and not row_filter.value)
 
 
-def _predicate(row_filter: RowFilter) -> Callable[[Value], bool]:
+def _predicate(row_filter: RowFilter, decimal: str) -> Callable[[Value], bool]:
     given = row_filter.value
     match row_filter.rule:
         case "present":
             return lambda value: bool(given)
         case "equals":
-            return lambda value: same(value, given)
+            return lambda value: same(value, given, decimal)
         case "not_equals":
-            return lambda value: not same(value, given)
+            return lambda value: not same(value, given, decimal)
         case "in":
-            return lambda value: any(same(value, one) for one in given)
+            return lambda value: any(same(value, one, decimal) for one in given)
         case "matches" | "not_matches":
             found = row_filter.rule == "matches"
             pattern = re.compile(given)
             return lambda value: bool(pattern.search(str(value))) is found
         case _:
-            return _bound(row_filter.rule, given)
+            return _bound(row_filter.rule, given, decimal)
 
 
-def _bound(rule: str, given: Any) -> Callable[[Value], bool]:
-    measure: Callable[[Any], float] = instant if isinstance(given, str) else number
+def _bound(rule: str, given: Any, decimal: str) -> Callable[[Value], bool]:
+    measure: Callable[[Any], float] = instant if isinstance(given, str) else lambda value: number(value, decimal)
     limit = measure(given)
     if rule == "min":
         return lambda value: measure(value) >= limit

@@ -1,11 +1,11 @@
-"""From files to shards of examples: what one worker does with one group of files."""
+"""Reads one group of files and writes their rows as shards of examples: the work of one worker."""
 
 from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,22 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
+from components.example_gen.answers import count_labels, label_values, several_values, weight_reasons
 from components.example_gen.arrays import floats, kind_of, tokens
-from components.example_gen.csv_rows import csv_batches
 from components.example_gen.encoding import examples
 from components.example_gen.filters import filter_rows
-from components.example_gen.parquet_rows import parquet_batches
-from components.example_gen.rows import SHOWN, BadRows, Batch, is_list
+from components.example_gen.readers import read_batches
+from components.example_gen.rows import SHOWN, Batch, is_list
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS, assign_splits
 from components.example_gen.tally import Tally
-from components.example_gen.tfrecord_rows import tfrecord_batches
+from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
 from components.progress import report
 
-__all__ = ["READERS", "ingest"]
-
-Reader: TypeAlias = Callable[[str, Settings, BadRows], Iterator[Batch]]
-READERS: Mapping[str, Reader] = {"csv": csv_batches, "tfrecord": tfrecord_batches, "parquet": parquet_batches}
+__all__ = ["ingest"]
 
 SHARD_ROWS = 100_000
 
@@ -39,7 +36,7 @@ def ingest(files: Sequence[str], group: int, data_format: str, settings: Setting
     Args:
       files: the files of one group, in order.
       group: its number, part of the shards' names and of the seed of their order.
-      data_format: one of `READERS`.
+      data_format: one of `components.example_gen.readers.DATA_FORMATS`.
       settings: which rows and columns.
       folder: where shards go, under names that no other attempt at this group uses.
 
@@ -50,8 +47,8 @@ def ingest(files: Sequence[str], group: int, data_format: str, settings: Setting
     shards = _Shards(folder, group, settings.seed, tally.shards)
     for path in files:
         before = tally.read
-        for batch in READERS[data_format](path, settings, tally.bad):
-            _take_in(batch, settings, tally, shards)
+        for batch in read_batches(path, data_format, settings, tally.bad):
+            _take_in(with_whole_numbers(batch, settings, tally.bad), settings, tally, shards)
             report("ExampleGen", tally.read, detail=posixpath.basename(path))
         tally.files += 1
         if tally.read == before:
@@ -69,11 +66,13 @@ def _take_in(batch: Batch, settings: Settings, tally: Tally, shards: _Shards) ->
     columns, reasons = _convert(batch, settings)
     good = np.ones(len(batch), dtype=bool)
     good[list(reasons)] = False
+    if settings.label is not None:
+        count_labels(settings.label, batch, columns[settings.label.column], good, tally.labels)
     batch, sides = batch.set_aside(tally.bad, reasons), sides[good]
     columns = {name: column.filter(pa.array(good)) for name, column in columns.items()}
     if not len(batch):
         return
-    _count(batch, columns, sides, tally)
+    _count(batch, columns, sides, settings, tally)
     whole = settings.passthrough and batch.record
     rows = [batch.record(row) for row in batch.index.tolist()] if whole and batch.record else examples(columns)
     for position, split in enumerate(SPLITS):
@@ -90,23 +89,34 @@ def _convert(batch: Batch, settings: Settings) -> tuple[dict[str, pa.Array], dic
     """The columns that are kept, as they go into the examples, and the bad rows' reasons."""
     columns: dict[str, pa.Array] = {}
     reasons: dict[int, str] = {}
+    for name in settings.single_valued:
+        reasons = {**several_values(name, batch.columns[name]), **reasons}
     others = [name for name in batch.columns if name not in settings.columns] if settings.passthrough else []
     for name in (*settings.columns, *others):
-        if settings.columns.get(name) == "float":
+        if settings.label is not None and name == settings.label.column:
+            columns[name], bad = label_values(settings.label, batch)
+            reasons = {**bad, **reasons}
+        elif settings.columns.get(name) == "float":
             columns[name], bad = floats(name, batch)
             reasons = {**{row: f"column {name!r}: {reason}" for row, reason in bad.items()}, **reasons}
         else:
             columns[name] = tokens(name, batch)
+    if settings.weight is not None:
+        reasons = {**weight_reasons(settings.weight, columns[settings.weight]), **reasons}
     return columns, dict(sorted(reasons.items()))
 
 
-def _count(batch: Batch, columns: Mapping[str, pa.Array], sides: npt.NDArray[np.int8], tally: Tally) -> None:
+def _count(
+    batch: Batch, columns: Mapping[str, pa.Array], sides: npt.NDArray[np.int8], settings: Settings, tally: Tally
+) -> None:
     for name, column in columns.items():
         full = pc.list_value_length(column) if is_list(column.type) else pc.is_valid(column)
         has = pc.fill_null(full, 0 if is_list(column.type) else False).to_numpy(zero_copy_only=False) > 0
         counts = tally.present.setdefault(name, dict.fromkeys(SPLITS, 0))
         for position, split in enumerate(SPLITS):
             counts[split] += int((has & (sides == position)).sum())
+        if settings.columns.get(name) == "token":
+            tally.add_numbered(name, *count_whole_numbers(column))
         if has.any():
             place = batch.place(int(batch.index[int(np.argmax(has))]))
             tally.kinds.setdefault(name, {}).setdefault(kind_of(column), place)

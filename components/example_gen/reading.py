@@ -1,29 +1,33 @@
-"""Files opened and unpacked, wherever TFX's file systems reach; damage is reported with the file's name."""
+"""Opens and unpacks files wherever TFX's file systems reach, and reports damage with the file's name.
+
+TensorFlow and TFX are loaded for remote files alone: local files are opened by Python itself.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
+import lzma
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
-import tensorflow as tf
-from tfx.dsl.io import fileio
-
+from components.example_gen.formats import Compression, compression_of, unpacked
 from embedding_core.errors import DataError, nearest
 
 __all__ = ["check_columns", "open_file", "open_unpacked", "reading"]
 
-_GZIP = b"\x1f\x8b"
 _BUFFER = 1 << 20
+_START = 10
 
 
-class _Raw(io.RawIOBase):
-    """A file of TFX's file systems as a binary stream of Python's; `io` needs more than their `read`."""
+class _Remote(io.RawIOBase):
+    """Makes a binary stream of Python's out of a file of TFX's file systems; `io` needs more than their `read`."""
 
     def __init__(self, path: str) -> None:
+        from tfx.dsl.io import fileio
+
         self._file: Any = fileio.open(path, "rb")
 
     def readable(self) -> bool:
@@ -50,17 +54,43 @@ class _Raw(io.RawIOBase):
         super().close()
 
 
+class _Unpacked(io.BufferedReader):
+    """Closes the packed stream with the unpacked one, which unpackers leave open."""
+
+    def __init__(self, packed: io.BufferedReader, compression: Compression) -> None:
+        super().__init__(unpacked(packed, compression), buffer_size=_BUFFER)
+        self._packed = packed
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()
+
+
 def open_file(path: str) -> io.BufferedReader:
     """The file as a seekable binary stream."""
-    return io.BufferedReader(_Raw(path), buffer_size=_BUFFER)
+    return io.BufferedReader(_Remote(path) if "://" in path else io.FileIO(path), buffer_size=_BUFFER)
 
 
-def open_unpacked(path: str) -> io.BufferedReader:
-    """The file as a binary stream, unpacked where it is gzip (told by its first bytes, not by its name)."""
+def open_unpacked(path: str, compression: Compression | None = None) -> io.BufferedReader:
+    """The file as a binary stream, unpacked.
+
+    Args:
+      path: the file.
+      compression: what the configuration says; None recognizes it by the file's first bytes, not by its name.
+
+    Raises:
+      DataError: the file is not compressed as the configuration says.
+    """
     stream = open_file(path)
-    if stream.peek(2)[:2] != _GZIP:
-        return stream
-    return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=stream)), buffer_size=_BUFFER)
+    found = compression_of(stream.peek(_START))
+    if compression is not None and compression not in (found, "none"):
+        what = "not compressed" if found == "none" else f"compressed as {found}"
+        raise DataError(
+            f"{path}: `data.compression` is {compression!r}, and by its first bytes the file is {what}: correct the "
+            "key, or leave it out to have every file recognized by its first bytes."
+        )
+    packing = found if compression is None else compression
+    return stream if packing == "none" else _Unpacked(stream, packing)
 
 
 @contextlib.contextmanager
@@ -68,22 +98,29 @@ def reading(path: str) -> Iterator[None]:
     """Turn what reading a file may raise into a DataError that names it."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path} is truncated or damaged ({error}): write it again.") from error
-    except (OSError, tf.errors.OpError) as error:
+    except OSError as error:
+        if error.errno is None:  # raised by an unpacker, not by the system
+            raise DataError(f"{path} is truncated or damaged ({error}): write it again.") from error
         raise DataError(f"{path} cannot be read: {error}") from error
+    except Exception as error:
+        # TensorFlow's file systems raise errors of their own, which can be named only if TensorFlow is loaded.
+        if "tensorflow" in sys.modules and isinstance(error, sys.modules["tensorflow"].errors.OpError):
+            raise DataError(f"{path} cannot be read: {error}") from error
+        raise
 
 
 def check_columns(path: str, found: Sequence[str], needed: Sequence[str]) -> None:
     """Check the names of a file's columns.
 
     Raises:
-      DataError: a name stands twice, or a needed one is absent.
+      DataError: a name occurs twice, or a needed one is absent.
     """
     twice = [name for name in found if found.count(name) > 1]
     if twice:
         raise DataError(
-            f"{path}: column {twice[0]!r} stands {found.count(twice[0])} times in the header: names must be unique."
+            f"{path}: column {twice[0]!r} occurs {found.count(twice[0])} times in the header: names must be unique."
         )
     for name in needed:
         if name not in found:

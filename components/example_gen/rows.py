@@ -51,6 +51,7 @@ class Batch:
       place: file and line (or row, or record) of a row, as an error names it.
       content: bytes that stand for all that a row holds, whatever the order of columns and rows.
       is_text: whether every value is text, as in CSV.
+      decimal: sign before the fraction of a number that is text.
       record: the row as it was read, where it already was a serialized tf.Example.
     """
 
@@ -59,6 +60,7 @@ class Batch:
     place: Callable[[int], str]
     content: Callable[[npt.NDArray[np.int64]], list[bytes]]
     is_text: bool = False
+    decimal: str = "."
     record: Callable[[int], bytes] | None = None
 
     def __len__(self) -> int:

@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, cast
 
+from components.example_gen.csv_format import CsvFormat
 from components.example_gen.values import instant
 from embedding_core.errors import ConfigError, nearest
 
-__all__ = ["ColumnSplit", "HashSplit", "RowFilter", "Settings", "Spans", "Split", "TimeSplit"]
+__all__ = ["ColumnSplit", "HashSplit", "LabelColumn", "RowFilter", "Settings", "Spans", "Split", "TimeSplit"]
 
 Kind: TypeAlias = Literal["token", "float"]
 _RULES = ("present", "equals", "not_equals", "in", "matches", "not_matches", "min", "max")
@@ -190,6 +191,20 @@ class Spans:
         return cls(pattern=pattern, **bounds)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelColumn:
+    """The column of the data that is predicted; its values become 0 and 1.
+
+    Attributes:
+      column: name of the column.
+      positive: the values that are 1, all others being 0; empty if the data holds 0 and 1, true and false, or yes and
+        no.
+    """
+
+    column: str
+    positive: tuple[Any, ...] = ()
+
+
 Split: TypeAlias = HashSplit | ColumnSplit | TimeSplit
 _SPLITS: Mapping[str, type[Any]] = {"hash": HashSplit, "column": ColumnSplit, "time": TimeSplit}
 
@@ -206,6 +221,11 @@ class Settings:
       seed: of the hash split and of the order of rows.
       passthrough: keep all other columns too (CSV: as tokens; TFRecord: each record as it is).
       spans: which spans are read; None leaves it to TFX, which reads the latest.
+      csv: how CSV files are written.
+      label: the column of the label, if it is one of the data; rows without it are bad.
+      weight: the column of the sample weight; rows without a weight of 0 or more are bad.
+      single_valued: columns of one value a row at most; rows with several are bad.
+      whole_numbers: token columns in which 3.0 is written as 3.
 
     Raises:
       ConfigError: a value breaks its rule.
@@ -218,6 +238,11 @@ class Settings:
     seed: int = 0
     passthrough: bool = False
     spans: Spans | None = None
+    csv: CsvFormat = dataclasses.field(default_factory=CsvFormat)
+    label: LabelColumn | None = None
+    weight: str | None = None
+    single_valued: tuple[str, ...] = ()
+    whole_numbers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, kind in self.columns.items():
@@ -230,6 +255,11 @@ class Settings:
             raise ConfigError(f"`allowed_bad_rate` is {rate!r}: it must lie between 0 and 1.")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"`seed` is {self.seed!r}: it must be a whole number.")
+        for key, words in self.csv.mistakes():
+            raise ConfigError(f"`{key}` {words}")
+        for name in self.whole_numbers:
+            if self.columns.get(name) != "token":
+                raise ConfigError(f"`whole_numbers` names {name!r}: it must be a column that is kept as a token.")
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -248,6 +278,10 @@ class Settings:
             data["columns"] = dict(data.get("columns") or {})
             data["row_filters"] = tuple(rule for entry in data.get("row_filters") or () for rule in _filters(entry))
             data["split"] = _split(dict(data.get("split") or {"by": "hash"}))
+            data["csv"] = _csv(data.get("csv") or {})
+            data["label"] = None if data.get("label") is None else _label(data["label"])
+            for key in ("single_valued", "whole_numbers"):
+                data[key] = tuple(data.get(key) or ())
             data["spans"] = None if data.get("spans") is None else Spans.from_bounds(**data["spans"])
         except (json.JSONDecodeError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
@@ -262,7 +296,7 @@ def _build(cls: type[Any], data: Mapping[str, Any], owner: str) -> Any:
         if key not in known:
             raise ConfigError(f"unknown key {key!r} in {owner}: {nearest(key, known)}")
     for field in dataclasses.fields(cls):
-        if field.default is dataclasses.MISSING and field.name not in data:
+        if field.default is field.default_factory is dataclasses.MISSING and field.name not in data:
             raise ConfigError(f"`{field.name}` is missing in {owner}: add it.")
     return cls(**data)
 
@@ -272,6 +306,16 @@ def _filters(entry: Mapping[str, Any]) -> list[RowFilter]:
     if "column" not in entry or not rules:
         raise ConfigError(f"row filter {entry!r}: it must have `column` and at least one of {', '.join(_RULES)}.")
     return [RowFilter(column=entry["column"], rule=rule, value=value) for rule, value in rules.items()]
+
+
+def _csv(data: Mapping[str, Any]) -> CsvFormat:
+    lists = {key: tuple(value) for key, value in data.items() if isinstance(value, list)}
+    return cast(CsvFormat, _build(CsvFormat, {**data, **lists}, "the format of CSV"))
+
+
+def _label(data: Mapping[str, Any]) -> LabelColumn:
+    positive = tuple(data.get("positive") or ())
+    return cast(LabelColumn, _build(LabelColumn, {**data, "positive": positive}, "the label"))
 
 
 def _split(data: dict[str, Any]) -> Split:

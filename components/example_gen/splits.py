@@ -59,7 +59,7 @@ def _shares(contents: Sequence[bytes], seed: int) -> npt.NDArray[np.float64]:
 def _by_column(batch: Batch, split: ColumnSplit) -> npt.NDArray[np.int8]:
     def side(value: Value) -> np.int8:
         for position, name in enumerate(SPLITS):
-            if any(same(value, given) for given in getattr(split, name)):
+            if any(same(value, given, batch.decimal) for given in getattr(split, name)):
                 return np.int8(position)
         return np.int8(_NEITHER)
 

@@ -1,4 +1,4 @@
-"""What became of the rows: the counts that each worker makes and the executor adds up. No TFX, no TensorFlow."""
+"""Counts what became of the rows: each worker counts, and the executor adds up. No TFX, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,10 +7,63 @@ import json
 from typing import Any
 
 from components.example_gen.rows import SHOWN, BadRows
-from components.example_gen.settings import Settings
+from components.example_gen.settings import LabelColumn, Settings
 from embedding_core.errors import DataError, nearest
 
-__all__ = ["Tally"]
+__all__ = ["Labels", "Tally"]
+
+_DISTINCT = 100
+
+
+@dataclasses.dataclass
+class Labels:
+    """The values of the label as they are in the data.
+
+    Attributes:
+      values: rows per value, of the first 100 distinct values.
+      positive: rows whose label is 1.
+      other: where the first value that is neither 0 nor 1 is; "" if there is none.
+    """
+
+    values: dict[str, int] = dataclasses.field(default_factory=dict)
+    positive: int = 0
+    other: str = ""
+
+    def add(self, value: str, rows: int) -> None:
+        """Count rows of one value."""
+        if value in self.values or len(self.values) < _DISTINCT:
+            self.values[value] = self.values.get(value, 0) + rows
+
+    def add_all(self, other: Labels) -> None:
+        """Add the counts of further files."""
+        for value, rows in other.values.items():
+            self.add(value, rows)
+        self.positive += other.positive
+        self.other = self.other or other.other
+
+    def check(self, label: LabelColumn, data: str) -> None:
+        """Check that the label has two classes as configured.
+
+        Raises:
+          DataError: naming the values found with their counts.
+        """
+        if self.other:
+            raise DataError(
+                f"{self.other}: label column {label.column!r} is neither 0 nor 1; the rows of {data} hold "
+                f"{self._seen()}. A label is 0 or 1, true or false, yes or no: say which value is 1 "
+                f"with `label: {{column: {label.column}, positive: ...}}`, or leave rows out by a row filter (column, "
+                "in: [...])."
+            )
+        if label.positive and not self.positive:
+            raise DataError(
+                f"{data}: no row has the value of `label.positive`, {list(label.positive)!r}, in column "
+                f"{label.column!r}, which holds {self._seen()}: correct `label.positive`."
+            )
+
+    def _seen(self) -> str:
+        shown = sorted(self.values.items(), key=lambda item: (-item[1], item[0]))
+        more = f" and {len(shown) - 10} or more others" if len(shown) > 10 else ""
+        return ", ".join(f"{value} ({rows} rows)" for value, rows in shown[:10]) + more
 
 
 @dataclasses.dataclass
@@ -27,6 +80,8 @@ class Tally:
       present: per column and split, rows that have a value there.
       kinds: per column, the kinds of feature found ("bytes", "int64", "float") and where first.
       seen: names of all columns found.
+      labels: the values of the label.
+      numbered: per column, values written as 3 and values written as 3.0.
       shards: per split, the names of the files written.
     """
 
@@ -39,6 +94,8 @@ class Tally:
     present: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     kinds: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     seen: list[str] = dataclasses.field(default_factory=list)
+    labels: Labels = dataclasses.field(default_factory=Labels)
+    numbered: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     shards: dict[str, list[str]] = dataclasses.field(default_factory=lambda: {"train": [], "eval": []})
 
     @property
@@ -65,6 +122,20 @@ class Tally:
             for kind, place in kinds.items():
                 self.kinds.setdefault(name, {}).setdefault(kind, place)
 
+        self.labels.add_all(other.labels)
+        for name, (plain, with_point) in other.numbered.items():
+            self.add_numbered(name, plain, with_point)
+
+    def add_numbered(self, name: str, plain: int, with_point: int) -> None:
+        """Count a column's values that are written as 3 and as 3.0."""
+        before = self.numbered.get(name, (0, 0))
+        self.numbered[name] = (before[0] + plain, before[1] + with_point)
+
+    @property
+    def mixed(self) -> dict[str, tuple[int, int]]:
+        """The columns in which some whole numbers are written as 3 and some as 3.0: as tokens they are not equal."""
+        return {name: counts for name, counts in sorted(self.numbered.items()) if all(counts)}
+
     def to_json(self) -> str:
         """The counts as JSON; `from_json` gives equal ones."""
         return json.dumps(dataclasses.asdict(self))
@@ -73,7 +144,7 @@ class Tally:
     def from_json(cls, text: str) -> Tally:
         """Read what `to_json` wrote."""
         data = json.loads(text)
-        return cls(**{**data, "bad": BadRows(**data["bad"])})
+        return cls(**{**data, "bad": BadRows(**data["bad"]), "labels": Labels(**data["labels"])})
 
     def facts(self, settings: Settings) -> dict[str, Any]:
         """The counts as a report shows them."""
@@ -89,6 +160,10 @@ class Tally:
             "set_aside": {"rows": self.bad.count, "first": self.bad.first},
             "in_neither_split": self.outside,
             "splits": self.kept,
+            "label_values": self.labels.values,
+            "mixed_whole_numbers": {
+                name: {"3": plain, "3.0": with_point} for name, (plain, with_point) in self.mixed.items()
+            },
             "columns": {
                 name: {"kind": next(iter(self.kinds.get(name, {})), None), "present": counts}
                 for name, counts in sorted(self.present.items())
@@ -108,6 +183,8 @@ class Tally:
         if not self.read:
             where = f"the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
             raise DataError(f"{data}: none of the {self.files} file(s) holds a row, only headers if anything; {where}.")
+        if settings.label is not None:
+            self.labels.check(settings.label, data)
         self._check_bad(settings, data)
         self._check_splits(settings, data)
         for name in settings.columns:
@@ -118,7 +195,7 @@ class Tally:
             first = "\n  ".join(self.bad.first)
             raise DataError(
                 f"{data}: {self.bad.count} of {self.read} rows cannot be used, more than `allowed_bad_rate` "
-                f"{settings.allowed_bad_rate:g} allows. Mend them, leave them out by a row filter, or allow a rate. "
+                f"{settings.allowed_bad_rate:g} allows. Correct them, leave them out by a row filter, or allow a rate. "
                 f"The first:\n  {first}"
             )
 
@@ -141,12 +218,13 @@ class Tally:
         if len(kinds) > 1:
             (one, here), (two, there) = list(kinds.items())[:2]
             raise DataError(
-                f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout."
+                f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout"
+                + ("." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`.")
             )
         if name not in self.seen:
             raise DataError(f"{data}: there is no column {name!r} in any row: {nearest(name, self.seen)}")
         if not self.present.get(name, {}).get("train"):
             raise DataError(
                 f"{data}: column {name!r} is empty in all {self.kept['train']} rows of the train split: leave it out "
-                "of the configuration, or mend the data."
+                "of the configuration, or correct the data."
             )

@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 import datetime
+import json
 import re
 from typing import TypeAlias
 
-__all__ = ["Value", "instant", "number", "same"]
+__all__ = ["FALSE", "TRUE", "Value", "instant", "number", "same", "short"]
 
 Value: TypeAlias = str | int | float | datetime.date  # a datetime is a date
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+TRUE, FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
+# Texts that programs write for a missing value, to suggest the remedy; only those configured count as missing.
+_MARKS = frozenset({"?", "na", "n/a", "#n/a", "null", "none", "nil", "-", "--", ".", "missing", "unknown", r"\n"})
+_COMMA = re.compile(r"[+-]?\d*,\d+\Z")
 _DIGITS = re.compile(r"-?\d+(\.\d+)?\Z")
 _FRACTION = re.compile(r"(:\d\d)\.(\d+)")
 # Unix times from 1973 to 2100 in seconds, milli-, micro- and nanoseconds (the ranges do not meet), to microseconds.
 _UNITS = ((1e8, 4.1e9, 10**6, 1), (1e11, 4.1e12, 10**3, 1), (1e14, 4.1e15, 1, 1), (1e17, 4.1e18, 1, 10**3))
 
 
-def number(value: Value) -> float:
+def number(value: Value, decimal: str = ".") -> float:
     """The value as a number; whole numbers stay exact.
 
+    Args:
+      value: a number, or text that means one.
+      decimal: sign before the fraction in text.
+
     Raises:
-      ValueError: it is a text that is no number, or a time.
+      ValueError: it is a text that is not a number, or a time; the message holds the remedy if one is likely.
     """
     if isinstance(value, (int, float)):
         return value
     if not isinstance(value, str) or "_" in value:
-        raise ValueError(f"{_short(value)} is no number")
+        raise ValueError(f"{short(value)} is no number")
     try:
-        return int(value) if value.isdecimal() else float(value)
+        return _from_text(value, decimal)
     except ValueError:
-        raise ValueError(f"{_short(value)} is no number") from None
+        raise ValueError(f"{short(value)} is no number{_cure(value, decimal)}") from None
+
+
+def _from_text(text: str, decimal: str) -> float:
+    if decimal != ".":
+        if "." in text:  # 1.234 may mean 1234 where 1,5 is one and a half
+            raise ValueError
+        text = text.replace(decimal, ".")
+    return int(text) if text.isdecimal() else float(text)
+
+
+def _cure(text: str, decimal: str) -> str:
+    if decimal == "." and _COMMA.match(text.strip()):
+        return '; if the comma starts the fraction, set `data: {decimal: ","}`'
+    if decimal == "," and "." in text:
+        return ": a point in it, and `data.decimal` is ','; write it without signs between thousands"
+    if text.strip().casefold() in _MARKS:
+        return f"; if it stands for a missing value, set `data: {{missing: [{json.dumps(text)}]}}`"
+    return ""
 
 
 def instant(value: Value) -> int:
@@ -58,7 +85,7 @@ def _from_iso(text: str) -> datetime.datetime:
     try:
         return datetime.datetime.fromisoformat(plain)
     except ValueError:
-        raise ValueError(f"{_short(text)} is no ISO date or time and no Unix time") from None
+        raise ValueError(f"{short(text)} is no ISO date or time and no Unix time") from None
 
 
 def _from_unix(value: str | int | float) -> int:
@@ -66,23 +93,27 @@ def _from_unix(value: str | int | float) -> int:
     for low, high, multiply, divide in _UNITS:
         if low <= amount < high:
             return int(amount * multiply // divide)
-    raise ValueError(f"{_short(value)} is no ISO date or time, and no Unix time between 1973 and 2100")
+    raise ValueError(f"{short(value)} is no ISO date or time, and no Unix time between 1973 and 2100")
 
 
-def same(value: Value, given: str | int | float | bool) -> bool:
-    """Whether a value of the data is the given one: numbers as numbers, text as text."""
+def same(value: Value, given: str | int | float | bool, decimal: str = ".") -> bool:
+    """Whether a value of the data is the given one: numbers as numbers, text as text.
+
+    A given true is also yes, and a false no: YAML reads the words so, if they are not in quotes.
+    """
     if isinstance(given, bool):
-        return str(value).casefold() in ({"true", "1"} if given else {"false", "0"})
+        return str(value).casefold() in (TRUE if given else FALSE)
     if isinstance(value, str) and isinstance(given, str):
         return value == given
     try:
         if isinstance(value, datetime.date):
             return instant(value) == instant(given)
-        return number(value) == number(given)
+        return number(value, decimal) == number(given)
     except ValueError:
         return False
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """The value as a message shows it, cut off at 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

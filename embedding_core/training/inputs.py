@@ -111,7 +111,7 @@ class RowParser:
         return Batch(
             ids={feature.name: self._ids(feature, raw.categorical, made) for feature in self._inputs.config.features},
             dense={name: _column(made, name, "dense feature") for name in self._inputs.dense},
-            label=_checked_label(_column_or_ones(made, self._inputs.label, "label", rows)),
+            label=_checked_label(_column_or_ones(made, self._inputs.label, "label", rows), self._inputs.label),
             weight=_column_or_ones(made, self._inputs.weight, "weight", rows),
             rows=rows,
         )
@@ -161,8 +161,11 @@ def _column_or_ones(made: Mapping[str, Any], name: str | None, what: str, rows: 
     return tf.ones([rows, 1]) if name is None else _column(made, name, what)
 
 
-def _checked_label(label: tf.Tensor) -> tf.Tensor:
+def _checked_label(label: tf.Tensor, name: str | None) -> tf.Tensor:
     binary = tf.logical_or(tf.equal(label, 0.0), tf.equal(label, 1.0))
-    rule = "the label must be 0 or 1 in every row, found:"
+    rule = (
+        f"label {name!r} must be 0 or 1 in every row: let `preprocessing_fn` return that, or leave the other rows "
+        "out by a row filter; found:"
+    )
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(binary), [rule, label[~binary][:8]])]):
         return tf.identity(label)

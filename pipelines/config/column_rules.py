@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from embedding_core.errors import ConfigError
-from pipelines.config.columns import transform_columns
+from components.example_gen.formats import format_of
+from embedding_core.errors import ConfigError, nearest
+from pipelines.config.columns import column_kinds, transform_columns
 from pipelines.config.data import Data, SplitByHash
 from pipelines.config.files import data_files
-from pipelines.config.paths import format_of
 from pipelines.config.reading import key_of
 from pipelines.config.schema import PipelineConfig
 
@@ -139,6 +139,17 @@ def _input_key(column: str) -> str:
     return name.lower()  # TensorFlow's signatures do not tell capitals apart
 
 
+def _whole_numbers_are_tokens(config: PipelineConfig) -> Mistakes:
+    kinds = column_kinds(config)
+    known = [name for name, kind in kinds.items() if kind == "token"]
+    for index, name in enumerate(config.data.whole_numbers):
+        if kinds.get(name) != "token":
+            yield (
+                f"data.whole_numbers.{index}",
+                f"is {name!r}: it must be a column that is read as tokens; {nearest(name, known)}",
+            )
+
+
 COLUMN_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [
     (frozenset({"data", "features"}), _lists_are_in_the_data),
     (frozenset({"features", "evaluation"}), _slices_show_nothing_private),
@@ -146,4 +157,5 @@ COLUMN_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] 
     (frozenset({"features"}), _plain_features_show_nothing_private),
     (frozenset({"features", "split"}), _split_shows_nothing_private),
     (frozenset({"features", "columns", "label", "sample_weight"}), _inputs_have_names_of_their_own),
+    (frozenset({"data", "features", "columns", "label", "sample_weight", "evaluation"}), _whole_numbers_are_tokens),
 ]

@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
+from components.example_gen.csv_format import CsvFormat
+from components.example_gen.formats import DataFormat
 from pipelines.config.reading import Parse, Rule
 
 __all__ = [
     "ColumnKind",
     "Columns",
     "Data",
-    "DataFormat",
     "Label",
     "RowFilter",
     "Scalar",
@@ -24,8 +25,6 @@ __all__ = [
     "SplitByHash",
     "SplitByTime",
 ]
-
-DataFormat: TypeAlias = Literal["csv", "tfrecord", "parquet"]
 
 
 def _scalar(value: Any) -> Any:
@@ -63,6 +62,16 @@ def _bound(value: Any) -> Any:
 
 Scalar = Annotated[Any, Parse(_scalar)]
 OptionalScalar = Annotated[Any, Parse(lambda value: None if value is None else _scalar(value))]
+
+
+def _one_or_more(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    values = value if isinstance(value, list | tuple) else [value]
+    return tuple(_scalar(one) for one in values)
+
+
+OneOrMore = Annotated[tuple[Any, ...], Parse(_one_or_more)]
 ColumnKind: TypeAlias = Literal["float", "token"]
 
 
@@ -100,15 +109,19 @@ class Spans:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
-    """Where the rows are.
+class Data(CsvFormat):
+    """Where the rows are, and how CSV files are written (the keys of `CsvFormat`).
 
     Attributes:
-      path: a file, a folder, or a glob; `package:<package>/<path>` for a file inside an installed package;
+      path: a file, a folder, or a glob (what exists under exactly that name is meant literally);
+        `package:<package>/<path>` for a file inside an installed package;
         {YYYY}, {MM}, {DD} or {SPAN} in it stand for the parts of a span.
       format: "csv", "tfrecord" (of tf.Example) or "parquet"; null goes by the extension.
       spans: which spans are read where the path has placeholders; null is all of them.
-      allowed_bad_rate: share of rows that may be malformed; they are set aside and counted.
+      allowed_bad_rate: share of rows that may be malformed, without a label, or with several values in a column of
+        one; they are set aside and counted.
+      whole_numbers: columns of tokens in which 3.0, as pandas writes a whole number in a column with gaps, is read as
+        3; otherwise both are tokens as they are, and a mix of them is counted in the report.
     """
 
     SHORT = "path"
@@ -117,6 +130,7 @@ class Data:
     format: DataFormat | None = None
     spans: Spans | None = None
     allowed_bad_rate: Rate = 0.0
+    whole_numbers: tuple[Text, ...] = ()
 
     @property
     def by_date(self) -> bool:
@@ -130,6 +144,9 @@ class Data:
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """The rules over several fields."""
+        yield from super().mistakes()
+        if self.format not in ("csv", None) and self.changed:
+            yield self.changed[0], f"is given, and `data.format` is {self.format!r}: it is for CSV files; leave it out."
         if self.has_spans and not self.by_date and "{SPAN}" not in self.path:
             yield "path", f"is {self.path!r}: a date needs all of {{YYYY}}, {{MM}} and {{DD}}; or use {{SPAN}}."
         if self.by_date and "{SPAN}" in self.path:
@@ -208,10 +225,11 @@ Split: TypeAlias = SplitByHash | SplitByColumn | SplitByTime
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label:
-    """What is predicted: 0 or 1 in every row.
+    """What is predicted: 0 or 1, true or false, or yes or no in every row; or one class against all others.
 
     Attributes:
       column: the column of the data that holds it, or
+      positive: the value (or list of values) of the column that is predicted; every other value is 0.
       key: the key under which the `preprocessing_fn` puts it, and
       columns: the columns that the function reads for the label only: they are not there when the model serves, and no
         feature may read them. A list (of numbers), or a mapping to "float" or "token".
@@ -220,6 +238,7 @@ class Label:
     SHORT = "column"
 
     column: Text | None = None
+    positive: OneOrMore = ()
     key: Text | None = None
     columns: Columns = dataclasses.field(default_factory=dict)
 
@@ -237,6 +256,11 @@ class Label:
         """The rules over several fields."""
         if (self.column is None) == (self.key is None):
             yield "", "must have either `column` (of the data) or `key` (that your `preprocessing_fn` returns)."
+        elif self.key is not None and self.positive:
+            yield (
+                "positive",
+                f"is {list(self.positive)!r}, but `label.column` is null: it says which of its values is 1.",
+            )
         elif self.key is None and self.columns:
             yield (
                 "columns",

@@ -1,4 +1,4 @@
-"""Paths of the configuration: relative, home, inside an installed package, remote; and formats by name."""
+"""Resolves the paths of the configuration: relative, home, inside an installed package, remote."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ import os
 import re
 
 from embedding_core.errors import ConfigError
-from pipelines.config.data import DataFormat
 
-__all__ = ["FORMATS", "format_of", "is_address", "is_remote", "resolve"]
+__all__ = ["is_address", "is_remote", "resolve"]
 
 _PACKAGE = "package:"
 _ADDRESS = re.compile(r"\w[\w+.-]*://[^/]")
-FORMATS: tuple[tuple[DataFormat, re.Pattern[str]], ...] = (
-    ("csv", re.compile(r"\.csv(\.gz)?$")),
-    ("tfrecord", re.compile(r"tfrecords?(\.gz)?(-\d+-of-\d+)?(\.gz)?$")),
-    ("parquet", re.compile(r"\.parquet$")),
-)
 
 
 def is_remote(path: str) -> bool:
@@ -50,9 +44,3 @@ def _in_package(path: str) -> str:
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(f"is {path!r}: there is no installed package {package!r}; install it, or give another path.")
     return os.path.join(next(iter(spec.submodule_search_locations)), *rest.split("/"))
-
-
-def format_of(file: str) -> DataFormat | None:
-    """The format that the file's name tells, or None."""
-    name = os.path.basename(file).lower()
-    return next((name_of for name_of, pattern in FORMATS if pattern.search(name)), None)

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from components.example_gen.formats import format_of
 from pipelines.config.features import Categorical, Dense
 from pipelines.config.files import data_files
 from pipelines.config.model import DEFAULT_EPOCHS, Model
-from pipelines.config.paths import format_of
 from pipelines.config.schema import PipelineConfig
 from pipelines.config.sources import keyword_arguments, parse_module
 

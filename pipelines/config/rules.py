@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from components.example_gen.formats import EXTENSIONS, format_of
 from embedding_core.errors import ConfigError, nearest
 from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses
 from pipelines.config.files import data_files
 from pipelines.config.model import BUILT_IN_MODELS
-from pipelines.config.paths import format_of
 from pipelines.config.schema import PipelineConfig
 from pipelines.config.sources import Argument, accepts, check_not_shadowed, defines, keyword_arguments, parse_module
 
@@ -42,7 +42,10 @@ def _data_is_there(config: PipelineConfig) -> Mistakes:
         known = ", ".join(sorted(str(one) for one in formats))
         yield "data.path", f"is {data.path!r}: its files are of several formats ({known}); give a glob of one."
     if data.format is None and formats == {None}:
-        yield "data.format", f"is null, and {data.path!r} has no known extension: set it to csv, tfrecord or parquet."
+        known = f"is null, and {data.path!r} has none of the known extensions, {EXTENSIONS}"
+        yield "data.format", f"{known}: set it to csv, tfrecord or parquet."
+    if data.format is None and formats - {"csv", None} and data.changed:
+        yield f"data.{data.changed[0]}", f"is given, but the files of {data.path!r} are not CSV: leave it out."
 
 
 @_rule("label", "preprocessing_fn")

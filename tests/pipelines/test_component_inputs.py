@@ -148,4 +148,6 @@ def test_example_gen_finds_the_files_of_the_config(tmp_path, path):
     if example_settings["spans"] is not None:
         example_settings["spans"]["pattern"] = pattern
     settings = Settings.from_json(json.dumps(example_settings))
-    assert tuple(files.find_files(base, files.without_spans(pattern), "csv", settings).files) == data_files(config.data)
+    assert tuple(files.find_files(base, files.without_spans(pattern), "csv", settings.spans).files) == data_files(
+        config.data
+    )

@@ -21,11 +21,11 @@ def run(tmp_path):
 
     connection = metadata.sqlite_metadata_connection_config(str(tmp_path / "metadata.sqlite"))
 
-    def go(settings=SETTINGS, pattern="*.csv"):
+    def go(settings=SETTINGS, pattern="*.csv", folder="data"):
         pipeline = tfx.dsl.Pipeline(
             pipeline_name="test",
             pipeline_root=str(tmp_path / "root"),
-            components=[ExampleGen(str(tmp_path / "data"), pattern, "csv", settings)],
+            components=[ExampleGen(str(tmp_path / folder), pattern, "csv", settings)],
             enable_cache=True,
             metadata_connection_config=connection,
         )
@@ -66,6 +66,15 @@ def test_bad_data_leaves_nothing(run, tmp_path):
 def test_no_file_is_an_error_before_anything_runs(run, tmp_path):
     with pytest.raises(DataError, match=r"no file matches '.*/data/\*.csv': it is empty"):
         run()
+
+
+def test_folder_with_brackets_is_watched_literally(run, tmp_path):
+    for folder in ("run[1]", "run1"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "run[1]/a.csv").write_text("id,side\n1,train\n2,eval\n")
+    assert run(folder="run[1]") == ["COMPLETE"]
+    (tmp_path / "run1/a.csv").write_text("id,side\nwrong,train\n2,eval\n")
+    assert run(folder="run[1]")[1:] == ["CACHED"]
 
 
 def test_spans_become_a_glob(tmp_path):

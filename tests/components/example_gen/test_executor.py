@@ -127,7 +127,7 @@ BAD_FILES = {
     "no header": (b"", r"data.csv has no header"),
     "header only": (b"id,side\n", r"none of the 1 file\(s\) holds a row.*data.csv"),
     "absent column": (b"ID,side\n1,train\n", r"data.csv: there is no column 'id': did you mean 'ID'\?"),
-    "column twice": (b"id,id,side\n1,1,train\n", r"data.csv: column 'id' stands 2 times"),
+    "column twice": (b"id,id,side\n1,1,train\n", r"data.csv: column 'id' occurs 2 times"),
     "header not UTF-8": (b"id,\xff,side\n1,1,train\n", r"data.csv:1: the header holds bytes that are not UTF-8"),
     "cut off": (gzip.compress(b"id,side\n" + b"1,train\n2,eval\n" * 999)[:-20], r"data.csv is truncated or damaged"),
     "no split": (b"id,side\n1,train\n", r"no row is left for the eval split; 1 rows read"),
@@ -208,3 +208,20 @@ def test_online_retail_days(ingest, tmp_path):
     assert output.facts["files"] == 3
     assert all(row["CustomerID"][0].endswith(b".0") for row in output.rows("train"))
     assert all(output.facts["splits"].values())
+
+
+ODD_NAMES = ["run[1]", "run*", "what?", "back\\slash", "a b", "caffè", 'it\'s "so"', "{x}", "a,b@2 #%d$&;"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_names_of_folders_and_files_are_literal(ingest, write, tmp_path, name):
+    from components.example_gen.files import find_files
+    from pipelines.config.data import Data
+    from pipelines.config.files import data_location
+
+    for folder, token in ((name, "right"), ("run1", "wrong"), ("runs", "wrong"), ("backslash", "wrong")):
+        (tmp_path / folder).mkdir()
+        write(f"id,side\n{token},train\n{token},eval\n", f"{folder}/{name}.csv")
+    base, pattern = data_location(Data(path=str(tmp_path / name / f"{name}.csv")))
+    assert find_files(base, pattern, "csv", None).files == [str(tmp_path / name / f"{name}.csv")]
+    assert ingest(base, pattern=pattern, columns={"id": "token"}, split=SIDES).values("id") == [[b"right"]] * 2

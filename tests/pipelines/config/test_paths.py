@@ -4,10 +4,11 @@ import os
 
 import pytest
 
+from components.example_gen.formats import format_of
 from embedding_core.errors import ConfigError
 from pipelines.config.data import Data, Spans
 from pipelines.config.files import data_files, data_location
-from pipelines.config.paths import format_of, resolve
+from pipelines.config.paths import resolve
 
 
 def _touch(folder, *names):
@@ -126,3 +127,29 @@ def test_location_of_a_file_and_of_a_folder(tmp_path):
     _touch(tmp_path, "[b].csv")
     assert data_location(Data(path=str(tmp_path / "[b].csv"))) == (str(tmp_path), "[[]b].csv")
     assert data_location(Data(path=str(tmp_path))) == (str(tmp_path), "*")
+
+
+def test_path_that_exists_is_literal(tmp_path):
+    for name in ("run[1]", "run1", "a\\b"):
+        (tmp_path / name).mkdir()
+        _touch(tmp_path / name, "a.csv", "b[1].csv", "b1.csv")
+    for path, expected in {
+        "run[1]/a.csv": ["run[1]/a.csv"],
+        "run[1]/*.csv": ["run[1]/a.csv", "run[1]/b1.csv", "run[1]/b[1].csv"],
+        "run[1]/b[1].csv": ["run[1]/b[1].csv"],  # a file of exactly that name is that file
+        "run[1]": ["run[1]/a.csv", "run[1]/b1.csv", "run[1]/b[1].csv"],
+        "run[12]/a.csv": ["run1/a.csv"],  # a pattern, as there is no such folder
+        "a\\b/a.csv": ["a\\b/a.csv"],
+    }.items():
+        found = data_files(Data(path=str(tmp_path / path)))
+        assert [os.path.relpath(file, tmp_path) for file in found] == expected
+
+
+def test_brackets_and_placeholders_go_together(tmp_path):
+    for name in ("a", "b", "c", "d[1]"):
+        (tmp_path / name).mkdir()
+        _touch(tmp_path / name, "1.csv", "2.csv")
+    found = data_files(Data(path=str(tmp_path / "[ab]/{SPAN}.csv"), spans=Spans(first=2)))
+    assert [os.path.relpath(file, tmp_path) for file in found] == ["a/2.csv", "b/2.csv"]
+    assert len(data_files(Data(path=str(tmp_path / "[!ab]/{SPAN}.csv")))) == 2
+    assert data_files(Data(path=str(tmp_path / "d[1]/{SPAN}.csv")))[0].endswith("d[1]/1.csv")

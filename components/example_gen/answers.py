@@ -1,0 +1,94 @@
+"""Turns the label into 0 and 1, checks the sample weight, and names the rows that hold too many values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components.example_gen.rows import Batch, Mask, is_list, map_values
+from components.example_gen.settings import LabelColumn
+from components.example_gen.tally import Labels
+from components.example_gen.values import FALSE, TRUE, Value, number, same, short
+
+__all__ = ["count_labels", "label_values", "several_values", "weight_reasons"]
+
+_OTHER = -1.0
+
+
+def several_values(name: str, column: pa.Array) -> dict[int, str]:
+    """The reasons of the rows that hold more than one value, by position."""
+    if not is_list(column.type):
+        return {}
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    return {
+        int(row): f"column {name!r} holds {lengths[row]} values, and the configuration reads one a row; a categorical "
+        "feature of several is `multivalent: true`"
+        for row in np.flatnonzero(lengths > 1)
+    }
+
+
+def label_values(label: LabelColumn, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
+    """The label as float32 0 and 1 (-1 for a value that is neither), and the reasons of the bad rows by position."""
+    column = batch.columns[label.column]
+    reasons = several_values(label.column, column)
+    first = _first(column)
+    values, _ = map_values(first, lambda value: _class_of(value, label, batch.decimal), float("nan"))
+    for row in np.flatnonzero(np.isnan(values)):
+        reasons.setdefault(int(row), f"label column {label.column!r} has no value")
+    return pa.array(values, pa.float32()), reasons
+
+
+def _first(column: pa.Array) -> pa.Array:
+    """The first value of each row; null if it has none."""
+    if not is_list(column.type):
+        return column
+    offsets = column.offsets.to_numpy()
+    return column.values.take(pa.array(offsets[:-1], mask=np.diff(offsets) == 0))
+
+
+def _class_of(value: Value, label: LabelColumn, decimal: str) -> float:
+    if label.positive:
+        return float(any(same(value, one, decimal) for one in label.positive))
+    text = str(value).strip().casefold()
+    if text in TRUE or text in FALSE:
+        return float(text in TRUE)
+    try:
+        amount = float(number(value, decimal))
+    except ValueError:
+        return _OTHER
+    return amount if amount in (0.0, 1.0) or np.isnan(amount) else _OTHER
+
+
+def count_labels(label: LabelColumn, batch: Batch, values: pa.Array, good: Mask, counts: Labels) -> None:
+    """Count the label's values as they are in the data, and note the first that is neither 0 nor 1.
+
+    Args:
+      label: the column, and which of its values are 1.
+      batch: the rows.
+      values: what `label_values` made of them.
+      good: the rows that are not bad.
+      counts: added to.
+    """
+    column = _first(batch.columns[label.column]).filter(pa.array(good))
+    for entry in pc.value_counts(column).to_pylist():
+        counts.add(_shown(entry["values"]), entry["counts"])
+    numbers = values.to_numpy(zero_copy_only=False)
+    counts.positive += int((numbers[good] == 1).sum())
+    others = np.flatnonzero(good & (numbers == _OTHER))
+    if len(others) and not counts.other:
+        counts.other = batch.place(int(batch.index[others[0]]))
+
+
+def _shown(value: object) -> str:
+    return short(value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value)
+
+
+def weight_reasons(name: str, column: pa.Array) -> dict[int, str]:
+    """The reasons of the rows without a weight of 0 or more, by position."""
+    values = _first(column)
+    good = pc.fill_null(pc.greater_equal(values, 0), False).to_numpy(zero_copy_only=False)
+    return {
+        int(row): f"sample weight {name!r} is {values[int(row)].as_py()!r}: it must be a number of at least 0"
+        for row in np.flatnonzero(~good)
+    }

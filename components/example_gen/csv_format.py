@@ -1,0 +1,88 @@
+"""Says how CSV files are written: the one declaration of these keys, for the YAML file and for ExampleGen."""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+from components.example_gen.formats import Compression
+
+__all__ = ["COMMON_DELIMITERS", "CsvFormat"]
+
+COMMON_DELIMITERS = (";", "\t", "|", "::", ",")
+_LINE_ENDS = "\n\r\0"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CsvFormat:
+    """How CSV files are written.
+
+    Attributes:
+      missing: texts that stand for a missing value, such as "?" and "NA"; the empty text always does.
+      delimiter: text between two fields, of one character or more (`::`).
+      decimal: sign before the fraction of a number, "." or ",".
+      quote: character around a field that holds delimiters or lines; "" if quotes are ordinary characters.
+      encoding: character encoding as Python names it, such as latin-1 or cp1252.
+      compression: "gz", "bz2", "zst", "xz" or "none"; null recognizes each file by its first bytes.
+      columns: names of all columns, in order, of files without a header; null reads the names from the first line.
+    """
+
+    missing: tuple[str, ...] = ()
+    delimiter: str = ","
+    decimal: Literal[".", ","] = "."
+    quote: str = '"'
+    encoding: str = "utf-8"
+    compression: Compression | None = None
+    columns: tuple[str, ...] | None = None
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules that the fields break, as pairs of the key and the words after it."""
+        if not self.delimiter or any(sign in self.delimiter for sign in _LINE_ENDS):
+            yield "delimiter", f"is {self.delimiter!r}: it must be the text between two fields, and not a line break."
+        elif self.delimiter == r"\t":
+            yield "delimiter", r'is a backslash and a "t": for a tab write it in double quotes, delimiter: "\t".'
+        if len(self.quote) > 1 or (self.quote and self.quote in _LINE_ENDS):
+            yield "quote", f'is {self.quote!r}: it must be one character, or "" if quotes are ordinary characters.'
+        if self.quote and self.quote in self.delimiter:
+            yield "quote", f"is {self.quote!r}: it must not be in `delimiter`, {self.delimiter!r}."
+        if self.decimal == self.delimiter:
+            yield "decimal", f'is {self.decimal!r}, as `delimiter` is: give the delimiter, such as `delimiter: ";"`.'
+        if not _is_text_encoding(self.encoding):
+            yield (
+                "encoding",
+                f"is {self.encoding!r}: Python knows no such text encoding; write such as utf-8, latin-1 or cp1252.",
+            )
+        yield from self._column_mistakes()
+
+    def _column_mistakes(self) -> Iterator[tuple[str, str]]:
+        if self.columns is None:
+            return
+        twice = [name for name in self.columns if self.columns.count(name) > 1]
+        if not self.columns or "" in self.columns:
+            yield "columns", f"is {list(self.columns)!r}: name every column of the files, in order."
+        elif twice:
+            yield "columns", f"is {list(self.columns)!r}: {twice[0]!r} occurs twice; names must be unique."
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The keys that differ from their defaults."""
+        return tuple(
+            field.name
+            for field in dataclasses.fields(CsvFormat)
+            if getattr(self, field.name) != getattr(CsvFormat(), field.name)
+        )
+
+    @property
+    def codec(self) -> str:
+        """The encoding to read with: UTF-8 with or without a byte order mark."""
+        return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+
+
+def _is_text_encoding(name: str) -> bool:
+    try:
+        "a".encode(name)
+    except (LookupError, ValueError, TypeError):  # of base64 and the like, which encode no text, a LookupError
+        return False
+    return True

@@ -1,0 +1,41 @@
+"""Reads the rows of one file of any known format as batches.
+
+CSV and Parquet are read without TensorFlow, TFX or Beam, so that a check of the configuration can look at rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+from components.example_gen.csv_rows import csv_batches
+from components.example_gen.formats import DataFormat
+from components.example_gen.parquet_rows import parquet_batches
+from components.example_gen.rows import BadRows, Batch
+from components.example_gen.settings import Settings
+
+__all__ = ["DATA_FORMATS", "read_batches"]
+
+DATA_FORMATS: tuple[str, ...] = get_args(DataFormat)
+
+
+def read_batches(path: str, data_format: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
+    """Batches of the file's rows, in order.
+
+    Args:
+      path: the file.
+      data_format: one of `DATA_FORMATS`.
+      settings: which columns are read, and how CSV is written.
+      bad: the rows that cannot be read; added to.
+
+    Raises:
+      DataError: the file is empty, damaged, or without a needed column.
+    """
+    if data_format == "csv":
+        yield from csv_batches(path, settings, bad)
+    elif data_format == "parquet":
+        yield from parquet_batches(path, settings, bad)
+    else:
+        from components.example_gen.tfrecord_rows import tfrecord_batches  # loads TensorFlow
+
+        yield from tfrecord_batches(path, settings, bad)

@@ -1,0 +1,150 @@
+"""The label, the sample weight, columns of one value and whole numbers: what ExampleGen knows in seconds."""
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from embedding_core.errors import DataError
+
+pytestmark = pytest.mark.tfx
+
+SIDES = {"by": "column", "column": "side"}
+
+
+@pytest.fixture
+def label(ingest, write):
+    """The labels that ExampleGen makes of the values of column y (in rows of both splits)."""
+
+    def of(values, positive=(), **settings):
+        rows = [f"{value},{side}" for value in values for side in ("train", "eval")]
+        write("y,side\n" + "\n".join(rows) + "\n")
+        settings = {"columns": {"y": "float"}, "label": {"column": "y", "positive": positive}, **settings}
+        return ingest(split=SIDES, **settings)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("values", "positive"),
+    [
+        (["0", "1"], []),
+        (["0.0", "1.0"], []),
+        (["false", "TRUE"], []),
+        (["No", "yes"], []),
+        (["NO", "<30"], ["<30"]),
+        ([">30", "<30"], ["<30"]),
+        (["3", "4.0"], [4, 5]),
+        (["NO", "YES"], [True]),  # what YAML makes of yes
+    ],
+)
+def test_label_becomes_0_and_1(label, values, positive):
+    output = label(values, positive)
+    assert output.values("y") == [[0.0], [0.0], [1.0], [1.0]]
+    assert output.facts["label_values"] == {repr(value): 2 for value in values}
+
+
+def test_label_of_three_classes_names_row_value_and_rule(label, tmp_path):
+    expected = (
+        rf"^{tmp_path}/data.csv:2: label column 'y' is neither 0 nor 1; .* hold '<30' \(2 rows\), '>30' \(2 rows\), "
+        r"'NO' \(2 rows\)\. A label is 0 or 1, .*`label: {column: y, positive: ...}`"
+    )
+    with pytest.raises(DataError, match=expected):
+        label(["<30", ">30", "NO"], allowed_bad_rate=0.9)  # a class is no dirt: no rate allows it
+    with pytest.raises(DataError, match=r"data.csv:6: label column 'y' is neither 0 nor 1.*'2'"):
+        label(["0", "1", "2"])
+
+
+def test_label_of_many_values_shows_ten(label):
+    with pytest.raises(DataError, match=r"and 10 or more others\. A label is"):
+        label([str(value / 2) for value in range(20)])
+
+
+def test_positive_value_that_never_occurs_is_named(label):
+    with pytest.raises(DataError, match=r"no row has the value of `label.positive`, \['<31'\], .* which holds '<30'"):
+        label(["<30", "NO"], ["<31"])
+
+
+def test_row_without_a_label_is_bad(label):
+    with pytest.raises(DataError, match=r"2 of 6 rows cannot be used.*\n  .*data.csv:6: label column 'y' has no value"):
+        label(["0", "1", "?"], csv={"missing": ["?"]})
+    assert label(["0", "1", ""], ["1"], allowed_bad_rate=0.4).facts["set_aside"]["rows"] == 2
+
+
+def test_lists_of_labels_booleans_and_types_of_parquet(ingest, tmp_path):
+    table = {"y": [[1], [1, 0], [0], []], "flag": [True, False, False, True], "side": ["train", "eval"] * 2}
+    parquet.write_table(pa.table(table), tmp_path / "a.parquet")
+    given = {"data_format": "parquet", "split": SIDES}
+    with pytest.raises(
+        DataError, match=r"2 of 4 rows.*\n  .*row 2: column 'y' holds 2 values, .* one a row.*\n.*row 4"
+    ):
+        ingest(columns={"y": "float"}, label={"column": "y"}, **given)
+    assert (
+        ingest(columns={"flag": "float"}, label={"column": "flag"}, **given).values("flag") == [[0.0]] * 2 + [[1.0]] * 2
+    )
+
+
+def test_row_without_a_weight_is_bad(ingest, write):
+    write("w,side\n1,train\n-1,train\n,eval\n0,eval\ninf,eval\n")
+    settings = {"columns": {"w": "float"}, "weight": "w", "split": SIDES}
+    with pytest.raises(DataError, match=r"3 of 5 rows.*\n  .*:3: sample weight 'w' is -1.0: it must be .* at least 0"):
+        ingest(**settings)
+    assert ingest(**settings, allowed_bad_rate=0.6).values("w") == [[0.0], [1.0]]
+
+
+def test_two_values_in_a_column_of_one_are_named_and_counted(ingest, tmp_path):
+    table = {"id": [["a"], ["b", "c"], [], ["d", "e", "f"]], "side": ["train", "train", "eval", "eval"]}
+    parquet.write_table(pa.table(table), tmp_path / "a.parquet")
+    settings = {"data_format": "parquet", "columns": {"id": "token"}, "split": SIDES}
+    with pytest.raises(
+        DataError, match=r"2 of 4 rows.*\n  .*a.parquet, row 2: column 'id' holds 2 values, .*multivalent"
+    ):
+        ingest(**settings, single_valued=["id"])
+    output = ingest(**settings, single_valued=["id"], allowed_bad_rate=0.5)
+    assert output.facts["set_aside"]["rows"] == 2
+    assert [row for split in ("train", "eval") for row in output.rows(split)] == [{"id": [b"a"]}, {}]
+    assert len(ingest(**settings).values("id")) == 4  # a multivalent feature
+
+
+def test_decimal_comma(ingest, write):
+    write('x,side\n"1,5",train\n2,eval\n"1.234,5",eval\n')
+    settings = {"columns": {"x": "float"}, "split": SIDES, "csv": {"decimal": ",", "delimiter": ";"}}
+    write("x;side\n1,5;train\n-2;eval\n3,0;train\n")
+    filters = [{"column": "x", "not_equals": 3}, {"column": "x", "max": 2}]
+    assert ingest(**settings, row_filters=filters).values("x") == [[-2.0], [1.5]]
+    write("x;side\n1,5;train\n2;eval\n1.234,5;eval\n")
+    with pytest.raises(DataError, match=r"'1.234,5' is no number: a point in it, and `data.decimal` is ','"):
+        ingest(**settings)
+    with pytest.raises(DataError, match=r"'1,5' is no number; .* set `data: {decimal: \",\"}`"):
+        ingest(**{**settings, "csv": {"delimiter": ";"}})
+
+
+def test_mark_of_a_missing_value_names_the_key(ingest, write):
+    write("x,side\n?,train\n1,eval\n2,train\n")
+    settings = {"columns": {"x": "float"}, "split": SIDES}
+    with pytest.raises(DataError, match=r"'\?' is no number; if it stands .* set `data: {missing: \[\"\?\"\]}`"):
+        ingest(**settings)
+    assert ingest(**settings, csv={"missing": ["?"]}).facts["columns"]["x"]["present"] == {"train": 1, "eval": 1}
+
+
+def test_whole_numbers_written_in_two_ways_are_counted_or_made_one(ingest, write):
+    write("id,side\n3,train\n3.0,train\n3.0,eval\n007,eval\nx.0,eval\n3.50,eval\n")
+    settings = {"columns": {"id": "token"}, "split": SIDES}
+    mixed = ingest(**settings)
+    assert mixed.facts["mixed_whole_numbers"] == {"id": {"3": 2, "3.0": 2}}
+    assert mixed.values("id") == [[b"007"], [b"3"], [b"3.0"], [b"3.0"], [b"3.50"], [b"x.0"]]  # as they are in the data
+    same = ingest(**settings, whole_numbers=["id"])
+    assert same.values("id") == [[b"007"], [b"3"], [b"3"], [b"3"], [b"3.50"], [b"x.0"]]
+    assert same.facts["mixed_whole_numbers"] == {}
+
+
+def test_column_that_pandas_turned_into_floats(ingest, tmp_path):
+    for name, ids in (("1", [1, 2]), ("2", [3.0, None]), ("3", [4.5, 16777217.0])):
+        parquet.write_table(pa.table({"id": ids, "side": ["train", "eval"]}), tmp_path / f"{name}.parquet")
+    settings = {"data_format": "parquet", "columns": {"id": "token"}, "split": SIDES}
+    with pytest.raises(DataError, match=r"is int64 in .*float in .*`data: {whole_numbers: \[id\]}`"):
+        ingest(**settings, pattern="[12].parquet")
+    assert ingest(**settings, pattern="[12].parquet", whole_numbers=["id"]).values("id") == [None, [1], [2], [3]]
+    with pytest.raises(
+        DataError, match=r"1 of 6 rows.*\n  .*3.parquet, row 1: column 'id': a number that is not whole"
+    ):
+        ingest(**settings, whole_numbers=["id"])

@@ -1,0 +1,173 @@
+import bz2
+import gzip
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from components.example_gen.csv_format import CsvFormat
+from components.example_gen.csv_rows import csv_batches
+from components.example_gen.reading import reading
+from components.example_gen.rows import BadRows
+from components.example_gen.settings import Settings
+from embedding_core.errors import DataError
+
+
+def zst(data):
+    return pa.compress(data, "zstd", asbytes=True)
+
+
+def streamed_zst(data):
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.fixture
+def read(write):
+    """Columns "id" and "x" of a CSV file of the content, and the reasons of its bad rows."""
+
+    def of(content, *, name="data.csv", needed=("id", "x"), **form):
+        bad = BadRows()
+        settings = Settings(columns=dict.fromkeys(needed, "token"), csv=CsvFormat(**form))
+        batches = list(csv_batches(str(write(content, name)), settings, bad))
+        return {name: [one for b in batches for one in b.columns[name].to_pylist()] for name in needed}, bad.first
+
+    return of
+
+
+def values(read, content, **form):
+    return read(content, **form)[0]
+
+
+def test_delimiter_and_missing(read):
+    found = values(read, "id;x\n1;?\nNA;2\n;a,b\n", delimiter=";", missing=("?", "NA"))
+    assert found == {"id": ["1", None, None], "x": [None, "2", "a,b"]}
+
+
+def test_delimiter_of_several_characters(read):
+    found = values(read, "1::a:b\n2::\n", delimiter="::", columns=("id", "x"))
+    assert found == {"id": ["1", "2"], "x": ["a:b", None]}
+    assert values(read, 'id::x\n1::"a::b"\n', delimiter="::")["x"] == ["a::b"]
+    with pytest.raises(DataError, match=r"holds the character '\\x1f'"):
+        read("id::x\n1::a\x1fb\n", delimiter="::")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-8", "UTF8", "utf-8-sig"])
+def test_encoding(read, encoding):
+    assert values(read, "id,x\ncaffè,1\n".encode(encoding), encoding=encoding)["id"] == ["caffè"]
+
+
+def test_byte_order_mark_and_line_ends_do_not_get_into_names_and_values(read):
+    assert values(read, b"\xef\xbb\xbfid,x\r\n1,a\r\n\r\n2,b\r\n") == {"id": ["1", "2"], "x": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("extension", "pack"),
+    [
+        ("gz", gzip.compress),
+        ("bz2", bz2.compress),
+        ("xz", lzma.compress),
+        ("zst", streamed_zst),
+        ("zst", zst),
+    ],
+)
+def test_compression(read, extension, pack):
+    content = pack(b"id,x\n" + b"1,a\n" * 999)
+    assert len(values(read, content, name=f"a.csv.{extension}", compression=extension)["id"]) == 999
+    assert len(values(read, content)["id"]) == 999  # recognized by its first bytes
+    with pytest.raises(DataError, match=r"data.csv is truncated or damaged"):
+        read(content[:-9])
+    with pytest.raises(DataError, match=f"`data.compression` is '.*', and .* the file is compressed as {extension}"):
+        read(content, compression="gz" if extension != "gz" else "zst")
+
+
+def test_concatenated_members_are_one_file(read):
+    for pack in (gzip.compress, bz2.compress, lzma.compress, streamed_zst):
+        assert values(read, pack(b"id,x\n1,a\n") + pack(b"2,b\n"))["id"] == ["1", "2"]
+
+
+def test_file_without_header(read):
+    assert values(read, "1,a,9\n2,b,9\n", columns=("id", "x", "rest"))["id"] == ["1", "2"]
+    with pytest.raises(DataError, match=r"data.csv:1: the first line is the header .*: leave `columns` out"):
+        read("id,x\n1,a\n", columns=("id", "x"))
+    assert read("1,a\n2\n", columns=("id", "x"))[1][0].endswith("data.csv:2: 1 field, `data.columns` has 2")
+
+
+def test_quotes_may_be_ordinary_characters(read):
+    content = 'id,x\n1,"A" and B\n2,5" disk\n'
+    assert "malformed CSV" in read(content)[1][0]
+    assert 'data: {quote: ""}' in read(content)[1][0]
+    assert values(read, content, quote="")["x"] == ['"A" and B', '5" disk']
+
+
+CURES = {
+    "semicolons": (b"id;x\n1;2\n", {}, r'one column, \'id;x\', with \';\' in it: set `data: {delimiter: ";"}`'),
+    "tabs": (b"id\tx\n1\t2\n", {}, r'set `data: {delimiter: "\\t"}`'),
+    "double colons": (b"id::x\n", {"delimiter": ";"}, r'set `data: {delimiter: "::"}` \(it is \';\'\)'),
+    "commas": (b"id,x\n1,2\n", {"delimiter": ";"}, r'set `data: {delimiter: ","}`'),
+    "latin-1 header": ("id,x,è\n".encode("latin-1"), {}, r"not UTF-8 .*`data: {encoding: latin-1}`"),
+    "utf-16": ("id,x\n1,2\n".encode("utf-16"), {}, r"set `data: {encoding: utf-16}`"),
+    "no utf-16": (b"id,x\n1,2\n3", {"encoding": "utf-16"}, r"cannot be decoded as utf-16 .*encoding: latin-1"),
+    "no header": (b"1,2.5\n2,3\n", {}, r"the first line holds numbers, .*`data: {columns: \[...\]}`"),
+    "empty": (b"", {}, r"has no header: .*`data: {columns: \[...\]}`"),
+    "twice": (b"id,id,x\n", {}, r"column 'id' occurs 2 times in the header"),
+    "columns without": (b"1,2\n", {"columns": ("id", "y")}, r"there is no column 'x'"),
+}
+
+
+@pytest.mark.parametrize("case", CURES)
+def test_mistake_names_its_cure(read, case):
+    content, form, expected = CURES[case]
+    with pytest.raises(DataError, match=expected):
+        read(content, **form)
+
+
+def test_undecodable_row_names_the_encoding(read):
+    rows, first = read(b"id,x\n\xff,1\n2,b\n")
+    assert rows["id"] == ["2"]
+    assert "data.csv:2: bytes that are not UTF-8 in column 'id'; if all of the file is" in first[0]
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ({"delimiter": ""}, "delimiter"),
+        ({"delimiter": "\n"}, "delimiter"),
+        ({"delimiter": r"\t"}, "double quotes"),
+        ({"quote": "''"}, "one character"),
+        ({"quote": ";", "delimiter": ";"}, "must not be in `delimiter`"),
+        ({"decimal": ","}, "as `delimiter` is"),
+        ({"encoding": "latin-11"}, "knows no such text encoding"),
+        ({"encoding": "base64"}, "knows no such text encoding"),
+        ({"columns": ()}, "name every column"),
+        ({"columns": ("a", "a")}, "'a' occurs twice"),
+    ],
+)
+def test_format_that_cannot_be_is_refused(form, expected):
+    assert expected in " ".join(" ".join(pair) for pair in CsvFormat(**form).mistakes())
+
+
+def test_errors_of_the_system_are_not_called_damage(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"), reading("x"):
+        (tmp_path / "none").read_bytes()
+
+
+def test_rows_are_read_without_tensorflow_or_tfx(write):
+    program = (
+        "import sys; from components.example_gen.readers import read_batches;"
+        "from components.example_gen.files import find_files; from components.example_gen.settings import Settings;"
+        "from components.example_gen.rows import BadRows; import components.example_gen.answers;"
+        "import components.example_gen.filters, components.example_gen.splits, components.example_gen.whole_numbers;"
+        f"files = find_files({str(write('id,x').parent)!r}, '*', 'csv', None).files;"
+        "settings = Settings(columns={'id': 'token'});"
+        "print([len(list(read_batches(file, 'csv', settings, BadRows()))) for file in files],"
+        "[name for name in ('tensorflow', 'tfx', 'apache_beam') if name in sys.modules])"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[0] []"
