@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
         labels=_labels(quality["eval_split"]),
         columns=column_figures(by_type["ExampleStatistics"].uri),
         features=feature_figures(vocabularies.values(), quality),
-        data=_data(by_type["Examples"]),
+        data={**_data(by_type["Examples"]), **_line_breaks(vocabularies.values())},
         warm_start=_warm_start(lineage),
     )
 
@@ -229,6 +229,7 @@ def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
         "name": vocabulary.name,
         "size": len(vocabulary),
         "distinct": vocabulary.distinct,
+        "unrepresentable": vocabulary.unrepresentable,
         "coverage": vocabulary.coverage,
         "digest": vocabulary.digest,
         "sample": [
@@ -260,3 +261,12 @@ def _data(node: Node) -> dict[str, Any]:
         },
     }
     return {name: f"{count:,}" for name, count in rows.items() if count is not None}
+
+
+def _line_breaks(vocabularies: Iterable[Vocabulary]) -> dict[str, str]:
+    """The tokens that no text vocabulary can hold, per vocabulary that has some (docs/decisions/0006)."""
+    return {
+        f"tokens of {one.name} with a line break or NUL, which are looked up as unknown": f"{one.unrepresentable:,}"
+        for one in vocabularies
+        if one.unrepresentable
+    }

@@ -16,6 +16,7 @@ from pipelines.config.sources import Argument, accepts, check_not_shadowed, defi
 __all__ = ["RULES"]
 
 Mistakes = Iterator[tuple[str, str]]
+_PATTERN_SIGNS = "*?[\\"
 RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [*COLUMN_RULES]
 
 
@@ -46,6 +47,15 @@ def _data_is_there(config: PipelineConfig) -> Mistakes:
         yield "data.format", f"{known}: set it to csv, tfrecord or parquet."
     if data.format is None and formats - {"csv", None} and data.changed:
         yield f"data.{data.changed[0]}", f"is given, but the files of {data.path!r} are not CSV: leave it out."
+
+
+@_rule("work_dir")
+def _work_dir_is_no_pattern(config: PipelineConfig) -> Mistakes:
+    """TFX and TensorFlow make file patterns out of the addresses of artifacts and checkpoints."""
+    sign = next((sign for sign in _PATTERN_SIGNS if sign in config.work_dir), None)
+    if sign is not None:
+        rule = f"TFX takes its {sign!r} for a pattern, and would read files of other folders"
+        yield "work_dir", f"is {config.work_dir!r}: {rule}; give a folder without any of * ? [ and backslash."
 
 
 @_rule("label", "preprocessing_fn")

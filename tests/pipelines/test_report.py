@@ -175,3 +175,20 @@ def test_screen_shows_paths_as_they_are():
     shown = console.export_text()
     assert "/data/[v1]/serving/7" in shown
     assert push["query"] in shown
+
+
+@pytest.mark.tfx
+def test_tokens_with_a_line_break_are_a_line_of_the_data():
+    import numpy as np
+    import pyarrow as pa
+
+    from embedding_core.vocabulary import vocabulary_from_counts
+    from pipelines.figures import _line_breaks
+
+    tokens, counts = pa.array([b"a", b"b\nc"], pa.large_binary()), np.array([2, 3])
+    vocabularies = [
+        vocabulary_from_counts("note", tokens, counts),
+        vocabulary_from_counts("item", tokens[:1], counts[:1]),
+    ]
+    expected = {"tokens of note with a line break or NUL, which are looked up as unknown": "3"}
+    assert _line_breaks(vocabularies) == expected

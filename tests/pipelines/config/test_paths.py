@@ -6,6 +6,7 @@ import pytest
 
 from components.example_gen.formats import format_of
 from embedding_core.errors import ConfigError
+from pipelines.config import config_from_mapping
 from pipelines.config.data import Data, Spans
 from pipelines.config.files import data_files, data_location
 from pipelines.config.paths import resolve
@@ -153,3 +154,28 @@ def test_brackets_and_placeholders_go_together(tmp_path):
     assert [os.path.relpath(file, tmp_path) for file in found] == ["a/2.csv", "b/2.csv"]
     assert len(data_files(Data(path=str(tmp_path / "[!ab]/{SPAN}.csv")))) == 2
     assert data_files(Data(path=str(tmp_path / "d[1]/{SPAN}.csv")))[0].endswith("d[1]/1.csv")
+
+
+@pytest.mark.parametrize("name", ["run[1]", "run*", "what?", "back\\slash"])
+def test_work_dir_that_tfx_would_take_for_a_pattern_is_refused(mistakes, minimal, name):
+    lines = mistakes(f"{minimal}work_dir: '{name}'\n")
+    assert len(lines) == 1
+    assert "my.yaml:4: `work_dir` is" in lines[0]
+    assert f"TFX takes its {next(sign for sign in '*?[' + chr(92) if sign in name)!r} for a pattern" in lines[0]
+
+
+@pytest.mark.parametrize("name", ["a b", "caffè", "{x}", "a,b@2", "it''s", "a]b", "#%&;=+~$"])
+def test_work_dir_of_other_names_is_taken(load, minimal, name):
+    assert load(f"{minimal}work_dir: '{name}'\n").work_dir.endswith(name.replace("''", "'"))
+
+
+def test_folder_of_the_file_counts_for_the_work_dir(tmp_path):
+    folder = tmp_path / "my[1]"
+    folder.mkdir()
+    _touch(folder, "rows.csv")
+    values = {"data": "rows.csv", "label": "bought", "features": {"categorical": ["item"]}}
+    with pytest.raises(ConfigError, match=r"`work_dir` is '.*my\[1\]/runs/pipeline': TFX takes its '\['"):
+        config_from_mapping(values, folder)
+    assert config_from_mapping({**values, "work_dir": str(tmp_path / "w")}, folder).data.path == str(
+        folder / "rows.csv"
+    )
