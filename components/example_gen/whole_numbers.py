@@ -30,7 +30,8 @@ def with_whole_numbers(batch: Batch, settings: Settings, bad: BadRows) -> Batch:
             values, fractions = _whole(values)
             reasons |= {row: f"column {name!r}: {why}" for row, why in _of_rows(column, fractions).items()}
         elif not pa.types.is_integer(values.type):
-            values = pc.replace_substring_regex(values, rf"^([+-]?\d+)[{batch.decimal}]0*$", r"\1")
+            # Of a sign that is not the decimal one, only what cannot be thousands.
+            values = pc.replace_substring_regex(values, rf"^([+-]?\d+)([{batch.decimal}]0*|[.]0)$", r"\1")
         columns[name] = pa.LargeListArray.from_arrays(column.offsets, values) if is_list(column.type) else values
     batch = dataclasses.replace(batch, columns=columns)
     return batch.set_aside(bad, dict(sorted(reasons.items()))) if reasons else batch
@@ -62,6 +63,6 @@ def count_whole_numbers(column: pa.Array) -> tuple[int, int]:
     if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
         return 0, 0
     values = values.cast(pa.large_binary())
-    with_point = pc.sum(pc.match_substring_regex(values, r"^[+-]?\d+[.,]0+$")).as_py() or 0
+    with_point = pc.sum(pc.match_substring_regex(values, r"^[+-]?\d+[.,]0$")).as_py() or 0
     plain = pc.sum(pc.match_substring_regex(values, r"^[+-]?\d+$")).as_py() or 0
     return plain, with_point
