@@ -132,7 +132,7 @@ def _check_header(path: str, header: list[str], settings: Settings) -> None:
             )
     if settings.needed and not {*header} & {*settings.needed} and all(map(_is_number, header)):
         raise DataError(
-            f"{path}:1: the first line holds numbers, {header[:5]}, and no names of columns: if the file has no "
+            f"{path}:1: the first line holds numbers and no names of columns: if the file has no "
             "header, name all of its columns with `data: {columns: [...]}`."
         )
     check_columns(path, header, settings.needed)

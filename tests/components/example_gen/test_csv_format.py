@@ -113,7 +113,7 @@ CURES = {
     "latin-1 header": ("id,x,è\n".encode("latin-1"), {}, r"not UTF-8 .*`data: {encoding: latin-1}`"),
     "utf-16": ("id,x\n1,2\n".encode("utf-16"), {}, r"set `data: {encoding: utf-16}`"),
     "no utf-16": (b"id,x\n1,2\n3", {"encoding": "utf-16"}, r"cannot be decoded as utf-16 .*encoding: latin-1"),
-    "no header": (b"1,2.5\n2,3\n", {}, r"the first line holds numbers, .*`data: {columns: \[...\]}`"),
+    "no header": (b"1,2.5\n2,3\n", {}, r"the first line holds numbers and no names .*`data: {columns: \[...\]}`"),
     "empty": (b"", {}, r"has no header: .*`data: {columns: \[...\]}`"),
     "twice": (b"id,id,x\n", {}, r"column 'id' occurs 2 times in the header"),
     "columns without": (b"1,2\n", {"columns": ("id", "y")}, r"there is no column 'x'"),
