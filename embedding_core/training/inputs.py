@@ -164,7 +164,7 @@ def _column_or_ones(made: Mapping[str, Any], name: str | None, what: str, rows: 
 def _checked_label(label: tf.Tensor, name: str | None) -> tf.Tensor:
     binary = tf.logical_or(tf.equal(label, 0.0), tf.equal(label, 1.0))
     rule = (
-        f"label {name!r} must be 0 or 1 in every row: let `preprocessing_fn` return that, or leave the other rows "
+        f"label `{name}` must be 0 or 1 in every row: let `preprocessing_fn` return that, or leave the other rows "
         "out by a row filter; found:"
     )
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(binary), [rule, label[~binary][:8]])]):

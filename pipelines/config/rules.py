@@ -49,13 +49,27 @@ def _data_is_there(config: PipelineConfig) -> Mistakes:
         yield f"data.{data.changed[0]}", f"is given, but the files of {data.path!r} are not CSV: leave it out."
 
 
-@_rule("work_dir")
-def _work_dir_is_no_pattern(config: PipelineConfig) -> Mistakes:
-    """TFX and TensorFlow make file patterns out of the addresses of artifacts and checkpoints."""
-    sign = next((sign for sign in _PATTERN_SIGNS if sign in config.work_dir), None)
+def _literal(path: str, value: str | None) -> Mistakes:
+    """Refuse an address that TFX, or TensorFlow when it loads a model, would take for a pattern of files."""
+    sign = next((sign for sign in _PATTERN_SIGNS if sign in (value or "")), None)
     if sign is not None:
-        rule = f"TFX takes its {sign!r} for a pattern, and would read files of other folders"
-        yield "work_dir", f"is {config.work_dir!r}: {rule}; give a folder without any of * ? [ and backslash."
+        rule = f"TFX and TensorFlow take its {sign!r} for a pattern, and would read other files"
+        yield path, f"is {value!r}: {rule}; give a folder without any of * ? [ and backslash."
+
+
+@_rule("work_dir")
+def _work_dir_is_literal(config: PipelineConfig) -> Mistakes:
+    yield from _literal("work_dir", config.work_dir)
+
+
+@_rule("push")
+def _destination_is_literal(config: PipelineConfig) -> Mistakes:
+    yield from _literal("push.destination", config.push.destination)
+
+
+@_rule("evaluation")
+def _baseline_is_literal(config: PipelineConfig) -> Mistakes:
+    yield from _literal("evaluation.baseline", config.evaluation.baseline)
 
 
 @_rule("label", "preprocessing_fn")

@@ -265,7 +265,7 @@ def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):
     [
         ((1, 1), "needs both classes"),
         ((0, 0), "no positives|needs both"),
-        ((0, 2), "label 'label' must be 0 or 1 in every row: .*row filter; found:.*2"),
+        ((0, 2), "label `label` must be 0 or 1 in every row: .*row filter; found:.*2"),
     ],
 )
 def test_label_that_cannot_be_learned_is_one_error(make_job, tmp_path, labels, message):

@@ -161,7 +161,12 @@ def test_work_dir_that_tfx_would_take_for_a_pattern_is_refused(mistakes, minimal
     lines = mistakes(f"{minimal}work_dir: '{name}'\n")
     assert len(lines) == 1
     assert "my.yaml:4: `work_dir` is" in lines[0]
-    assert f"TFX takes its {next(sign for sign in '*?[' + chr(92) if sign in name)!r} for a pattern" in lines[0]
+    assert f"TFX and TensorFlow take its {next(sign for sign in '*?[' + chr(92) if sign in name)!r} for a" in lines[0]
+
+
+@pytest.mark.parametrize("key", ["push: {destination: '%s'}", "evaluation: {baseline: '%s'}"])
+def test_folder_of_a_model_that_tensorflow_would_take_for_a_pattern_is_refused(mistakes, minimal, key):
+    assert "take its '[' for a pattern" in mistakes(f"{minimal}{key % 'models/run[1]'}\n")[0]
 
 
 @pytest.mark.parametrize("name", ["a b", "caffè", "{x}", "a,b@2", "it''s", "a]b", "#%&;=+~$"])
@@ -174,7 +179,7 @@ def test_folder_of_the_file_counts_for_the_work_dir(tmp_path):
     folder.mkdir()
     _touch(folder, "rows.csv")
     values = {"data": "rows.csv", "label": "bought", "features": {"categorical": ["item"]}}
-    with pytest.raises(ConfigError, match=r"`work_dir` is '.*my\[1\]/runs/pipeline': TFX takes its '\['"):
+    with pytest.raises(ConfigError, match=r"`work_dir` is '.*my\[1\]/runs/pipeline': TFX and TensorFlow take its '\['"):
         config_from_mapping(values, folder)
     assert config_from_mapping({**values, "work_dir": str(tmp_path / "w")}, folder).data.path == str(
         folder / "rows.csv"
