@@ -14,7 +14,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from embedding_core.vocabulary import Vocabulary
 
-__all__ = ["column_figures", "feature_figures"]
+__all__ = ["column_figures", "feature_figures", "label_figures"]
 
 
 def column_figures(statistics_uri: str) -> list[dict[str, Any]]:
@@ -32,6 +32,30 @@ def column_figures(statistics_uri: str) -> list[dict[str, Any]]:
         }
         for name, feature in splits["train"].items()
     ]
+
+
+def label_figures(statistics_uri: str, column: str | None, quality: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of each label in the eval split, and the share of label 1 in both: `rate` (eval) and `train_rate`.
+
+    Args:
+      statistics_uri: of the ExampleStatistics artifact.
+      column: that holds the label as 0 or 1; None where a function computes it, and `train_rate` is None.
+      quality: of `read_quality`.
+    """
+    held_out = quality["eval_split"]
+    found = _statistics(statistics_uri, "train").get(str(column))
+    return {
+        "rows with label 0": held_out["negatives"],
+        "rows with label 1": held_out["positives"],
+        "rate": held_out["positives"] / max(1, held_out["rows"]),
+        "train_rate": None if found is None else _rate(found),
+    }
+
+
+def _rate(feature: Any) -> float | None:
+    """The mean of a column of numbers from 0 to 1; None for any other."""
+    numbers = feature.num_stats if feature.HasField("num_stats") else None
+    return float(numbers.mean) if numbers is not None and 0 <= numbers.min <= numbers.max <= 1 else None
 
 
 def _statistics(uri: str, split: str) -> dict[str, Any]:

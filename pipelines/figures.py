@@ -18,7 +18,7 @@ from embedding_core.display import shown_token
 from embedding_core.training.runs import RunDescription
 from embedding_core.vocabulary import Vocabulary, drift_of, load_vocabularies
 from pipelines.baselines import Score, compare_with_baselines
-from pipelines.column_figures import column_figures, feature_figures
+from pipelines.column_figures import column_figures, feature_figures, label_figures
 from pipelines.config import PipelineConfig
 from pipelines.evaluation import missed_thresholds
 from pipelines.evaluation_results import judged_metrics, read_quality, sliced_metrics
@@ -85,7 +85,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
         tables=_tables(by_type["components.TableConfigs"], embedding),
         vocabularies=[_vocabulary(vocabulary) for vocabulary in vocabularies.values()],
         drift=[row for vocabulary in vocabularies.values() for row in _drift(vocabulary)],
-        labels=_labels(quality["eval_split"]),
+        labels=label_figures(by_type["ExampleStatistics"].uri, config.label.column, quality),
         columns=column_figures(by_type["ExampleStatistics"].uri),
         features=feature_figures(vocabularies.values(), quality),
         data={**_data(by_type["Examples"]), **_line_breaks(vocabularies.values())},
@@ -162,15 +162,6 @@ def _retrieval_note(quality: Mapping[str, Any]) -> str:
         f"{found['feature']}; {found['unknown']:,} of them have a candidate that is not among these and count as "
         "misses; equal scores share their ranks; popularity is counted in the positive rows of the train split."
     )
-
-
-def _labels(split: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of each label in the eval split, and the share of label 1."""
-    return {
-        "rows with label 0": split["negatives"],
-        "rows with label 1": split["positives"],
-        "rate": split["positives"] / max(1, split["rows"]),
-    }
 
 
 def _curves(history: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float, float]]]]:

@@ -48,7 +48,7 @@ class Report:
       vocabularies: per vocabulary its size, distinct tokens, coverage, digest, its most frequent tokens, and how it
         came out of an earlier one (None without).
       drift: per feature the shares of rows and tokens that an earlier vocabulary does not have; empty without one.
-      labels: rows of each label in the eval split, and the share of label 1.
+      labels: rows of each label in the eval split, and the share of label 1 in both splits.
       columns: per raw column the share of missing values by split, and whether it is constant.
       features: per categorical feature the shares of empty rows and of unknown tokens by split.
       data: rows read, kept and set aside, in words.
@@ -110,9 +110,9 @@ def parity_line(report: Report) -> str:
 def save_report(report: Report, folder: str) -> str:
     """Write `report.html` and `report.json` into the folder; returns the path of the former."""
     os.makedirs(folder, exist_ok=True)
-    _write(os.path.join(folder, "report.json"), json.dumps(dataclasses.asdict(report), indent=1))
     path = os.path.join(folder, "report.html")
     _write(path, _html(report))
+    _write(os.path.join(folder, "report.json"), json.dumps(dataclasses.asdict(report), indent=1))  # last: it is whole
     return path
 
 

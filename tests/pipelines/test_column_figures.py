@@ -7,7 +7,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from embedding_core.config import ColumnConfig
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
-from pipelines.column_figures import column_figures, feature_figures
+from pipelines.column_figures import column_figures, feature_figures, label_figures
 
 
 def statistics(**columns):
@@ -42,6 +42,19 @@ def test_columns_say_what_is_missing_in_each_split_and_what_is_constant(tmp_path
     assert rows["shop"]["missing"]["eval"] == 0.4
     assert rows["no"]["missing"] == {"train": 1.0}
     assert [name for name, row in rows.items() if row["constant"]] == ["flat", "same", "no"]
+
+
+@pytest.mark.parametrize(
+    ("values", "rate"),
+    [((0, 10, 0.0, 1.0), 0.0), ((0, 10, 0.0, 2.0), None), ((0, 10, 2), None)],
+)
+def test_label_has_a_rate_in_both_splits_where_its_column_holds_it(tmp_path, values, rate):
+    (tmp_path / "Split-train").mkdir()
+    (tmp_path / "Split-train" / "FeatureStats.pb").write_bytes(statistics(y=values))
+    quality = {"eval_split": {"rows": 8, "positives": 2, "negatives": 6}}
+    found = label_figures(str(tmp_path), "y", quality)
+    assert found == {"rows with label 0": 6, "rows with label 1": 2, "rate": 0.25, "train_rate": rate}
+    assert label_figures(str(tmp_path), None, quality)["train_rate"] is None
 
 
 def test_features_say_how_many_tokens_are_unknown_the_worst_first():

@@ -33,7 +33,7 @@ REPORT = Report(
     retrieval_note="all 99 positive rows",
     configuration={"model": {"arguments": {"hidden_units": [64, 32]}}, "seed": 7},
     changed=["seed"],
-    labels={"rows with label 0": 1000, "rows with label 1": 234, "rate": 0.1896},
+    labels={"rows with label 0": 1000, "rows with label 1": 234, "rate": 0.1896, "train_rate": 0.2111},
     columns=[{"column": "always", "missing": {"train": 0.25, "eval": 0.5}, "constant": True}],
     features=[
         {
@@ -72,7 +72,14 @@ def test_html_shows_the_figures_and_escapes_what_comes_from_data(tmp_path):
 def test_html_shows_how_the_model_was_judged_and_configured(tmp_path):
     html = Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
     shown = ["0.0850", "popularity&#39;s 0.1390", ">missed<", ">met<", ">no bound<", "shop = &lt;s&gt;", "0.5432"]
-    shown += ["model.arguments.hidden_units", "[64, 32]", "<code>seed</code>", "18.96%", "7.65%", "25.00%"]
+    shown += [
+        "model.arguments.hidden_units",
+        "[64, 32]",
+        "<code>seed</code>",
+        "18.96%; of the train split 21.11%",
+        "7.65%",
+        "25.00%",
+    ]
     shown += ["constant in the train split: always", "12.5 s with 1 of 1 nodes from the cache; 52.3 s without"]
     assert [one for one in shown if one not in html] == []
 
