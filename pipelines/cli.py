@@ -85,15 +85,28 @@ def run(config: Config, overrides: Override = None) -> None:
 
 
 @app.command()
-def validate(config: Config, overrides: Override = None) -> None:
-    """Check CONFIG and print it with every default written out."""
+def validate(
+    config: Config,
+    data: Annotated[bool, typer.Option("--data", help="Look at the first rows of the data instead.")] = False,
+    overrides: Override = None,
+) -> None:
+    """Check CONFIG and print it with every default written out.
+
+    With `--data`: say in seconds what a run would make of each column, by the first 10,000 rows. Exit code 1: the run
+    would fail.
+    """
     import yaml
 
     from pipelines.config import load_config
     from pipelines.early_checks import check_data_settings
 
     checked = load_config(config, overrides or ())
-    check_data_settings(checked)
+    settings = check_data_settings(checked)
+    if data:
+        from pipelines.data_check import check_data, print_check
+
+        print_check(check_data(checked, settings))
+        return
     echo(yaml.safe_dump(checked.to_mapping(), sort_keys=False), nl=False)
 
 

@@ -1,6 +1,6 @@
 """Reads the rows of one file of any known format as batches.
 
-CSV and Parquet are read without TensorFlow, TFX or Beam, so that a check of the configuration can look at rows.
+Local files are read without TensorFlow, TFX or Beam, so that a check of the configuration can look at rows.
 """
 
 from __future__ import annotations
@@ -36,6 +36,6 @@ def read_batches(path: str, data_format: str, settings: Settings, bad: BadRows) 
     elif data_format == "parquet":
         yield from parquet_batches(path, settings, bad)
     else:
-        from components.example_gen.tfrecord_rows import tfrecord_batches  # loads TensorFlow
+        from components.example_gen.tfrecord_rows import tfrecord_batches  # loads TFX's decoder
 
         yield from tfrecord_batches(path, settings, bad)

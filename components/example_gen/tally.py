@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from components.example_gen.rows import SHOWN, BadRows
@@ -41,23 +42,25 @@ class Labels:
         self.positive += other.positive
         self.other = self.other or other.other
 
-    def check(self, label: LabelColumn, data: str) -> None:
-        """Check that the label has two classes as configured.
-
-        Raises:
-          DataError: naming the values found with their counts.
-        """
+    def problems(self, label: LabelColumn, data: str) -> Iterator[tuple[bool, str]]:
+        """What is wrong with the label, as `Tally.problems` says it: the values found with their counts."""
         if self.other:
-            raise DataError(
-                f"{self.other}: label column {label.column!r} is neither 0 nor 1; the rows of {data} hold "
-                f"{self._seen()}. A label is 0 or 1, true or false, yes or no: say which value is 1 "
-                f"with `label: {{column: {label.column}, positive: ...}}`, or leave rows out by a row filter (column, "
-                "in: [...])."
+            yield (
+                True,
+                (
+                    f"{self.other}: label column {label.column!r} is neither 0 nor 1; the rows of {data} hold "
+                    f"{self._seen()}. A label is 0 or 1, true or false, yes or no: say which value is 1 "
+                    f"with `label: {{column: {label.column}, positive: ...}}`, or leave rows out by a row filter "
+                    "(column, in: [...])."
+                ),
             )
         if label.positive and not self.positive:
-            raise DataError(
-                f"{data}: no row has the value of `label.positive`, {list(label.positive)!r}, in column "
-                f"{label.column!r}, which holds {self._seen()}: correct `label.positive`."
+            yield (
+                False,
+                (
+                    f"{data}: no row has the value of `label.positive`, {list(label.positive)!r}, in column "
+                    f"{label.column!r}, which holds {self._seen()}: correct `label.positive`."
+                ),
             )
 
     def _seen(self) -> str:
@@ -180,26 +183,39 @@ class Tally:
         Raises:
           DataError: no rows, too many bad ones, an empty split, a column that is absent, empty or of two kinds.
         """
+        for _, problem in self.problems(settings, data):
+            raise DataError(problem)
+
+    def problems(self, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
+        """Everything that keeps the rows from being something to train on.
+
+        Yields:
+          Whether it is certain even if these are only some of the rows, and what is wrong.
+        """
         if not self.read:
             where = f"the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
-            raise DataError(f"{data}: none of the {self.files} file(s) holds a row, only headers if anything; {where}.")
+            yield False, f"{data}: none of the {self.files} file(s) holds a row, only headers if anything; {where}."
+            return
         if settings.label is not None:
-            self.labels.check(settings.label, data)
-        self._check_bad(settings, data)
-        self._check_splits(settings, data)
+            yield from self.labels.problems(settings.label, data)
+        yield from self._bad(settings, data)
+        yield from self._splits(settings, data)
         for name in settings.columns:
-            self._check_column(name, data)
+            yield from self._column(name, data)
 
-    def _check_bad(self, settings: Settings, data: str) -> None:
+    def _bad(self, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
         if self.bad.count > settings.allowed_bad_rate * self.read:
             first = "\n  ".join(self.bad.first)
-            raise DataError(
-                f"{data}: {self.bad.count} of {self.read} rows cannot be used, more than `allowed_bad_rate` "
-                f"{settings.allowed_bad_rate:g} allows. Correct them, leave them out by a row filter, or allow a rate. "
-                f"The first:\n  {first}"
+            yield (
+                settings.allowed_bad_rate == 0,
+                (
+                    f"{data}: {self.bad.count} of {self.read} rows cannot be used, more than `allowed_bad_rate` "
+                    f"{settings.allowed_bad_rate:g} allows. Correct them, leave them out by a row filter, or allow a "
+                    f"rate. The first:\n  {first}"
+                ),
             )
 
-    def _check_splits(self, settings: Settings, data: str) -> None:
+    def _splits(self, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
         for split, rows in self.kept.items():
             if rows:
                 continue
@@ -207,24 +223,33 @@ class Tally:
                 f"{count} left out by `{row_filter}`"
                 for row_filter, count in zip(settings.row_filters, self.filtered, strict=True)
             ]
-            raise DataError(
-                f"{data}: no row is left for the {split} split; {', '.join([f'{self.read} rows read', *left_out])}, "
-                f"{self.outside} in neither split, {self.bad.count} set aside, "
-                f"{sum(self.kept.values())} in the other split. Change `split` ({settings.split}) or the row filters."
+            yield (
+                False,
+                (
+                    f"{data}: no row is left for the {split} split; "
+                    f"{', '.join([f'{self.read} rows read', *left_out])}, {self.outside} in neither split, "
+                    f"{self.bad.count} set aside, "
+                    f"{sum(self.kept.values())} in the other split. Change `split` ({settings.split}) or the "
+                    "row filters."
+                ),
             )
 
-    def _check_column(self, name: str, data: str) -> None:
+    def _column(self, name: str, data: str) -> Iterator[tuple[bool, str]]:
         kinds = self.kinds.get(name, {})
         if len(kinds) > 1:
             (one, here), (two, there) = list(kinds.items())[:2]
-            raise DataError(
+            yield (
+                True,
                 f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout"
-                + ("." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`.")
+                + ("." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`."),
             )
         if name not in self.seen:
-            raise DataError(f"{data}: there is no column {name!r} in any row: {nearest(name, self.seen)}")
-        if not self.present.get(name, {}).get("train"):
-            raise DataError(
-                f"{data}: column {name!r} is empty in all {self.kept['train']} rows of the train split: leave it out "
-                "of the configuration, or correct the data."
+            yield False, f"{data}: there is no column {name!r} in any row: {nearest(name, self.seen)}"
+        elif not self.present.get(name, {}).get("train"):
+            yield (
+                False,
+                (
+                    f"{data}: column {name!r} is empty in all {self.kept['train']} rows of the train split: leave it "
+                    "out of the configuration, or correct the data."
+                ),
             )

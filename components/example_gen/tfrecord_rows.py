@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 import google_crc32c
 import numpy as np
 import pyarrow as pa
-import tensorflow as tf
-from google.protobuf.message import DecodeError
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from components.example_gen.parquet_rows import typed_batch
@@ -71,7 +69,7 @@ def _decode(
     try:
         return numbers, examples, decoder.DecodeBatch(list(examples))
     except RuntimeError as error:
-        good = [(number, data) for number, data in chunk if _parses(path, number, data, bad)]
+        good = [(number, data) for number, data in chunk if _parses(path, decoder, number, data, bad)]
         if len(good) == len(chunk):
             raise DataError(
                 f"{path}, records {numbers[0]} to {numbers[-1]}: {error}; a feature must be of one kind throughout."
@@ -79,10 +77,10 @@ def _decode(
     return _decode(path, decoder, good, bad) if good else ((), (), pa.record_batch([], names=[]))
 
 
-def _parses(path: str, number: int, data: bytes, bad: BadRows) -> bool:
+def _parses(path: str, decoder: ExamplesToRecordBatchDecoder, number: int, data: bytes, bad: BadRows) -> bool:
     try:
-        tf.train.Example.FromString(data)
-    except DecodeError:
+        decoder.DecodeBatch([data])
+    except RuntimeError:
         bad.add(f"{path}, record {number}", "no tf.Example")
         return False
     return True

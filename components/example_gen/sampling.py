@@ -1,0 +1,211 @@
+"""Looks at the first rows of some files and counts them as a run would. Local files load neither TensorFlow nor TFX."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from components.example_gen.csv_format import COMMON_DELIMITERS
+from components.example_gen.ingest import count_rows
+from components.example_gen.readers import read_batches
+from components.example_gen.reading import open_file, reading
+from components.example_gen.rows import BadRows, Batch, is_list
+from components.example_gen.settings import HashSplit, Settings
+from components.example_gen.tally import Tally
+from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
+from embedding_core.errors import DataError
+
+__all__ = ["Column", "Sample", "sample"]
+
+_FILES = 5
+_EXAMPLES = 3
+_TEXT_KINDS = (
+    ("whole numbers", r"^\s*[+-]?\d+\s*$"),
+    ("numbers", r"^\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*$"),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """What the sample's rows hold in one column.
+
+    Attributes:
+      kind: "text", "whole numbers", "numbers", "floats", "times" or "empty"; with "lists of " before it.
+      rows: how many rows were looked at.
+      missing: rows without a value.
+      distinct: how many values there are.
+      first: the first few values, as bytes.
+      with_point: values that are whole numbers written as 3.0.
+      several: per sign (";", "|", ...) the share of the values that it would split.
+    """
+
+    kind: str
+    rows: int
+    missing: int
+    distinct: int
+    first: tuple[bytes, ...]
+    with_point: int
+    several: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the first rows of some files hold.
+
+    Attributes:
+      files: the files looked at.
+      whole: whether these rows are all that there are.
+      names: the columns that all of these files have.
+      lacking: per column that only some of them have, the first file without it.
+      columns: the columns that were asked for and found.
+      tally: what a run would make of the rows; None if a column is absent.
+    """
+
+    files: tuple[str, ...]
+    whole: bool
+    names: tuple[str, ...]
+    lacking: dict[str, str]
+    columns: dict[str, Column]
+    tally: Tally | None
+
+
+def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int) -> Sample:
+    """Look at the first rows of up to five files, spread over all of them.
+
+    Args:
+      files: all files of the data, in order.
+      data_format: one of `components.example_gen.readers.DATA_FORMATS`.
+      settings: which rows and columns a run reads.
+      rows: how many rows to look at, about.
+
+    Raises:
+      DataError: a file cannot be read, or no file has any of the columns.
+    """
+    chosen = [files[round(at * (len(files) - 1) / max(1, _FILES - 1))] for at in range(_FILES)]
+    chosen = list(dict.fromkeys(chosen)) if len(files) > _FILES else list(files)
+    found = [_names(path, data_format, settings) for path in chosen]
+    names = [name for name in found[0] if all(name in others for others in found)] if found else []
+    present = _restricted(settings, names) if set(settings.needed) & set(names) else settings
+    each = max(1, rows // len(chosen))
+    seen, ended, batches = 0, len(chosen) == len(files), []
+    for path in chosen:
+        taken, over = _first_rows(read_batches(path, data_format, present, BadRows()), each)
+        batches += [with_whole_numbers(batch, present, BadRows()) for batch in taken]
+        ended, seen = ended and over, seen + sum(map(len, taken))
+    columns = {name: _column([batch.columns[name] for batch in batches]) for name in present.needed} if batches else {}
+    tally = None
+    if present == settings:
+        tally = Tally(filtered=[0] * len(settings.row_filters))
+        for path in chosen:
+            tally.files += 1
+            count_rows(_first_rows(read_batches(path, data_format, settings, tally.bad), each)[0], settings, tally)
+    lacking = {
+        name: next(path for path, there in zip(chosen, found, strict=True) if name not in there)
+        for name in itertools.chain.from_iterable(found)
+        if name not in names
+    }
+    return Sample(files=tuple(chosen), whole=ended, names=tuple(names), lacking=lacking, columns=columns, tally=tally)
+
+
+def _names(path: str, data_format: str, settings: Settings) -> list[str]:
+    if data_format == "parquet":
+        with reading(path), open_file(path) as stream:
+            try:
+                return list(parquet.ParquetFile(stream).schema_arrow.names)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise DataError(f"{path} is not a Parquet file, or is damaged ({error}): write it again.") from error
+    everything = Settings(columns={}, passthrough=True, csv=settings.csv)
+    batch = next(iter(read_batches(path, data_format, everything, BadRows())), None)
+    return [] if batch is None else list(batch.columns)
+
+
+def _restricted(settings: Settings, names: Sequence[str]) -> Settings:
+    """The settings without what the files do not have."""
+    columns = {name: kind for name, kind in settings.columns.items() if name in names}
+    return dataclasses.replace(
+        settings,
+        columns=columns,
+        row_filters=tuple(one for one in settings.row_filters if one.column in names),
+        split=settings.split if all(name in names for name in settings.split.columns) else HashSplit(),
+        label=settings.label if settings.label and settings.label.column in names else None,
+        weight=settings.weight if settings.weight in names else None,
+        single_valued=tuple(name for name in settings.single_valued if name in names),
+        whole_numbers=tuple(name for name in settings.whole_numbers if name in names),
+        passthrough=settings.passthrough or not columns,
+    )
+
+
+def _first_rows(batches: Iterator[Batch], rows: int) -> tuple[list[Batch], bool]:
+    """The first batches, cut to about so many rows, and whether that is all there is."""
+    first = list(itertools.islice(batches, 2))
+    if not first:
+        return [], True
+    mask = [position < rows for position in range(len(first[0]))]
+    return [first[0].keep(pa.array(mask).to_numpy(zero_copy_only=False))], len(first) == 1 and len(first[0]) <= rows
+
+
+def _column(pieces: Sequence[pa.Array]) -> Column:
+    counts: dict[bytes, int] = {}
+    missing = 0
+    several = dict.fromkeys(COMMON_DELIMITERS, 0)
+    for piece in pieces:
+        lengths = pc.list_value_length(piece) if is_list(piece.type) else pc.is_valid(piece).cast(pa.int64())
+        missing += pc.sum(pc.equal(pc.fill_null(lengths, 0), 0)).as_py() or 0
+        for entry in pc.value_counts(_texts(piece)).to_pylist():
+            counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+    total = sum(counts.values())
+    for sign in several:
+        # A sign within a few values is a part of them; a list has it between short texts in most rows.
+        several[sign] = sum(count for value, count in counts.items() if _is_split(value, sign.encode()))
+    kinds = dict.fromkeys(_kind(piece) for piece in pieces)
+    if len(kinds) > 1:
+        kinds.pop("empty", None)
+    return Column(
+        kind=" or ".join(kinds),
+        rows=sum(map(len, pieces)),
+        missing=missing,
+        distinct=len(counts),
+        first=tuple(itertools.islice(counts, _EXAMPLES)),
+        with_point=sum(count_whole_numbers(piece)[1] for piece in pieces),
+        several={sign: count / total for sign, count in several.items() if count},
+    )
+
+
+def _texts(piece: pa.Array) -> pa.Array:
+    """The values, one by one, as bytes."""
+    values = piece.flatten() if is_list(piece.type) else piece
+    values = values.drop_null()
+    return values if pa.types.is_large_binary(values.type) else values.cast(pa.string()).cast(pa.large_binary())
+
+
+def _is_split(value: bytes, sign: bytes) -> bool:
+    parts = value.split(sign)
+    return len(parts) > 1 and all(part.strip() for part in parts)
+
+
+def _kind(piece: pa.Array) -> str:
+    values = piece.flatten() if is_list(piece.type) else piece
+    prefix = "lists of " if is_list(piece.type) else ""
+    if values.null_count == len(values):
+        return "empty"
+    if pa.types.is_integer(values.type):
+        return f"{prefix}whole numbers"
+    if pa.types.is_floating(values.type):
+        return f"{prefix}floats"
+    if pa.types.is_temporal(values.type):
+        return f"{prefix}times"
+    return f"{prefix}{_kind_of_text(values)}"
+
+
+def _kind_of_text(values: pa.Array) -> str:
+    """What the texts of CSV, or of a column of text, read as."""
+    texts = values.drop_null().cast(pa.large_binary())
+    for kind, expression in _TEXT_KINDS:
+        if pc.all(pc.match_substring_regex(texts, expression)).as_py():
+            return kind
+    return "text"
