@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from pipelines import checkpoint_command, compare_command, run_log, version_comm
 from pipelines.expected_errors import expected_message, was_preempted
 from pipelines.quiet import load_tensorflow, silence
 from pipelines.terminal import echo
+
+if TYPE_CHECKING:
+    from pipelines.config import PipelineConfig
 
 __all__ = ["app", "main"]
 
@@ -71,6 +74,7 @@ def run(config: Config, overrides: Override = None) -> None:
 
     checked = load_config(config, overrides or ())
     check_data_settings(checked)
+    _warn(checked)
     find_earlier(checked)  # what is wrong with these is said before anything heavy is loaded
     prepare(checked)
     load_tensorflow()
@@ -102,6 +106,7 @@ def validate(
 
     checked = load_config(config, overrides or ())
     settings = check_data_settings(checked)
+    _warn(checked)
     if data:
         from pipelines.data_check import check_data, print_check
 
@@ -199,6 +204,13 @@ def lineage(context: typer.Context) -> None:
     from pipelines import lineage_command
 
     raise typer.Exit(lineage_command.main(context.args) or 0)
+
+
+def _warn(config: PipelineConfig) -> None:
+    from pipelines.early_checks import warnings_of
+
+    for warning in warnings_of(config):
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _stopped() -> int:

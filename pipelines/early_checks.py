@@ -12,6 +12,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.topology import Topology, named_topology
 from pipelines import component_inputs
 from pipelines.config import Kubeflow, PipelineConfig
+from pipelines.config.files import missing_spans
 from pipelines.config.paths import is_address
 from pipelines.kubeflow_spec import kubernetes_name
 from pipelines.tpu_request import TpuRequest, tpu_request
@@ -24,6 +25,7 @@ __all__ = [
     "requested_slice",
     "requested_tpu",
     "task_names",
+    "warnings_of",
 ]
 
 Target: TypeAlias = Literal["vertex", "kubeflow"]
@@ -39,6 +41,16 @@ def check_data_settings(config: PipelineConfig) -> Settings:
     if said["spans"] is not None:
         said["spans"] = {**said["spans"], "pattern": component_inputs.input_location(config)[1]}
     return Settings.from_json(json.dumps(said))
+
+
+def warnings_of(config: PipelineConfig) -> Iterator[str]:
+    """What a run accepts, and its user should know before it."""
+    gaps = missing_spans(config.data)
+    if gaps.total:
+        yield (
+            f"{gaps.total} spans of {config.data.path!r} have no file: {gaps}; the others are read. "
+            "`data: {spans: {missing: error}}` refuses to run then."
+        )
 
 
 def check_out(option: str, path: str | os.PathLike[str]) -> None:

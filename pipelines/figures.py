@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from components.example_gen.settings import Gaps
 from components.run_inputs import inputs_of_run
 from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
@@ -251,7 +252,11 @@ def _data(node: Node) -> dict[str, Any]:
             for form, n in forms.items()
         },
     }
-    return {name: f"{count:,}" for name, count in rows.items() if count is not None}
+    shown = {name: f"{count:,}" for name, count in rows.items() if count is not None}
+    gaps = ingest.get("spans_without_file") or {}
+    if gaps.get("count"):
+        shown["spans without a file"] = str(Gaps(gaps["count"], tuple(gaps["first"])))
+    return shown
 
 
 def _line_breaks(vocabularies: Iterable[Vocabulary]) -> dict[str, str]:

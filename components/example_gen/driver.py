@@ -14,7 +14,7 @@ from tfx.types import standard_component_specs
 
 from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver
 from components.example_gen.executor import DATA_FORMAT_KEY, settings_of
-from components.example_gen.files import escaped, find_files
+from components.example_gen.files import check_gaps, escaped, find_files
 from embedding_core.errors import DataError
 
 __all__ = ["Driver"]
@@ -46,7 +46,9 @@ class Driver(FileBasedDriver):
         resolved[standard_component_specs.INPUT_BASE_KEY] = input_base
         digest = hashlib.sha256()
         spans, pattern = settings_of(exec_properties).spans, config.splits[0].pattern
-        for path in find_files(input_base, pattern, exec_properties[DATA_FORMAT_KEY], spans).files:
+        found = find_files(input_base, pattern, exec_properties[DATA_FORMAT_KEY], spans)
+        check_gaps(found.gaps, spans, input_base)
+        for path in found.files:
             size, changed = _size_and_time(path)
             digest.update(f"{posixpath.relpath(path, input_base)}\0{size}\0{changed}\n".encode())
         resolved[FINGERPRINT_PROPERTY_NAME] += f",files:{digest.hexdigest()[:16]}"

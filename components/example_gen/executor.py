@@ -17,7 +17,7 @@ from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 
-from components.example_gen.files import find_files, group_files
+from components.example_gen.files import check_gaps, find_files, group_files
 from components.example_gen.ingest import ingest
 from components.example_gen.rows import SHOWN
 from components.example_gen.settings import Settings
@@ -60,6 +60,7 @@ class Executor(BaseBeamExecutor):
         settings = settings_of(exec_properties)
         input_base, pattern = exec_properties[standard_component_specs.INPUT_BASE_KEY], _pattern(exec_properties)
         found = find_files(input_base, pattern, exec_properties[DATA_FORMAT_KEY], settings.spans)
+        check_gaps(found.gaps, settings.spans, input_base)
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
         fileio.makedirs(staging)
         try:
@@ -68,7 +69,8 @@ class Executor(BaseBeamExecutor):
             _publish(tally, staging, examples)
         finally:
             fileio.rmtree(staging)
-        facts = {**tally.facts(settings), "files_ignored": found.ignored[:SHOWN]}
+        gaps = {"count": found.gaps.total, "first": found.gaps.first}
+        facts = {**tally.facts(settings), "files_ignored": found.ignored[:SHOWN], "spans_without_file": gaps}
         examples.set_string_custom_property(INGEST_FACT, json.dumps(facts))
         files = [{"path": path, "size": int(fileio.stat(path).length)} for path in found.files]
         record_lineage("ExampleGen", input_dict, output_dict, files=files)
@@ -99,7 +101,8 @@ def settings_of(exec_properties: Mapping[str, Any]) -> Settings:
         raise ConfigError(
             f"`{SPANS_KEY}` is {spans!r}: {rule}; write such as 2011-10-01/2011-10-31, or leave it empty."
         )
-    data["spans"] = {"pattern": data["spans"]["pattern"], **_bounds(first=first, last=last)}
+    kept = {key: value for key, value in data["spans"].items() if key not in ("first", "last")}
+    data["spans"] = {**kept, **_bounds(first=first, last=last)}
     return Settings.from_json(json.dumps(data))
 
 

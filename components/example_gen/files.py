@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from components.example_gen.formats import format_of
 from components.example_gen.reading import reading
-from components.example_gen.settings import Spans
+from components.example_gen.settings import Gaps, Spans
 from embedding_core.errors import DataError, nearest
 
-__all__ = ["Found", "escaped", "find_files", "group_files", "without_spans"]
+__all__ = ["Found", "check_gaps", "escaped", "find_files", "group_files", "without_spans"]
 
 # Bytes of text or records that one worker takes at a time, and what a packed byte counts for.
 _GROUP_BYTES = 64 << 20
@@ -45,10 +45,11 @@ def escaped(path: str) -> str:
 
 
 class Found(NamedTuple):
-    """The files that are read, and those that match and are not read, each in order."""
+    """The files that are read, those that match and are not read, each in order, and the spans without a file."""
 
     files: list[str]
     ignored: list[str]
+    gaps: Gaps = Gaps(0, ())
 
 
 def find_files(input_base: str, pattern: str, data_format: str | None, spans: Spans | None) -> Found:
@@ -76,11 +77,25 @@ def find_files(input_base: str, pattern: str, data_format: str | None, spans: Sp
         named = [path for path, one in zip(files, wanted, strict=True) if one and one == (data_format or one)]
         files = named or files
     ignored = sorted({*found} - {*files})
+    spanned = [] if spans is None else _of_spans(files, input_base, spans)
     if spans is not None:
-        files = _of_spans(files, input_base, spans)
+        files = [path for _, path in spanned]
     if not files:
         raise DataError(_no_match(input_base, pattern, found, spans))
-    return Found(files, ignored)
+    return Found(files, ignored, Gaps(0, ()) if spans is None else spans.gaps({span for span, _ in spanned}))
+
+
+def check_gaps(gaps: Gaps, spans: Spans | None, data: str) -> None:
+    """Check that every span has a file, if the settings ask for that.
+
+    Raises:
+      DataError: a span has none.
+    """
+    if gaps.total and spans is not None and spans.missing == "error":
+        raise DataError(
+            f"{data}: {gaps.total} spans have no file ({gaps}), and `data.spans.missing` is 'error': bring their files, "
+            "change `first` and `last`, or set it to warn."
+        )
 
 
 def _matching(input_base: str, pattern: str) -> list[str]:
@@ -97,11 +112,11 @@ def _is_meant(name: str, pattern: str) -> bool:
     return name[0] not in "._" or pattern[0] == name[0]
 
 
-def _of_spans(files: Sequence[str], input_base: str, spans: Spans) -> list[str]:
+def _of_spans(files: Sequence[str], input_base: str, spans: Spans) -> list[tuple[int, str]]:
     expression = re.compile(re.escape(posixpath.join(input_base, "")) + _expression(spans.pattern), re.DOTALL)
     matches = [(expression.fullmatch(path), path) for path in files]
     spanned = [(_span(match.groupdict()), path) for match, path in matches if match]
-    return [path for span, path in sorted(spanned) if spans.first <= span <= spans.last]
+    return [(span, path) for span, path in sorted(spanned) if spans.first <= span <= spans.last]
 
 
 def _expression(pattern: str) -> str:

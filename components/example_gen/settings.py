@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import json
 import re
-from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, cast
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.values import instant
 from embedding_core.errors import ConfigError, nearest
 
-__all__ = ["ColumnSplit", "HashSplit", "LabelColumn", "RowFilter", "Settings", "Spans", "Split", "TimeSplit"]
+__all__ = [
+    "ColumnSplit",
+    "Gaps",
+    "HashSplit",
+    "LabelColumn",
+    "MissingSpans",
+    "RowFilter",
+    "Settings",
+    "Spans",
+    "Split",
+    "TimeSplit",
+]
 
 Kind: TypeAlias = Literal["token", "float"]
+MissingSpans: TypeAlias = Literal["warn", "error"]
+_SHOWN = 5
 _RULES = ("present", "equals", "not_equals", "in", "matches", "not_matches", "min", "max")
 
 
@@ -164,20 +178,26 @@ class Spans:
       pattern: the pattern of the files, with its placeholders.
       first: the first span (a day as its ordinal, see `datetime.date.toordinal`).
       last: the last span, included.
+      bounded: which of "first" and "last" were given; an open end is that of the files.
+      missing: what becomes of spans in between that have no file: "warn" counts them, "error" refuses to run.
     """
 
     pattern: str
     first: int = 0
     last: int = 1 << 62
+    bounded: tuple[str, ...] = ()
+    missing: MissingSpans = "warn"
 
     @classmethod
-    def from_bounds(cls, pattern: str, first: Any = None, last: Any = None) -> Spans:
+    def from_bounds(cls, pattern: str, first: Any = None, last: Any = None, missing: MissingSpans = "warn") -> Spans:
         """The spans from `first` to `last`, both included: ISO dates, or numbers for {SPAN}; None is open.
 
         Raises:
           ConfigError: the pattern has no placeholders, or a bound is none of its kind.
         """
-        by_date = all(part in pattern for part in ("{YYYY}", "{MM}", "{DD}"))
+        by_date = _by_date(pattern)
+        if missing not in get_args(MissingSpans):
+            raise ConfigError(f"`missing` of the spans is {missing!r}: it must be warn or error.")
         if by_date == ("{SPAN}" in pattern):
             raise ConfigError(f"`spans` need {{YYYY}}, {{MM}} and {{DD}}, or {{SPAN}}, in the pattern {pattern!r}.")
         bounds: dict[str, int] = {}
@@ -188,7 +208,37 @@ class Spans:
             except (TypeError, ValueError) as error:
                 kind = "a date such as '2011-11-01'" if by_date else "a whole number"
                 raise ConfigError(f"`{name}` of the spans is {value!r}: it must be {kind}.") from error
-        return cls(pattern=pattern, **bounds)
+        return cls(pattern=pattern, bounded=tuple(bounds), missing=missing, **bounds)
+
+    def gaps(self, found: Collection[int]) -> Gaps:
+        """The spans of the range that are not among those found.
+
+        Args:
+          found: the spans that have files; at least one.
+        """
+        low = self.first if "first" in self.bounded else min(found)
+        high = self.last if "last" in self.bounded else max(found)
+        inside = {span for span in found if low <= span <= high}
+        absent = (span for span in range(low, high + 1) if span not in inside)
+        shown = tuple(self._name(span) for span in itertools.islice(absent, _SHOWN))
+        return Gaps(high - low + 1 - len(inside), shown)
+
+    def _name(self, span: int) -> str:
+        return datetime.date.fromordinal(span).isoformat() if _by_date(self.pattern) else str(span)
+
+
+class Gaps(NamedTuple):
+    """The spans without a file: how many, and the first few."""
+
+    total: int
+    first: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(self.first) + (", ..." if self.total > len(self.first) else "")
+
+
+def _by_date(pattern: str) -> bool:
+    return all(part in pattern for part in ("{YYYY}", "{MM}", "{DD}"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

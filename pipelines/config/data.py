@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.formats import DataFormat
+from components.example_gen.settings import MissingSpans
 from pipelines.config.reading import Parse, Rule
 
 __all__ = [
@@ -102,10 +103,13 @@ class Spans:
     Attributes:
       first: the first span: a date as 2011-10-31 for {YYYY}-{MM}-{DD}, a number for {SPAN}.
       last: the last span.
+      missing: what becomes of days (or numbers) in between that have no file: "warn" says so, also in the report;
+        "error" refuses to run.
     """
 
     first: OptionalScalar = None
     last: OptionalScalar = None
+    missing: MissingSpans = "warn"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

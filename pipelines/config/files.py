@@ -11,13 +11,13 @@ import os
 import re
 from typing import Any
 
-from components.example_gen.files import find_files, without_spans
-from components.example_gen.settings import Spans
+from components.example_gen.files import Found, find_files, without_spans
+from components.example_gen.settings import Gaps, Spans
 from embedding_core.errors import ConfigError, DataError
 from pipelines.config.data import Data
 from pipelines.config.paths import is_remote
 
-__all__ = ["data_files", "data_location", "span_bounds"]
+__all__ = ["data_files", "data_location", "missing_spans", "span_bounds"]
 
 _MAGIC = re.compile(r"[*?\[{]")
 
@@ -30,13 +30,24 @@ def data_files(data: Data) -> tuple[str, ...]:
     Raises:
       ConfigError: there is no such file.
     """
-    if is_remote(data.path):
-        return (data.path,)
+    return (data.path,) if is_remote(data.path) else tuple(_found(data).files)
+
+
+def missing_spans(data: Data) -> Gaps:
+    """The spans without a file, between the bounds or between the first and the last file; of local files.
+
+    Raises:
+      ConfigError: there is no file at all.
+    """
+    return Gaps(0, ()) if is_remote(data.path) else _found(data).gaps
+
+
+def _found(data: Data) -> Found:
     base, pattern = data_location(data)
     bounds = span_bounds(data)
     spans = None if bounds is None else Spans.from_bounds(pattern, **bounds)
     try:
-        return tuple(find_files(base, without_spans(pattern), data.format, spans).files)
+        return find_files(base, without_spans(pattern), data.format, spans)
     except DataError as error:
         where = " in the spans asked for" if data.spans else ""
         raise ConfigError(
@@ -49,7 +60,8 @@ def span_bounds(data: Data) -> dict[str, Any] | None:
     if not data.has_spans:
         return None
     given = {} if data.spans is None else {"first": data.spans.first, "last": data.spans.last}
-    return {name: bound for name, bound in given.items() if bound is not None}
+    strict = {"missing": "error"} if data.spans is not None and data.spans.missing == "error" else {}
+    return {**{name: bound for name, bound in given.items() if bound is not None}, **strict}
 
 
 def data_location(data: Data) -> tuple[str, str]:

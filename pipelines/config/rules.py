@@ -8,7 +8,7 @@ from components.example_gen.formats import EXTENSIONS, format_of
 from embedding_core.errors import ConfigError, nearest
 from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses
-from pipelines.config.files import data_files
+from pipelines.config.files import data_files, missing_spans
 from pipelines.config.model import BUILT_IN_MODELS
 from pipelines.config.schema import PipelineConfig
 from pipelines.config.sources import Argument, accepts, check_not_shadowed, defines, keyword_arguments, parse_module
@@ -70,6 +70,25 @@ def _destination_is_literal(config: PipelineConfig) -> Mistakes:
 @_rule("evaluation")
 def _baseline_is_literal(config: PipelineConfig) -> Mistakes:
     yield from _literal("evaluation.baseline", config.evaluation.baseline)
+
+
+@_rule("data")
+def _no_span_is_missing(config: PipelineConfig) -> Mistakes:
+    spans = config.data.spans
+    if spans is None or spans.missing != "error":
+        return
+    try:
+        gaps = missing_spans(config.data)
+    except ConfigError:  # there is no file at all, which is reported on its own
+        return
+    if gaps.total:
+        yield (
+            "data.spans.missing",
+            (
+                f"is 'error', and {gaps.total} spans of {config.data.path!r} have no file: {gaps}; bring their files, "
+                "change `first` and `last`, or set it to warn."
+            ),
+        )
 
 
 @_rule("label", "preprocessing_fn")

@@ -158,6 +158,16 @@ def test_spans_are_read_from_first_to_last(ingest, write):
     assert {row["id"][0] for row in output.rows("train")} == {b"2", b"3"}
 
 
+def test_span_without_a_file_is_counted_or_refused(ingest, write):
+    for day in (1, 2, 4):
+        write(f"id,side\n{day},train\n{day},eval\n", f"2011-10-0{day}.csv")
+    spans = {"pattern": "{YYYY}-{MM}-{DD}.csv"}
+    output = ingest(pattern="*-*-*.csv", columns={"id": "token"}, split=SIDES, spans=spans)
+    assert output.facts["spans_without_file"] == {"count": 1, "first": ["2011-10-03"]}
+    with pytest.raises(DataError, match=r"1 spans have no file \(2011-10-03\)"):
+        ingest(pattern="*-*-*.csv", columns={"id": "token"}, split=SIDES, spans={**spans, "missing": "error"})
+
+
 def test_no_match_names_what_is_there(ingest, write, tmp_path):
     write("x", "trips.csv")
     with pytest.raises(DataError, match=r"no file matches .*trip\.csv': did you mean 'trips.csv'\?"):

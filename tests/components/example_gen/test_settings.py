@@ -85,6 +85,17 @@ def test_spans_given_when_a_run_starts_take_the_place_of_the_configured_ones(giv
     assert with_spans(given) == spans_of(pattern, first, last)
 
 
+def test_spans_given_when_a_run_starts_keep_what_becomes_of_missing_ones():
+    spans = {"pattern": "{SPAN}.csv", "first": 1, "missing": "error"}
+    from components.example_gen.executor import settings_of
+    from components.example_gen.settings import Spans
+
+    said = json.dumps({"columns": {"a": "token"}, "spans": spans})
+    assert settings_of({"settings": said, "data_spans": "3/12"}).spans == Spans.from_bounds(
+        "{SPAN}.csv", 3, 12, missing="error"
+    )
+
+
 def test_numbered_spans_are_given_as_numbers():
     assert with_spans("3/12", "{SPAN}.csv") == spans_of("{SPAN}.csv", 3, 12)
 

@@ -8,7 +8,7 @@ from components.example_gen.formats import format_of
 from embedding_core.errors import ConfigError
 from pipelines.config import config_from_mapping
 from pipelines.config.data import Data, Spans
-from pipelines.config.files import data_files, data_location
+from pipelines.config.files import data_files, data_location, missing_spans
 from pipelines.config.paths import resolve
 
 
@@ -60,6 +60,41 @@ def test_date_spans_are_cut_and_ordered(tmp_path):
     _touch(tmp_path, "2011-10-31.csv", "2011-02-31.csv", "2010-12-01.csv", "2011-11-01.csv", "x.csv")
     data = Data(path=str(tmp_path / "{YYYY}-{MM}-{DD}.csv"), spans=Spans(last="2011-10-31"))
     assert _names(data) == ["2010-12-01.csv", "2011-10-31.csv"]
+
+
+@pytest.mark.parametrize(
+    ("spans", "total", "first"),
+    [
+        (None, 2, ("2011-10-02", "2011-10-04")),
+        (Spans(first="2011-10-03"), 1, ("2011-10-04",)),
+        (Spans(first="2011-09-30", last="2011-10-03"), 2, ("2011-09-30", "2011-10-02")),
+        (Spans(last="2011-12-31"), 89, ("2011-10-02", "2011-10-04", "2011-10-06", "2011-10-07", "2011-10-08")),
+        (Spans(first="2011-10-03", last="2011-10-03"), 0, ()),
+    ],
+)
+def test_days_without_a_file_are_known(tmp_path, spans, total, first):
+    for day in ("01", "03", "05"):
+        (tmp_path / f"2011-10-{day}.csv").write_text("a\n1\n")
+    assert missing_spans(Data(path=str(tmp_path / "{YYYY}-{MM}-{DD}.csv"), spans=spans)) == (total, first)
+
+
+def test_numbers_without_a_file_are_known(tmp_path):
+    for number in (0, 1, 4):
+        (tmp_path / f"span-{number}.csv").write_text("a\n1\n")
+    data = Data(path=str(tmp_path / "span-{SPAN}.csv"), spans=Spans(first=0, last=6))
+    assert str(missing_spans(data)) == "2, 3, 5, 6"
+    assert missing_spans(Data(path=str(tmp_path / "span-4.csv"))).total == 0
+
+
+def test_missing_day_is_a_mistake_if_the_configuration_says_so(mistakes, folder):
+    for day in ("01", "03"):
+        (folder / f"2011-10-{day}.csv").write_text("item,bought\na,1\n")
+    text = (
+        "data: {path: '{YYYY}-{MM}-{DD}.csv', spans: {missing: error}}\nlabel: bought\nfeatures: {categorical: [item]}"
+    )
+    (line,) = mistakes(text)
+    assert "`data.spans.missing` is 'error', and 1 spans of" in line
+    assert "2011-10-02" in line
 
 
 def test_numbered_spans_are_ordered_as_numbers(tmp_path):
