@@ -210,7 +210,7 @@ def _warn(config: PipelineConfig) -> None:
     from pipelines.early_checks import warnings_of
 
     for warning in warnings_of(config):
-        typer.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
 
 
 def _stopped() -> int:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-
-import typer
 
 from components.example_gen.files import find_files, without_spans
 from components.example_gen.sampling import Column, Sample, sample
 from components.example_gen.settings import Settings
 from components.example_gen.tally import Tally
+from embedding_core.display import shown_token
 from embedding_core.errors import DataError, nearest
 from pipelines import component_inputs
 from pipelines.config import PipelineConfig
 from pipelines.config.columns import column_uses
+from pipelines.terminal import echo
 
 __all__ = ["DataCheck", "check_data", "print_check"]
 
 ROWS = 10_000
 _LIST_SHARE = 0.3  # of the values, from which a sign in them looks like a separator
+_WIDTH = 60  # characters of a value that are shown
 _FEW = 100  # rows, below which nothing is said of how often values occur again
 
 
@@ -111,16 +111,9 @@ def _private(config: PipelineConfig) -> set[str]:
     return {feature.source for feature in config.features.categorical if feature.private}
 
 
-def _shown(value: bytes, private: bool) -> str:
-    if private:
-        return f"sha256:{hashlib.sha256(value).hexdigest()[:12]}"
-    text = value.decode("utf-8", "backslashreplace")[:60]
-    return text if text.isprintable() else repr(text)
-
-
 def _line(name: str, uses: str, column: Column, config: PipelineConfig) -> str:
     private = name in _private(config)
-    shown = ", ".join(_shown(value, private) for value in column.first)
+    shown = ", ".join(shown_token(value, private=private)[:_WIDTH] for value in column.first)
     missing = column.missing / max(1, column.rows)
     distinct = f"{column.distinct:,} distinct" if column.distinct else "no value"
     return f"{name} ({uses}): {column.kind}, {distinct}, {missing:.1%} missing" + (f"; {shown}" if shown else "")
@@ -200,8 +193,8 @@ def print_check(check: DataCheck) -> None:
       DataError: a run would fail.
     """
     for line in check.lines:
-        typer.echo(line)
+        echo(line)
     for warning in check.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     if check.problems:
         raise DataError("\n".join(check.problems))

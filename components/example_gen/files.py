@@ -93,8 +93,8 @@ def check_gaps(gaps: Gaps, spans: Spans | None, data: str) -> None:
     """
     if gaps.total and spans is not None and spans.missing == "error":
         raise DataError(
-            f"{data}: {gaps.total} spans have no file ({gaps}), and `data.spans.missing` is 'error': bring their files, "
-            "change `first` and `last`, or set it to warn."
+            f"{data}: {gaps.total} spans have no file ({gaps}), and `data.spans.missing` is 'error': bring their "
+            "files, change `first` and `last`, or set it to warn."
         )
 
 
