@@ -68,13 +68,13 @@ def test_help_is_exit_code_0(capsys):
 
 def test_run_hands_the_checked_config_on(file, monkeypatch):
     given = []
-    _command(monkeypatch, "run_local", run=lambda config: given.append(config) or _report(pushed=True))
+    _command(monkeypatch, "run_local", run=lambda config, **_: given.append(config) or _report(pushed=True))
     assert _code("run", file, "--set", "training.steps=7") == 0
     assert given[0].training.steps == 7
 
 
 def test_run_that_pushes_nothing_is_exit_code_3(file, monkeypatch):
-    _command(monkeypatch, "run_local", run=lambda _: _report(pushed=False))
+    _command(monkeypatch, "run_local", run=lambda *_, **__: _report(pushed=False))
     assert _code("run", file) == 3
 
 
@@ -83,7 +83,7 @@ def _report(*, pushed):
 
 
 def _raise(error):
-    def function(*_):
+    def function(*_, **__):
         try:
             raise error
         except Exception as cause:
@@ -129,7 +129,7 @@ def test_debug_may_come_before_and_after_the_command(file, monkeypatch, capsys, 
 
 
 def _fails_in_a_captured_run(error):
-    def run(config):
+    def run(config, **_):
         with run_log.captured(config.work_dir):
             raise error
 
