@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +13,9 @@ from tfx.utils import io_utils
 from embedding_core.errors import DataError
 from embedding_core.serving.inputs import DenseInputs
 
-__all__ = ["number_columns", "open_transform_graph"]
+__all__ = ["RANGE_FIELDS", "number_columns", "open_transform_graph", "range_output", "range_problems", "read_ranges"]
+
+RANGE_FIELDS = ("mean", "deviation", "limit", "values", "implausible")
 
 
 def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[str] | None = None) -> DenseInputs:
@@ -59,6 +61,65 @@ def _outputs_without(layer: Any, spec: Mapping[str, Any], column: str) -> set[st
         return layer(tf.io.parse_example(examples, rest))
 
     return set(tf.function(compute).get_concrete_function(tf.TensorSpec([None], tf.string)).structured_outputs)
+
+
+def range_output(name: str) -> str:
+    """The output of Transform that holds the range of a dense feature, `RANGE_FIELDS` in each row."""
+    return f"{name}.range"
+
+
+def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]:
+    """The range that each dense feature is scaled by; features that a `preprocessing_fn` scales itself are left out.
+
+    Args:
+      uri: of a TransformGraph artifact.
+      names: of the dense features.
+
+    Returns:
+      By feature `RANGE_FIELDS`, which float32 holds exactly.
+    """
+    known = tft.TFTransformOutput(uri).transformed_feature_spec()
+    outputs = {name: range_output(name) for name in names if range_output(name) in known}
+    if not outputs:
+        return {}
+    source = open_transform_graph(uri, tuple(outputs.values()))
+    assert source.transform is not None
+    made = source.transform(tf.io.parse_example([_row_of_zeros(source.spec)], source.spec))
+    rows = {name: made[output].numpy()[0] for name, output in outputs.items()}
+    return {name: dict(zip(RANGE_FIELDS, map(float, row), strict=True)) for name, row in rows.items()}
+
+
+def range_problems(ranges: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """What a user has to know of dense features, by name: no information in them, values taken for missing."""
+    found = {name: " ".join(_problems(span)) for name, span in ranges.items()}
+    return {name: text for name, text in found.items() if text}
+
+
+def _problems(span: Mapping[str, Any]) -> Iterator[str]:
+    if not span["values"]:
+        yield "No row of the train split has a value: it is 0 in every row."
+    elif not span["deviation"]:
+        yield f"It is constant ({span['mean']:g}) in the rows that its range is from: it is 0 in every row."
+    if span["implausible"]:
+        yield (
+            f"{span['implausible']:,.0f} of {span['values']:,.0f} values are larger than {span['limit']:g}, far beyond "
+            "the others: they count as missing."
+        )
+
+
+def _row_of_zeros(spec: Mapping[str, Any]) -> bytes:
+    """A serialized tf.Example with a value in every column that must have one."""
+    features = {}
+    for name, column in spec.items():
+        if isinstance(column, tf.io.FixedLenFeature) and column.default_value is None:
+            size = tf.TensorShape(column.shape).num_elements()
+            features[name] = {
+                tf.int64: lambda n: tf.train.Feature(int64_list=tf.train.Int64List(value=[0] * n)),
+                tf.float32: lambda n: tf.train.Feature(float_list=tf.train.FloatList(value=[0.0] * n)),
+                tf.string: lambda n: tf.train.Feature(bytes_list=tf.train.BytesList(value=[b""] * n)),
+            }[column.dtype](size)
+    serialized: bytes = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    return serialized
 
 
 def number_columns(schema_file: str, names: Collection[str]) -> dict[str, tf.io.FixedLenFeature]:

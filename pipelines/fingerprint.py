@@ -18,6 +18,8 @@ from pipelines.config.sources import source_file
 
 __all__ = ["code_fingerprint", "digest_of_files", "preprocessing_fingerprint"]
 
+_PREPROCESSING = ("pipelines.preprocessing", "pipelines.ranges", "components.transform_graph")
+
 
 def code_fingerprint(config: PipelineConfig) -> str:
     """The digest of `embedding_core`, `components`, the models, and the user's own model and preprocessing modules."""
@@ -26,10 +28,10 @@ def code_fingerprint(config: PipelineConfig) -> str:
 
 
 def preprocessing_fingerprint(config: PipelineConfig) -> str:
-    """The digest of the module that Transform's function is in, the user's own or ours."""
-    module = (config.preprocessing_fn or "pipelines.preprocessing.preprocessing_fn").rpartition(".")[0]
-    file = source_file(module, config.python_path)
-    return digest_of_files([] if file is None else [file])
+    """The digest of the module that Transform's function is in, and of ours, which a user's function may call."""
+    own = [] if config.preprocessing_fn is None else [config.preprocessing_fn.rpartition(".")[0]]
+    files = [source_file(module, config.python_path) for module in (*own, *_PREPROCESSING)]
+    return digest_of_files([file for file in files if file is not None])
 
 
 def digest_of_files(files: Iterable[str]) -> str:

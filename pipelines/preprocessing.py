@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-import tensorflow_transform as tft
 
+from components.transform_graph import range_output
 from embedding_core.errors import DataError
+from pipelines.ranges import Range, range_of, scaled_by
 
 __all__ = [
     "checked_label",
@@ -38,7 +39,7 @@ Inputs: TypeAlias = Mapping[str, Any]
 
 
 def preprocessing_fn(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Dense features (missing is the mean, z-score), the label and the sample weight.
+    """Return the dense features (missing is the mean, z-score), the label and the sample weight.
 
     Args:
       inputs: raw columns by name; dense, sparse or ragged tensors.
@@ -46,7 +47,7 @@ def preprocessing_fn(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[s
 
     Returns:
       float32 tensors [B, 1]: each dense feature under its own name, "label", and "sample_weight" where the
-      configuration names one.
+      configuration names one; and [B, 5], the range of each dense feature.
     """
     return {
         **dense_features(inputs, custom_config),
@@ -56,11 +57,25 @@ def preprocessing_fn(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[s
 
 
 def dense_features(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Every dense feature of the configuration by name, as `scaled` makes it."""
-    return {
-        feature["name"]: scaled(_column(inputs, feature["column"]), feature["column"], log1p=feature["log1p"])
-        for feature in custom_config["dense"]
-    }
+    """Every dense feature of the configuration by name, scaled, and the range of each, which the trainer records.
+
+    The ranges are those of `custom_config["ranges"]` where it has one of the same column and `log1p`: with a warm start
+    these are the ranges that the earlier model was trained with. Others are measured, as `scaled` does.
+    """
+    outputs = {}
+    for feature in custom_config["dense"]:
+        name, column = feature["name"], feature["column"]
+        value = _number(_column(inputs, column), column, log1p=feature["log1p"])
+        span = _range_of(value, feature, custom_config.get("ranges", {}).get(name))
+        outputs[name] = scaled_by(value, span)
+        outputs[range_output(name)] = tf.repeat(tf.stack(span)[None], tf.shape(value)[0], axis=0)
+    return outputs
+
+
+def _range_of(value: tf.Tensor, feature: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> Range:
+    """The range of an earlier model if it is one of this very feature, else that of the train split."""
+    same = earlier is not None and all(earlier.get(key) == feature[key] for key in ("column", "log1p"))
+    return range_of(tf.boolean_mask(value, tf.math.is_finite(value)), earlier if same else None)
 
 
 def labels(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -86,7 +101,10 @@ def sample_weights(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str
 
 
 def scaled(tensor: Any, column: str, *, log1p: bool = False) -> tf.Tensor:
-    """A number per row with mean 0 and variance 1 over the train split; a missing or non-finite one is 0, the mean.
+    """Scale a number per row to mean 0 and variance 1 over the train split; what is no plausible number becomes 0.
+
+    That is a missing value, one that is not finite, and one far beyond all but 1 in 100 of the others
+    (`pipelines.ranges.range_of`).
 
     Args:
       tensor: the raw column, at most one number per row.
@@ -96,15 +114,13 @@ def scaled(tensor: Any, column: str, *, log1p: bool = False) -> tf.Tensor:
     Returns:
       float32 [B, 1].
     """
+    value = _number(tensor, column, log1p=log1p)
+    return scaled_by(value, range_of(tf.boolean_mask(value, tf.math.is_finite(value))))
+
+
+def _number(tensor: Any, column: str, *, log1p: bool) -> tf.Tensor:
     value = one_value(tensor, column)
-    if log1p:
-        value = tf.sign(value) * tf.math.log1p(tf.abs(value))
-    known = tf.math.is_finite(value)
-    # In float64: Beam chooses its batches by the clock, and float32 sums would differ in their last bits with them.
-    present = tf.cast(tf.boolean_mask(value, known), tf.float64)
-    mean, variance = tf.cast(tft.mean(present), tf.float32), tf.cast(tft.var(present), tf.float32)
-    normal = tf.math.divide_no_nan(value - mean, tf.sqrt(variance))
-    return tf.where(known, normal, tf.zeros_like(normal))
+    return tf.sign(value) * tf.math.log1p(tf.abs(value)) if log1p else value
 
 
 def checked_label(value: tf.Tensor, name: str) -> tf.Tensor:

@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_transform as tft
 import tensorflow_transform.beam as tft_beam
-from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
+from tensorflow_transform.tf_metadata import dataset_metadata, metadata_io, schema_utils
 
+from components.transform_graph import read_ranges
 from embedding_core.errors import DataError
 from pipelines import preprocessing
 from pipelines.examples import taxi
@@ -88,8 +89,10 @@ def _raw(rows, columns=tuple(SPEC)):
 
 def test_default_function_gives_float32_columns(graph):
     outputs = graph.transform_raw_features(_raw(ROWS))
-    assert sorted(outputs) == ["age", "label", "log_price", "price", "same", "sample_weight"]
-    assert all(value.dtype == tf.float32 and value.shape == (4, 1) for value in outputs.values())
+    columns = {name for name in outputs if not name.endswith(".range")}
+    assert columns == {"age", "label", "log_price", "price", "same", "sample_weight"}
+    assert all(outputs[name].dtype == tf.float32 and outputs[name].shape == (4, 1) for name in columns)
+    assert {name for name in outputs if name not in columns} == {f"{one['name']}.range" for one in CONFIG["dense"]}
 
 
 def test_dense_is_z_score_and_missing_is_the_mean(graph):
@@ -102,26 +105,64 @@ def test_dense_is_z_score_and_missing_is_the_mean(graph):
     np.testing.assert_array_equal(outputs["same"][:, 0], np.zeros(4))
 
 
+def _analysed(values, folder, batch=100, ranges=None):
+    """A transform graph over one column of numbers, and its output."""
+    spec = {"price": tf.io.FixedLenFeature([], tf.float32)}
+    metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
+    config = {"dense": [{"name": "price", "column": "price", "log1p": False}], "ranges": ranges or {}}
+    options = beam.options.pipeline_options.PipelineOptions(["--direct_running_mode=in_memory"])
+    context = tft_beam.Context(temp_dir=f"{folder}-temp", desired_batch_size=batch)
+    with context, beam.Pipeline(options=options) as pipeline:
+        data = pipeline | beam.Create([{"price": value} for value in np.asarray(values, np.float32)])
+        analysed = (data, metadata) | tft_beam.AnalyzeDataset(
+            lambda inputs: preprocessing.dense_features(inputs, config)
+        )
+        _ = analysed | tft_beam.WriteTransformFn(str(folder))
+    metadata_io.write_metadata(metadata, f"{folder}/metadata")  # as TFX's Transform does
+    (measured,) = read_ranges(str(folder), ["price", "unknown"]).values()
+    output = tft.TFTransformOutput(str(folder))
+    values = np.asarray(values, np.float32)
+    return measured, output.transform_raw_features({"price": tf.constant(values)})["price"].numpy()[:, 0]
+
+
 def test_scaling_does_not_depend_on_how_beam_batches(tmp_path):
     values = np.random.default_rng(1).normal(1e4, 1, 500).astype(np.float32)
-    rows = [{"price": value} for value in values]
-    metadata = dataset_metadata.DatasetMetadata(
-        schema_utils.schema_from_feature_spec({"price": tf.io.FixedLenFeature([], tf.float32)})
-    )
+    (first, small), (second, large) = (_analysed(values, tmp_path / f"graph{batch}", batch) for batch in (7, 100))
+    np.testing.assert_array_equal(small, large)
+    assert first == second
+    assert first["mean"] == pytest.approx(values.mean(dtype=np.float64), rel=1e-7)
+    assert first["deviation"] == pytest.approx(values.std(dtype=np.float64), rel=1e-6)
 
-    def scale(batch):
-        options = beam.options.pipeline_options.PipelineOptions(["--direct_running_mode=in_memory"])
-        context = tft_beam.Context(temp_dir=str(tmp_path / f"temp{batch}"), desired_batch_size=batch)
-        with context, beam.Pipeline(options=options) as pipeline:
-            data = pipeline | beam.Create(rows)
-            analysed = (data, metadata) | tft_beam.AnalyzeDataset(
-                lambda inputs: {"price": preprocessing.scaled(inputs["price"], "price")}
-            )
-            _ = analysed | tft_beam.WriteTransformFn(str(tmp_path / f"graph{batch}"))
-        output = tft.TFTransformOutput(str(tmp_path / f"graph{batch}"))
-        return output.transform_raw_features({"price": tf.constant(values)})["price"].numpy()
 
-    np.testing.assert_array_equal(scale(7), scale(100))
+def test_two_rows_of_3e38_are_missing_values_and_leave_the_range_as_it_is(tmp_path):
+    values = np.random.default_rng(1).lognormal(2, 1, 500).astype(np.float32)
+    clean, expected = _analysed(values, tmp_path / "clean")
+    spoilt, scaled = _analysed([*values, 3e38, -3e38], tmp_path / "spoilt")
+    assert (spoilt["values"], spoilt["implausible"], clean["implausible"]) == (502, 2, 0)
+    assert (spoilt["mean"], spoilt["deviation"]) == (clean["mean"], clean["deviation"])
+    np.testing.assert_array_equal(scaled, [*expected, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "values", [[0.1] * 50, [0.0] * 20, [3e38, 1e38, -3e38], [1e-30, -1e-32, 0.0], [0.0] * 990 + [7.0] * 10, [-5, 5e6]]
+)
+def test_range_is_exact_for_extreme_columns(tmp_path, values):
+    measured, scaled = _analysed(values, tmp_path / "graph")
+    exact = np.asarray(values, np.float32).astype(np.float64)
+    assert measured["mean"] == pytest.approx(exact.mean(), rel=1e-6)
+    assert measured["deviation"] == pytest.approx(exact.std() if len(set(values)) > 1 else 0, rel=1e-5, abs=0)
+    assert measured["implausible"] == 0
+    assert np.isfinite(scaled).all()
+
+
+def test_range_of_an_earlier_model_is_kept_for_the_same_feature_alone(tmp_path):
+    given = {"column": "price", "log1p": False, "mean": 1.5, "deviation": 0.5, "limit": 100.0}
+    values = [1.0, 2.0, 300.0]
+    kept, scaled = _analysed(values, tmp_path / "kept", ranges={"price": given})
+    assert kept == {"mean": 1.5, "deviation": 0.5, "limit": 100.0, "values": 3.0, "implausible": 1.0}
+    np.testing.assert_array_equal(scaled, [-1, 1, 0])
+    measured, _ = _analysed(values, tmp_path / "measured", ranges={"price": {**given, "log1p": True}})
+    assert measured["mean"] == 101
 
 
 def test_label_and_weight_are_passed_on(graph):
@@ -138,7 +179,8 @@ def test_missing_label_is_an_error_when_the_row_is_read(graph):
 
 def test_graph_serves_without_the_label(graph):
     outputs = graph.transform_features_layer()(_raw(ROWS, ["price", "age", "same"]))
-    assert sorted(outputs) == ["age", "log_price", "price", "same"]
+    assert {"age", "log_price", "price", "same"} <= set(outputs)
+    assert "label" not in outputs
 
 
 def test_label_alone_needs_no_dense_feature():

@@ -1,0 +1,108 @@
+"""Computes the range that a dense feature is scaled by: mean, standard deviation and the largest plausible magnitude.
+
+One pass over the data (TensorFlow Transform 1.16 has no second one here), and no sum of floats: a float32 is a whole
+number of 24 bits times a power of two, so that sums of whole numbers per power of two give the same range to the last
+bit, however Beam batches the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_transform as tft
+
+__all__ = ["Range", "range_of", "scaled_by"]
+
+_BINS = 256  # a float32 has so many exponents; the first is that of 0 and of the numbers next to it
+_RARE = 100  # fewer than one in so many values of a column may be implausible
+_FAR = 10  # powers of two between what most values stay below, and what is implausible
+_CONSTANT = 2.0**-22  # a deviation below this share of the mean is float32's rounding
+_FLOAT_MAX = float(np.finfo(np.float32).max)
+
+
+class Range(NamedTuple):
+    """What a feature is scaled by, as scalar tensors.
+
+    Attributes:
+      mean, deviation: float32, of the plausible values; the deviation of a constant column is 0.
+      limit: float32; a value of a larger magnitude is implausible, and scaled as a missing one.
+      values: float32, how many finite values were analysed.
+      implausible: float32, how many of them are beyond the limit.
+    """
+
+    mean: tf.Tensor
+    deviation: tf.Tensor
+    limit: tf.Tensor
+    values: tf.Tensor
+    implausible: tf.Tensor
+
+
+def range_of(values: tf.Tensor, recorded: Mapping[str, float] | None = None) -> Range:
+    """Analyse the range of a column over the train split.
+
+    A value is implausible if it is at least 2^10 times as large as the power of two that 99 of 100 values other than 0
+    stay below. Two rows of 3e38 among thousands of fares leave mean and deviation as they are without these rows.
+
+    Args:
+      values: float32 [n], the finite values of a batch.
+      recorded: mean, deviation and limit of an earlier model, which are taken instead of those of this data.
+    """
+    sums = tf.cast(tft.sum(_sums_by_exponent(values)[None], reduce_instance_dims=False), tf.float64)
+    counts = sums[:, 0]
+    total = tf.reduce_sum(counts)
+    if recorded is not None:
+        exponent = np.float32(recorded["limit"]).view(np.int32) >> 23
+        span = [recorded[name] for name in ("mean", "deviation", "limit")]
+        return _as_range(*span, total, tf.reduce_sum(counts[int(exponent) + 1 :]))
+    from_above = tf.cumsum(counts, reverse=True, exclusive=True)  # values of larger exponents, by exponent
+    usual = tf.argmax(tf.cast(_RARE * from_above < tf.maximum(tf.reduce_sum(counts[1:]), 1.0), tf.int32))
+    last = tf.minimum(usual + _FAR, _BINS - 2)  # the last exponent stands for what is not finite
+    plausible = tf.cast(tf.range(_BINS, dtype=tf.int64) <= last, tf.float64)
+    mean, deviation = _moments(sums * plausible[:, None])
+    limit = tf.where(last < _BINS - 2, _largest_of_exponent(last), _FLOAT_MAX)
+    return _as_range(mean, deviation, limit, total, total - tf.reduce_sum(counts * plausible))
+
+
+def scaled_by(value: tf.Tensor, span: Range) -> tf.Tensor:
+    """The value with mean 0 and deviation 1; 0 where it is missing (NaN), infinite or implausible, or constant."""
+    plausible = tf.abs(value) <= span.limit  # NaN is not
+    normal = tf.math.divide_no_nan(value - span.mean, span.deviation)
+    return tf.where(plausible, normal, tf.zeros_like(normal))
+
+
+def _as_range(*values: Any) -> Range:
+    return Range(*(tf.cast(value, tf.float32) for value in values))
+
+
+def _sums_by_exponent(values: tf.Tensor) -> tf.Tensor:
+    """int64 [256, 4] of a batch: count, sum of mantissas, and the upper and lower half of the sum of their squares."""
+    bits = tf.cast(tf.bitcast(tf.reshape(values, [-1]), tf.int32), tf.int64)
+    exponent = (bits // 2**23) % _BINS  # floor division, so that the sign's bit only adds a multiple
+    mantissa = bits % 2**23 + tf.where(exponent > 0, tf.constant(2**23, tf.int64), tf.constant(0, tf.int64))
+    square = mantissa * mantissa
+    signed = tf.where(bits < 0, -mantissa, mantissa)
+    columns = tf.stack([tf.ones_like(mantissa), signed, square // 2**24, square % 2**24], axis=1)
+    return tf.math.unsorted_segment_sum(columns, exponent, _BINS)
+
+
+def _moments(sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and standard deviation, float64, of the exponents' sums: deviations within each, and of their means."""
+    exponents = np.maximum(np.arange(_BINS), 1) - 150.0
+    unit = tf.constant(np.exp2(np.minimum(exponents, 104.0)), tf.float64)
+    counts, totals = sums[:, 0], sums[:, 1]
+    means = tf.math.divide_no_nan(totals, counts)
+    within = tf.math.divide_no_nan(sums[:, 2] * 2.0**24 + sums[:, 3], counts) - means**2
+    total = tf.reduce_sum(counts)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(totals * unit), total)
+    squares = counts * (tf.maximum(within, 0.0) * unit**2 + (means * unit - mean) ** 2)
+    deviation = tf.sqrt(tf.math.divide_no_nan(tf.reduce_sum(squares), total))
+    return mean, tf.where(deviation > _CONSTANT * tf.abs(mean), deviation, tf.zeros_like(deviation))
+
+
+def _largest_of_exponent(exponent: Any) -> tf.Tensor:
+    """The largest float32 of an exponent, as float64: one step below the next power of two."""
+    powers = np.exp2(np.arange(_BINS) - 126.0) * (1 - 2.0**-24)
+    return tf.gather(tf.constant(np.minimum(powers, _FLOAT_MAX), tf.float64), exponent)
