@@ -16,6 +16,7 @@ _HOMES = {
     "TableConfigGen": "components.table_config_gen",
     "TableConfigs": "components.artifacts",
     "Vocabularies": "components.artifacts",
+    "Transform": "components.transform",
     "VocabularyGen": "components.vocabulary_gen",
 }
 

@@ -13,6 +13,9 @@ from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME
 # Its reading of blessings and model paths, and how it marks a PushedModel, are what other tools look at.
 from tfx.components.pusher.executor import Executor as PusherExecutor
 
+# Transform's executor, to which the ranges of an earlier model are given: TFX says not to customize it.
+from tfx.components.transform.executor import Executor as TransformExecutor
+
 # The local runner's parts: `LocalDagRunner` itself neither says which node runs nor which was cached.
 from tfx.dsl.compiler.constants import PIPELINE_RUN_ID_PARAMETER_NAME
 from tfx.orchestration import metadata
@@ -29,6 +32,7 @@ __all__ = [
     "IrBasedRunner",
     "Launcher",
     "PusherExecutor",
+    "TransformExecutor",
     "metadata",
     "runner_utils",
     "substitute_runtime_parameter",

@@ -13,6 +13,7 @@ from pipelines.config.files import data_location, span_bounds
 _DEFAULT_LIMITS = VocabularyLimits()
 __all__ = [
     "data_format",
+    "dense_start",
     "example_settings",
     "input_location",
     "planned_topology",
@@ -101,8 +102,15 @@ def quality_rules(config: PipelineConfig) -> dict[str, Any]:
 def remap_policy(config: PipelineConfig) -> dict[str, Any]:
     """`policy` of CheckpointLoader: what becomes of what the earlier checkpoint does not have."""
     said = {} if config.warm_start is None else dataclasses.asdict(config.warm_start)
-    said.pop("checkpoint", None)
+    for key in ("checkpoint", "dense", "dense_optimizer", "ranges"):
+        said.pop(key, None)
     return {**said, "seed": config.seed}
+
+
+def dense_start(config: PipelineConfig) -> dict[str, Any]:
+    """`dense_start` of EmbeddingTrainer: what the dense part takes from the earlier run; empty without a warm start."""
+    said = config.warm_start
+    return {} if said is None else {"dense": said.dense, "optimizer": said.dense_optimizer, "ranges": said.ranges}
 
 
 def transform_config(config: PipelineConfig) -> dict[str, Any]:
@@ -175,6 +183,10 @@ def trainer_config(config: PipelineConfig) -> dict[str, Any]:
         "dense": [feature.name for feature in config.features.dense],
         "label_key": config.label.transformed,
         "weight_key": "sample_weight" if config.sample_weight else None,
+        "scaling": {
+            feature.name: {"column": feature.source, "log1p": feature.log1p} for feature in config.features.dense
+        },
+        "dense_start": dense_start(config),
     }
 
 

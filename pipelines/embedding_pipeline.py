@@ -1,8 +1,8 @@
 """The pipeline itself: from examples to a pushed model, as TFX nodes. A pure function of the configuration.
 
     ExampleGen ─► StatisticsGen ─► SchemaGen ─► ExampleValidator
-        │                              └─► Transform ─┐
-        ├─► VocabularyGen ─► TableConfigGen ──────────┤   (BaseVocabularies, WarmStart ─► CheckpointLoader)
+        │                              └─► Transform ─┐   (WarmStart ─► Transform, CheckpointLoader)
+        ├─► VocabularyGen ─► TableConfigGen ──────────┤   (BaseVocabularies ─► VocabularyGen)
         └─────────────────────────────────────► EmbeddingTrainer ─► CheckpointRetriever
                                                       ├─► QualityGate ─┐
                                                       └─► Evaluator ───┴─► EmbeddingPusher
@@ -30,6 +30,7 @@ from components import (
     ExampleGen,
     QualityGate,
     TableConfigGen,
+    Transform,
     Vocabularies,
     VocabularyGen,
 )
@@ -85,13 +86,14 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
     schema_gen = tfx.components.SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
     schema = schema_gen.outputs["schema"]
     validator = tfx.components.ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
-    transform = tfx.components.Transform(
+    checkpoint = _imported("WarmStart", earlier.checkpoint, EmbeddingCheckpoint)
+    keeps_ranges = config.warm_start is not None and config.warm_start.ranges == "keep"
+    transform = Transform(
         examples=examples,
         schema=schema,
         preprocessing_fn=config.preprocessing_fn or "pipelines.preprocessing.preprocessing_fn",
-        materialize=False,
-        disable_statistics=True,
         custom_config=_transform_config(config),
+        **({"base_checkpoint": checkpoint[0].outputs["result"]} if checkpoint and keeps_ranges else {}),
     )
     features = json.dumps(component_inputs.vocabulary_features(config))
     known = _imported("BaseVocabularies", earlier.vocabularies, Vocabularies)
@@ -103,7 +105,6 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         **({"transform_graph": transform.outputs["transform_graph"]} if _after_transform(config) else {}),
         **({"base_vocabularies": known[0].outputs["result"]} if known else {}),
     )
-    checkpoint = _imported("WarmStart", earlier.checkpoint, EmbeddingCheckpoint)
     table_config_gen = TableConfigGen(
         vocabularies=vocabulary_gen.outputs["vocabularies"],
         features=features,
@@ -161,7 +162,7 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         republish=republish,
         **inputs,
     )
-    before = [example_gen, statistics_gen, schema_gen, validator, transform, *known, vocabulary_gen, *checkpoint]
+    before = [example_gen, statistics_gen, schema_gen, validator, *checkpoint, transform, *known, vocabulary_gen]
     return [*before, table_config_gen, *loader, trainer, retriever, *baseline, quality_gate, evaluator, pusher]
 
 

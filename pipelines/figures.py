@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from components.example_gen.settings import Gaps
 from components.run_inputs import inputs_of_run
+from components.transform_graph import range_problems
+from embedding_core.checkpoint.dense import DENSE, read_dense
 from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
@@ -89,15 +91,18 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
         labels=label_figures(by_type["ExampleStatistics"].uri, config.label.column, quality),
         columns=column_figures(by_type["ExampleStatistics"].uri),
         features=feature_figures(vocabularies.values(), quality),
-        data={**_data(by_type["Examples"]), **_line_breaks(vocabularies.values())},
-        warm_start=_warm_start(lineage),
+        data={
+            **_data(by_type["Examples"]),
+            **_line_breaks(vocabularies.values()),
+            **_dense_notes(by_type["ModelRun"]),
+        },
+        warm_start=_warm_start(lineage, history),
     )
 
 
 def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
     notes = ["The baselines were made in this run, from the same features."]
-    if config.training.early_stopping is not None:
-        notes.append("Early stopping chose the model's step by these rows, which flatters it a little.")
+    notes += [score.note for score in scores if score.note]
     if all(score.metrics["AUC"] is None for score in scores):
         only = "positives" if config.training.negatives is not None else "one class"
         notes.append(f"They hold {only} only, so that neither AUC nor log loss can be computed: Recall@k judges.")
@@ -170,8 +175,12 @@ def _curves(history: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float,
         return [(entry["step"], entry[key]) for entry in entries if entry.get(key) is not None]
 
     return {
-        "loss": {"train": points(history["train"], "loss"), "eval": points(history["evals"], "loss")},
-        "auc": {"eval": points(history["evals"], "auc")},
+        "loss": {
+            "train": points(history["train"], "loss"),
+            "validation": points(history.get("validations", ()), "loss"),
+            "eval": points(history["evals"], "loss"),
+        },
+        "auc": {"validation": points(history.get("validations", ()), "auc"), "eval": points(history["evals"], "auc")},
     }
 
 
@@ -179,7 +188,17 @@ def _training_note(history: Mapping[str, Any]) -> str:
     facts = ", ".join(f"{key.replace('_', ' ')} {value:,}" for key, value in history["facts"].items() if _plain(value))
     rates = [entry["rows_per_second"] for entry in history["train"] if entry.get("rows_per_second")]
     rate = f"; {sorted(rates)[len(rates) // 2]:,.0f} rows/s (median)" if rates else ""
-    return f"{history['seconds']:.1f} s of training{rate}; {facts}"
+    return f"{history['seconds']:.1f} s of training{rate}; {facts}{_stopping_note(history)}"
+
+
+def _stopping_note(history: Mapping[str, Any]) -> str:
+    """How the step was chosen; empty without early stopping."""
+    rows, without_effect = history["facts"].get("validation_rows"), history["facts"].get("early_stopping")
+    if without_effect:
+        return f". {without_effect}"
+    return (
+        f". Early stopping chose the step by {rows:,} rows of the train split that were not trained on." if rows else ""
+    )
 
 
 def _plain(value: Any) -> bool:
@@ -207,12 +226,20 @@ def _tables(node: Node, config: EmbeddingConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _warm_start(lineage: Mapping[int, Node]) -> dict[str, Any] | None:
-    """What the CheckpointLoader nearest to the model kept of the earlier checkpoint."""
+def _warm_start(lineage: Mapping[int, Node], history: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the CheckpointLoader nearest to the model kept of the earlier checkpoint, the trainer of the dense part."""
     for node in lineage.values():
         if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
-            return {"step": node.facts["step"], **_json(os.path.join(node.uri, REMAP_REPORT))}
+            dense = history["facts"].get("warm_start")
+            return {"step": node.facts["step"], "dense": dense, **_json(os.path.join(node.uri, REMAP_REPORT))}
     return None
+
+
+def _dense_notes(run: Node) -> dict[str, str]:
+    """What is wrong with dense features, by a name for the table of the data."""
+    dense = read_dense(os.path.join(run.uri, DENSE))
+    problems = {} if dense is None else range_problems(dense.ranges)
+    return {f"dense feature {name}": text for name, text in problems.items()}
 
 
 def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:

@@ -17,7 +17,7 @@ __all__ = ["REPORTS", "Report", "figure_text", "flat_settings", "keep_report", "
 
 REPORTS = "reports"
 """Folder in the work_dir of the report of every version, and of every refused run."""
-_CURVES = {"loss": "loss (binary cross-entropy)", "auc": "AUC on the eval split"}
+_CURVES = {"loss": "loss (binary cross-entropy)", "auc": "AUC"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,9 @@ class Report:
       columns: per raw column the share of missing values by split, and whether it is constant.
       features: per categorical feature the shares of empty rows and of unknown tokens by split.
       data: rows read, kept and set aside, in words.
-      warm_start: what the tables started from: `remap.json` of the CheckpointLoader and the `step` of the earlier
-        checkpoint; None where they started from their initializers.
+      warm_start: what the model started from: `remap.json` of the CheckpointLoader, the `step` of the earlier
+        checkpoint, and under `dense` what became of dense part, its optimizer and ranges, as `start_dense` reports it;
+        None without one.
     """
 
     name: str

@@ -41,7 +41,8 @@ class CheckpointRetriever(base_component.BaseComponent):
 
     Component `outputs` contains:
       - `embedding_checkpoint`: Channel of type `EmbeddingCheckpoint`: logical tables and slots by name, without
-        any topology, the vocabularies that the rows belong to, and a manifest with a digest of every file.
+        any topology, the vocabularies that the rows belong to, the dense part, and a manifest with a digest of every
+        file.
     """
 
     SPEC_CLASS = CheckpointRetrieverSpec

@@ -14,6 +14,7 @@ from components import progress
 from components.artifact_files import read_embedding_config, read_vocabularies
 from components.record import record_lineage
 from embedding_core.checkpoint import latest_training_checkpoint, retrieve
+from embedding_core.checkpoint.dense import DENSE
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
 
@@ -58,6 +59,7 @@ class Executor(base_executor.BaseExecutor):
             config,
             artifact.uri,
             vocabularies=vocabularies,
+            dense=os.path.join(folder[MODEL_RUN_KEY], DENSE),
             nonfinite="keep" if nonfinite == "keep" else "error",
             progress=lambda key, done, total: progress.report(f"retrieve {key}", done, total),
         )

@@ -67,8 +67,9 @@ class EmbeddingTrainer(base_component.BaseComponent):
     Component `outputs` contains:
       - `model`: Channel of type `Model`: a SavedModel whose lookup runs on CPU, with the signatures that the
         Evaluator wants, so that it judges what will be served.
-      - `model_run`: Channel of type `ModelRun`: `checkpoints/` with the final state, `training.json` with what
-        the model was made of, `history.json` with the curves, `logs/` for TensorBoard.
+      - `model_run`: Channel of type `ModelRun`: `checkpoints/` with the final state, `dense/` with what later runs
+        start their dense part from, `training.json` with what the model was made of, `history.json` with the curves,
+        `logs/` for TensorBoard.
     """
 
     SPEC_CLASS = EmbeddingTrainerSpec
@@ -102,7 +103,8 @@ class EmbeddingTrainer(base_component.BaseComponent):
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight;
             without one they are raw columns of numbers.
           schema: a channel of `Schema`; needed where there is no transform graph.
-          warm_start: a channel of `EmbeddingCheckpoint` that tables and slots start from.
+          warm_start: a channel of `EmbeddingCheckpoint` that tables and slots start from, and the dense part as
+            `dense_start` of `custom_config` says.
           run_fn: dotted path of the function that trains.
           code_fingerprint: digest of the code that runs, so that the cache sees a change of it.
           resume_dir: folder that keeps checkpoints while training, outside of what a failed run loses; each

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,16 +15,20 @@ from tfx.dsl.io import fileio
 
 from components import progress
 from components.artifact_files import read_embedding_config, read_vocabularies
-from components.transform_graph import number_columns, open_transform_graph
+from components.transform_graph import number_columns, open_transform_graph, range_problems, read_ranges
 from embedding_core.checkpoint import load_checkpoint_into
+from embedding_core.checkpoint.dense import DENSE
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.serving import DenseInputs, export_model
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
+from embedding_core.training.dense_start import DenseStart
 from embedding_core.training.runs import RunDescription
 from embedding_core.vocabulary import Vocabulary
 
 __all__ = ["Settings", "run_fn"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,8 @@ class Settings:
       model_module: dotted module with `build`.
       vocabularies, table_configs: folders of the artifacts.
       warm_start: folder of an embedding checkpoint, or None.
+      dense_start: choices of `embedding_core.training.dense_start.DenseStart`: `dense`, `optimizer`, `ranges`.
+      scaling: `column` and `log1p` of the dense features that `pipelines.preprocessing` scales, by name.
       code_fingerprint: digest of the code that runs, or None.
       resume_dir: folder that keeps checkpoints while training, or None.
     """
@@ -52,6 +59,8 @@ class Settings:
     vocabularies: str
     table_configs: str
     warm_start: str | None = None
+    dense_start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    scaling: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     code_fingerprint: str | None = None
     resume_dir: str | None = None
 
@@ -198,7 +207,29 @@ def _job(
         eval_files=_files(fn_args.eval_files),
         counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         warm_start=warm_start if settings.warm_start else None,
+        dense_start=_dense_start(settings),
+        ranges=_ranges(fn_args, settings),
     )
+
+
+def _dense_start(settings: Settings) -> DenseStart | None:
+    if settings.warm_start is None:
+        return None
+    try:
+        return DenseStart(folder=os.path.join(settings.warm_start, DENSE), **settings.dense_start)
+    except TypeError as error:
+        raise ConfigError(f"`dense_start` is {settings.dense_start!r}: {error}.") from error
+
+
+def _ranges(fn_args: FnArgs, settings: Settings) -> dict[str, dict[str, Any]]:
+    """What dense features are scaled by; constant and implausible ones are named in a warning."""
+    if not fn_args.transform_graph_path:
+        return {}
+    found = read_ranges(fn_args.transform_graph_path, settings.dense)
+    ranges = {name: {**settings.scaling.get(name, {}), **span} for name, span in found.items()}
+    for name, problem in range_problems(ranges).items():
+        _log.warning("dense feature %r: %s", name, problem)
+    return ranges
 
 
 def _files(patterns: Sequence[str]) -> list[str]:
@@ -223,6 +254,6 @@ def _resume_folder(
         {name: vocabulary.digest for name, vocabulary in vocabularies.items()},
         [job.inputs.dense, job.inputs.label, job.inputs.weight],
         [(path, tf.io.gfile.stat(path).length) for path in (*job.train_files, *job.eval_files)],
-        [fn_args.transform_graph_path, settings.warm_start, settings.code_fingerprint],
+        [fn_args.transform_graph_path, settings.warm_start, dict(settings.dense_start), settings.code_fingerprint],
     )
     return os.path.join(settings.resume_dir, name)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, rows_per_slice
+from embedding_core.checkpoint.dense import DENSE
 from embedding_core.checkpoint.gather import gathered
 from embedding_core.checkpoint.load import renamed
 from embedding_core.checkpoint.manifest import BUNDLE, VOCABULARIES, Manifest, verify
@@ -137,6 +138,7 @@ def remap(
         step=manifest.step,
         vocabularies=vocabularies,
         files={REPORT: json.dumps(report, indent=2)},
+        dense=os.path.join(source, DENSE),
         nonfinite="keep",  # they were counted when the earlier checkpoint was written
         slice_bytes=slice_bytes,
         progress=progress,

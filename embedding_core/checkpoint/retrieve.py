@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, BundleWriter, Rows
+from embedding_core.checkpoint.dense import DENSE, copy_dense
 from embedding_core.checkpoint.keys import VALUE
 from embedding_core.checkpoint.load import renamed
 from embedding_core.checkpoint.locate import find_root, locate, others_at
@@ -44,6 +45,7 @@ def retrieve(
     step: int | None = None,
     root: str | None = None,
     nonfinite: NonfiniteRows = "error",
+    dense: str | None = None,
     slice_bytes: int = SLICE_BYTES,
     progress: Progress | None = None,
 ) -> Manifest:
@@ -60,6 +62,8 @@ def retrieve(
       step: training step; None reads it from the checkpoint (0 where it holds none).
       root: path at which the training checkpoint holds the tables, such as "embedding"; None finds it.
       nonfinite: whether a NaN or infinity in a table or slot is an "error" or is kept and counted.
+      dense: folder of the dense part that was trained with the tables (`checkpoint.dense`), which is copied if there
+        is one.
       slice_bytes: bytes of a table held in memory at once.
       progress: called with table, rows done and rows in total.
 
@@ -81,6 +85,7 @@ def retrieve(
         rows_of,
         step=step,
         vocabularies=vocabularies,
+        dense=dense,
         nonfinite=nonfinite,
         slice_bytes=slice_bytes,
         progress=progress,
@@ -125,6 +130,7 @@ def write_tables(
     step: int,
     vocabularies: Mapping[str, Vocabulary],
     files: Mapping[str, str] | None = None,
+    dense: str | None = None,
     nonfinite: NonfiniteRows = "error",
     slice_bytes: int = SLICE_BYTES,
     progress: Progress | None = None,
@@ -138,6 +144,7 @@ def write_tables(
       step: training step.
       vocabularies: by name, at least those that the tables' rows belong to.
       files: texts to keep in the checkpoint, by file name.
+      dense: as in `retrieve`.
       nonfinite: as in `retrieve`.
       slice_bytes: as in `retrieve`.
       progress: as in `retrieve`.
@@ -160,6 +167,8 @@ def write_tables(
         _check_finite(bad, nonfinite)
         writer.close()
         _write_files(folder, used, files or {})
+        if dense is not None:
+            copy_dense(dense, os.path.join(folder, DENSE))
         digests = {name: vocabulary.digest for name, vocabulary in used.items()}
         write_manifest(folder, Manifest(step=step, config=config, vocabularies=digests, nonfinite_rows=bad))
     return read_manifest(destination)

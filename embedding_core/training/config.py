@@ -83,16 +83,22 @@ class EarlyStopping:
     """When training ends before its last step; the best evaluated state is then restored.
 
     Attributes:
-      metric: "auc" (higher is better) or "loss" (lower is better), of the eval split.
+      metric: "auc" (higher is better) or "loss" (lower is better), of the validation part.
       patience: how many evaluations in a row may bring nothing better.
       min_delta: how much better is better.
+      validation_fraction: share of the train split's rows that are not trained on, but evaluated to stop by; chosen by
+        a hash of each row, whatever the eval split is chosen by.
     """
 
     metric: Metric = "auc"
     patience: int = 3
     min_delta: float = 0.0
+    validation_fraction: float = 0.1
 
     def __post_init__(self) -> None:
+        share = self.validation_fraction
+        rule = "a number above 0 and at most 0.5"
+        _require(_is_number(share, 0) and 0 < share <= 0.5, "early_stopping", "validation_fraction", share, rule)
         allowed = get_args(Metric)
         _require(self.metric in allowed, "early_stopping", "metric", self.metric, f"one of {', '.join(allowed)}")
         _require(_is_whole(self.patience, 1), "early_stopping", "patience", self.patience, "a whole number >= 1")

@@ -20,6 +20,10 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _entry(step: int, result: Evaluation) -> dict[str, Any]:
+    return {"step": step, "loss": _number(result.loss), "auc": _number(result.auc)}
+
+
 @dataclasses.dataclass
 class History:
     """Curves of a run.
@@ -27,12 +31,14 @@ class History:
     Attributes:
       train: entries of `step`, `loss` (mean since the entry before), `rows_per_second`.
       evals: entries of `step`, `loss`, `auc` (null where the eval split has one class).
+      validations: the same of the validation part of the train split, by which early stopping chooses; without, empty.
       seconds: spent training, the time of runs that this one resumed included.
       facts: single figures: rows, steps per epoch, best step and the like.
     """
 
     train: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     evals: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    validations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -42,7 +48,11 @@ class History:
 
     def add_eval(self, step: int, result: Evaluation) -> None:
         """Record an evaluation."""
-        self.evals.append({"step": step, "loss": _number(result.loss), "auc": _number(result.auc)})
+        self.evals.append(_entry(step, result))
+
+    def add_validation(self, step: int, result: Evaluation) -> None:
+        """Record an evaluation of the validation part."""
+        self.validations.append(_entry(step, result))
 
     def has_eval(self, step: int) -> bool:
         """Whether there was an evaluation after that step."""
@@ -71,12 +81,13 @@ class History:
 
 
 class Summaries:
-    """Curves for TensorBoard, in the folders `train` and `eval`."""
+    """Curves for TensorBoard, in the folders `train`, `validation` and `eval`."""
 
     def __init__(self, folder: str) -> None:
         """Write below `folder`."""
         self._train = tf.summary.create_file_writer(os.path.join(folder, "train"))
         self._eval = tf.summary.create_file_writer(os.path.join(folder, "eval"))
+        self._validation = tf.summary.create_file_writer(os.path.join(folder, "validation"))
 
     def add_train(self, step: int, loss: float, rows_per_second: float) -> None:
         """Loss and rate of the last steps."""
@@ -86,11 +97,20 @@ class Summaries:
 
     def add_eval(self, step: int, result: Evaluation) -> None:
         """Figures of an evaluation."""
-        with self._eval.as_default(step=step):
-            tf.summary.scalar("loss", result.loss)
-            tf.summary.scalar("auc", result.auc)
+        _write(self._eval, step, result)
+
+    def add_validation(self, step: int, result: Evaluation) -> None:
+        """Figures of an evaluation of the validation part."""
+        _write(self._validation, step, result)
 
     def close(self) -> None:
         """Write what is left."""
         self._train.close()
         self._eval.close()
+        self._validation.close()
+
+
+def _write(writer: Any, step: int, result: Evaluation) -> None:
+    with writer.as_default(step=step):
+        tf.summary.scalar("loss", result.loss)
+        tf.summary.scalar("auc", result.auc)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from embedding_core.errors import DataError
 from embedding_core.training.config import TrainingConfig
+from embedding_core.training.dense_start import DenseStart
 from embedding_core.training.inputs import Batch, Inputs, RowParser
 from embedding_core.training.negatives import negative_sampler
 from embedding_core.training.shares import HostRows, check_batch, check_input_of_hosts, shares_of
@@ -25,6 +26,7 @@ from embedding_core.training.stream import (
     shuffled_batches,
     steps_per_epoch,
 )
+from embedding_core.training.validation import Keep, parts_of
 
 __all__ = ["JobData", "TrainingJob", "data_errors"]
 
@@ -45,6 +47,8 @@ class TrainingJob:
       counts: how often each token is in the data, int64, by vocabulary name; for negatives by "count".
       warm_start: fills tables and slots, by `<table>` and `<table>/<slot>`, before step 0; None starts from initial
         rows.
+      dense_start: what the dense part starts from before step 0; None starts from new weights.
+      ranges: by dense feature what it is scaled by, JSON objects that are kept with the weights.
       shard_files: whether each host of a TPU reads files of its own (see `shares`); None: on a real one of several
         hosts, where there are as many files. Otherwise every host reads all of them, and takes its part of each batch.
     """
@@ -57,6 +61,8 @@ class TrainingJob:
     eval_files: Sequence[str]
     counts: Mapping[str, npt.NDArray[np.int64]] = dataclasses.field(default_factory=dict)
     warm_start: Callable[[Mapping[str, tf.Variable]], None] | None = None
+    dense_start: DenseStart | None = None
+    ranges: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     shard_files: bool | None = None
 
 
@@ -82,7 +88,9 @@ class JobData:
     """The batches of a job: endless ones to train on, one pass to evaluate.
 
     Attributes:
-      rows, eval_rows: of the splits.
+      rows: to train on: of the train split, without the validation part.
+      validation_rows: of the validation part of the train split; 0 without early stopping.
+      eval_rows: of the eval split.
       steps_per_epoch: batches of one pass.
       steps: of the whole run.
       hosts_apart: how many hosts train on rows of their own; 1 where every batch is read whole.
@@ -100,16 +108,29 @@ class JobData:
             check_input_of_hosts([*job.train_files, *job.eval_files], job.inputs)
         self._job, self._placement = job, placement
         self._parsers: list[RowParser] = []
-        self._splits = {
-            name: self._shares(files, name) for name, files in (("train", job.train_files), ("eval", job.eval_files))
-        }
+        self._keep: dict[str, Keep] = {}
+        if job.training.early_stopping is not None:
+            parts = parts_of(job.training.early_stopping.validation_fraction)
+            self._keep = dict(zip(("train", "validation"), parts, strict=True))
+        self._files = {"train": job.train_files, "eval": job.eval_files}
+        self._splits = {name: self._shares(name) for name in self._files}
         self.rows, self.eval_rows = (sum(share.rows for share in shares) for shares in self._splits.values())
+        self.validation_rows = self._add_validation() if self._keep else 0
         self.hosts_apart = len(self._splits["train"])
         self.steps_per_epoch = self._steps("train")
         self.steps = job.training.steps or (job.training.epochs or 1) * self.steps_per_epoch
         self._sampler = self._make_sampler()
         self.rows_per_replica = placement.rows_per_replica(self._with_negatives(job.training.batch_size))
-        self._eval = self._eval_batches()
+        self._eval = self._once("eval")
+        self._validation = self._once("validation") if self.validation_rows else None
+
+    def _add_validation(self) -> int:
+        """Add the validation part, which every host reads whole; its rows."""
+        files = tuple(self._job.train_files)
+        rows = count_rows(files, "train") - self.rows
+        self._files["validation"] = files
+        self._splits["validation"] = [HostRows(files, rows)]
+        return rows
 
     def _make_sampler(self) -> Sampler | None:
         negatives, config = self._job.training.negatives, self._job.inputs.config
@@ -121,15 +142,16 @@ class JobData:
         seed, dense = self._job.training.seed, self._job.inputs.dense
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
 
-    def _shares(self, files: Sequence[str], split: str) -> list[HostRows]:
+    def _shares(self, split: str) -> list[HostRows]:
         """What each host reads for itself; one that is for all where each reads everything."""
+        files, keep = self._files[split], self._keep.get(split)
         hosts, wanted = self._placement.hosts, self._job.shard_files
         if hosts > 1 and (wanted or (wanted is None and self._placement.kind == "tpu")):
             check_batch(self._job.training.batch_size, hosts)
-            shares = shares_of(files, rows_of_files(files, split), hosts, split, must=bool(wanted))
+            shares = shares_of(files, rows_of_files(files, split, keep), hosts, split, must=bool(wanted))
             if shares:
                 return shares
-        return [HostRows(tuple(files), count_rows(files, split))]
+        return [HostRows(tuple(files), count_rows(files, split, keep))]
 
     def _steps(self, split: str) -> int:
         """Batches of one pass: until the last host is through."""
@@ -143,7 +165,15 @@ class JobData:
         def serialized(host: int) -> tf.data.Dataset:
             files, rows = shares[host % len(shares)]
             size = training.batch_size // len(shares)
-            own = shuffled_batches(files, training, rows=rows, start=start, batch_size=size, steps=self.steps_per_epoch)
+            own = shuffled_batches(
+                files,
+                training,
+                rows=rows,
+                start=start,
+                batch_size=size,
+                steps=self.steps_per_epoch,
+                keep=self._keep.get("train"),
+            )
             return own.map(lambda step, examples: (step * len(shares) + host % len(shares), examples))
 
         return self._batches(serialized, "train", training.batch_size, self._sampler)
@@ -151,6 +181,10 @@ class JobData:
     def eval(self) -> Any:
         """All batches of the eval split, per replica where there are several."""
         return self._eval
+
+    def validation(self) -> Any:
+        """All batches of the validation part, per replica where there are several; None without any rows in it."""
+        return self._validation
 
     def _batches(
         self, serialized: Callable[[int], tf.data.Dataset], split: str, rows: int, sampler: Sampler | None
@@ -171,21 +205,21 @@ class JobData:
             self._parsers.append(RowParser(self._job.inputs))
         return self._parsers[-1]
 
-    def _eval_batches(self) -> Any:
-        """The eval split, with negatives where it has none of its own, and the same ones at every evaluation."""
+    def _once(self, split: str) -> Any:
+        """The rows to evaluate, with negatives if they have none of their own, the same ones at every evaluation."""
         batch_size = self._job.training.batch_size
         rows = batch_size if self._placement.on_tpu else max(1024, batch_size)
 
-        shares = self._splits["eval"]
+        shares, keep = self._splits[split], self._keep.get(split)
 
         def whole() -> tf.data.Dataset:
-            return batches_once(self._job.eval_files, rows)
+            return batches_once(self._files[split], rows, keep=keep)
 
         def serialized(host: int) -> tf.data.Dataset:
             if len(shares) == 1:
                 return whole()
             files, own = shares[host]
-            return batches_once(files, rows // len(shares), rows=own, steps=self._steps("eval"))
+            return batches_once(files, rows // len(shares), rows=own, steps=self._steps(split), keep=keep)
 
         sampler = self._sampler
         if sampler is not None:
@@ -195,7 +229,7 @@ class JobData:
                 )
                 if not bool(positives.reduce(tf.constant(True), tf.logical_and)):
                     sampler = None
-        return self._batches(serialized, "eval", rows, sampler)
+        return self._batches(serialized, split, rows, sampler)
 
 
 def _parsed(serialized: tf.data.Dataset, parser: RowParser, sampler: Sampler | None) -> tf.data.Dataset:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from embedding_core.checkpoint.dense import DENSE, write_dense
 from embedding_core.engines import HostEngine
 from embedding_core.errors import DataError, PreemptionError, TrainingError
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model
 from embedding_core.storage import scratch_folder
 from embedding_core.training.checkpoints import HISTORY, RunState
-from embedding_core.training.evaluation import evaluate
+from embedding_core.training.config import EarlyStopping
+from embedding_core.training.dense_start import dense_inputs, start_dense
+from embedding_core.training.evaluation import Evaluation, evaluate
 from embedding_core.training.history import History, Summaries
 from embedding_core.training.inputs import Batch
 from embedding_core.training.job import JobData, TrainingJob, data_errors
@@ -39,6 +43,9 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 _STEPS_PER_ENTRY = 100  # of the curves: often enough to see them, rarely enough to cost nothing
 _SECONDS_PER_CALL = 1.0  # of the graph, roughly: SIGTERM is noticed between calls
 _STEPS_OF_FIRST_CALL = 10
+NOT_STOPPED = "early_stopping"  # in the facts of the history: why early stopping had no effect
+WARM_START = "warm_start"  # in the facts of the history: what `start_dense` reports
+_PARTS = {"dense": "dense part", "optimizer": "state of the dense optimizer"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +108,8 @@ class _Loop:
           PreemptionError: SIGTERM came; the state is saved.
         """
         begun = time.monotonic()
+        if self._state.step == 0 and WARM_START in self.history.facts:
+            self._evaluate_start(summaries)
         if self._evaluation_due(self._state.step) and not self.history.has_eval(self._state.step):
             self._at(self._state.step, summaries)  # SIGTERM came in the middle of this evaluation
         if progress is not None:
@@ -183,27 +192,48 @@ class _Loop:
     def _evaluation_due(self, step: int) -> bool:
         return step > 0 and (step % self._eval_every == 0 or step == self.total)
 
-    def _eval_batches(self) -> Iterator[Batch]:
-        for batch in self._data.eval():
+    def _until_preempted(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        for batch in batches:
             if self._preempted():
                 self._leave()
             yield batch
 
-    def _evaluate(self, step: int, summaries: Summaries) -> None:
+    def _measure(self, batches: Iterable[Batch]) -> Evaluation:
         with data_errors():
-            result = evaluate(self._trainable, self._eval_batches())
+            return evaluate(self._trainable, self._until_preempted(batches))
+
+    def _evaluate_start(self, summaries: Summaries) -> None:
+        """Measure what the run starts from; early stopping does not count it."""
+        if not self.history.has_eval(0):
+            result = self._measure(self._data.eval())
+            self.history.add_eval(0, result)
+            summaries.add_eval(0, result)
+
+    def _evaluate(self, step: int, summaries: Summaries) -> None:
+        """Measure both parts before either is recorded: SIGTERM between them leaves nothing half done."""
+        batches = self._data.validation()
+        validation = None if batches is None else self._measure(batches)
+        result = self._measure(self._data.eval())
         self.history.add_eval(step, result)
         summaries.add_eval(step, result)
-        stopping, state = self._job.training.early_stopping, self._state
-        if stopping is None:
-            return
-        value = getattr(result, stopping.metric)
-        if np.isnan(value):
-            raise DataError(
-                f"`{stopping.metric}` of the eval split is undefined: its rows are of one class, or weigh nothing; "
-                "make the eval split larger, or set `early_stopping` to null."
+        if validation is not None:
+            self.history.add_validation(step, validation)
+            summaries.add_validation(step, validation)
+        if self._job.training.early_stopping is not None:
+            self._judge(step, self._job.training.early_stopping, validation)
+
+    def _judge(self, step: int, stopping: EarlyStopping, validation: Evaluation | None) -> None:
+        """Count an evaluation for early stopping; without a figure to judge by, training goes to its end."""
+        state, value = self._state, math.nan if validation is None else float(getattr(validation, stopping.metric))
+        if math.isnan(value):
+            self.history.facts[NOT_STOPPED] = (
+                f"`{stopping.metric}` of the {self._data.validation_rows} rows of the validation part is undefined: "
+                "they are of one class, or weigh nothing. Early stopping had no effect; raise "
+                "`early_stopping.validation_fraction`, or set `early_stopping` to null."
             )
-        if stopping.is_better(value, float(state.best_value.numpy())):
+            if len(self.history.evals) == 1:
+                _log.warning(self.history.facts[NOT_STOPPED])
+        elif stopping.is_better(value, float(state.best_value.numpy())):
             state.best_value.assign(value)
             state.best_step.assign(step)
             state.waited.assign(0)
@@ -231,7 +261,7 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Tr
     )
     model = build_model(job.model, config, job.inputs.dense, job.arguments)
     for_tables = keras_optimizers(config, training, data.steps) if replicated else None
-    optimizer = dense_optimizer(training, data.steps)
+    optimizer = dense_optimizer(training, data.steps, step)
     return Trainable(embedding, model, optimizer, training, step, for_tables, hosts=data.hosts_apart)
 
 
@@ -253,6 +283,32 @@ def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], No
         status.expect_partial().assert_existing_objects_matched()
 
 
+def _start_warm(job: TrainingJob, trainable: Trainable, history: History) -> None:
+    """Fill tables and dense part from an earlier run, and record what was taken over."""
+    if job.warm_start is not None:
+        _warm_start(job, job.warm_start, trainable)
+    if job.dense_start is None:
+        return
+    report = start_dense(
+        job.dense_start,
+        trainable,
+        inputs=dense_inputs(job.inputs.config, job.inputs.dense),
+        ranges=job.ranges,
+        optimizer=job.training.optimizer,
+    )
+    history.facts[WARM_START] = report
+    for part in ("dense", "optimizer"):
+        if report[part] == "new":
+            _log.warning("warm start: the %s starts from new values: %s", _PARTS[part], report[f"{part}_reason"])
+
+
+def _write_dense(job: TrainingJob, trainable: Trainable, folder: str) -> None:
+    """Keep the dense part for runs that start from this one."""
+    inputs = dense_inputs(job.inputs.config, job.inputs.dense)
+    name = job.training.optimizer
+    write_dense(folder, trainable.model, trainable.optimizer, name=name, inputs=inputs, ranges=job.ranges)
+
+
 def train(
     job: TrainingJob, folder: str, *, resume_folder: str | None = None, progress: Progress | None = None
 ) -> TrainingResult:
@@ -262,7 +318,8 @@ def train(
 
     Args:
       job: what to train on what.
-      folder: gets `checkpoints/` (the final state), `history.json` and `logs/` (for TensorBoard).
+      folder: gets `checkpoints/` (the final state), `dense/` (for runs that start from it), `history.json` and `logs/`
+        (for TensorBoard).
       resume_folder: keeps checkpoints while training; a run that finds some there goes on from the newest.
         It must belong to this job alone. The caller removes it when the result is safe. None: below
         `folder`, removed at the end.
@@ -285,10 +342,10 @@ def train(
         tf.io.gfile.makedirs(folder)
         state = RunState(trainable, kept, job.training.nonfinite_rows)
         resumed = state.resume()
-        if resumed is None and job.warm_start is not None:
-            _warm_start(job, job.warm_start, trainable)
         history = History() if resumed is None else History.load(os.path.join(resumed.folder, HISTORY))
         loop = _Loop(job, data, state, trainable, history, preempted)
+        if resumed is None:
+            _start_warm(job, trainable, history)
         resumed_at = state.step
         summaries = Summaries(os.path.join(folder, "logs"))
         loop.run(summaries, progress)
@@ -297,6 +354,7 @@ def train(
         loop.history.facts.update(_facts(data, loop, state, resumed_at, placement))
         loop.history.save(os.path.join(folder, HISTORY))
         checkpoint = state.write(os.path.join(folder, "checkpoints"))
+        _write_dense(job, trainable, os.path.join(folder, DENSE))
         if resume_folder is None:
             state.discard()
         step = state.step
@@ -319,6 +377,7 @@ def _result(
 def _facts(data: JobData, loop: _Loop, state: RunState, resumed_at: int, placement: Placement) -> dict[str, Any]:
     return {
         "train_rows": data.rows,
+        "validation_rows": data.validation_rows,
         "eval_rows": data.eval_rows,
         "steps_per_epoch": data.steps_per_epoch,
         "steps_planned": loop.total,

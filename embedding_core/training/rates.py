@@ -26,9 +26,30 @@ _CLASSES = {
 }
 
 
-def dense_optimizer(training: TrainingConfig, steps: int) -> tf_keras.optimizers.Optimizer:
-    """The Keras optimizer of the dense part, for a run of so many steps."""
+class _OfRun(tf_keras.optimizers.schedules.PolynomialDecay):
+    """A decay by the steps of this run: the optimizer's own count goes on from that of an earlier run."""
+
+    def __init__(self, rate: float, steps: int, step: tf.Variable) -> None:
+        super().__init__(rate, decay_steps=steps, end_learning_rate=0.0)
+        self._done = step
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        return super().__call__(self._done)
+
+
+def dense_optimizer(
+    training: TrainingConfig, steps: int, step: tf.Variable | None = None
+) -> tf_keras.optimizers.Optimizer:
+    """The Keras optimizer of the dense part, for a run of so many steps.
+
+    Args:
+      training: names the optimizer and its rate.
+      steps: of the run.
+      step: counts the steps of the run; None takes the optimizer's own count, right only if that starts at 0.
+    """
     rate = scheduled(training.learning_rate, training, steps)
+    if step is not None and training.decay == "linear":
+        rate = _OfRun(training.learning_rate, steps, step)
     return getattr(tf_keras.optimizers, _CLASSES[training.optimizer])(learning_rate=rate)
 
 

@@ -1,7 +1,7 @@
 """A finished run on disk: what it was made of, and how to have its model and tables back.
 
-A run's folder holds `training.json` (described here), `checkpoints/` (the final state), `history.json` and
-`logs/` (for TensorBoard).
+A run's folder holds `training.json` (described here), `checkpoints/` (the final state), `dense/` (the dense part, for
+runs that start from it), `history.json` and `logs/` (for TensorBoard).
 """
 
 from __future__ import annotations

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from embedding_core.errors import DataError
 from embedding_core.training.config import TrainingConfig
+from embedding_core.training.validation import Keep
 
 __all__ = ["batches_once", "count_rows", "rows_of_files", "shuffled_batches", "steps_per_epoch"]
 
@@ -27,26 +29,32 @@ def _check(files: Sequence[str], split: str) -> None:
         raise DataError(f"the {split} split has no files: check the input and how it is split.")
 
 
-def count_rows(files: Sequence[str], split: str) -> int:
-    """Number of records in TFRecord files.
+def count_rows(files: Sequence[str], split: str, keep: Keep | None = None) -> int:
+    """Number of records in TFRecord files, of those that `keep` keeps.
 
     Raises:
       DataError: no files, no records, or a damaged file.
     """
     _check(files, split)
-    return _some(_count(files, split), files, split)
+    return _some(_count(files, split, keep), files, split)
 
 
-def rows_of_files(files: Sequence[str], split: str) -> list[int]:
-    """Number of records in each file; raises as `count_rows`."""
+def rows_of_files(files: Sequence[str], split: str, keep: Keep | None = None) -> list[int]:
+    """Number of records in each file; arguments and errors are those of `count_rows`."""
     _check(files, split)
-    rows = [_count([name], split) for name in files]
+    rows = [_count([name], split, keep) for name in files]
     _some(sum(rows), files, split)
     return rows
 
 
-def _count(files: Sequence[str], split: str) -> int:
-    records = tf.data.TFRecordDataset(list(files), _compression(files), _BUFFER, num_parallel_reads=_READERS)
+def _records(files: Any, compression: str, keep: Keep | None) -> tf.data.Dataset:
+    """The records in the order of the files, those that are kept."""
+    records = tf.data.TFRecordDataset(files, compression, _BUFFER, num_parallel_reads=_READERS)
+    return records if keep is None else records.filter(keep)
+
+
+def _count(files: Sequence[str], split: str, keep: Keep | None) -> int:
+    records = _records(list(files), _compression(files), keep)
     try:
         return int(records.batch(1024).reduce(tf.constant(0, tf.int64), lambda n, rows: n + tf.size(rows, tf.int64)))
     except tf.errors.OpError as error:
@@ -72,16 +80,18 @@ def shuffled_batches(
     start: int,
     batch_size: int | None = None,
     steps: int = 0,
+    keep: Keep | None = None,
 ) -> tf.data.Dataset:
     """Endless batches of serialized examples, shuffled anew in each epoch.
 
     Args:
       files: TFRecord files.
       config: gives batch size, shuffle buffer and seed.
-      rows: how many rows the files hold.
+      rows: how many rows the files hold, of those that are kept.
       start: step of the first batch; the batches before it are not parsed, earlier epochs not even read.
       batch_size: in place of the configuration's.
       steps: how many batches an epoch has at least: those that its rows do not give are empty.
+      keep: which serialized rows to take; None for all.
 
     Returns:
       A dataset of (step, string [B]).
@@ -95,7 +105,7 @@ def shuffled_batches(
         tf.random.set_seed(None)  # of this graph only: with a global seed of 0, `shuffle` takes no tensor as its own
         seed = tf.stack([tf.constant(config.seed, tf.int64), number])
         order = tf.random.experimental.stateless_shuffle(names, seed=seed)
-        records = tf.data.TFRecordDataset(order, compression, _BUFFER, num_parallel_reads=_READERS)
+        records = _records(order, compression, keep)
         draw = tf.random.stateless_uniform([], seed, minval=None, maxval=None, dtype=tf.int64)
         shuffled = records.shuffle(max(1, min(rows, config.shuffle_buffer)), seed=draw, reshuffle_each_iteration=False)
         return _followed_by_empty(shuffled.batch(size), steps - own)
@@ -111,14 +121,17 @@ def _followed_by_empty(batches: tf.data.Dataset, missing: int) -> tf.data.Datase
     return batches.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat(missing))
 
 
-def batches_once(files: Sequence[str], batch_size: int, *, steps: int = 0, rows: int = 0) -> tf.data.Dataset:
+def batches_once(
+    files: Sequence[str], batch_size: int, *, steps: int = 0, rows: int = 0, keep: Keep | None = None
+) -> tf.data.Dataset:
     """One pass over the files in order: a dataset of (number of the batch, string [B]).
 
     Args:
       files: TFRecord files.
       batch_size: rows of a batch.
       steps: how many batches there are at least: those that `rows` do not give are empty.
-      rows: how many rows the files hold, where `steps` are given.
+      rows: how many rows the files hold, if `steps` are given.
+      keep: which serialized rows to take; None for all.
     """
-    records = tf.data.TFRecordDataset(sorted(files), _compression(files), _BUFFER, num_parallel_reads=_READERS)
+    records = _records(sorted(files), _compression(files), keep)
     return _followed_by_empty(records.batch(batch_size), steps - steps_per_epoch(rows, batch_size)).enumerate()

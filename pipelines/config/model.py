@@ -130,12 +130,14 @@ class DenseOptimizer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
-    """Training ends when the eval split has stopped getting better, and goes back to the best evaluation.
+    """Training ends when a validation part of the train split stops getting better, and goes back to the best step.
 
     Attributes:
       metric: "auc" (higher is better) or "loss" (lower is better).
       patience: how many evaluations in a row may bring nothing better.
       min_delta: how much better is better.
+      validation_fraction: share of the train split that is not trained on, but evaluated to stop by, chosen by a hash
+        of each row; the eval split chooses nothing, and its figures are those of rows that no choice has seen.
     """
 
     SHORT = "metric"
@@ -143,6 +145,7 @@ class EarlyStopping:
     metric: Literal["auc", "loss"] = "auc"
     patience: Positive = 3
     min_delta: _NotNegative = 0.0
+    validation_fraction: Annotated[float, Rule(lambda value: 0 < value <= 0.5, "above 0 and at most 0.5")] = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -254,7 +257,10 @@ class Training:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmStart:
-    """What the tables start from, and what becomes of what it does not have: `embedding_core.checkpoint.RemapPolicy`.
+    """What the model starts from, and what becomes of what it does not have.
+
+    In detail: `embedding_core.checkpoint.RemapPolicy` for the tables, `embedding_core.training.dense_start.DenseStart`
+    for everything else.
 
     Attributes:
       checkpoint: "latest" (this pipeline's last checkpoint), or the URI of an EmbeddingCheckpoint.
@@ -266,6 +272,13 @@ class WarmStart:
         "resize".
       changed_optimizer: another optimizer is an "error", starts all its slots anew: "reset", or keeps the accumulators
         of Adagrad, AdagradMomentum and FTRL: "convert".
+      dense: "restore" takes the dense part's weights over if inputs, names and shapes agree, and else starts it from
+        new weights and says why; "require" makes a difference an error; "reset" always starts from new weights.
+      dense_optimizer: "restore" takes the dense optimizer's slots and iterations over with the weights; "reset" starts
+        from new ones.
+      ranges: "keep" scales dense features by the ranges that the earlier model was trained with, which its weights
+        need; a feature whose column or log1p changed gets a new range, and then the dense part starts from new weights.
+        "recompute" scales by this run's data.
     """
 
     SHORT = "checkpoint"
@@ -275,6 +288,9 @@ class WarmStart:
     new_tables: NewTables = "error"
     changed_dim: ChangedDim = "error"
     changed_optimizer: ChangedOptimizer = "error"
+    dense: Literal["restore", "require", "reset"] = "restore"
+    dense_optimizer: Literal["restore", "reset"] = "restore"
+    ranges: Literal["keep", "recompute"] = "keep"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

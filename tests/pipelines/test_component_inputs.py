@@ -8,6 +8,7 @@ from components.example_gen.settings import Settings
 from components.vocabulary_gen.plan import evolution_from_json
 from embedding_core.checkpoint import RemapPolicy
 from embedding_core.config import ColumnConfig
+from embedding_core.training.dense_start import DenseStart
 from pipelines import component_inputs
 from pipelines.config import config_from_mapping, data_files
 from pipelines.config.model import DEFAULT_EPOCHS
@@ -54,6 +55,14 @@ def test_policy_of_a_warm_start_is_what_the_loader_takes(config):
     assert component_inputs.remap_policy(warm) == {**policy, "seed": 3}
     assert RemapPolicy(**component_inputs.remap_policy(warm)).changed_dim == "resize"
     assert component_inputs.remap_policy(config) == {"seed": 0}
+
+
+def test_choices_for_the_dense_part_are_what_the_trainer_takes(config):
+    said = {"checkpoint": "latest", "dense": "require", "dense_optimizer": "reset", "ranges": "recompute"}
+    warm = config_from_mapping({**config.to_mapping(), "warm_start": said})
+    start = DenseStart(folder="dense", **component_inputs.trainer_config(warm)["dense_start"])
+    assert (start.dense, start.optimizer, start.ranges) == ("require", "reset", "recompute")
+    assert component_inputs.trainer_config(config)["dense_start"] == {}
 
 
 def test_limits_and_overrides_are_by_vocabulary_and_table(config):

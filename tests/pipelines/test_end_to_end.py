@@ -214,6 +214,24 @@ def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_
     assert {row["feature"]: row["new_rows"] > 0 for row in report.drift}["company"]
 
 
+def test_warm_start_goes_on_with_dense_part_and_ranges_of_the_run_before(runs, warm_run):
+    dense = warm_run.warm_start["dense"]
+    assert (dense["dense"], dense["optimizer"]) == ("restored", "restored")
+    assert dense["ranges"] == {"fare": "kept", "trip_miles": "kept", "trip_seconds": "kept"}
+    step, begun = warm_run.curves["auc"]["eval"][0]
+    before = max(value for _, value in runs[2].curves["auc"]["eval"])
+    assert step == 0
+    assert begun > before - 0.01
+
+
+def test_early_stopping_and_report_use_rows_of_their_own(runs):
+    report = runs[0]
+    assert len(report.curves["auc"]["validation"]) == len(report.curves["auc"]["eval"]) > 1
+    assert "rows of the train split that were not trained on" in report.training_note
+    assert "Early stopping" not in report.quality_note
+    assert "chosen among 0.01 to 3" in report.quality_note
+
+
 def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run, store, tmp_path):
     """Of a run that started from an earlier one: both stand in the page."""
     from pipelines.lineage import newest_artifact

@@ -106,12 +106,17 @@ def test_html_shows_what_a_warm_start_kept(tmp_path):
     moved = [{"token": "<x>", "before": 0.0, "now": 0.125}]
     item = {"rows": 4, "kept": 1234, "new": 2, "dropped": 1, "kept_traffic": 0.875}
     tables = {"item": {**item, "largest_gains": moved, "largest_losses": []}, "raw": {"rows": 7}}
-    start = {"step": 40, "tables": tables, "tables_new": ["fresh"], "tables_dropped": []}
+    dense = {"dense": "restored", "variables": ["dense/kernel"], "optimizer": "new", "optimizer_reason": "<reset>"}
+    dense["ranges"] = {"fare": "kept"}
+    start = {"step": 40, "tables": tables, "tables_new": ["fresh"], "tables_dropped": [], "dense": dense}
     html = Path(save_report(dataclasses.replace(REPORT, warm_start=start), str(tmp_path))).read_text(encoding="utf-8")
     assert "87.50%" in html
     assert "&lt;x&gt; 0.00→12.50%" in html
     assert "New tables: fresh." in html
     assert "raw ids" in html
+    assert "restored (dense/kernel)" in html
+    assert "new: &lt;reset&gt;" in html
+    assert "fare kept" in html
     assert "Warm start" not in Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
 
 

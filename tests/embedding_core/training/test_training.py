@@ -136,7 +136,7 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("at", [9, 31])
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(make_job, tmp_path, at):
-    job = make_job(checkpoint_every=7, eval_every=5, decay="linear", early_stopping=EarlyStopping())
+    job = make_job(checkpoint_every=7, eval_every=5, decay="linear", early_stopping=EarlyStopping(patience=9))
     whole = train(job, str(tmp_path / "whole"))
 
     def kill(step, total, detail):
@@ -198,7 +198,7 @@ def test_run_killed_at_random_moments_ends_in_the_same_tables(make_job, tmp_path
 @pytest.mark.parametrize("where", ["after step 9", "in the evaluation of step 10"])
 def test_sigterm_saves_at_the_step_and_a_restart_ends_in_the_same_tables(make_job, tmp_path, monkeypatch, where):
     """Evaluations at 5, 10, ...; the signal comes at a step that is neither saved nor evaluated, or within one."""
-    job = make_job(checkpoint_every=100, eval_every=5, decay="linear", early_stopping=EarlyStopping())
+    job = make_job(checkpoint_every=100, eval_every=5, decay="linear", early_stopping=EarlyStopping(patience=9))
     whole = train(job, str(tmp_path / "whole"))
     evaluations = []
 
@@ -208,13 +208,13 @@ def test_sigterm_saves_at_the_step_and_a_restart_ends_in_the_same_tables(make_jo
 
     def evaluate_and_die(*arguments):
         evaluations.append(arguments)
-        if where != "after step 9" and len(evaluations) == 2:
+        if where != "after step 9" and len(evaluations) == 4:  # the eval split's, after the validation part's
             os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(*arguments)
 
     monkeypatch.setattr(loop, "evaluate", evaluate_and_die)
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(PreemptionError, match=r"the state after step \d+ of 40 is saved"):
+    with pytest.raises(PreemptionError, match=r"the state after step \d+ of \d+ is saved"):
         train(job, str(tmp_path / "a"), resume_folder=str(tmp_path / "kept"), progress=progress)
     assert signal.getsignal(signal.SIGTERM) is before
     monkeypatch.undo()
@@ -256,8 +256,9 @@ def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):
         make_job(epochs=60, eval_every=10, learning_rate=0.05, early_stopping=EarlyStopping(metric="auc")),
         str(tmp_path / "run"),
     )
-    best = max(result.history.evals, key=lambda entry: entry["auc"])
+    best = max(result.history.validations, key=lambda entry: entry["auc"])
     assert result.step == best["step"] < result.history.facts["steps_done"] < 600
+    assert [entry["step"] for entry in result.history.validations] == [entry["step"] for entry in result.history.evals]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,149 @@
+"""Saves the dense part of a model, its optimizer's state and the ranges of its inputs, for later runs to start from.
+
+A sealed folder `dense` inside an embedding checkpoint: the tensor bundle `variables` and `manifest.json`. Weights mean
+something only together with the inputs that they were trained on, so both are kept together.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.checkpoint.atomic import publish_folder
+from embedding_core.checkpoint.bundle import BundleReader
+from embedding_core.checkpoint.sealed import MANIFEST, check_files, read_seal, write_seal
+from embedding_core.errors import CheckpointError
+
+__all__ = ["DENSE", "DensePart", "copy_dense", "described", "named_variables", "read_dense", "write_dense"]
+
+DENSE = "dense"
+_BUNDLE = "variables"
+_FORMAT = "dense-part"
+_VERSION = 1
+_AUTOMATIC = re.compile(r"_\d+\Z")  # Keras numbers the layers of a process: dense, dense_1, ...
+_RATES = ("_learning_rate", "_current_learning_rate")  # of the configuration, never of an earlier run
+
+
+class DensePart(NamedTuple):
+    """A dense part that was read, verified.
+
+    Attributes:
+      folder: where it is.
+      optimizer: name of its Keras optimizer.
+      inputs: what the model's inputs were: `features` and `dense`, JSON lists.
+      ranges: by dense feature what it was scaled by; without those that nobody recorded.
+      variables: shape and dtype of every variable by its key, `model/...` and `optimizer/...`.
+    """
+
+    folder: str
+    optimizer: str
+    inputs: Mapping[str, Any]
+    ranges: Mapping[str, Mapping[str, Any]]
+    variables: Mapping[str, Sequence[Any]]
+
+    def value(self, key: str) -> tf.Tensor:
+        """The value of a variable.
+
+        Raises:
+          CheckpointError: the file is damaged.
+        """
+        return BundleReader(os.path.join(self.folder, _BUNDLE)).tensor(key)
+
+
+def named_variables(
+    model: tf_keras.Model, optimizer: tf_keras.optimizers.Optimizer
+) -> tuple[dict[str, tf.Variable], dict[str, tf.Variable]]:
+    """The variables of a model and of its optimizer by keys that a new process gives them again.
+
+    A key has the variable's position and its name without the numbers that Keras gives to layers of equal names.
+    """
+    held = list(optimizer.variables)
+    known = {id(variable) for variable in held}
+    held += [
+        value
+        for name, value in sorted(vars(optimizer).items())
+        if isinstance(value, tf.Variable) and id(value) not in known and name not in _RATES
+    ]
+    return _keys("model", model.weights), _keys("optimizer", held)
+
+
+def _keys(kind: str, variables: Iterable[tf.Variable]) -> dict[str, tf.Variable]:
+    return {f"{kind}/{index}/{_plain(variable.name)}": variable for index, variable in enumerate(variables)}
+
+
+def _plain(name: str) -> str:
+    return "/".join(_AUTOMATIC.sub("", part) for part in name.partition(":")[0].split("/"))
+
+
+def described(variables: Mapping[str, tf.Variable]) -> dict[str, list[Any]]:
+    """Shape and dtype of each variable, as JSON holds them."""
+    return {key: [variable.shape.as_list(), variable.dtype.name] for key, variable in variables.items()}
+
+
+def write_dense(
+    folder: str,
+    model: tf_keras.Model,
+    optimizer: tf_keras.optimizers.Optimizer,
+    *,
+    name: str,
+    inputs: Mapping[str, Any],
+    ranges: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Write the dense part as a sealed folder, in one rename.
+
+    Args:
+      folder: to write; one that is there is replaced.
+      model: the dense part.
+      optimizer: that trains it, built.
+      name: of the optimizer.
+      inputs: of the model, see `DensePart`.
+      ranges: of its dense features, see `DensePart`.
+
+    Raises:
+      CheckpointError: it cannot be written.
+    """
+    variables = {key: each for group in named_variables(model, optimizer) for key, each in group.items()}
+    body = {"optimizer": name, "inputs": inputs, "ranges": ranges, "variables": described(variables)}
+    with publish_folder(folder, replace=True) as temporary:
+        if variables:
+            tf.raw_ops.SaveV2(
+                prefix=os.path.join(temporary, _BUNDLE),
+                tensor_names=list(variables),
+                shape_and_slices=[""] * len(variables),
+                tensors=[tf.constant(variable.numpy()) for variable in variables.values()],
+            )
+        write_seal(temporary, _FORMAT, _VERSION, body)
+
+
+def read_dense(folder: str) -> DensePart | None:
+    """Read and verify a dense part; None if there is none, as in checkpoints of earlier releases.
+
+    Args:
+      folder: the dense part's own, `DENSE` in an embedding checkpoint.
+
+    Raises:
+      CheckpointError: a file is missing or damaged.
+    """
+    if not tf.io.gfile.exists(os.path.join(folder, MANIFEST)):
+        return None
+    body = read_seal(folder, _FORMAT, _VERSION)
+    check_files(folder, body["files"])
+    try:
+        return DensePart(folder, body["optimizer"], body["inputs"], body["ranges"], body["variables"])
+    except KeyError as error:
+        raise CheckpointError(f"{folder!r} has no {error} in its manifest: take another checkpoint.") from error
+
+
+def copy_dense(source: str, destination: str) -> bool:
+    """Copy a dense part, verified, into a folder that is being written; whether there is one."""
+    if read_dense(source) is None:
+        return False
+    tf.io.gfile.makedirs(destination)
+    for name in tf.io.gfile.listdir(source):
+        tf.io.gfile.copy(os.path.join(source, name), os.path.join(destination, name))
+    return True

@@ -1,0 +1,140 @@
+"""A second run starts from tables and dense part of the first, through an embedding checkpoint."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from embedding_core.checkpoint import latest_training_checkpoint, load_checkpoint_into, remap, retrieve, verify
+from embedding_core.checkpoint.dense import read_dense
+from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.optimizers import Adagrad
+from embedding_core.training import train
+from embedding_core.training.dense_start import DenseStart
+from embedding_core.vocabulary import Vocabulary
+from tests.embedding_core.training.test_training import WORDS, job_in, state_of
+
+RANGES = {"number": {"column": "number", "log1p": False, "mean": 0.0, "deviation": 1.0, "limit": 100.0}}
+TABLE = {"optimizer": Adagrad(learning_rate=0.2)}
+VOCABULARY = Vocabulary(
+    name="word",
+    tokens=pa.array([word.encode() for word in WORDS[:-1]], pa.large_binary()),
+    counts=np.arange(len(WORDS) - 1, 0, -1),
+    total_count=99,
+    distinct=8,
+)
+
+
+def job(folder, **changes):
+    return dataclasses.replace(job_in(folder, table=TABLE), ranges=RANGES, **changes)
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory):
+    """The folder of a first day, its result, and the embedding checkpoint that the second starts from."""
+    folder = tmp_path_factory.mktemp("days")
+    first = job(folder)
+    result = train(first, str(folder / "first"))
+    retrieved, loaded = folder / "retrieved", folder / "loaded"
+    checkpoint = latest_training_checkpoint(folder / "first/checkpoints")
+    config, known = first.inputs.config, {"word": VOCABULARY}
+    retrieve(checkpoint, config, retrieved, vocabularies=known, dense=str(folder / "first/dense"))
+    remap(retrieved, config, known, loaded)
+    return folder, result, loaded
+
+
+def second(days, destination, *, changes=None, **choices):
+    """The second day's run on the same rows, and what it says it took over."""
+    folder, _, loaded = days
+    again = job(folder, dense_start=DenseStart(folder=str(loaded / "dense"), **choices))
+
+    def fill(variables):
+        digests = {"word": VOCABULARY.digest}
+        load_checkpoint_into(loaded, variables, again.inputs.config, vocabulary_digests=digests)
+
+    again = dataclasses.replace(again, warm_start=fill)
+    training = dataclasses.replace(again.training, epochs=1)
+    result = train(dataclasses.replace(again, **{"training": training, **(changes or {})}), str(destination))
+    return result, result.history.facts["warm_start"]
+
+
+def test_first_evaluation_of_the_second_day_is_the_last_of_the_first(days, tmp_path):
+    result, said = second(days, tmp_path / "second")
+    begun, ended = result.history.evals[0], days[1].history.evals[-1]
+    assert (begun["step"], begun["loss"], begun["auc"]) == (0, ended["loss"], ended["auc"])
+    assert (said["dense"], said["optimizer"], said["ranges"]) == ("restored", "restored", {"number": "kept"})
+    assert len(said["variables"]) == len(days[1].model.weights) > 2
+    iterations = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
+    assert state_of(result)[iterations] == state_of(days[1])[iterations] + result.step
+    assert json.loads((tmp_path / "second/history.json").read_text())["facts"]["warm_start"] == said
+
+
+def test_tables_alone_are_worse_and_the_reason_is_reported(days, tmp_path):
+    result, said = second(days, tmp_path / "second", dense="reset")
+    assert result.history.evals[0]["loss"] > days[1].history.evals[-1]["loss"] + 0.05
+    assert (said["dense"], said["dense_reason"]) == ("new", "`warm_start.dense` is reset")
+
+
+def test_dense_optimizer_alone_can_be_reset(days, tmp_path):
+    _, said = second(days, tmp_path / "second", optimizer="reset")
+    assert (said["dense"], said["optimizer"]) == ("restored", "new")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"arguments": {"hidden_units": [9]}}, r"dense/kernel is \[5, 9\], \[5, 8\] in it"),
+        ({"arguments": {"hidden_units": [8, 8]}}, "is not in the checkpoint"),
+        ({"ranges": {"number": {**RANGES["number"], "mean": 0.5}}}, "scaled by other ranges: number"),
+    ],
+)
+def test_what_differs_is_named_and_nothing_is_restored_or_all_is_refused(days, tmp_path, changes, reason):
+    _, said = second(days, tmp_path / "second", changes=changes)
+    assert (said["dense"], said["optimizer"], said["variables"]) == ("new", "new", [])
+    assert re.search(reason, said["dense_reason"])
+    with pytest.raises(CheckpointError, match=reason):
+        second(days, tmp_path / "third", changes=changes, dense="require")
+
+
+def test_other_ranges_are_accepted_by_choice(days, tmp_path):
+    changes = {"ranges": {"number": {**RANGES["number"], "mean": 0.5}}}
+    _, said = second(days, tmp_path / "second", changes=changes, ranges="recompute")
+    assert (said["dense"], said["ranges"]) == ("restored", {"number": "measured"})
+
+
+def test_another_optimizer_starts_from_its_own_state(days, tmp_path):
+    training = dataclasses.replace(job(days[0]).training, epochs=1, optimizer="nadam")
+    _, said = second(days, tmp_path / "second", changes={"training": training})
+    assert (said["dense"], said["optimizer_reason"]) == ("restored", "the optimizer is nadam, adam in the checkpoint")
+
+
+def test_linear_decay_follows_the_steps_of_the_second_day(days, tmp_path):
+    """By the optimizer's own count, which goes on, its rate would be 0 from the first step."""
+    training = dataclasses.replace(job(days[0]).training, epochs=1, decay="linear")
+    result, _ = second(days, tmp_path / "second", changes={"training": training})
+    before, after = (state_of(one) for one in (days[1], result))
+    changed = [key for key, value in after.items() if key.startswith("model/") and (value != before[key]).any()]
+    assert changed
+
+
+def test_checkpoint_without_a_dense_part_starts_a_new_one(days, tmp_path):
+    folder, _, _ = days
+    again = job(folder, dense_start=DenseStart(folder=str(tmp_path / "none")))
+    said = train(again, str(tmp_path / "second")).history.facts["warm_start"]
+    assert "has no dense part" in said["dense_reason"]
+
+
+def test_dense_part_is_sealed_in_the_checkpoint(days):
+    manifest = verify(days[2])
+    assert {"dense/manifest.json", "dense/variables.index"} <= set(manifest.files)
+    part = read_dense(str(days[2] / "dense"))
+    assert part is not None
+    assert part.ranges == RANGES
+
+
+def test_choice_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="`dense` of the warm start is 'some'"):
+        DenseStart(folder="x", dense="some")
