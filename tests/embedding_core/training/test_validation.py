@@ -50,7 +50,8 @@ def test_without_early_stopping_every_row_is_trained_on(tmp_path):
 
 
 def test_hosts_with_files_of_their_own_hold_back_the_same_rows(tmp_path):
-    job = dataclasses.replace(job_of(tmp_path), shard_files=True)
+    job = job_of(tmp_path)
+    job = dataclasses.replace(job, eval_files=job.train_files, shard_files=True)
     one = JobData(dataclasses.replace(job, shard_files=False), choose_placement(job.training))
     strategy = simulated_tpu(hosts=2, cores_per_host=1)
     with strategy.scope():

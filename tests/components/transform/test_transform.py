@@ -1,0 +1,80 @@
+"""Transform keeps the ranges of a base checkpoint, and measures those that the base does not have."""
+
+import json
+import os
+
+import pytest
+import tensorflow as tf
+import tf_keras
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx.types import artifact_utils, standard_artifacts
+
+from components.artifacts import EmbeddingCheckpoint
+from components.transform.executor import Executor
+from components.transform_graph import read_ranges
+from embedding_core.checkpoint.dense import write_dense
+from embedding_core.errors import CheckpointError
+
+pytestmark = pytest.mark.tfx
+
+BASE = {"column": "price", "log1p": False, "mean": 1.5, "deviation": 0.5, "limit": 1023.0, "values": 9.0}
+
+
+def artifact(cls, folder):
+    made = cls()
+    made.uri = str(folder)
+    os.makedirs(folder)
+    return made
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """Examples of two columns of numbers, their schema, and a base checkpoint with the range of one of them."""
+    examples = artifact(standard_artifacts.Examples, tmp_path / "examples")
+    examples.split_names = artifact_utils.encode_split_names(["train", "eval"])
+    for split in ("train", "eval"):
+        os.makedirs(f"{examples.uri}/Split-{split}")
+        with tf.io.TFRecordWriter(f"{examples.uri}/Split-{split}/data-00000-of-00001.gz", "GZIP") as writer:
+            for value in (1.0, 2.0, 6.0):
+                number = tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+                features = tf.train.Features(feature={"price": number, "size": number})
+                writer.write(tf.train.Example(features=features).SerializeToString())
+    schema = artifact(standard_artifacts.Schema, tmp_path / "schema")
+    columns = [schema_pb2.Feature(name=name, type=schema_pb2.FLOAT) for name in ("price", "size")]
+    (tmp_path / "schema" / "schema.pbtxt").write_text(text_format.MessageToString(schema_pb2.Schema(feature=columns)))
+    base = artifact(EmbeddingCheckpoint, tmp_path / "base")
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(1,))])
+    optimizer = tf_keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    ranges = {"price": {**BASE, "implausible": 0.0}}
+    write_dense(f"{base.uri}/dense", model, optimizer, name="adam", inputs={}, ranges=ranges)
+    return {"examples": [examples], "schema": [schema], "base_checkpoint": [base]}
+
+
+def transformed(inputs, folder):
+    """The ranges in the graph that the executor writes."""
+    dense = [{"name": name, "column": name, "log1p": False} for name in ("price", "size")]
+    config = {"dense": dense, "label_column": None, "label_key": "y", "sample_weight_column": None}
+    properties = {
+        "preprocessing_fn": "pipelines.preprocessing.preprocessing_fn",
+        "custom_config": json.dumps(config),
+        "disable_statistics": 1,
+    }
+    graph = standard_artifacts.TransformGraph()
+    graph.uri = str(folder)
+    Executor().Do(inputs, {"transform_graph": [graph]}, properties)
+    assert os.path.exists(f"{graph.uri}.lineage.json")
+    return read_ranges(graph.uri, ["price", "size"])
+
+
+def test_ranges_of_the_base_are_kept_and_others_measured(inputs, tmp_path):
+    ranges = transformed(inputs, tmp_path / "graph")
+    assert ranges["price"] == {"mean": 1.5, "deviation": 0.5, "limit": 1023.0, "values": 3.0, "implausible": 0.0}
+    assert ranges["size"]["mean"] == 3.0
+
+
+def test_damaged_base_is_refused(inputs, tmp_path):
+    (tmp_path / "base/dense/variables.index").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="damaged"):
+        transformed(inputs, tmp_path / "graph")
