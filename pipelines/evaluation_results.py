@@ -19,6 +19,7 @@ __all__ = ["MET", "MISSED", "UNBOUND", "judged_metrics", "read_quality", "sliced
 
 MET, MISSED, UNBOUND = "met", "missed", "no bound"
 _COUNT = "ExampleCount"
+_OF_BOTH_LABELS = ("AUC", "AUCPrecisionRecall")
 
 
 def read_quality(blessing_uri: str) -> dict[str, Any]:
@@ -43,12 +44,20 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Mapping
     }
     (whole,) = [one for one in tfma.load_metrics(evaluation_uri) if not one.slice_key.single_slice_keys]
     bounds = _bounds(config, any(entry.key.model_name == BASELINE for entry in whole.metric_keys_and_values))
-    rows = [_row(name, value, bounds.get(name, ""), name not in missed) for name, value in _values(whole).items()]
+    values = {**_values(whole), **_without_meaning(config, quality)}
+    rows = [_row(name, value, bounds.get(name, ""), name not in missed) for name, value in values.items()]
     rows += [_row(check["name"], check["value"], check["bound"], check["met"]) for check in quality["checks"]]
     bound = {row["metric"] for row in rows}
     retrieval = quality["retrieval"] or {"metrics": {}}
     rows += [_row(name, value, "", True) for name, value in retrieval["metrics"].items() if name not in bound]
     return sorted(rows, key=lambda row: (MISSED, MET, UNBOUND).index(row["outcome"]))
+
+
+def _without_meaning(config: PipelineConfig, quality: Mapping[str, Any]) -> dict[str, None]:
+    """The metrics that TFMA gives as 0 where there is none: the areas under a curve of rows of one label."""
+    counts = quality["eval_split"]
+    chosen = [name for name in _OF_BOTH_LABELS if name in config.evaluation.metrics]
+    return {} if counts["positives"] and counts["negatives"] else dict.fromkeys(chosen)
 
 
 def _row(metric: str, value: float | None, bound: str, met: bool) -> dict[str, Any]:

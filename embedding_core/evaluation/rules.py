@@ -105,7 +105,7 @@ def _recall(name: str, retrieval: RetrievalFigures | str, bounds: Mapping[str, f
     if least is not None:
         yield _bound(name, value, least, f"at least {least:g}")
     if over is not None:
-        more = f" + {over:g}" if over else ""
+        more = f" {'+' if over > 0 else '-'} {abs(over):g}" if over else ""
         yield _bound(name, value, popularity + over, f"at least popularity's {popularity:.4f}{more}")
 
 

@@ -17,6 +17,7 @@ from pipelines.evaluation_results import judged_metrics, sliced_metrics
 pytestmark = pytest.mark.tfx
 
 QUALITY = {
+    "eval_split": {"positives": 4, "negatives": 2},
     "checks": [{"name": "rows of the eval split", "value": 6, "bound": "at least 100", "met": False}],
     "retrieval": {"metrics": {"Recall@10": 0.25}},
 }
@@ -70,6 +71,11 @@ def test_every_metric_has_its_bound_and_outcome_those_missed_first(config, writt
     assert found["AUC"]["bound"] == "at least 0.8 and a change of 0 to the baseline"
     assert found["AUC, change"]["value"] == -0.1
     assert found["BinaryCrossEntropy"]["value"] is None
+
+
+def test_area_under_the_curve_of_one_label_is_none_and_not_0(config, written):
+    rows = judged_metrics(config, written, {**QUALITY, "eval_split": {"positives": 6, "negatives": 0}})
+    assert {row["metric"]: row["value"] for row in rows}["AUC"] is None
 
 
 def test_slices_come_with_the_most_rows_first_and_escaped(written):

@@ -59,6 +59,14 @@ def test_bounds_that_are_given(bounds, fails):
     assert bool(missed(counts(), figures(), retrieval={"Recall@50": bounds})) == fails
 
 
+@pytest.mark.parametrize(("over", "words"), [(0.5, "0.1000 + 0.5:"), (0, "0.1000:")])
+def test_bound_is_said_in_words(over, words):
+    (reason,) = missed(counts(), figures(0.05), retrieval={"Recall@10": {"min_over_popularity": over}})
+    assert words in reason
+    (check,) = judge(counts(), figures(), Rules(retrieval={"Recall@10": {"min_over_popularity": -1.0}}))[-1:]
+    assert check.bound == "at least popularity's 0.1000 - 1"
+
+
 def test_bound_turns_the_default_off():
     given = {"Recall@50": {"min_over_popularity": -1.0}}
     assert not missed(counts(9, 9), figures(0.0, 0.5), draws_negatives=True, retrieval=given)
