@@ -7,6 +7,7 @@ import os
 from tfx.dsl.io import fileio
 
 from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 
 __all__ = ["EMBEDDING_CONFIG_FILE", "read_embedding_config", "read_vocabularies"]
@@ -15,13 +16,19 @@ EMBEDDING_CONFIG_FILE = "embedding_config.json"
 
 
 def read_embedding_config(folder: str) -> EmbeddingConfig:
-    """The tables and features of a TableConfigs artifact.
+    """The tables and features of a TableConfigs artifact, verified; one of an earlier release has no seal.
 
     Raises:
       ConfigError: the file is not what TableConfigGen wrote.
     """
-    with fileio.open(os.path.join(folder, EMBEDDING_CONFIG_FILE)) as file:
-        return EmbeddingConfig.from_json(file.read())
+    path = os.path.join(folder, EMBEDDING_CONFIG_FILE)
+    try:
+        with fileio.open(path, "rb") as file:
+            return EmbeddingConfig.from_json(file.read())
+    except (ConfigError, OSError) as error:
+        raise ConfigError(
+            f"{path!r} is not what TableConfigGen wrote ({error}): restore it, or run TableConfigGen again."
+        ) from error
 
 
 def read_vocabularies(folder: str) -> dict[str, Vocabulary]:

@@ -5,6 +5,9 @@ A port to another TFX version starts, and should end, here.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 # A file-based ExampleGen with an executor and parameters of its own: TFX documents neither base class nor driver.
 from tfx.components.example_gen.component import FileBasedExampleGen
 from tfx.components.example_gen.driver import FileBasedDriver
@@ -27,13 +30,55 @@ from tfx.orchestration.portable.tfx_runner import IrBasedRunner
 __all__ = [
     "FINGERPRINT_PROPERTY_NAME",
     "PIPELINE_RUN_ID_PARAMETER_NAME",
+    "CheckedLauncher",
     "FileBasedDriver",
     "FileBasedExampleGen",
     "IrBasedRunner",
-    "Launcher",
     "PusherExecutor",
     "TransformExecutor",
     "metadata",
     "runner_utils",
     "substitute_runtime_parameter",
 ]
+
+
+class CheckedLauncher(Launcher):
+    """Launches a node; calls back before its executor runs, and before its outputs are published.
+
+    What the second callback writes on the outputs is in the same transaction as their publication.
+    """
+
+    def __init__(
+        self,
+        *,
+        before_run: Callable[[Iterable[Any]], None],
+        before_publication: Callable[[Iterable[Any]], None],
+        **given: Any,
+    ) -> None:
+        """Take a launcher's own arguments.
+
+        Args:
+          before_run: called with the node's input artifacts, as ML Metadata has them, unless the node comes from the
+            cache; what it raises ends the node.
+          before_publication: called with the node's output artifacts, as ML Metadata is going to have them.
+          given: as the launcher has them.
+        """
+        super().__init__(**given)
+        self._before_run = before_run
+        self._before_publication = before_publication
+
+    def _run_executor(self, execution_info: Any) -> Any:
+        inputs = {one.id: one.mlmd_artifact for each in execution_info.input_dict.values() for one in each}
+        self._before_run(inputs.values())
+        return super()._run_executor(execution_info)
+
+    def _publish_successful_execution(
+        self, execution_id: int, contexts: Any, output_dict: Any, executor_output: Any
+    ) -> None:
+        updated = executor_output.output_artifacts if executor_output else {}
+        for key, artifacts in output_dict.items():
+            # What the executor says of an output replaces what TFX says.
+            self._before_publication(
+                updated[key].artifacts if key in updated else [one.mlmd_artifact for one in artifacts]
+            )
+        super()._publish_successful_execution(execution_id, contexts, output_dict, executor_output)

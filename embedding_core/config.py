@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Optimizer, optimizer_from_json, optimizer_to_json
+from embedding_core.seals import SEAL, sealed_json, unsealed_json
 
 __all__ = [
     "RETRIEVAL_METRICS",
@@ -255,21 +256,34 @@ class EmbeddingConfig:
         features = [dataclasses.asdict(feature) for feature in self.features]
         return json.dumps({"tables": tables, "features": features}, indent=2)
 
+    def to_sealed_json(self) -> bytes:
+        """`to_json` with a digest of itself, for a file; `from_json` reads it, and refuses it if it is damaged."""
+        return sealed_json(json.loads(self.to_json()))
+
     @classmethod
-    def from_json(cls, text: str) -> EmbeddingConfig:
-        """Read what `to_json` wrote.
+    def from_json(cls, text: str | bytes) -> EmbeddingConfig:
+        """Read what `to_json` or `to_sealed_json` wrote.
 
         Raises:
-          ConfigError: not such JSON, or a field breaks its rule.
+          ConfigError: not such JSON, a field breaks its rule, or the content is not the one that was sealed.
         """
         try:
             data = json.loads(text)
+            if SEAL in data:
+                data = unsealed_json(text)
+            unknown = sorted(data.keys() - {"tables", "features"})
+            if unknown:
+                raise ValueError(f"unknown key {unknown[0]!r}")
             return cls(
                 tables=tuple(_table_from_json(table) for table in data["tables"]),
                 features=tuple(_feature_from_json(feature) for feature in data["features"]),
             )
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ConfigError(f"this is no embedding configuration: {error!r}; write it with `to_json`.") from error
+        except ConfigError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise ConfigError(
+                f"this is not an embedding configuration as it was written: {error!r}; write it again with `to_json`."
+            ) from error
 
 
 def _table_from_json(data: Mapping[str, Any]) -> TableConfig:

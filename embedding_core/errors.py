@@ -9,7 +9,8 @@
     ├── EngineError      (RuntimeError)  an engine was used at the wrong time or place
     ├── TrainingError    (RuntimeError)  training cannot go on
     ├── PreemptionError  (RuntimeError)  training was told to stop, and saved its state
-    └── ParityError      (RuntimeError)  the exported model does not compute what was trained
+    ├── ParityError      (RuntimeError)  the exported model does not compute what was trained
+    └── StorageError     (OSError)       a disk is full or fails, or the metadata on it is damaged
 
 Each also derives from the class that TensorFlow raises in the same case, so that code
 written against ``tf.tpu.experimental.embedding`` catches the same classes here.
@@ -29,6 +30,7 @@ __all__ = [
     "NonfiniteError",
     "ParityError",
     "PreemptionError",
+    "StorageError",
     "TrainingError",
     "VocabularyError",
     "nearest",
@@ -83,6 +85,10 @@ class PreemptionError(EmbeddingError, RuntimeError):
 
 class ParityError(EmbeddingError, RuntimeError):
     """The exported model does not compute what was trained."""
+
+
+class StorageError(EmbeddingError, OSError):
+    """A disk is full or fails, or the metadata on it is damaged."""
 
 
 _LONG_ENOUGH = 3  # a shorter text is part of many names

@@ -8,7 +8,8 @@ order, and tokens that its data does not have.
 
 On disk a vocabulary is three files: `<name>.txt`, the tokens one per line, as tf.lookup, TensorFlow
 Transform and TensorBoard read them; `<name>.counts.npy`; and `<name>.json`, everything else. With a base there is
-a fourth, `<name>.evolution.npy`.
+a fourth, `<name>.evolution.npy`. A folder of several has `vocabularies.set`, which names them all, so that a missing
+one is an error; a folder of an earlier release has none.
 """
 
 from __future__ import annotations
@@ -28,14 +29,13 @@ import pyarrow.compute as pc
 
 from embedding_core.config import ColumnConfig, EvolutionMode, check_name
 from embedding_core.errors import ConfigError, VocabularyError
+from embedding_core.seals import sealed_json, unsealed_json
 from embedding_core.vocabulary_bytes import (
     DigestedFile,
     npy_chunks,
     plain_chunks,
     read_tokens,
-    sealed_json,
     sha256_of,
-    unsealed_json,
 )
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "load_vocabularies",
     "load_vocabulary",
     "representable",
+    "save_set",
     "save_vocabulary",
     "total_order",
     "vocabulary_from_counts",
@@ -55,6 +56,7 @@ __all__ = [
 
 _UNREPRESENTABLE = (b"\n", b"\r", b"\0")
 _EVOLUTION = ".evolution.npy"
+_SET = "vocabularies.set"
 _PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
 _OpenFile = Callable[..., Any]
 _PLAIN = ("total_count", "distinct", "unrepresentable", "min_count", "max_size", "private")
@@ -412,6 +414,18 @@ def _summary_from_json(data: Mapping[str, Any]) -> FeatureSummary:
     return FeatureSummary(**{**data, "column": ColumnConfig(**data["column"])})
 
 
+def save_set(folder: str | os.PathLike[str], digests: Mapping[str, str], *, open_file: _OpenFile = open) -> None:
+    """Write which vocabularies a folder holds; call it when all of them are saved.
+
+    Args:
+      folder: where they are.
+      digests: of each vocabulary, by name.
+      open_file: opens a path, `open` by default; give another for remote file systems.
+    """
+    with open_file(os.path.join(folder, _SET), "wb") as file:
+        file.write(sealed_json({"vocabularies": dict(digests)}))
+
+
 def load_vocabularies(
     folder: str | os.PathLike[str],
     *,
@@ -429,7 +443,7 @@ def load_vocabularies(
       Name -> vocabulary, by name.
 
     Raises:
-      VocabularyError: a file is missing or damaged, or the folder holds no vocabulary or is not there.
+      VocabularyError: a file or a vocabulary is missing or damaged, or the folder holds no vocabulary or is not there.
     """
     try:
         found = list_folder(folder)
@@ -441,4 +455,23 @@ def load_vocabularies(
     names = sorted(name.removesuffix(".json") for name in found if name.endswith(".json"))
     if not names:
         raise VocabularyError(f"{os.fspath(folder)!r} holds no vocabulary: there is no `<name>.json` in it.")
-    return {name: load_vocabulary(folder, name, open_file=open_file) for name in names}
+    loaded = {name: load_vocabulary(folder, name, open_file=open_file) for name in names}
+    if _SET in found:
+        _check_set(folder, {name: vocabulary.digest for name, vocabulary in loaded.items()}, open_file)
+    return loaded
+
+
+def _check_set(folder: str | os.PathLike[str], digests: Mapping[str, str], open_file: _OpenFile) -> None:
+    try:
+        written = dict(unsealed_json(_read(folder, _SET, open_file))["vocabularies"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise VocabularyError(
+            f"`{_SET}` in {os.fspath(folder)!r} is damaged ({error}): restore it, or make the vocabularies again."
+        ) from error
+    wrong = sorted(name for name in written.keys() | digests.keys() if written.get(name) != digests.get(name))
+    if wrong:
+        what = "is missing" if wrong[0] not in digests else "is another one" if wrong[0] in written else "is extra"
+        raise VocabularyError(
+            f"vocabulary {wrong[0]!r} {what} in {os.fspath(folder)!r}, which was written with {sorted(written)}: "
+            "restore its files, or make the vocabularies again."
+        )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -18,15 +17,12 @@ __all__ = [
     "npy_header",
     "plain_chunks",
     "read_tokens",
-    "sealed_json",
     "sha256_of",
-    "unsealed_json",
 ]
 
 _TOKENS_AT_ONCE = 1 << 18
 _BYTES_AT_ONCE = 1 << 22
 _LINE_FEED = ord("\n")
-_SEAL = "sha256"
 _format: Any = np.lib.format  # numpy's own types leave these functions out
 
 
@@ -115,24 +111,3 @@ def read_tokens(file: BinaryIO) -> tuple[pa.Array, str]:
     ends.clear()
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers), digest.hexdigest()
-
-
-def sealed_json(facts: Mapping[str, Any]) -> bytes:
-    """A JSON object with a digest of itself, so that a damaged one is not believed."""
-    return (json.dumps({**facts, _SEAL: _seal(facts)}, indent=2, sort_keys=True) + "\n").encode()
-
-
-def unsealed_json(data: bytes) -> dict[str, Any]:
-    """What `sealed_json` was given.
-
-    Raises:
-      ValueError: it is not that any more.
-    """
-    facts = json.loads(data)
-    if not isinstance(facts, dict) or facts.pop(_SEAL, None) != _seal(facts):
-        raise ValueError(f"its `{_SEAL}` is that of another content")
-    return facts
-
-
-def _seal(facts: Mapping[str, Any]) -> str:
-    return sha256_of([json.dumps(facts, sort_keys=True).encode()])

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from embedding_core.seals import sealed_json
 from embedding_core.vocabulary import Vocabulary, description_of, total_order
-from embedding_core.vocabulary_bytes import DigestedFile, npy_header, plain_chunks, sealed_json
+from embedding_core.vocabulary_bytes import DigestedFile, npy_header, plain_chunks
 
 __all__ = ["Block", "merge_sorted", "part_of", "save_merged"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embedding_core.errors import ConfigError
-from pipelines import checkpoint_command, compare_command, run_log, version_command
+from pipelines import checkpoint_command, compare_command, metadata_command, run_log, version_command
 from pipelines.expected_errors import expected_message, was_preempted
 from pipelines.quiet import load_tensorflow, silence
 from pipelines.terminal import echo
@@ -70,12 +70,17 @@ def run(config: Config, overrides: Override = None) -> None:
     from pipelines.config import load_config
     from pipelines.earlier import find_earlier
     from pipelines.early_checks import check_data_settings
-    from pipelines.work_dir import prepare
+    from pipelines.storage_errors import told_as_one
+    from pipelines.work_dir import prepare, ready_metadata
 
     checked = load_config(config, overrides or ())
     check_data_settings(checked)
     _warn(checked)
-    find_earlier(checked)  # what is wrong with these is said before anything heavy is loaded
+    upgraded = ready_metadata(checked)
+    if upgraded is not None:
+        echo(f"the metadata is of an earlier release: it was upgraded, and a backup is {upgraded}", err=True)
+    with told_as_one(checked):
+        find_earlier(checked)  # what is wrong with these is said before anything heavy is loaded
     prepare(checked)
     load_tensorflow()
     from pipelines import run_local
@@ -194,6 +199,7 @@ def compile_(
 
 
 app.add_typer(checkpoint_command.app, name="checkpoint")
+app.add_typer(metadata_command.app, name="metadata")
 version_command.register(app)
 compare_command.register(app)
 

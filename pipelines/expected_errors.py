@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from embedding_core import errors
 from embedding_core.errors import EmbeddingError, PreemptionError
 
-__all__ = ["expected_message", "was_preempted"]
+__all__ = ["chain", "expected_message", "was_preempted"]
 
 _KINDS = "|".join(errors.__all__)
 _IN_TRACEBACK = re.compile(rf"^embedding_core\.errors\.(?:{_KINDS}): (.+)$", re.MULTILINE)
@@ -24,10 +24,10 @@ _AFTER_ASSERTION = re.compile(r"\](?:\\n| \[Op:| \[while running | \[\[).*$")
 
 def expected_message(error: BaseException) -> str | None:
     """The message for the user, or None where the error is none that this project foresaw."""
-    for one in _chain(error):
+    for one in chain(error):
         if isinstance(one, EmbeddingError):
             return _WHILE_RUNNING.sub("", str(one))
-    for one in _chain(error):
+    for one in chain(error):
         text = str(one)
         found = _IN_ASSERTION.search(text)
         if found:
@@ -40,10 +40,11 @@ def expected_message(error: BaseException) -> str | None:
 
 def was_preempted(error: BaseException) -> bool:
     """Whether training was asked to stop, and saved its state to go on from."""
-    return any(isinstance(one, PreemptionError) for one in _chain(error))
+    return any(isinstance(one, PreemptionError) for one in chain(error))
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those that it came from, each once."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -122,7 +122,7 @@ def _files(examples: Node, split: str) -> list[str]:
 
 
 def _embedding_config(node: Node) -> EmbeddingConfig:
-    with open(os.path.join(node.uri, "embedding_config.json"), encoding="utf-8") as file:
+    with open(os.path.join(node.uri, "embedding_config.json"), "rb") as file:
         return EmbeddingConfig.from_json(file.read())
 
 

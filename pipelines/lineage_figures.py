@@ -154,7 +154,7 @@ def _tables_of(nodes: Mapping[int, Node], vocabulary: str) -> tuple[str, ...]:
     artifact = node_of(nodes, "components.TableConfigs")
     if artifact is None:
         return ()
-    with open(os.path.join(artifact.uri, "embedding_config.json"), encoding="utf-8") as file:
+    with open(os.path.join(artifact.uri, "embedding_config.json"), "rb") as file:
         config = EmbeddingConfig.from_json(file.read())
     return tuple(table.name for table in config.tables if table.vocabulary == vocabulary)
 

@@ -19,7 +19,13 @@ from pipelines.terminal import SafeConsole
 
 __all__ = ["Display"]
 
-_WORDS = {"executed": "done", "cached": "from cache", "skipped": "skipped", "failed": "failed"}
+_WORDS = {
+    "executed": "done",
+    "cached": "from cache",
+    "skipped": "skipped",
+    "failed": "failed",
+    "damaged": "found a damaged input",
+}
 
 
 class _Rate(ProgressColumn):
@@ -53,7 +59,7 @@ class Display:
             disable=not self._live,
         )
         self._tasks: dict[str, Any] = {}
-        self._sink: Sink = self._show_bar if self._live else log_sink(log=self._print_line)
+        self._sink: Sink = self._show_bar if self._live else log_sink(log=self.say)
         self._before: Sink | None = None
 
     def __enter__(self) -> Display:
@@ -75,20 +81,21 @@ class Display:
             if self._live:
                 self._tasks[place] = self._bars.add_task(place, total=None, unit="", detail="")
             else:
-                self._print_line(f"{place} ...")
+                self.say(f"{place} ...")
             return
         for task in self._tasks.values():
             self._bars.remove_task(task)
         self._tasks.clear()
-        self._print_line(f"{place}: {_WORDS[run.state]} in {run.seconds:.1f} s")
+        self.say(f"{place}: {_WORDS[run.state]} in {run.seconds:.1f} s")
 
-    def _print_line(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """Show a line that stays on the screen."""
         self._console.print(line, markup=False, soft_wrap=True)
 
     def _show_bar(self, state: Report) -> None:
         if state.task not in self._tasks:
             if state.start:
-                self._print_line(f"{state.task}: {resumed(state)}")
+                self.say(f"{state.task}: {resumed(state)}")
             # What is done when a bar is added does not count for its rate and for the time left.
             self._tasks[state.task] = self._bars.add_task(
                 state.task, total=state.total, completed=state.start, unit=state.unit, detail=""

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 
 from components import compat
+from components.pusher.publish import set_version_aside
+from components.pusher.served import damage_of
 from embedding_core.storage import scratch_tempdir
 from embedding_core.training import TrainingConfig
 from embedding_core.training.strategy import choose_placement
 from pipelines.component_inputs import training_config
 from pipelines.config import PipelineConfig, data_files
+from pipelines.config.paths import is_remote
 from pipelines.earlier import EarlierRun, find_earlier, served_push
 from pipelines.embedding_pipeline import create_pipeline
 from pipelines.figures import collect_report
-from pipelines.lineage import open_store, outputs_of
+from pipelines.lineage import open_store, outputs_of, trace
 from pipelines.place import local_place
 from pipelines.progress import Display
 from pipelines.report import REPORTS, Report, keep_report, save_report
 from pipelines.report_screen import print_report
 from pipelines.run_log import captured
 from pipelines.runner import NodeRun, ReportingDagRunner
+from pipelines.storage_errors import told_as_one
 from pipelines.terminal import SafeConsole
 from pipelines.upkeep import tidy
-from pipelines.work_dir import file_permissions, held
+from pipelines.work_dir import file_permissions, held, ready_metadata
 
 __all__ = ["run"]
 
@@ -50,9 +55,15 @@ def run(config: PipelineConfig, *, changed: Sequence[str] = (), console: Console
       EmbeddingError: something that the user gave is wrong, or another run uses the work_dir.
       Exception: whatever else ended a component.
     """
+    with told_as_one(config):
+        return _run(config, changed, console)
+
+
+def _run(config: PipelineConfig, changed: Sequence[str], console: Console | None) -> Report:
     data_files(config.data)  # a missing file is an error before anything is written
     if config.training.strategy == "simulated_tpu":  # its devices must be made before any component runs TensorFlow
         choose_placement(TrainingConfig.from_json(training_config(config)))
+    upgraded = ready_metadata(config)
     with (
         file_permissions(config),
         scratch_tempdir("run"),
@@ -60,7 +71,9 @@ def run(config: PipelineConfig, *, changed: Sequence[str] = (), console: Console
         captured(config.work_dir) as screen,
         Display(console or SafeConsole(file=screen, highlight=False)) as display,
     ):
-        _tidy(config)
+        if upgraded is not None:
+            display.say(f"the metadata is of an earlier release: it was upgraded, and a backup is {upgraded}")
+        _tidy(config, display)
         earlier = find_earlier(config)
         nodes, pushed = _run_until_served(config, earlier, display)
         report = collect_report(config, nodes, pushed, changed)
@@ -70,15 +83,26 @@ def run(config: PipelineConfig, *, changed: Sequence[str] = (), console: Console
     return report
 
 
-def _tidy(config: PipelineConfig) -> None:
-    if os.path.isfile(config.metadata_path):
-        place = local_place(config)
-        with compat.metadata.Metadata(place.metadata) as handle:
-            tidy(handle.store, config.name, place.root)
+def _tidy(config: PipelineConfig, display: Display) -> None:
+    place = local_place(config)
+    if not os.path.isfile(config.metadata_path) and not os.path.isdir(place.root):
+        return  # the first run
+    with compat.metadata.Metadata(place.metadata) as handle:
+        found = tidy(handle.store, config.name, place.root)
+    for artifact in found.lost:
+        display.say(f"artifact {artifact} is damaged or gone: a node that needs it makes it again")
+    if found.left_over is not None:
+        display.say(
+            f"metadata {config.metadata_path} does not know some outputs in {place.root}: they are moved to "
+            f"{found.left_over}, and made again; they hold tokens of the data, so delete them, or restore a backup of "
+            "the metadata and move them back."
+        )
 
 
 def _run_until_served(config: PipelineConfig, earlier: EarlierRun, display: Display) -> tuple[list[NodeRun], int]:
-    """Run the nodes; where the pusher came from the cache and its version is no longer what is served, push again.
+    """Run the nodes; push again if the pusher came from the cache and its version is not served, or is damaged.
+
+    A damaged version is set aside when the new one is there, so that servers have one at any time.
 
     Returns:
       What became of the nodes, and the id of the PushedModel that stands for what is served.
@@ -87,14 +111,31 @@ def _run_until_served(config: PipelineConfig, earlier: EarlierRun, display: Disp
     store = open_store(config.metadata_path)
     (pushed,) = outputs_of(store, int(nodes[-1].execution or 0))
     served = served_push(store, pushed, config.push_destination)
-    if served is not None:
+    damaged = None if served is None else _damaged_version(store, served, config.push_destination, display)
+    if served is not None and damaged is None:
         return nodes, served
     again = _run_once(config, earlier, display, f"in place of execution {nodes[-1].execution}")
     (pushed,) = outputs_of(store, int(again[-1].execution or 0))
+    is_replaced = damaged is not None and bool(trace(store, pushed)[pushed].facts.get("pushed"))
+    if damaged is not None and is_replaced and not is_remote(config.push_destination):
+        display.say(f"the damaged version is now {set_version_aside(config.push_destination, damaged)}")
     return [*nodes[:-1], again[-1]], pushed
 
 
+def _damaged_version(store: Any, pushed: int, destination: str, display: Display) -> int | None:
+    """The number of the version that stands for the push, if it is not as published; None if it is, or was refused."""
+    facts = trace(store, pushed)[pushed].facts
+    if not facts.get("pushed"):
+        return None
+    version = int(facts["pushed_version"])
+    damage = damage_of(destination, version, facts.get("model_digest"))
+    if damage is None:
+        return None
+    display.say(f"{damage} It is pushed again.")
+    return version
+
+
 def _run_once(config: PipelineConfig, earlier: EarlierRun, display: Display, republish: str | None) -> list[NodeRun]:
-    runner = ReportingDagRunner(display.node_changed)
+    runner = ReportingDagRunner(display.node_changed, display.say)
     runner.run(create_pipeline(config, earlier=earlier, republish=republish))
     return runner.nodes

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig
+from pipelines.metadata_store import SCHEMA_VERSION, check_store, upgrade
 
-__all__ = ["file_permissions", "held", "prepare"]
+__all__ = ["file_permissions", "held", "prepare", "ready_metadata"]
 
 _MASKS = {"owner": 0o077, "group": 0o027}
 
@@ -38,6 +39,22 @@ def prepare(config: PipelineConfig) -> None:
     with file_permissions(config):
         _prepare("work_dir", config.work_dir, _work_dir_lock(config))
         _prepare("metadata", os.path.dirname(config.metadata_path), _metadata_lock(config))
+
+
+def ready_metadata(config: PipelineConfig) -> str | None:
+    """Check the metadata, and upgrade it, after a backup, if an earlier release wrote it.
+
+    Returns:
+      The path of the backup; None if there was nothing to upgrade.
+
+    Raises:
+      StorageError: it is damaged, of a newer release, or cannot be written to.
+      ConfigError: it is of an earlier release, and another run uses it.
+    """
+    if check_store(config.metadata_path) in (None, SCHEMA_VERSION):
+        return None
+    with held(config):
+        return upgrade(config.metadata_path)
 
 
 def _prepare(key: str, folder: str, lock: str) -> None:

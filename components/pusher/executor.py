@@ -20,6 +20,7 @@ from components import progress
 from components.compat import PusherExecutor
 from components.pusher.proof import Proof, prove, rows_below
 from components.pusher.publish import Publication, publish
+from components.pusher.served import find_published, identity_of
 from components.pusher.trained import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
 from components.record import record_lineage
@@ -47,6 +48,7 @@ ROWS_DTYPE_KEY = "rows_dtype"
 PUSHED_MODEL_KEY = "pushed_model"
 
 _WARMUP_ROWS = 32
+_PROVEN_WITH = (TOLERANCE_KEY, PARITY_ROWS_KEY, PARITY_SPLIT_KEY, ROWS_DTYPE_KEY)
 
 _log = logging.getLogger(__name__)
 
@@ -88,14 +90,14 @@ class Executor(PusherExecutor):
         _put(pushed, vocabularies=dict(trained.digests), vocabularies_digest=_one_digest(trained.digests))
         with _local(pushed.uri) as folder:
             try:
-                published, proof = self._push(folder, trained, input_dict, exec_properties)
+                published, parity = self._push(folder, trained, input_dict, exec_properties)
             except _NotPushedError as error:
                 self._refuse(pushed, str(error), **error.figures)
                 _clear(folder)
                 return
         _report(4, f"version {published.version}")
         self._MarkPushed(pushed, pushed_destination=published.path, pushed_version=str(published.version))
-        _put(pushed, model_digest=published.digest, parity=proof.to_dict(), reason="")
+        _put(pushed, model_digest=published.digest, parity=parity, reason="")
 
     def _missed(self, input_dict: dict[str, list[types.Artifact]]) -> list[str]:
         """What the model lacks to be pushed, a sentence for each of its judges."""
@@ -111,8 +113,25 @@ class Executor(PusherExecutor):
         trained: Trained,
         input_dict: dict[str, list[types.Artifact]],
         properties: Mapping[str, Any],
-    ) -> tuple[Publication, Proof]:
-        """Export into `folder` and publish a copy; it gets its version only where it agrees with training."""
+    ) -> tuple[Publication, dict[str, Any]]:
+        """Export into `folder` and publish a copy; it gets its version only if it agrees with training.
+
+        A version that is already this one was published by an execution that ended before it was recorded: it is
+        taken as it is.
+        """
+        destination = properties[PUSH_DESTINATION_KEY]
+        sources = {
+            **dataclasses.asdict(_sources(input_dict)),
+            "evaluated": self.GetModelPath(input_dict),
+            "examples": _folders(input_dict, properties),
+        }
+        settings = {key: properties.get(key) for key in _PROVEN_WITH}
+        identity = identity_of(sources, settings, self.GetModelPath(input_dict))
+        known = find_published(destination, identity)
+        if known is not None:
+            _report(1, f"version {known[0].version} is this model already")
+            io_utils.copy_dir(known[0].path, folder)
+            return known[0], known[1]["parity"]
         rows = rows_below(_folders(input_dict, properties), int(properties.get(PARITY_ROWS_KEY) or 1000))
         tolerance = float(properties[TOLERANCE_KEY])
         measured: list[Proof] = []
@@ -126,11 +145,8 @@ class Executor(PusherExecutor):
             return {
                 "parity": measured[0].to_dict(),
                 "vocabularies": dict(trained.digests),
-                "sources": {
-                    **dataclasses.asdict(_sources(input_dict)),
-                    "evaluated": self.GetModelPath(input_dict),
-                    "examples": _folders(input_dict, properties),
-                },
+                "sources": sources,
+                "identity": identity,
             }
 
         keep_last = properties.get(KEEP_LAST_KEY)
@@ -138,14 +154,14 @@ class Executor(PusherExecutor):
             _report(1, "exporting")
             trained.export(folder, properties.get(ROWS_DTYPE_KEY) or "float32")
             write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
-            published = publish(folder, properties[PUSH_DESTINATION_KEY], check=check, keep_last=keep_last)
+            published = publish(folder, destination, check=check, keep_last=keep_last)
         except NonfiniteError as error:
             raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
         except ParityError as error:
             if not measured:  # it could not be scored at all: an error of this run, which no cache may repeat
                 raise
             raise _NotPushedError(str(error), parity=measured[0].to_dict()) from error
-        return published, measured[0]
+        return published, measured[0].to_dict()
 
     def _refuse(self, pushed: types.Artifact, reason: str, **figures: Mapping[str, Any]) -> None:
         """Nothing is pushed, and the artifact says why."""

@@ -22,6 +22,7 @@ __all__ = [
     "is_version",
     "sync",
     "sync_tree",
+    "verified",
     "verify_manifest",
     "write_manifest",
 ]
@@ -129,24 +130,45 @@ def verify_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(f"{os.fspath(folder)!r} is an address: copy the version here, and name the copy.")
     path = Path(folder) / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text())
-        listed = dict(manifest["files"])
-        seal = manifest.pop("seal")
+        text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(
             f"{os.fspath(folder)!r} has no {MANIFEST}: name the folder of one published version, such as "
             "runs/x/serving/1790000000; where it is one, publish the model again."
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{str(path)!r} is no readable manifest ({error}): publish the model again.") from error
+    except OSError as error:
+        raise CheckpointError(
+            f"{str(path)!r} is not a readable manifest ({error}): publish the model again."
+        ) from error
+    return verified(os.fspath(folder), text, lambda: _digests_to_verify(folder))
+
+
+def verified(folder: str, text: bytes, digests: Callable[[], Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Check the text of a manifest, and the files of its folder against it.
+
+    Args:
+      folder: local or an address, for messages.
+      text: of its manifest.
+      digests: called for `file_digests` of the folder if the manifest is not damaged.
+
+    Raises:
+      CheckpointError: the manifest is damaged, or a file is missing, damaged or not in it.
+    """
+    path = os.path.join(folder, MANIFEST)
+    try:
+        manifest: dict[str, Any] = json.loads(text)
+        listed = dict(manifest["files"])
+        seal = manifest.pop("seal")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path!r} is not a readable manifest ({error}): publish the model again.") from error
     if seal != _seal(manifest):
-        raise CheckpointError(f"{str(path)!r} is damaged: it is not what its seal says; publish the model again.")
-    found = _digests_to_verify(folder)
+        raise CheckpointError(f"{path!r} is damaged: it is not what its seal says; publish the model again.")
+    found = digests()
     wrong = sorted(name for name in listed.keys() | found.keys() if listed.get(name) != found.get(name))
     if wrong or content_digest(listed) != manifest.get("digest"):
         what = wrong[0] if wrong else MANIFEST
         raise CheckpointError(
-            f"{str(folder)!r} is damaged: {what!r} is not what its manifest says; publish the model again."
+            f"{folder!r} is damaged: {what!r} is not what its manifest says; publish the model again."
         )
     return manifest
 

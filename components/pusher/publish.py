@@ -24,12 +24,22 @@ from typing import Any
 from components.pusher.manifest import copy_files, is_version, sync, sync_tree, write_manifest
 from embedding_core.errors import CheckpointError, ConfigError
 
-__all__ = ["Publication", "keep_newest", "publish", "require_local", "require_versions", "sweep", "versions"]
+__all__ = [
+    "Publication",
+    "keep_newest",
+    "publish",
+    "require_local",
+    "require_versions",
+    "set_version_aside",
+    "sweep",
+    "versions",
+]
 
 _PREFIX = ".push-"
 _ORDER_LOCK = ".versions.lock"
 _MODEL = "saved_model.pb"
 _RECORD_SUFFIX = ".lineage.json"  # of what components.record writes beside every artifact; it loads TFX
+_SET_ASIDE = ".damaged-"
 _LARGEST_VERSION = 2**63 - 1
 
 
@@ -275,3 +285,27 @@ def keep_newest(base: str | os.PathLike[str], count: int) -> list[int]:
             f"versions below {str(root)!r} cannot be removed ({error}): name a folder that this process may write to."
         ) from error
     return sorted(removed)
+
+
+def set_version_aside(base: str | os.PathLike[str], version: int) -> str | None:
+    """Rename a damaged version so that no server takes it; returns its new path, or None if it is not there.
+
+    Do so when another version is there to be served.
+
+    Raises:
+      ConfigError: `base` is an address of an object store, or it cannot be renamed.
+    """
+    require_local(base)
+    root = Path(base).absolute()
+    place = root / f"{_SET_ASIDE}{version}"
+    try:
+        with _locked(root / _ORDER_LOCK, wait=True):
+            found = [name for name in _numbers(root) if int(name) == version]
+            if not found:
+                return None
+            os.rename(root / found[0], place)
+    except OSError as error:
+        raise ConfigError(
+            f"{str(root / str(version))!r} is damaged and cannot be renamed ({error}): move it away."
+        ) from error
+    return str(place)

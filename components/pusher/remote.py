@@ -19,12 +19,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from components.pusher.manifest import MANIFEST, copy_files, is_version, write_manifest
-from embedding_core.checkpoint.sealed import file_digest
+from components.pusher.manifest import MANIFEST, copy_files, is_version, verified, write_manifest
+from embedding_core.checkpoint.sealed import file_digest, folder_digests
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.storage import scratch_folder
 
-__all__ = ["publish_remotely", "remote_versions"]
+__all__ = ["publish_remotely", "remote_versions", "verify_remotely"]
 
 _LAST = "saved_model.pb"
 
@@ -35,6 +35,25 @@ def remote_versions(base: str) -> list[int]:
         return []
     names = (str(name).rstrip("/") for name in tf.io.gfile.listdir(base))
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def verify_remotely(folder: str) -> dict[str, Any]:
+    """Check every file of a version at an address, as `components.pusher.manifest.verify_manifest` does here.
+
+    Raises:
+      CheckpointError: there is no manifest, it is damaged, or a file is missing, damaged or not in it.
+    """
+    try:
+        with tf.io.gfile.GFile(posixpath.join(folder, MANIFEST), "rb") as file:
+            return verified(folder, file.read(), lambda: _listed(folder))
+    except tf.errors.OpError as error:
+        raise CheckpointError(f"{folder!r} cannot be verified ({error.message}): publish the model again.") from error
+
+
+def _listed(folder: str) -> dict[str, dict[str, Any]]:
+    """The digests of its files as a manifest has them."""
+    found = folder_digests(folder).items()
+    return {name: {"bytes": one["size"], "sha256": one["sha256"]} for name, one in found if name != MANIFEST}
 
 
 def publish_remotely(

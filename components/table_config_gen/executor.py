@@ -106,13 +106,13 @@ def _check_fits(report: dict[str, Any]) -> None:
 def _write(artifact: types.Artifact, config: EmbeddingConfig, report: dict[str, Any], digests: dict[str, str]) -> None:
     fileio.makedirs(artifact.uri)
     texts = {
-        EMBEDDING_CONFIG_FILE: config.to_json(),
-        PLAN_FILE: json.dumps(report, indent=2),
-        DIGESTS_FILE: json.dumps(digests, indent=2, sort_keys=True),
+        EMBEDDING_CONFIG_FILE: config.to_sealed_json(),
+        PLAN_FILE: (json.dumps(report, indent=2) + "\n").encode(),
+        DIGESTS_FILE: (json.dumps(digests, indent=2, sort_keys=True) + "\n").encode(),
     }
     for name, text in texts.items():
-        with fileio.open(os.path.join(artifact.uri, name), "w") as file:
-            file.write(text + "\n")
+        with fileio.open(os.path.join(artifact.uri, name), "wb") as file:
+            file.write(text)
     total = report["total"]
     artifact.put_facts(
         tables=len(config.tables),

@@ -23,6 +23,7 @@ from components.vocabulary_gen.plan import CountingPlan, plan_from_json
 from components.vocabulary_gen.transforming import plan_after_transform
 from embedding_core import errors
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
+from embedding_core.vocabulary import save_set
 
 __all__ = ["REPORT_FILE", "Executor"]
 
@@ -93,6 +94,7 @@ class Executor(base_beam_executor.BaseBeamExecutor):
         sources = next(entry for entry in found if "rows" in entry)
         _check(found, sources, float(exec_properties.get(MAX_BAD_ROW_RATE_KEY) or 0.0))
         vocabularies = {entry.pop("vocabulary"): entry for entry in found if "vocabulary" in entry}
+        save_set(artifact.uri, {name: one["digest"] for name, one in vocabularies.items()}, open_file=fileio.open)
         artifact.put_facts(vocabularies=vocabularies, rows=sources["rows"], bad_rows=sources["bad_rows"])
         record_lineage("VocabularyGen", input_dict, output_dict)
 

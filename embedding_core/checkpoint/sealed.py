@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from embedding_core.errors import CheckpointError
 
-__all__ = ["MANIFEST", "FileDigests", "check_files", "file_digest", "read_seal", "write_seal"]
+__all__ = ["MANIFEST", "FileDigests", "check_files", "file_digest", "folder_digests", "read_seal", "write_seal"]
 
 MANIFEST = "manifest.json"
 FileDigests: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -28,7 +28,7 @@ def write_seal(folder: str, kind: str, version: int, body: Mapping[str, Any]) ->
       version: of its format.
       body: a JSON object: what else the manifest says.
     """
-    whole = {"format": kind, "version": version, **body, "files": _file_digests(folder)}
+    whole = {"format": kind, "version": version, **body, "files": folder_digests(folder)}
     with tf.io.gfile.GFile(os.path.join(folder, MANIFEST), "wb") as file:
         file.write(json.dumps({**whole, "sha256": _body_digest(whole)}, indent=2))
 
@@ -78,8 +78,8 @@ def check_files(folder: str, files: FileDigests) -> None:
             )
 
 
-def _file_digests(folder: str) -> dict[str, dict[str, Any]]:
-    """Of every file under the folder, by its path in there; the manifest itself left out."""
+def folder_digests(folder: str) -> dict[str, dict[str, Any]]:
+    """`file_digest` of every file under the folder, by its path in there; the manifest itself left out."""
     paths = [os.path.join(parent, name) for parent, _, names in tf.io.gfile.walk(folder) for name in names]
     names = sorted(os.path.relpath(path, folder) for path in paths)
     return {name: file_digest(os.path.join(folder, name)) for name in names if name != MANIFEST}

@@ -16,6 +16,7 @@ from embedding_core.vocabulary import (
     length_percentiles,
     load_vocabularies,
     load_vocabulary,
+    save_set,
     save_vocabulary,
     vocabulary_from_counts,
 )
@@ -141,3 +142,49 @@ def test_percentiles_are_the_smallest_length_that_covers():
 def test_importing_vocabularies_loads_no_tensorflow():
     code = "import sys, embedding_core.vocabulary; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Two vocabularies and their set."""
+    found = [vocabulary({b"a": 2, b"b": 1}, "user"), vocabulary({b"x": 1}, "item")]
+    for one in found:
+        save_vocabulary(one, tmp_path)
+    save_set(tmp_path, {one.name: one.digest for one in found})
+    return tmp_path
+
+
+def test_set_of_vocabularies_is_loaded_whole(saved):
+    assert list(load_vocabularies(saved)) == ["item", "user"]
+
+
+@pytest.mark.parametrize(("name", "words"), [("user", "'user' is missing"), ("other", "'other' is extra")])
+def test_vocabulary_that_is_missing_or_extra_is_an_error(saved, name, words):
+    if name == "user":
+        (saved / "user.json").unlink()
+    else:
+        save_vocabulary(vocabulary({b"a": 1}, name), saved)
+    with pytest.raises(VocabularyError, match=rf"{words}.*written with \['item', 'user'\]"):
+        load_vocabularies(saved)
+
+
+def test_vocabulary_of_another_set_is_an_error(saved):
+    save_vocabulary(vocabulary({b"y": 1}, "item"), saved)
+    with pytest.raises(VocabularyError, match="'item' is another one"):
+        load_vocabularies(saved)
+
+
+def test_set_that_is_damaged_is_an_error(saved):
+    data = (saved / "vocabularies.set").read_bytes()
+    for number in range(0, len(data), 7):
+        (saved / "vocabularies.set").write_bytes(data[:number] + bytes([data[number] ^ 2]) + data[number + 1 :])
+        with contextlib.suppress(VocabularyError):
+            assert list(load_vocabularies(saved)) == ["item", "user"]  # white space
+    (saved / "vocabularies.set").write_bytes(b"[]")
+    with pytest.raises(VocabularyError, match=r"`vocabularies\.set` in .* is damaged"):
+        load_vocabularies(saved)
+
+
+def test_folder_of_an_earlier_release_has_no_set(saved):
+    (saved / "vocabularies.set").unlink()
+    assert list(load_vocabularies(saved)) == ["item", "user"]

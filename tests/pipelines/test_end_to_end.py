@@ -1,5 +1,6 @@
 """One run of the demo's pipeline carries all end-to-end asserts; two more runs show what the cache does."""
 
+import io
 import json
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from embedding_core.errors import EmbeddingError
 from pipelines.config import load_config
@@ -259,13 +261,30 @@ def test_model_that_is_no_longer_served_is_pushed_again_once(runs):
     assert after.push == again.push
 
 
+def test_version_that_is_served_and_damaged_is_pushed_again(runs):
+    from components.pusher.manifest import verify_manifest
+    from pipelines.run_local import run
+
+    work_dir = Path(runs[0].push["destination"]).parents[1]
+    before = run(load_config(TAXI, [f"work_dir={work_dir}"])).push
+    (Path(before["destination"]) / "saved_model.pb").unlink()
+    said = io.StringIO()
+    again = run(load_config(TAXI, [f"work_dir={work_dir}"]), console=Console(file=said))
+    assert {node for node, state in states(again).items() if state == "executed"} == {"EmbeddingPusher"}
+    assert int(again.push["version"]) > int(before["version"])
+    verify_manifest(again.push["destination"])
+    assert not Path(before["destination"]).exists()
+    assert "It is pushed again." in said.getvalue()
+    assert f".damaged-{before['version']}" in said.getvalue()
+
+
 def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs, store):
     """TFX's own cache would serve both."""
     import shutil
 
+    from pipelines.content import read_content
     from pipelines.lineage import outputs_of, trace
     from pipelines.run_local import run
-    from pipelines.upkeep import read_content
 
     made = {node["node"]: node["execution"] for node in runs[1].nodes}
     ids = {node: outputs_of(store, made[node])[0] for node in ("CheckpointRetriever", "ExampleValidator")}

@@ -178,8 +178,8 @@ def probabilities(serving, examples):
 def test_demo_runs_from_its_containers_command_lines_to_the_same_model(here, tmp_path, target):
     from pipelines.compile_kubeflow import compile_pipeline, save_documents
     from pipelines.config import data_files, load_config
+    from pipelines.content import read_content
     from pipelines.kubeflow_spec import kubernetes_name
-    from pipelines.upkeep import read_content
 
     (data,) = data_files(load_config(TAXI).data)
     addresses = [

@@ -7,7 +7,8 @@ import ml_metadata
 import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
-from pipelines.upkeep import CONTENT, read_content, record_content, tidy
+from pipelines.content import CONTENT, read_content
+from pipelines.upkeep import record_content, set_aside, tidy
 
 STATE = mlmd.Execution
 
@@ -132,3 +133,61 @@ def test_content_of_an_output_is_recorded(pipeline):
 
 def test_unknown_pipeline_has_nothing_to_tidy(store):
     assert tidy(store, "absent", "/nowhere") == tidy(store, "absent too", "/nowhere")
+
+
+def test_output_that_was_published_and_not_recorded_is_recorded(pipeline, monkeypatch):
+    monkeypatch.setattr("tests.pipelines.test_upkeep.record_content", lambda *_: None)
+    artifact = pipeline.finish(*pipeline.start())
+    assert tidy(pipeline.store, "demo", str(pipeline.root)).recorded == (artifact,)
+    assert tidy(pipeline.store, "demo", str(pipeline.root)).recorded == ()
+
+
+def test_folder_of_the_user_is_recorded_again_and_never_renamed(pipeline, tmp_path):
+    execution, folder = pipeline.start()
+    artifact = pipeline.finish(execution, folder)
+    (found,) = pipeline.store.get_artifacts_by_id([artifact])
+    found.custom_properties["is_external"].int_value = 1
+    pipeline.store.put_artifacts([found])
+    flip(folder)
+    assert tidy(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert (folder / "part").read_text() == "whale"
+    (found,) = pipeline.store.get_artifacts_by_id([artifact])
+    assert json.loads(found.custom_properties[CONTENT].string_value)["digest"] == read_content(folder).digest
+    assert not set_aside(pipeline.store, found)
+    assert folder.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"digest": 1}'])
+def test_record_that_cannot_be_read_is_that_of_a_damaged_output(pipeline, text):
+    artifact = pipeline.finish(*pipeline.start())
+    (found,) = pipeline.store.get_artifacts_by_id([artifact])
+    found.custom_properties[CONTENT].string_value = text
+    pipeline.store.put_artifacts([found])
+    assert tidy(pipeline.store, "demo", str(pipeline.root)).lost == (artifact,)
+
+
+def test_outputs_of_a_store_that_was_lost_are_moved_out_of_the_way(pipeline):
+    execution, folder = pipeline.start()
+    pipeline.finish(execution, folder)
+    later = pipeline.root / "Node" / "thing" / str(execution + 7)
+    later.mkdir()
+    (later / "tokens").write_text("of a feature that is removed")
+    (later.parent / f"{later.name}.lineage.json").write_text("{}")
+    found = tidy(pipeline.store, "demo", str(pipeline.root))
+    assert found.left_over == f"{pipeline.root}.lost"
+    assert sorted(path.name for path in later.parent.iterdir()) == [str(execution)]
+    moved = pipeline.root.with_name("root.lost") / "Node" / "thing"
+    assert (moved / later.name / "tokens").read_text() == "of a feature that is removed"
+    assert (moved / f"{later.name}.lineage.json").exists()
+    assert tidy(pipeline.store, "demo", str(pipeline.root)).left_over is None
+
+
+def test_record_beside_an_output_goes_with_it(pipeline):
+    kept, damaged, half = (pipeline.start() for _ in range(3))
+    for execution, folder in (kept, damaged):
+        pipeline.finish(execution, folder)
+    for _, folder in (kept, damaged, half):
+        folder.with_name(f"{folder.name}.lineage.json").write_text("{}")
+    flip(damaged[1])
+    tidy(pipeline.store, "demo", str(pipeline.root))
+    assert [path.name for path in pipeline.root.rglob("*.lineage.json")] == [f"{kept[0]}.lineage.json"]

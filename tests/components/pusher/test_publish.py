@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +11,9 @@ import threading
 import pytest
 
 from components.pusher.manifest import MANIFEST, verify_manifest
-from components.pusher.publish import keep_newest, publish, sweep, versions
+from components.pusher.publish import keep_newest, publish, set_version_aside, sweep, versions
 from components.pusher.rollback import roll_back
+from components.pusher.served import damage_of, find_published
 from embedding_core.errors import CheckpointError, ConfigError
 
 
@@ -314,3 +316,50 @@ def test_version_whose_files_were_deleted_is_removed_as_any_other(model, base):
     (base / "2" / "variables").mkdir(parents=True)
     assert publish(model, base, check=passes, keep_last=1, clock=lambda: 3).version == 3
     assert versions(base) == [3]
+
+
+def flip_bit(version):
+    data = (version / "variables" / "data").read_bytes()
+    (version / "variables" / "data").write_bytes(bytes([data[0] ^ 1]) + data[1:])
+
+
+def empty(version):
+    shutil.rmtree(version)
+    version.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (flip_bit, "'variables/data' is not what its manifest says"),
+        (lambda version: (version / "saved_model.pb").unlink(), "'saved_model.pb' is not what its manifest says"),
+        (empty, "has no assets.extra/manifest.json"),
+        (shutil.rmtree, "has no assets.extra/manifest.json"),
+    ],
+)
+def test_damage_of_what_is_served_is_said(model, base, damage, words):
+    published = publish(model, base, check=passes, clock=lambda: 7)
+    assert damage_of(str(base), 7, published.digest) is None
+    assert "not the model that was pushed" in damage_of(str(base), 7, "0" * 64)
+    damage(base / "7")
+    assert words in damage_of(str(base), 7, published.digest)
+
+
+def test_newest_version_is_known_by_its_identity_while_it_is_as_published(model, base):
+    for number in (7, 8):
+        publish(model, base, check=lambda _, number=number: {"identity": f"of {number}"}, clock=lambda n=number: n)
+    found, facts = find_published(str(base), "of 8")
+    assert (found.version, found.path, facts) == (8, f"{base}/8", {"identity": "of 8"})
+    assert find_published(str(base), "of 7") is None  # another one is served
+    (base / "8" / "saved_model.pb").unlink()
+    assert find_published(str(base), "of 8") is None
+    assert find_published(str(base / "absent"), "of 8") is None
+
+
+def test_damaged_version_is_set_aside_under_a_name_that_no_server_takes(model, base):
+    for number in (7, 8):
+        publish(model, base, check=passes, clock=lambda number=number: number)
+    assert set_version_aside(base, 7) == f"{base}/.damaged-7"
+    assert versions(base) == [8]
+    assert set_version_aside(base, 7) is None
+    assert (base / ".damaged-7" / "saved_model.pb").exists()

@@ -206,6 +206,21 @@ def warmup_requests(version):
         yield prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
 
 
+def test_version_whose_record_was_lost_is_recorded_and_not_pushed_twice(run, tmp_path):
+    first = push(run, tmp_path)
+    again = push(run, tmp_path)  # its pusher was killed before its execution was published
+    facts = ("pushed_version", "pushed_destination", "model_digest", "parity")
+    assert [again.get_string_custom_property(key) for key in facts] == [
+        first.get_string_custom_property(key) for key in facts
+    ]
+    (version,) = versions(tmp_path / "served")
+    assert os.path.exists(f"{again.uri}/saved_model.pb")
+    (tmp_path / "served" / str(version) / "saved_model.pb").write_bytes(b"damaged")
+    shutil.rmtree(again.uri)
+    other = push(run, tmp_path, tolerance=1e-4)
+    assert versions(tmp_path / "served") == [version, int(other.get_string_custom_property("pushed_version"))]
+
+
 @pytest.mark.slow
 def test_pusher_measures_rows_of_half_the_size_and_proves_them_again(run, tmp_path):
     assert "broken" in not_pushed(push(run, tmp_path, rows_dtype="float16", tolerance=1e-7), tmp_path)

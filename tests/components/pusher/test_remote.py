@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from components.pusher import remote
 from components.pusher.publish import publish
+from components.pusher.served import damage_of
 from embedding_core.errors import ConfigError, ParityError
 
 
@@ -104,3 +105,12 @@ def test_failed_check_uploads_nothing(model, base):
     with pytest.raises(ParityError):
         publish(model, base, check=refuses)
     assert remote.remote_versions(base) == []
+
+
+def test_damage_of_a_version_in_a_store_is_said(model, base):
+    digest = publish_at(model, base, 100).digest
+    assert damage_of(base, 100, digest) is None
+    put(f"{base}/100/variables/data")
+    assert "'variables/data' is not what its manifest says" in damage_of(base, 100, digest)
+    tf.io.gfile.remove(f"{base}/100/assets.extra/manifest.json")
+    assert "cannot be verified" in damage_of(base, 100, digest)
