@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from embedding_core.attributes import refuse_unknown
 from embedding_core.config import Combiner, EmbeddingConfig, FeatureConfig, InvalidId, TableConfig
 from embedding_core.errors import DataError
 from embedding_core.structures import path_name, paths_of
@@ -25,10 +26,14 @@ __all__ = [
     "kind_of",
     "normal_form",
     "policed",
+    "refuse_ignored_attributes",
     "same_indices",
     "segments_of_splits",
     "specs_of",
 ]
+
+
+tpu = tf.tpu.experimental.embedding
 
 
 class Quantization(NamedTuple):
@@ -378,6 +383,7 @@ def specs_of(feature_config: Any, tables: Mapping[Any, Any]) -> Any:
     own = {key.name: key for key in tables if isinstance(key, TableConfig)}
     flat = []
     for path, feature in zip(paths_of(feature_config), tf.nest.flatten(feature_config), strict=True):
+        refuse_ignored_attributes(feature)
         table = own.get(feature.table) if isinstance(feature, FeatureConfig) else feature.table
         if table is None:
             raise KeyError(
@@ -407,3 +413,18 @@ def _spec_of(path: str, feature: Any, table: Any, tables: Mapping[Any, Any]) -> 
         if quantization is None
         else Quantization(quantization.num_buckets, quantization.lower, quantization.upper),
     )
+
+
+def refuse_ignored_attributes(feature: Any) -> None:
+    """Refuse what takes effect nowhere in one of TensorFlow's features, its table and its quantization.
+
+    Raises:
+      ConfigError (ValueError): an attribute that would be ignored is set.
+    """
+    if not isinstance(feature, tpu.FeatureConfig):
+        return
+    refuse_unknown("FeatureConfig", feature, f"feature {feature.name!r}")
+    table = feature.table
+    refuse_unknown("TableConfig", table, f"table {table.name!r}")
+    if table.quantization_config is not None:
+        refuse_unknown("QuantizationConfig", table.quantization_config, f"table {table.name!r}")

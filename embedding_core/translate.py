@@ -7,20 +7,23 @@ the caller's objects are never changed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from embedding_core import config as core
+from embedding_core.attributes import refuse_unknown
 from embedding_core.config import EmbeddingConfig, InitializerConfig
 from embedding_core.errors import ConfigError
-from embedding_core.features import FeatureSpec, Quantization
+from embedding_core.features import FeatureSpec, Quantization, refuse_ignored_attributes
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
 from embedding_core.structures import path_name, paths_of
 
 __all__ = [
+    "KerasSlots",
     "Model",
     "TableSpec",
     "config_to_tensorflow",
@@ -41,6 +44,26 @@ _OPTIMIZERS: tuple[tuple[Any, type[Optimizer]], ...] = (
     (tpu.FTRL, FTRL),
 )
 _ALL_FIELDS = {field.name for _, own in _OPTIMIZERS for field in dataclasses.fields(own)}
+
+
+class KerasSlots:
+    """Makes the slots of a table as slots of a Keras optimizer, at the first values of the TPU's.
+
+    Args:
+      optimizer: of tf_keras.optimizers.legacy.
+      names: its names of slots by those of the TPU's optimizer.
+    """
+
+    def __init__(self, optimizer: Any, names: Mapping[str, str]):
+        self._optimizer = optimizer
+        self._names = names
+
+    def __call__(self, table: Any, slot_names: Sequence[str], initializers: Sequence[Any]) -> dict[str, Any]:
+        """The slots by the TPU's names."""
+        return {
+            slot: self._optimizer.add_slot(table, self._names[slot], initializer)
+            for slot, initializer in zip(slot_names, initializers, strict=True)
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,14 +122,15 @@ def optimizer_to_core(optimizer: Any) -> Optimizer:
     if isinstance(optimizer, Optimizer):
         return optimizer
     for theirs, own in _OPTIMIZERS:
-        if isinstance(optimizer, theirs):
+        if type(optimizer) is theirs:  # a subclass may do what nobody here would notice
+            refuse_unknown(own.__name__, optimizer, "a table")
             fields = {field.name for field in dataclasses.fields(own)} - {"clipvalue"}
             values = {name: getattr(optimizer, name) for name in fields}
             low, high = optimizer.clip_gradient_min, optimizer.clip_gradient_max
             return own(**values, clipvalue=None if low is None and high is None else (low, high))
     raise ConfigError(
         f"{type(optimizer)} is an unsupported optimizer class. Please pass an instance of one of the optimizer classes "
-        "under tf.tpu.experimental.embedding, or of embedding_core."
+        "under tf.tpu.experimental.embedding, or of embedding_core, and not of a subclass."
     )
 
 
@@ -152,23 +176,43 @@ def initializer_to_tensorflow(initializer: InitializerConfig, dim: int) -> Any:
 
 
 def initializer_to_core(initializer: Any, dim: int) -> Any:
-    """This project's initializer where TensorFlow's means the same, else the caller's own.
+    """This project's initializer if TensorFlow's means the same, else the caller's own.
 
-    Only unseeded ones are taken over: their rows then are a function of seed, table and row. `dim`
-    is the length of a row, for recognising the default scale.
+    Classes of TensorFlow and Keras are recognised, and no class of the user, whatever its name. Only unseeded ones are
+    taken over: their rows then are a function of seed, table and row. `dim` is the length of a row, for recognising
+    the default scale.
     """
-    fields = initializer.get_config() if hasattr(initializer, "get_config") else {}
-    kind = type(initializer).__name__
-    if kind in ("Zeros", "Ones"):
-        return InitializerConfig(name="constant", scale=float(kind == "Ones"))
+    kind = _known_initializers().get(type(initializer))
+    fields = initializer.get_config() if kind else {}
+    if kind in ("zeros", "ones"):
+        return InitializerConfig(name="constant", scale=float(kind == "ones"))
     if fields.get("seed") is not None:
         return initializer
-    if kind == "TruncatedNormal" and fields["mean"] == 0.0:
+    if kind == "truncated_normal" and fields["mean"] == 0.0 and _is_scale(fields["stddev"]):
         default = math.isclose(fields["stddev"], 1.0 / math.sqrt(dim))
         return InitializerConfig(scale=None if default else fields["stddev"])
-    if kind == "RandomUniform" and fields["minval"] == -fields["maxval"]:
+    if kind == "random_uniform" and _is_scale(fields["maxval"]) and fields["minval"] == -fields["maxval"]:
         return InitializerConfig(name="uniform", scale=fields["maxval"])
     return initializer
+
+
+def _is_scale(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+@functools.cache
+def _known_initializers() -> Mapping[type, str]:
+    """TensorFlow's and Keras' classes of the initializers that this project has too."""
+    import tf_keras
+
+    found: dict[type, str] = {type(tpu.TableConfig(1, 1, name="t").initializer): "truncated_normal"}
+    for kind in ("zeros", "ones", "random_uniform", "truncated_normal"):
+        name = f"{kind}_initializer"
+        classes = [getattr(module, name, None) for module in (tf, tf.compat.v1)]
+        camel = kind.title().replace("_", "")
+        classes += [getattr(module.initializers, camel) for module in (tf, tf_keras)]
+        found |= {cls: kind for cls in classes if cls is not None}
+    return found
 
 
 def model_of(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> Model:
@@ -191,6 +235,8 @@ def model_of(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> M
         structure = feature_config
         leaves = tf.nest.flatten(feature_config)
         keys = [feature.table for feature in leaves]
+        for leaf in leaves:
+            refuse_ignored_attributes(leaf)
     distinct = [key for place, key in enumerate(keys) if not any(key is other for other in keys[:place])]
     tables = tuple(_table(place, key, optimizer, needs_optimizer) for place, key in enumerate(distinct))
     _check_names(tables)

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
+from embedding_core.attributes import Trainer, ignored_by
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.rates import is_schedule
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import Optimizer
-from embedding_core.translate import Model, config_to_tensorflow, model_of, optimizer_to_tensorflow
+from embedding_core.optimizers import SGD, Adagrad, Optimizer
+from embedding_core.translate import (
+    KerasSlots,
+    Model,
+    TableSpec,
+    config_to_tensorflow,
+    model_of,
+    optimizer_to_tensorflow,
+)
 
 __all__ = ["copied_configs", "embedding_feature", "is_real_tpu", "refuse_ignored"]
-
-_ENGINE_ALONE = {  # hyperparameters that only a V1 embedding engine plays, and their defaults
-    "clip_weight_min": None,
-    "clip_weight_max": None,
-    "weight_decay_factor": None,
-    "clipvalue": None,
-    "use_gradient_accumulation": True,
-}
-_IGNORED: Mapping[str, Mapping[str, Any]] = {
-    "V0": _ENGINE_ALONE,
-    "V2": _ENGINE_ALONE | {"lazy_adam": True},
-}
-_WHY = {
-    "V0": "cores without an embedding engine (V0) are trained by a Keras optimizer, which would ignore it",
-    "V2": "TensorFlow ignores it on this TPU (SparseCore, V2)",
-}
 
 
 def is_real_tpu(strategy: Any) -> bool:
@@ -87,28 +78,42 @@ def _refuse_policies(feature_config: Any) -> None:
             )
 
 
-def refuse_ignored(model: Model, generation: Literal["V0", "V2"]) -> None:
-    """Refuse hyperparameters that a generation of TPUs would silently ignore (TensorFlow 2.16).
+def refuse_ignored(model: Model, trainer: Trainer) -> None:
+    """Refuse attributes of optimizers that would be ignored by what trains the tables (TensorFlow 2.16).
 
-    On SparseCores (V2) TensorFlow does not pass them on. Without an embedding engine (V0) a Keras
-    optimizer trains the tables; an optimizer with a `slot_variable_creation_fn` stands for that one.
+    Args:
+      model: the tables.
+      trainer: "engine" for one of this project; "V2" for SparseCores, to which TensorFlow does not pass them on; "V0"
+        for a TPU without an embedding engine, where a Keras optimizer trains the tables.
 
     Raises:
-      ConfigError (ValueError): such a hyperparameter is set.
+      ConfigError (ValueError): such an attribute is set, or a packing that would change numbers.
     """
     for table in model.tables:
-        if table.optimizer is None or (generation == "V0" and table.slot_creator is not None):
+        if table.optimizer is None:
             continue
-        for name, default in _IGNORED[generation].items():
-            value = getattr(table.optimizer, name, default)
+        for name, (default, why) in ignored_by(trainer, type(table.optimizer).__name__).items():
+            value = _value(table, name, default)
             if value != default:
-                raise _ignored(table.name, name, value, default, _WHY[generation])
-        if table.packed and generation == "V2":
-            raise _ignored(table.name, "low_dimensional_packing_status", True, False, _WHY[generation])
+                raise ConfigError(
+                    f"`{name}` of the optimizer of table {table.name!r} is {value!r}: {why}; leave it {default!r}"
+                    f"{'' if trainer == 'engine' else ', or train on hardware with a V1 embedding engine'}."
+                )
+        if trainer == "engine" and table.packed and _moves_untouched_rows(table.optimizer):
+            raise ConfigError(
+                f"`low_dimensional_packing_status` of the optimizer of table {table.name!r} is True: it gives the "
+                "neighbours of a row a gradient of zero, which is emulated only where that changes no numbers (SGD and "
+                "Adagrad without weight decay and bounds of weights); leave it False."
+            )
 
 
-def _ignored(table: str, name: str, value: object, default: object, why: str) -> ConfigError:
-    return ConfigError(
-        f"`{name}` of the optimizer of table {table!r} is {value!r}: {why}; leave it {default!r}, or train on hardware "
-        "with a V1 embedding engine."
-    )
+def _value(table: TableSpec, name: str, default: Any) -> Any:
+    if name == "slot_variable_creation_fn":
+        return default if isinstance(table.slot_creator, KerasSlots) else table.slot_creator
+    return table.packed if name == "low_dimensional_packing_status" else getattr(table.optimizer, name, default)
+
+
+def _moves_untouched_rows(optimizer: Optimizer) -> bool:
+    """Whether a gradient of zero may change a row or its slots."""
+    bounds = (optimizer.weight_decay_factor, optimizer.clip_weight_min, optimizer.clip_weight_max)
+    return not isinstance(optimizer, SGD | Adagrad) or any(bound is not None for bound in bounds)

@@ -17,6 +17,7 @@ import tensorflow as tf
 from embedding_core.engines import shapes
 from embedding_core.engines.base import Engine, Track
 from embedding_core.engines.batches import TableBatch, TableIds, activations_of, row_gradients_of, traced_once
+from embedding_core.engines.configs import refuse_ignored
 from embedding_core.engines.feeding import check_inputs, check_weights, output_rows, packed_inputs
 from embedding_core.engines.pipelining import EarlierRows
 from embedding_core.engines.queues import CoreQueues, WaitingBatch
@@ -25,10 +26,10 @@ from embedding_core.engines.strategy import SimulatedTPUStrategy
 from embedding_core.engines.tables import unmirrored
 from embedding_core.engines.updates import apply_to_table, touched_rows
 from embedding_core.engines.variables import device_variables
-from embedding_core.errors import ConfigError, DataError, EngineError
+from embedding_core.errors import DataError, EngineError
 from embedding_core.features import FeatureSpec, kind_of
 from embedding_core.lookup import quantized
-from embedding_core.optimizers import SGD, Adagrad, Optimizer
+from embedding_core.optimizers import Optimizer
 from embedding_core.structures import flat_like
 from embedding_core.translate import Model, TableSpec
 
@@ -61,7 +62,7 @@ class SimulatedEngine(Engine):
         self._waiting: dict[str | None, WaitingBatch] = {}
         self._earlier: dict[str, EarlierRows] = {}
         self._iterations: tf.Variable | None = None
-        _refuse_packing(model)
+        refuse_ignored(model, "engine")
 
     # Building
 
@@ -328,18 +329,6 @@ class SimulatedEngine(Engine):
         with tf.control_dependencies([before]):
             apply_to_table(optimizer, parameters, slots, batch.ids, gradients, rate)
         self._earlier[table.name].keep(touched, before, tf.gather(parameters, touched))
-
-
-def _refuse_packing(model: Model) -> None:
-    """Packing gives neighbours of a touched row a zero-gradient update: not simulated where it would change them."""
-    for table in model.tables:
-        optimizer = table.optimizer
-        harmless = isinstance(optimizer, SGD | Adagrad) and optimizer.weight_decay_factor is None
-        if table.packed and not harmless:
-            raise ConfigError(
-                f"`low_dimensional_packing_status` of the optimizer of table {table.name!r} is True: the simulated TPU "
-                "plays it for SGD and Adagrad without weight decay only, where it changes no numbers; leave it False."
-            )
 
 
 def _core_of(context: Any) -> int:

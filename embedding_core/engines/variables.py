@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from embedding_core.config import InitializerConfig
 from embedding_core.engines.tables import all_rows, new_slots, new_table, unmirrored
+from embedding_core.errors import ConfigError
 from embedding_core.topology import row_blocks
 from embedding_core.translate import TableSpec
 
@@ -76,7 +77,13 @@ def _plain(table: TableSpec, seed: int) -> dict[str, tf.Variable]:
         return {PARAMETERS: parameters} | _own_slots(table)
     initializers = [tf.constant_initializer(slot.initial) for slot in table.optimizer.slots]
     names = [slot.name for slot in table.optimizer.slots]
-    return {PARAMETERS: parameters, **table.slot_creator(parameters, names, initializers)}
+    made = table.slot_creator(parameters, names, initializers)
+    if set(made) != set(names):
+        raise ConfigError(
+            f"`slot_variable_creation_fn` of the optimizer of table {table.name!r} made {sorted(made)}: it must return "
+            f"a dict of the slots {names}."
+        )
+    return {PARAMETERS: parameters, **made}
 
 
 def _own_slots(table: TableSpec) -> dict[str, tf.Variable]:

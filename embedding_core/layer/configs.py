@@ -206,7 +206,7 @@ def _table_from_json(value: Mapping[str, Any]) -> Any:
     return tpu.TableConfig(
         **{
             **value,
-            "initializer": tf_keras.initializers.deserialize(value["initializer"]),
+            "initializer": _initializer_from_json(value["initializer"]),
             "optimizer": _optimizer_from_json(value["optimizer"]),
             "quantization_config": None if quantization is None else tpu.QuantizationConfig(*quantization),
         }
@@ -214,13 +214,25 @@ def _table_from_json(value: Mapping[str, Any]) -> Any:
 
 
 def _initializer_to_json(table: Any) -> dict[str, Any]:
-    initializer = table.initializer
-    if not hasattr(initializer, "get_config"):
-        raise ConfigError(
-            f"`initializer` of table {table.name!r} is {initializer!r}, which cannot be written to JSON: use one of "
-            "tf_keras.initializers."
-        )
-    return {"class_name": type(initializer).__name__, "config": initializer.get_config()}
+    initializer, again, cause = table.initializer, None, None
+    if hasattr(initializer, "get_config"):
+        try:
+            written: dict[str, Any] = tf_keras.saving.serialize_keras_object(initializer)
+            again = _initializer_from_json(written)
+        except (TypeError, ValueError) as error:
+            cause = error
+    if type(again) is type(initializer):
+        return written
+    raise ConfigError(
+        f"`initializer` of table {table.name!r} is {initializer!r}, which cannot be written to JSON and read again: "
+        "use one of tf_keras.initializers, or put @tf_keras.saving.register_keras_serializable() on its class."
+    ) from cause
+
+
+def _initializer_from_json(value: Mapping[str, Any]) -> Any:
+    if "module" in value:
+        return tf_keras.saving.deserialize_keras_object(value)
+    return tf_keras.initializers.deserialize(value)  # written by an earlier version, which knew Keras' own only
 
 
 def _optimizer_to_json(optimizer: Any) -> Any:

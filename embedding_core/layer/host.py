@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from embedding_core.engines.configs import refuse_ignored
 from embedding_core.engines.rates import is_schedule, step_rates
 from embedding_core.engines.tables import Tables, unmirrored
 from embedding_core.engines.updates import apply_to_table
@@ -77,6 +78,7 @@ class EngineTables(Backend):
     """One copy of each table, updated by the TPU's rules in the backward pass: touched rows only, each once a step."""
 
     def __init__(self, model: Model, seed: int):
+        refuse_ignored(model, "engine")
         self.holder = Tables()
         self._model = model
         self._seed = seed

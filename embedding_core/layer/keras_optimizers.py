@@ -16,6 +16,7 @@ import tf_keras
 
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.optimizers import Optimizer
+from embedding_core.translate import KerasSlots
 
 __all__ = [
     "CopiedOptimizer",
@@ -237,22 +238,28 @@ def _translated(optimizer: Any, *, copied: bool) -> Any:
     _refuse_changed(optimizer, config, rule)
     arguments = {name: config[name] for name in rule.passed}
     if rule.slots and rule.is_legacy and not copied:
-        arguments["slot_variable_creation_fn"] = _slots_of(optimizer, rule.slots)
+        arguments["slot_variable_creation_fn"] = KerasSlots(optimizer, rule.slots)
     rate = FollowedRate(optimizer, _rate_of(optimizer, config, rule), copied=copied)
     return rule.own(learning_rate=rate, **arguments)
 
 
 def _refuse_changed(optimizer: Any, config: Mapping[str, Any], rule: _Rule) -> None:
-    reference = type(optimizer)().get_config()
-    set_by_hand = {name: getattr(optimizer, name, None) for name in _CLIPPING}  # legacy configs leave them out
-    found = {**{name: value for name, value in set_by_hand.items() if value is not None}, **config}
+    reference = type(optimizer)()
+    found, defaults = _compared(optimizer, config), _compared(reference, reference.get_config())
     for name in sorted(set(found) - set(rule.passed) - _FREE):
-        if found[name] != reference.get(name):
+        if found[name] != defaults.get(name):
             raise ConfigError(
                 f"Optimizer parameter {name} is unsupported for TPU embeddings: `{name}` of Keras' "
-                f"{type(optimizer).__name__} is {found[name]!r} and must stay {reference.get(name)!r}. Give this layer "
+                f"{type(optimizer).__name__} is {found[name]!r} and must stay {defaults.get(name)!r}. Give this layer "
                 "an optimizer of its own, and keep yours for the dense layers."
             )
+
+
+def _compared(optimizer: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration, and the arguments that Keras leaves out of it."""
+    arguments = (*inspect.signature(type(optimizer)).parameters, *_CLIPPING)
+    apart = {name: getattr(optimizer, name, None) for name in arguments if name not in config and name not in _FREE}
+    return {**apart, **config}
 
 
 def _rate_of(optimizer: Any, config: Mapping[str, Any], rule: _Rule) -> Callable[[], Any]:
@@ -278,13 +285,3 @@ def _schedule_of(optimizer: Any, described: Mapping[str, Any]) -> Any:
         "anew from its configuration: put @tf_keras.saving.register_keras_serializable() on the class, or use "
         f"tf_keras.optimizers.legacy.{type(optimizer).__name__}, which gives its schedule away."
     ) from cause
-
-
-def _slots_of(optimizer: Any, names: Mapping[str, str]) -> Callable[..., dict[str, tf.Variable]]:
-    def create(table: Any, slot_names: Any, initializers: Any) -> dict[str, tf.Variable]:
-        return {
-            slot: optimizer.add_slot(table, names[slot], initializer)
-            for slot, initializer in zip(slot_names, initializers, strict=True)
-        }
-
-    return create

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.features import FeatureSpec, kind_of, normal_form
+from embedding_core.features import FeatureSpec, kind_of, normal_form, refuse_ignored_attributes
 from embedding_core.layer.configs import config_from_json, config_to_json
 from embedding_core.layer.embedding import TPUEmbedding
 
@@ -57,6 +57,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
         }
         small = {name: feature for name, feature in feature_config.items() if name not in large}
         for name, feature in small.items():
+            refuse_ignored_attributes(feature)
             _refuse_ignored(name, feature, size_threshold)
         self._state = _Arguments(
             {
