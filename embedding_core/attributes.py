@@ -121,7 +121,8 @@ def refuse_unknown(kind: str, given: object, owner: str) -> None:
     """
     declared = ATTRIBUTES[kind]
     nowhere = {name: attribute.default for name, attribute in declared.items() if not attribute.honoured}
-    newer = {name: default for name, default in _parameters(type(given)).items() if name not in declared}
+    cls: Any = type(given)
+    newer = {name: default for name, default in _parameters(cls).items() if name not in declared}
     for name, default in (nowhere | newer).items():
         value = getattr(given, name, default)
         if value is not default and value != default:

@@ -216,6 +216,8 @@ def _table_from_json(value: Mapping[str, Any]) -> Any:
 def _initializer_to_json(table: Any) -> dict[str, Any]:
     initializer, again, cause = table.initializer, None, None
     if hasattr(initializer, "get_config"):
+        if type(initializer).__module__.partition(".")[0] in ("tensorflow", "tf_keras", "keras"):
+            return {"class_name": type(initializer).__name__, "config": initializer.get_config()}
         try:
             written: dict[str, Any] = tf_keras.saving.serialize_keras_object(initializer)
             again = _initializer_from_json(written)
@@ -230,9 +232,9 @@ def _initializer_to_json(table: Any) -> dict[str, Any]:
 
 
 def _initializer_from_json(value: Mapping[str, Any]) -> Any:
-    if "module" in value:
+    if "module" in value:  # a class of the user
         return tf_keras.saving.deserialize_keras_object(value)
-    return tf_keras.initializers.deserialize(value)  # written by an earlier version, which knew Keras' own only
+    return tf_keras.initializers.deserialize(value)
 
 
 def _optimizer_to_json(optimizer: Any) -> Any:
