@@ -13,10 +13,11 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.strategy import SimulatedTPUStrategy
 from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.layer.backends import Backend
+from embedding_core.layer.callers import known_loss_scaler, running_loss_scaler, wants_weights_as_list
 from embedding_core.layer.configs import Prepared, config_from_json, config_to_json, flat_inputs, flat_shapes, prepared
 from embedding_core.layer.host import EngineTables, KerasTables
 from embedding_core.layer.keras_optimizers import followed, refuse_keras_3
-from embedding_core.layer.own_variables import read_tables, refuse_other_keys, write_tables
+from embedding_core.layer.own_variables import own_variables, read_tables, refuse_other_keys, write_tables
 from embedding_core.layer.symbolic import is_symbolic, placeholders
 from embedding_core.layer.tpu import (
     HardwareTables,
@@ -46,6 +47,7 @@ class _State:
     strategy: Any
     symbolic: bool = False
     loss_scale_optimizer: Any = None
+    unscaled: bool = False  # said by setting the optimizer to None
 
 
 @tf_keras.saving.register_keras_serializable("tfx_embeddings")
@@ -227,24 +229,42 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
     def _unscaled(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Gradients as they were before a LossScaleOptimizer; zeros where they overflowed, as no step is taken then."""
-        optimizer = self._state.loss_scale_optimizer
+        optimizer = self._loss_scaler()
         if optimizer is None:
-            if self.compute_dtype == "float16":
-                raise EngineError(
-                    f"Layer {self.name!r} trains its tables itself, under the policy 'mixed_float16', whose gradients "
-                    "are scaled: set the layer's `loss_scale_optimizer` to your LossScaleOptimizer (`model.optimizer` "
-                    "after compile), or use 'mixed_bfloat16', which needs none."
-                )
             return gradients
         unscaled = [gradient / tf.cast(optimizer.loss_scale, gradient.dtype) for gradient in gradients]
         finite = _everywhere(tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in unscaled]))
         return [tf.where(finite, gradient, tf.zeros_like(gradient)) for gradient in unscaled]
 
+    def _loss_scaler(self) -> Any:
+        """The LossScaleOptimizer that scaled the loss, or None.
+
+        Raises:
+          EngineError (RuntimeError): one may have, and nobody says whether it has.
+        """
+        given, running = self._state.loss_scale_optimizer, running_loss_scaler()
+        if given is not None and running is not None and running is not given:
+            raise EngineError(
+                f"`loss_scale_optimizer` of layer {self.name!r} is {given!r}, and gradients are computed by "
+                f"{running!r}: set it to the one that the model is trained with."
+            )
+        if given is not None or running is not None:
+            return running if given is None else given
+        if self._state.unscaled or (self.compute_dtype != "float16" and known_loss_scaler() is None):
+            return None
+        raise EngineError(
+            f"Layer {self.name!r} trains its tables itself, and its gradients may be those of a scaled loss: the "
+            "policy is 'mixed_float16', or the training step has a LossScaleOptimizer. Set the layer's "
+            "`loss_scale_optimizer` to it, or to None if the loss is not scaled. `model.fit` and `minimize` need "
+            "neither; the policy 'mixed_bfloat16' needs no LossScaleOptimizer."
+        )
+
     @property
     def loss_scale_optimizer(self) -> Any:
         """The LossScaleOptimizer that scales the loss, or None.
 
-        A gradient does not tell that it was scaled: set this wherever you use one and the layer trains its tables.
+        Set this in a training loop of your own where the layer trains its tables, since a gradient does not tell that
+        it was scaled. `model.fit` and `LossScaleOptimizer.minimize` are seen without it.
         """
         return self._state.loss_scale_optimizer
 
@@ -253,6 +273,29 @@ class TPUEmbedding(tf_keras.layers.Layer):
         if optimizer is not None and not hasattr(optimizer, "loss_scale"):
             raise ConfigError(f"`loss_scale_optimizer` is {type(optimizer)}: it must be a Keras LossScaleOptimizer.")
         self._state.loss_scale_optimizer = optimizer
+        self._state.unscaled = optimizer is None
+
+    @property
+    def non_trainable_weights(self) -> list[Any]:
+        """Those of every Keras layer; while Keras copies weights by their order, the layer's own tables and slots too.
+
+        So `get_weights`, `set_weights`, EarlyStopping, `clone_model` and `.h5` files have the tables, and a training
+        loop that asks for variables does not.
+
+        Raises:
+          EngineError (RuntimeError): the tables are in a real TPU's memory, which Keras cannot copy.
+        """
+        found: list[Any] = super().non_trainable_weights
+        backend = self._state.backend
+        if not backend.trains_itself or not wants_weights_as_list():
+            return found
+        own = list(own_variables(backend).values())
+        if self.built and not own:
+            raise EngineError(
+                f"The tables of layer {self.name!r} are in a TPU's memory: get_weights, set_weights, EarlyStopping "
+                "with restore_best_weights and .h5 files cannot copy them. Save and restore with tf.train.Checkpoint."
+            )
+        return [*found, *own]
 
     @property
     def keras_optimizer(self) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.errors import ConfigError, EngineError
+from embedding_core.layer.callers import called_by_keras_3
 from embedding_core.optimizers import Optimizer
 from embedding_core.translate import KerasSlots
 
@@ -151,24 +151,13 @@ def refuse_keras_3(layer: str, inputs: Sequence[Any]) -> None:
       ConfigError (ValueError): either.
     """
     given = next((value for value in inputs if type(value).__module__.partition(".")[0] == "keras"), None)
-    if given is None and not _called_by_keras_3():
+    if given is None and not called_by_keras_3():
         return
     what = f"Layer {layer!r} is called by a model of Keras 3" if given is None else f"Input {given!r} is of Keras 3"
     raise ConfigError(
         f"{what}: this layer is for tf_keras; set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, and import "
         "tf_keras."
     )
-
-
-def _called_by_keras_3() -> bool:
-    if not str(getattr(sys.modules.get("keras"), "__version__", "")).startswith("3"):
-        return False
-    frame = inspect.currentframe()
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("keras."):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def is_keras_optimizer(optimizer: Any) -> bool:

@@ -12,7 +12,7 @@ from embedding_core.errors import CheckpointError, EngineError
 from embedding_core.layer.backends import Backend
 from embedding_core.translate import Model
 
-__all__ = ["read_tables", "refuse_other_keys", "write_tables"]
+__all__ = ["own_variables", "read_tables", "refuse_other_keys", "write_tables"]
 
 ITERATIONS = "learning_rate/iterations"  # of schedules that follow the layer's own steps
 
@@ -28,7 +28,7 @@ def write_tables(backend: Backend, store: Any, layer: str) -> None:
     Raises:
       EngineError (RuntimeError): there is nothing to write.
     """
-    variables = _variables(backend)
+    variables = own_variables(backend)
     if not variables:
         raise EngineError(
             f"Layer {layer!r} has no tables that Keras could write: it is not built yet, or they are in a TPU's "
@@ -50,7 +50,7 @@ def read_tables(backend: Backend, model: Model, store: Any, layer: str) -> None:
     Raises:
       CheckpointError (RuntimeError): tables or slots are missing, unknown, or of another shape.
     """
-    variables = {_stored(key): variable for key, variable in _variables(backend).items()}
+    variables = {_stored(key): variable for key, variable in own_variables(backend).items()}
     unused = tuple(_stored(f"{table.name}/") for table in model.tables if table.optimizer is None)
     given = {key for key in store if not (unused and key.startswith(unused))}
     refuse_other_keys(layer, set(variables), given)
@@ -80,7 +80,8 @@ def refuse_other_keys(layer: str, expected: Collection[str], given: Collection[s
         )
 
 
-def _variables(backend: Backend) -> dict[str, tf.Variable]:
+def own_variables(backend: Backend) -> dict[str, tf.Variable]:
+    """Tables, slots and the step of schedules, by checkpoint key."""
     found = dict(backend.variables())
     count = getattr(backend.holder, ITERATIONS, None)
     return found if count is None else {**found, ITERATIONS: count}

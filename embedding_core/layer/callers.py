@@ -1,0 +1,83 @@
+"""Finds out from the stack who calls the layer, where Keras does not pass it on."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import tf_keras
+
+__all__ = ["called_by_keras_3", "known_loss_scaler", "running_loss_scaler", "wants_weights_as_list"]
+
+_OF_KERAS = ("tf_keras.", "tensorflow.")
+
+
+def _frames() -> Iterator[FrameType]:
+    frame = inspect.currentframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def called_by_keras_3() -> bool:
+    """Whether code of Keras 3 is on the stack."""
+    if not str(getattr(sys.modules.get("keras"), "__version__", "")).startswith("3"):
+        return False
+    return any(_module(frame).startswith("keras.") for frame in _frames())
+
+
+def _code(method: Any) -> CodeType:
+    found: CodeType = inspect.unwrap(method).__code__
+    return found
+
+
+_COMPILE = _code(tf_keras.Model.compile)
+_LISTS = {
+    _code(getattr(cls, name))
+    for cls in (tf_keras.layers.Layer, tf_keras.Model)
+    for name in ("get_weights", "set_weights")
+}
+
+
+def wants_weights_as_list() -> bool:
+    """Whether Keras copies weights by their order: `get_weights`, `set_weights`, or the `.h5` format."""
+    for frame in _frames():
+        if frame.f_code is _COMPILE:  # of a model that is read from .h5: it looks at where variables are
+            return False
+        if frame.f_code in _LISTS or _module(frame).endswith(".hdf5_format"):
+            return True
+    return False
+
+
+def _is_loss_scaler(value: object) -> bool:
+    return isinstance(value, tf_keras.mixed_precision.LossScaleOptimizer)
+
+
+def running_loss_scaler() -> Any:
+    """The LossScaleOptimizer that computes gradients now, as `model.fit` and `minimize` let it; else None."""
+    found = (frame.f_locals.get("self") for frame in _frames())
+    return next((value for value in found if _is_loss_scaler(value)), None)
+
+
+def known_loss_scaler() -> Any:
+    """A LossScaleOptimizer that a function on the stack can see, also as an attribute of an object; else None."""
+    for frame in _frames():
+        if _module(frame).startswith(_OF_KERAS):
+            continue
+        values = [*frame.f_locals.values(), *(frame.f_globals.get(name) for name in frame.f_code.co_names)]
+        for value in values:
+            if _is_loss_scaler(value):
+                return value
+            attributes = getattr(value, "__dict__", None)
+            if isinstance(attributes, dict):
+                found = next((each for each in list(attributes.values()) if _is_loss_scaler(each)), None)
+                if found is not None:
+                    return found
+    return None
