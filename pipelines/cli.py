@@ -82,10 +82,10 @@ def run(config: Config, overrides: Override = None) -> None:
     with told_as_one(checked):
         find_earlier(checked)  # what is wrong with these is said before anything heavy is loaded
     prepare(checked)
-    load_tensorflow()
-    from pipelines import run_local
-
     try:
+        load_tensorflow()
+        from pipelines import run_local
+
         report = run_local.run(checked, changed=[one.partition("=")[0].strip() for one in overrides or ()])
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
