@@ -10,9 +10,10 @@ import tensorflow as tf
 from embedding_core.optimizers import SGD, Adagrad, Adam, Optimizer
 from embedding_core.update_rules import clipped, updated
 
-__all__ = ["apply_to_table", "touched_rows"]
+__all__ = ["accumulated", "apply_to_table", "touched_rows"]
 
 ROWS_PER_SWEEP = 16384  # how many untouched rows non-lazy Adam moves at a time
+LONGEST_SUM = 4096  # how many float32 gradients of a row are added one after another
 
 
 def apply_to_table(
@@ -20,8 +21,8 @@ def apply_to_table(
 ) -> None:
     """Update a table and its slots in place; memory is of the batch's order, whatever the table's size.
 
-    Duplicate ids accumulate first and their row is updated once; with `use_gradient_accumulation`
-    off, each occurrence is an update of its own, in the order given.
+    Duplicate ids accumulate first (see `accumulated`) and their row is updated once; with
+    `use_gradient_accumulation` off, each occurrence is an update of its own, in the order given.
 
     Args:
       optimizer: of the table.
@@ -32,14 +33,17 @@ def apply_to_table(
       rate: the learning rate of this step.
     """
     gradients = tf.cast(gradients, table.dtype)
-    if _is_plain(optimizer, SGD) and optimizer.clipvalue is None and "GPU" not in table.device:
-        _descend(table, ids, gradients, rate)
-        return
+    descends = _is_plain(optimizer, SGD) and "GPU" not in table.device  # the kernel of `_descend` is for CPUs
     if not optimizer.use_gradient_accumulation:
-        _one_by_one(optimizer, table, slots, ids, gradients, rate)
+        if descends:
+            _descend(table, ids, gradients, rate)
+        else:
+            _one_by_one(optimizer, table, slots, ids, gradients, rate)
         return
-    unique, places = tf.unique(ids)
-    summed = tf.math.unsorted_segment_sum(gradients, places, tf.size(unique))
+    unique, summed = accumulated(ids, gradients)
+    if descends:
+        _descend(table, unique, clipped(summed, *optimizer.gradient_bounds), rate)
+        return
     if _is_plain(optimizer, Adagrad):
         _adagrad(table, slots[0], unique, clipped(summed, *optimizer.gradient_bounds), rate)
         return
@@ -50,6 +54,43 @@ def apply_to_table(
     _write(table, slots, unique, rows, new_slots)
 
 
+def accumulated(ids: Any, gradients: Any) -> tuple[Any, Any]:
+    """Add up the gradients of each id, in the type of the gradients.
+
+    The sum of an id that occurs more than `LONGEST_SUM` times is that of sums of blocks: added one after another,
+    65,536 equal float32 values give a sum that is 0.1% off. In blocks the relative error stays below 1e-4.
+
+    Args:
+      ids: int [N], duplicates allowed.
+      gradients: float [N, dim].
+
+    Returns:
+      The distinct ids [U] in the order of their first occurrence, and the sum for each, [U, dim].
+    """
+    if ids.shape[0] is not None and ids.shape[0] <= LONGEST_SUM:
+        unique, places = tf.unique(ids)
+        return unique, _sums(gradients, places, tf.size(unique))
+    unique, places, counts = tf.unique_with_counts(ids)
+    summed = tf.cond(
+        tf.reduce_any(counts > LONGEST_SUM),
+        lambda: _sums_of_blocks(gradients, places, tf.size(unique)),
+        lambda: _sums(gradients, places, tf.size(unique)),
+    )
+    return unique, tf.ensure_shape(summed, [None, gradients.shape[-1]])
+
+
+def _sums(gradients: Any, places: Any, count: Any) -> Any:
+    return tf.math.unsorted_segment_sum(gradients, places, count)
+
+
+def _sums_of_blocks(gradients: Any, places: Any, count: Any) -> Any:
+    """The same sums; within each block of the batch first, so that no addend is much smaller than the sum so far."""
+    occurrences = tf.range(tf.size(places, out_type=tf.int64), dtype=tf.int64)
+    blocks = tf.size(places, out_type=tf.int64) // LONGEST_SUM + 1
+    pairs, of_pair = tf.unique(tf.cast(places, tf.int64) * blocks + occurrences // LONGEST_SUM)
+    return _sums(_sums(gradients, of_pair, tf.size(pairs)), pairs // blocks, count)
+
+
 def _is_plain(optimizer: Optimizer, kind: type[Optimizer]) -> bool:
     """Whether the optimizer is one of a kind that touches the weights by its rule alone: no decay, no bounds."""
     extras = (optimizer.weight_decay_factor, optimizer.clip_weight_min, optimizer.clip_weight_max)
@@ -57,7 +98,7 @@ def _is_plain(optimizer: Optimizer, kind: type[Optimizer]) -> bool:
 
 
 def _descend(table: tf.Variable, ids: Any, gradients: Any, rate: Any) -> None:
-    """SGD: a row's update is the sum of its occurrences'. Subtracts in the order given, which scatter_sub does not."""
+    """The rule of `update_rules.sgd` in one pass over rows in place; duplicate ids are updates in the order given."""
     tf.raw_ops.ResourceSparseApplyProximalGradientDescent(
         var=table.handle,
         alpha=tf.cast(rate, table.dtype),
