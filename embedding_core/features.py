@@ -23,6 +23,7 @@ __all__ = [
     "FeatureSpec",
     "NormalForm",
     "Quantization",
+    "finite_weight",
     "kind_of",
     "normal_form",
     "policed",
@@ -112,7 +113,9 @@ def kind_of(value: object) -> str:
     return "dense" if tf.is_tensor(value) or isinstance(value, tf.Variable) else ""
 
 
-def normal_form(spec: FeatureSpec, value: Any, weight: Any = None, *, weighted_sequences: bool = False) -> NormalForm:
+def normal_form(
+    spec: FeatureSpec, value: Any, weight: Any = None, *, weighted_sequences: bool = False, serving: bool = False
+) -> NormalForm:
     """Bring one feature of one batch to the normal form.
 
     Args:
@@ -121,9 +124,11 @@ def normal_form(spec: FeatureSpec, value: Any, weight: Any = None, *, weighted_s
       weight: None, or of the kind and with the indices of `value`.
       weighted_sequences: whether a sequence may have weights, as in the TPU's engine; the combiner then acts on
         each place alone.
+      serving: whether a weight that is not finite counts as zero; see `finite_weight`.
 
     Raises:
       DataError (ValueError): a kind, type, rank or weight that the feature cannot have.
+      tf.errors.InvalidArgumentError: a weight is not finite, unless `serving`.
     """
     kind = kind_of(value)
     if not kind:
@@ -137,8 +142,32 @@ def normal_form(spec: FeatureSpec, value: Any, weight: Any = None, *, weighted_s
     value = _with_index_dtype(spec, value)
     if kind == "dense":
         return _dense(spec, value)
-    weight = None if weight is None else tf.cast(weight, tf.float32)
+    weight = None if weight is None else finite_weight(spec.path, weight, serving=serving)
     return _sparse(spec, value, weight) if kind == "sparse" else _ragged(spec, value, weight)
+
+
+def finite_weight(path: str, weight: Any, *, serving: bool = False) -> Any:
+    """The weights of a feature as float32, by the one rule for NaN and infinity (float32's infinity included).
+
+    They are an error in training, whatever their id, and count as zero in serving.
+
+    Args:
+      path: of the feature, for the message.
+      weight: sparse or ragged.
+      serving: whether they count as zero.
+
+    Raises:
+      tf.errors.InvalidArgumentError: a weight is not finite, unless `serving`.
+    """
+    ragged = isinstance(weight, tf.RaggedTensor)
+    values = tf.cast(weight.flat_values if ragged else weight.values, tf.float32)
+    if serving:
+        values = tf.where(tf.math.is_finite(values), values, tf.zeros_like(values))
+    else:
+        values = tf.debugging.assert_all_finite(
+            values, f"A weight of feature {path} is NaN or infinite: correct the weights."
+        )
+    return weight.with_flat_values(values) if ragged else weight.with_values(values)
 
 
 def _check_weight(spec: FeatureSpec, value: Any, kind: str, weight: Any) -> None:

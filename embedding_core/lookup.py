@@ -21,7 +21,8 @@ def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], f
 
     A drop-in for `tf.tpu.experimental.embedding.serving_embedding_lookup`, with the differences that
     the documentation lists: dense [B, 1] gives [B, dim], trailing empty rows keep the batch, an empty or
-    zero-weight row gives zeros, weights are kept as given (NaN counts as zero), and quantization is honoured.
+    zero-weight row gives zeros, weights are kept as given (NaN and infinity count as zero), and quantization is
+    honoured.
 
     Args:
       inputs: dense, sparse or ragged ids in the structure of `feature_config`; keys of dicts and the end of a
@@ -51,20 +52,10 @@ def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], f
 
 
 def _looked_up(spec: FeatureSpec, value: Any, weight: Any, table: Any) -> tf.Tensor:
-    form = normal_form(spec, value, None if weight is None else _without_nan(weight))
+    form = normal_form(spec, value, weight, serving=True)
     if spec.invalid_id != "error":  # the gather itself fails on an invalid id, naming it
         form = policed(spec, form)
     return combine(table, form, spec.combiner, spec.quantization)
-
-
-def _without_nan(weight: Any) -> Any:
-    if not weight.dtype.is_floating:
-        return weight
-    values = weight.values if isinstance(weight, tf.SparseTensor | tf.RaggedTensor) else weight
-    cleaned = tf.where(tf.math.is_nan(values), tf.zeros_like(values), values)
-    if isinstance(weight, tf.SparseTensor):
-        return tf.SparseTensor(weight.indices, cleaned, weight.dense_shape)
-    return weight.with_values(cleaned) if isinstance(weight, tf.RaggedTensor) else cleaned
 
 
 def combine(

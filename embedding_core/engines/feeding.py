@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from embedding_core.engines.batches import FeatureIds, TableIds, packed
 from embedding_core.errors import DataError
-from embedding_core.features import FeatureSpec, NormalForm, kind_of, normal_form, policed, same_indices
+from embedding_core.features import FeatureSpec, NormalForm, finite_weight, kind_of, normal_form, policed, same_indices
 from embedding_core.translate import Model
 
 __all__ = ["check_inputs", "check_weights", "output_rows", "packed_inputs"]
@@ -131,7 +131,7 @@ def _ragged_ids(feature: FeatureSpec, rows: int, value: tf.RaggedTensor, weight:
     if weight is None:
         return FeatureIds(value.values, rows, splits)
     same_indices(feature, splits, weight.row_splits)
-    return FeatureIds(value.values, rows, splits, None, tf.cast(weight.values, tf.float32))
+    return FeatureIds(value.values, rows, splits, None, finite_weight(feature.path, weight).values)
 
 
 def _wrong_rows(feature: FeatureSpec, found: int, expected: int) -> DataError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -110,7 +109,7 @@ class HostEngine:
           DataError (ValueError): an unknown feature, or a kind of input that its feature cannot have.
           tf.errors.InvalidArgumentError: an id lies outside its table, or a weight is not finite.
         """
-        forms = {name: (spec, _checked(spec, form)) for name, (spec, form) in self._forms(ids, weights).items()}
+        forms = self._forms(ids, weights)
         return {
             name: combine(self.tables._get(spec.table), form, spec.combiner, spec.quantization)
             for name, (spec, form) in forms.items()
@@ -123,13 +122,15 @@ class HostEngine:
         """One optimizer step: every row that `ids` name is updated once with its accumulated gradient.
 
         Args:
-          ids: as given to `lookup`, which is what checks them.
+          ids: as given to `lookup`.
           gradients: of the activations, by feature name, in their shapes; None counts as zeros.
           weights: as given to `lookup`.
 
         Raises:
           EngineError (RuntimeError): the engine was made without slots.
           DataError (ValueError): features of `ids` and `gradients` differ, or a gradient has another shape.
+          tf.errors.InvalidArgumentError: an id lies outside its table, or a weight is not finite; no table or slot
+            was changed.
         """
         if not self._optimizers:
             raise EngineError(
@@ -140,6 +141,11 @@ class HostEngine:
                 f"gradients are given for {sorted(gradients)}, ids for {sorted(ids)}: both must name the same features."
             )
         forms = self._forms(ids, weights)
+        checked = [part for _, form in forms.values() for part in (form.ids, form.weights) if part is not None]
+        with tf.control_dependencies(checked):
+            self._apply(forms, gradients)
+
+    def _apply(self, forms: Mapping[str, tuple[FeatureSpec, NormalForm]], gradients: Mapping[str, Any]) -> None:
         rates = dict(zip(self._optimizers, step_rates(self._optimizers.values(), self._iterations), strict=True))
         for table in dict.fromkeys(spec.table for spec, _ in forms.values()):
             self._update(
@@ -169,14 +175,10 @@ class HostEngine:
             unknown = sorted(set(given) - set(self._specs))
             if unknown:
                 raise DataError(f"{unknown[0]!r} is no feature: the features are {sorted(self._specs)}.")
-        forms = {
-            name: (spec, normal_form(spec, ids[name], weights.get(name)))
+        return {
+            name: (spec, policed(spec, normal_form(spec, ids[name], weights.get(name))))
             for name, spec in self._specs.items()
             if name in ids
-        }
-        return {
-            name: (spec, form if spec.invalid_id == "error" else policed(spec, form))
-            for name, (spec, form) in forms.items()
         }
 
 
@@ -188,16 +190,6 @@ def _optimizer_of(table: TableConfig, default: Optimizer | None) -> Optimizer:
             "the engine with with_slots=False."
         )
     return optimizer
-
-
-def _checked(spec: FeatureSpec, form: NormalForm) -> NormalForm:
-    """The form, failing on an id outside its table or a weight that is not finite; once per step, by the lookup."""
-    if spec.invalid_id == "error":
-        form = policed(spec, form)
-    if form.weights is None:
-        return form
-    message = f"A weight of feature {spec.path} is NaN or infinite: correct the weights."
-    return dataclasses.replace(form, weights=tf.debugging.assert_all_finite(form.weights, message))
 
 
 def _gradient_of(spec: FeatureSpec, form: NormalForm, gradient: Any) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """The batches that wait: ids for a core's lookup, and looked-up ids for their gradients.
 
-First in, first out; safe across tf.functions; not part of checkpoints. Where a TPU would wait for ever
-these fail with tf.errors.InvalidArgumentError and say what to do.
+First in, first out; safe across tf.functions; not part of checkpoints. When a TPU would wait for ever
+these fail with tf.errors.InvalidArgumentError and say what to do. Batches that wait when a step fails are dropped.
 """
 
 from __future__ import annotations
@@ -31,14 +31,25 @@ class CoreQueues:
     def __init__(self, cores: int):
         self._queues = [_new_queue(CAPACITY, [*WIRE_TYPES, tf.int32, tf.bool]) for _ in range(cores)]
 
-    def put(self, batches: dict[int, list[TableIds]], training: Any) -> None:
-        """Add a batch to the queue of each core given, one TableIds per table."""
+    def put(self, batches: dict[int, list[TableIds]], training: Any) -> list[Any]:
+        """Add a batch to the queue of each core given, one TableIds per table; the operations that do so."""
         message = f"{CAPACITY} batches wait for a core: dequeue as often as you enqueue."
         fullest = tf.reduce_max(tf.stack([self._queues[core].size() for core in batches]))
         flag = tf.cast(training, tf.bool)
-        with _after(tf.debugging.Assert(fullest < CAPACITY, [message])):
-            for core, parts in batches.items():
-                self._queues[core].enqueue([*flattened(parts), flag])
+        flat = {core: flattened(parts) for core, parts in batches.items()}
+        checked = [part for parts in flat.values() for part in parts]  # all cores are fed, or none
+        with tf.control_dependencies(checked), _after(tf.debugging.Assert(fullest < CAPACITY, [message])):
+            return [self._queues[core].enqueue([*parts, flag]) for core, parts in flat.items()]
+
+    def drop(self) -> None:
+        """Drop the batches of all cores."""
+        for queue in self._queues:
+
+            def body(dropped: Any, queue: Any = queue) -> tuple[Any]:
+                with _after(queue.dequeue()[0]):
+                    return (dropped + 1,)
+
+            tf.while_loop(lambda _, queue=queue: queue.size() > 0, body, (tf.constant(0),), parallel_iterations=1)
 
     def take(
         self, cores: Sequence[int], tables: Sequence[TableSpec], rows: Sequence[Sequence[int]]
@@ -52,7 +63,7 @@ class CoreQueues:
         """
         message = (
             "dequeue without a batch: a core's queue is empty, and a TPU would wait for ever; enqueue a batch on "
-            "every core before each dequeue."
+            "every core before each dequeue. A step that failed, enqueue included, dropped all batches that waited."
         )
         emptiest = tf.reduce_min(tf.stack([self._queues[core].size() for core in cores]))
         with _after(tf.debugging.Assert(emptiest > 0, [message])):
@@ -79,9 +90,12 @@ class WaitingBatch:
     name may not.
     """
 
-    def __init__(self, tables: int, name: str | None):
+    def __init__(self, tables: int, name: str | None, failures: tf.Variable):
         self._queue = _new_queue(1, (tf.int64, tf.int64, tf.float32, tf.float32, tf.int32) * tables)
         self._name = name
+        self._failures = failures
+        with tf.init_scope():
+            self._since = unmirrored(lambda: tf.Variable(-1, trainable=False, dtype=tf.int64))
 
     def replace(self, batches: Sequence[TableBatch], training: Any) -> Any:
         """Keep a batch if it is for training; an int32 scalar that depends on it."""
@@ -89,18 +103,24 @@ class WaitingBatch:
             return tf.cond(training, lambda: self._put(batches), lambda: tf.constant(0))
 
     def _put(self, batches: Sequence[TableBatch]) -> Any:
-        with _after(self._queue.enqueue([part for batch in batches for part in batch])):
+        put = self._queue.enqueue([part for batch in batches for part in batch])
+        with _after(put), _after(self._since.assign(self._failures)):
             return tf.constant(1)
 
+    def _waits(self) -> Any:
+        """Whether there is a batch; one of before a failure does not count."""
+        return tf.logical_and(self._queue.size() > 0, tf.equal(self._since, self._failures))
+
     def _cleared(self) -> Any:
-        left = self._queue.size()
+        asserted = None
         if self._name is None:
             message = (
                 "dequeue while an earlier training batch waits for its gradients, and a TPU would wait for ever: call "
                 "apply_gradients once for each dequeued training batch, or enqueue with training=False."
             )
-            return tf.debugging.Assert(tf.equal(left, 0), [message])
-        return tf.cond(left > 0, self._forget, lambda: tf.constant(0))
+            asserted = tf.debugging.Assert(tf.logical_not(self._waits()), [message])
+        with _after(asserted):
+            return tf.cond(self._queue.size() > 0, self._forget, lambda: tf.constant(0))
 
     def _forget(self) -> Any:
         with _after(self._queue.dequeue()[0]):
@@ -110,9 +130,9 @@ class WaitingBatch:
         """The batch, for its gradients."""
         message = (
             "apply_gradients without a training batch: dequeue a batch that was enqueued with training=True first, "
-            "once for each apply_gradients."
+            "once for each apply_gradients. A step that failed dropped its batch."
         )
-        with _after(tf.debugging.Assert(self._queue.size() > 0, [message])):
+        with _after(tf.debugging.Assert(self._waits(), [message])):
             parts = self._queue.dequeue()
         width = len(TableBatch._fields)
         return [_shaped(TableBatch(*parts[start : start + width])) for start in range(0, len(parts), width)]

@@ -9,7 +9,7 @@ device memory: one full variable per table and slot, of which a host's block is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,6 +22,7 @@ from embedding_core.engines.feeding import check_inputs, check_weights, output_r
 from embedding_core.engines.pipelining import EarlierRows
 from embedding_core.engines.queues import CoreQueues, WaitingBatch
 from embedding_core.engines.rates import is_schedule, step_rates
+from embedding_core.engines.steps import Steps
 from embedding_core.engines.strategy import SimulatedTPUStrategy
 from embedding_core.engines.tables import unmirrored
 from embedding_core.engines.updates import apply_to_table, touched_rows
@@ -61,6 +62,7 @@ class SimulatedEngine(Engine):
         self._queues = CoreQueues(0)
         self._waiting: dict[str | None, WaitingBatch] = {}
         self._earlier: dict[str, EarlierRows] = {}
+        self._steps: Steps | None = None
         self._iterations: tf.Variable | None = None
         refuse_ignored(model, "engine")
 
@@ -89,9 +91,27 @@ class SimulatedEngine(Engine):
                 )
                 self._track("learning_rate/iterations", self._iterations)
             self._queues = CoreQueues(self._cores)
+            drop = tf.function(self._queues.drop, autograph=False)  # traced once, and not for every function
+            self._steps = Steps(lambda: self._drop(drop))
             if self._pipelined:
                 self._earlier = {table.name: EarlierRows(table.dim) for table in self.model.tables}
         self._strategy.embedding_engine = self
+
+    def step_failed(self) -> None:
+        """Drop every batch that waits: nothing of a step that failed reaches the next one."""
+        if self._steps is not None:
+            self._steps.failed()
+
+    def _drop(self, batches_of_cores: Callable[[], None]) -> None:
+        with tf.device(HOST):
+            batches_of_cores()
+            for earlier in self._earlier.values():
+                earlier.forget()
+
+    def _calls(self) -> Steps:
+        if self._steps is None:
+            raise EngineError("the engine is not built: call build, or enqueue first.")
+        return self._steps
 
     @property
     def _cores(self) -> int:
@@ -134,6 +154,13 @@ class SimulatedEngine(Engine):
 
     def enqueue(self, features: Any, weights: Any, training: Any, name: str | None, device: str | None) -> None:
         """See `TPUEmbedding.enqueue`."""
+        try:
+            self._enqueue(features, weights, training, name, device)
+        except BaseException:
+            self.step_failed()
+            raise
+
+    def _enqueue(self, features: Any, weights: Any, training: Any, name: str | None, device: str | None) -> None:
         del name  # it pairs dequeue with apply_gradients; what waits in a core's queue is taken in order
         context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
         if context is not None:
@@ -150,7 +177,9 @@ class SimulatedEngine(Engine):
                 core: self._batches_of(core, self._local(values, core), self._local(flat_weights, core), explicit)
                 for core in self._cores_fed(context, device)
             }
-            self._queues.put(batches, training)
+            place = self._calls().begin()
+            with tf.control_dependencies(place.started if place else []):
+                self._calls().end(place, self._queues.put(batches, training))
 
     def _cores_fed(self, context: Any, device: str | None) -> list[int]:
         """The cores that a call of enqueue feeds."""
@@ -213,9 +242,13 @@ class SimulatedEngine(Engine):
     def _dequeue_all(self, name: str | None) -> list[Any]:
         """The activations of every core, each as one vector."""
         with tf.device(HOST):
-            batches, training = self._taken(range(self._cores))
-            with tf.control_dependencies([self._waiting_for(name).replace(batches, training)]):
-                activations = self._looked_up(batches, self._cores)
+            place = self._calls().begin()
+            with tf.control_dependencies(place.started if place else []):
+                batches, training = self._taken(range(self._cores))
+            activations = self._looked_up(batches, self._cores)
+            with tf.control_dependencies(activations):  # a batch that cannot be looked up waits for no gradients
+                kept = self._waiting_for(name).replace(batches, training)
+            self._calls().end(place, [kept])
             for earlier in self._earlier.values():
                 earlier.forget()
             return self._per_core(activations, self._cores)
@@ -229,7 +262,7 @@ class SimulatedEngine(Engine):
 
     def _waiting_for(self, name: str | None) -> WaitingBatch:
         if name not in self._waiting:
-            self._waiting[name] = WaitingBatch(len(self.model.tables), name)
+            self._waiting[name] = WaitingBatch(len(self.model.tables), name, self._calls().failures)
         return self._waiting[name]
 
     def _looked_up(self, batches: Sequence[TableBatch], cores: int) -> list[Any]:
@@ -276,10 +309,14 @@ class SimulatedEngine(Engine):
             "apply_gradients at the top level of the function given to strategy.run, and pass the activations on."
         )
         with tf.device(HOST):
-            batches, training = self._taken([core])
+            place = self._calls().begin()
+            with tf.control_dependencies(place.started if place else []):
+                batches, training = self._taken([core])
             with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(training), [message])]):
                 own = [batch._replace(ids=tf.identity(batch.ids)) for batch in batches]
-            return self._per_core(self._looked_up(own, 1), 1)[0]
+            activations = self._looked_up(own, 1)
+            self._calls().end(place, activations)
+            return self._per_core(activations, 1)[0]
 
     # Gradients
 
@@ -308,7 +345,10 @@ class SimulatedEngine(Engine):
         vectors = [box.value for box in strategy.experimental_local_results(boxes)]
         sizes = [sum(self._rows(table)) * table.dim for table in self.model.tables]
         with tf.device(HOST):
-            batches = self._waiting_for(name).take()
+            place = self._calls().begin()
+            with tf.control_dependencies(place.started if place else []):
+                batches = self._waiting_for(name).take()
+            self._calls().end(place, batches[0][:1])
             cores = [tf.split(vector, sizes) for vector in vectors]
             rates = step_rates([_optimizer(table) for table in self.model.tables], self._iterations)
             row_gradients = traced_once(row_gradients_of)

@@ -36,6 +36,22 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
         self.embedding_feature = embedding_feature
         self.embedding_engine: Any = None
 
+    def run(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        """Run a function on every core; when it raises, the embedding engine drops the batches that wait.
+
+        Args:
+          fn: the function.
+          args: its positional arguments.
+          kwargs: its keyword arguments.
+          options: tf.distribute.RunOptions or None.
+        """
+        try:
+            return tf.distribute.MirroredStrategy.run(self, fn, args, kwargs, options)
+        except BaseException:
+            if self.embedding_engine is not None:
+                self.embedding_engine.step_failed()
+            raise
+
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[Any], Any], options: Any = None
     ) -> tf.distribute.DistributedDataset:

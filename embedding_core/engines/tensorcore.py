@@ -10,6 +10,7 @@ from embedding_core.engines.configs import copied_configs, is_real_tpu, refuse_i
 from embedding_core.engines.strategy import SimulatedTPUStrategy
 from embedding_core.engines.variables import Variables, plain_variables
 from embedding_core.errors import EngineError
+from embedding_core.features import finite_weight, kind_of, paths_of
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.tracing import as_written
 from embedding_core.translate import TableSpec, model_of
@@ -88,8 +89,15 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
 
         Returns:
           What `lookup.cpu_embedding_lookup` returns.
+
+        Raises:
+          tf.errors.InvalidArgumentError: a weight is not finite.
         """
-        return cpu_embedding_lookup(features, weights, self.embedding_tables, self._state.feature_config)
+        tables = self.embedding_tables
+        if weights is not None:
+            tf.nest.assert_same_structure(features, weights)
+            features, weights = _checked(features, weights)
+        return cpu_embedding_lookup(features, weights, tables, self._state.feature_config)
 
     def __call__(self, features: Any, weights: Any = None) -> Any:
         """See `embedding_lookup`."""
@@ -105,6 +113,17 @@ class _State:
         self.strategy = strategy
         self.seed = seed
         self.variables: Variables = {}
+
+
+def _checked(features: Any, weights: Any) -> tuple[Any, Any]:
+    """Features and finite weights; no feature is looked up, or trained, when a weight of another one is refused."""
+    flat = [
+        finite_weight(path, weight) if kind_of(weight) in ("sparse", "ragged") else weight
+        for path, weight in zip(paths_of(features), tf.nest.flatten(weights), strict=True)
+    ]
+    with tf.control_dependencies([part for part in tf.nest.flatten(flat, expand_composites=True) if part is not None]):
+        features = tf.nest.map_structure(lambda value: tf.identity(value) if kind_of(value) else value, features)
+    return features, tf.nest.pack_sequence_as(weights, flat)
 
 
 class HardwareTPUEmbeddingV0(tf.tpu.experimental.embedding.TPUEmbeddingV0):

@@ -184,17 +184,19 @@ def _joined(values: Sequence[Any]) -> Any:
 def _forms(
     model: Model, parameters: Mapping[str, tf.Variable], values: Sequence[Any], weights: Sequence[Any]
 ) -> list[NormalForm]:
-    return [
+    forms = [
         _form(feature, parameters[feature.table], value, weight)
         for feature, value, weight in zip(model.features, values, weights, strict=True)
     ]
+    checked = [form.weights for form in forms if form.weights is not None]
+    if not checked:
+        return forms
+    with tf.control_dependencies(checked):  # no table is trained when the weights of another one are refused
+        return [dataclasses.replace(form, ids=tf.identity(form.ids)) for form in forms]
 
 
 def _form(feature: FeatureSpec, table: tf.Variable, value: Any, weight: Any) -> NormalForm:
     form = normal_form(feature, tf.reshape(value, [1]) if _is_scalar(value) else value, weight)
-    if form.weights is not None:
-        message = f"A weight of feature {feature.path} is NaN or infinite: correct the weights."
-        form = dataclasses.replace(form, weights=tf.debugging.assert_all_finite(form.weights, message))
     if feature.invalid_id == "error" and "GPU" not in table.device:  # on CPU the lookup itself fails
         return form
     return policed(feature, form)

@@ -61,6 +61,7 @@ class Case:
     optimizer: str
     engine: str
     hot: bool = False
+    tables: tuple = ("t", "t")  # of features a and b
 
     def __str__(self):
         return "-".join([self.kind, self.combiner, self.optimizer, self.engine, *["hot"] * self.hot])
@@ -78,10 +79,13 @@ class Case:
     def config(self):
         length = 2 if "sequence" in self.kind else 0
         return EmbeddingConfig(
-            tables=(TableConfig(name="t", vocabulary_size=ROWS, dim=DIM, combiner=self.combiner),),
-            features=(
-                FeatureConfig(name="a", table="t", max_sequence_length=length),
-                FeatureConfig(name="b", table="t", max_sequence_length=length),
+            tables=tuple(
+                TableConfig(name=name, vocabulary_size=ROWS, dim=DIM, combiner=self.combiner)
+                for name in dict.fromkeys(self.tables)
+            ),
+            features=tuple(
+                FeatureConfig(name=name, table=table, max_sequence_length=length)
+                for name, table in zip("ab", self.tables, strict=True)
             ),
         )
 
@@ -149,7 +153,7 @@ class Host:
         return [activations]
 
     def variables(self):
-        return [self._engine.embedding_tables["t"], *self._engine.slots["t"].values()]
+        return list(self._engine.table_variables.values())
 
 
 class Simulated:
@@ -182,7 +186,7 @@ class Simulated:
         return [{name: value[core] for name, value in local.items()} for core in range(self.cores)]
 
     def variables(self):
-        return list(self._embedding._engine.variables["t"].values())
+        return [variable for own in self._embedding._engine.variables.values() for variable in own.values()]
 
 
 class Replicated:
@@ -232,6 +236,15 @@ def parts_of(batch, cores):
     return [{name: part_of(samples, core, cores) for name, samples in batch.items()} for core in range(cores)]
 
 
+def built(case, batch, cores, order=None):
+    """The tensors of a batch, ids and weights, one structure per core."""
+    made = [
+        {name: build(case.kind, samples, order) for name, samples in part.items()} for part in parts_of(batch, cores)
+    ]
+    ids = [{name: value for name, (value, _) in part.items()} for part in made]
+    return ids, [{name: w for name, (_, w) in part.items() if w is not None} for part in made]
+
+
 @functools.cache
 def run(case):
     """Number of cores, variables at first, activations of every step by core, and variables at the end."""
@@ -240,12 +253,7 @@ def run(case):
     first, activations = [variable.numpy() for variable in engine.variables()], []
     step = engine.step if engine.eager else None
     for batch in batches_of(case):
-        built = [
-            {name: build(case.kind, samples, order) for name, samples in part.items()}
-            for part in parts_of(batch, engine.cores)
-        ]
-        ids = [{name: value for name, (value, _) in part.items()} for part in built]
-        weights = [{name: w for name, (_, w) in part.items() if w is not None} for part in built]
+        ids, weights = built(case, batch, engine.cores, order)
         step = step or traced(engine.step, ids, weights)
         found = step(ids, weights)
         activations.append([{name: value.numpy() for name, value in part.items()} for part in found])
@@ -352,6 +360,31 @@ def test_contract_sees_occurrences_that_do_not_accumulate(case, monkeypatch):
     monkeypatch.setattr(f"{__name__}.run", run.__wrapped__)
     with pytest.raises(AssertionError, match="moved by"):
         check(case)
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+@pytest.mark.parametrize("kind", ["weighted_sparse", "weighted_ragged"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weight_that_is_not_finite_is_an_error_and_changes_nothing(engine, kind, bad):
+    case = Case(kind, "mean", "sgd" if engine == "v0" else "adam_not_lazy", engine, tables=("t", "u"))
+    driver = engine_of(case)
+    good = batches_of(case)[0]
+    spoilt = good | {"b": with_weight(good["b"], bad)}
+    ids, weights = built(case, good, driver.cores)
+    step = driver.step if driver.eager else traced(driver.step, ids, weights)
+    step(ids, weights)
+    before = [variable.numpy() for variable in driver.variables()]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="A weight of feature b is NaN or infinite"):
+        step(*built(case, spoilt, driver.cores))
+    for variable, old in zip(driver.variables(), before, strict=True):
+        np.testing.assert_array_equal(variable, old)
+
+
+def with_weight(samples, value):
+    """The samples with another weight for the last of the ids."""
+    weights = [list(row) for row in samples.weights]
+    next(row for row in reversed(weights) if row)[-1] = value
+    return Samples(samples.ids, weights)
 
 
 @pytest.mark.slow

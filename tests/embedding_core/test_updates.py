@@ -55,6 +55,21 @@ def test_sums_are_those_of_float64(hot, known):
     np.testing.assert_allclose(sums, expected[unique.numpy()], rtol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [5, 4096, 5000])
+@pytest.mark.parametrize("optimizer", [SGD(learning_rate=0.01), SGD(learning_rate=0.01, clipvalue=0.5)])
+def test_small_and_large_tables_descend_alike(rows, optimizer):
+    generator = np.random.default_rng(rows)
+    ids = np.where(generator.random(9000) < 0.7, 2, generator.integers(rows, size=9000))
+    gradients = generator.uniform(1e-6, 2e-4, [9000, 3]).astype(np.float32)
+    first = generator.normal(size=[rows, 3]).astype(np.float32)
+    expected = np.zeros([rows, 3])
+    np.add.at(expected, ids, gradients.astype(np.float64))
+    table = tf.Variable(first)
+    apply_to_table(optimizer, table, [], tf.constant(ids), tf.constant(gradients), 0.01)
+    expected = first - 0.01 * np.minimum(expected, optimizer.clipvalue or np.inf)
+    np.testing.assert_allclose(table, expected, rtol=2e-7, atol=1e-6)
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_no_ids_are_no_update(known):
     table = tf.Variable(tf.ones([3, 2]))

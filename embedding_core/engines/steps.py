@@ -1,0 +1,135 @@
+"""Notices that a step failed, so that the next one starts without anything that it left behind.
+
+A failure in eager code, or while a function is traced, is an exception that the engine or the strategy sees. A
+tf.function that fails when it runs stops somewhere between its calls of the engine, and the exception goes past both.
+Therefore each call that is traced into a function records, when it has run, its number there; the next
+function, or eager call, sees whether the last function came to the end of its calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.engines.tables import unmirrored
+
+__all__ = ["Place", "Steps"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A call of the engine within a function.
+
+    Attributes:
+      position: the number of the function and the number of the call within it, from 1.
+      started: control inputs of the call's operations.
+    """
+
+    position: tuple[int, int]
+    started: Sequence[Any]
+
+
+class Steps:
+    """The calls of an engine within each function, and how far the last function came.
+
+    Attributes:
+      failures: the number of times that `clear` ran, int64 scalar variable.
+    """
+
+    def __init__(self, clear: Callable[[], None]):
+        """Start with no failure.
+
+        Args:
+          clear: drops what waits in the engine; runs eagerly and inside tf.function.
+        """
+        self._clear = clear
+        self._functions: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()  # number, calls
+        self._last, self._calls, self.failures = unmirrored(
+            lambda: (
+                tf.Variable([0, 0], trainable=False, dtype=tf.int64),  # position of the last call; eager ones have 0, 0
+                tf.Variable([0], trainable=False, dtype=tf.int64, shape=[None]),  # by number of the function
+                tf.Variable(0, trainable=False, dtype=tf.int64),
+            )
+        )
+
+    def failed(self) -> None:
+        """Drop what waits, now, also while a function is traced."""
+        with tf.init_scope():
+            self._drop()
+            self._last.assign([0, 0])
+
+    def begin(self) -> Place | None:
+        """Start a call of the engine; the place of a call that is traced, else None."""
+        if tf.executing_eagerly():
+            if self._unfinished():
+                self.failed()
+            return None
+        here = tf.compat.v1.get_default_graph()
+        function, started = self._function_of(here)
+        number, calls = self._functions[function]
+        self._functions[function] = [number, calls + 1]
+        with tf.init_scope():
+            self._calls.scatter_nd_update([[number]], [calls + 1])
+        if here is not function:  # in a loop the call before may be the last of the round before
+            started = [self._last.assign([number, calls])]
+        return Place((number, calls + 1), started)
+
+    def end(self, place: Place | None, after: Sequence[Any]) -> None:
+        """End a call of the engine.
+
+        Args:
+          place: what `begin` returned.
+          after: the operations of the call.
+        """
+        if place is not None:
+            with tf.control_dependencies(list(after)):
+                self._last.assign(place.position)
+
+    def _function_of(self, graph: Any) -> tuple[Any, list[Any]]:
+        """The function that a graph is part of, and the control inputs of its first call."""
+        around = _functions_around(graph)
+        known = [function for function in around if function in self._functions]
+        if known:
+            return known[-1], []
+        function = around[0]
+        with tf.init_scope():
+            number = int(tf.size(self._calls))
+            self._calls.assign(tf.concat([self._calls, [0]], 0))
+        self._functions[function] = [number, 0]
+        if function is graph:
+            return function, [self._started(number)]
+        with function.as_default():
+            self._started(number)
+        return function, []
+
+    def _started(self, number: int) -> Any:
+        """Clear up after a function that failed; at the start of another."""
+
+        def drop() -> Any:
+            self._drop()
+            return tf.constant(True)
+
+        with tf.control_dependencies([tf.cond(self._unfinished(), drop, lambda: tf.constant(False))]):
+            return self._last.assign([number, 0])
+
+    def _unfinished(self) -> Any:
+        number, done = tf.unstack(self._last.read_value())
+        return done < tf.gather(self._calls.read_value(), number)
+
+    def _drop(self) -> None:
+        self._clear()
+        self.failures.assign_add(1)
+
+
+def _functions_around(graph: Any) -> list[Any]:
+    """The tf.functions that a graph is part of, the innermost first; branches and bodies of loops are none."""
+    found = []
+    while graph is not None:
+        if type(graph).__name__ == "FuncGraph" or getattr(graph, "outer_graph", None) is None:
+            found.append(graph)
+        graph = getattr(graph, "outer_graph", None)
+    return [one for one in found if hasattr(one, "outer_graph")] or found
