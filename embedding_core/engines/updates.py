@@ -40,10 +40,6 @@ def apply_to_table(
         else:
             _one_by_one(optimizer, table, slots, ids, gradients, rate)
         return
-    if descends and ids.shape[0] is not None and table.shape[0] <= min(ids.shape[0], LONGEST_SUM):
-        summed = _sums_of_rows(ids, gradients, table.shape[0])
-        table.assign_sub(rate * clipped(summed, *optimizer.gradient_bounds))  # less work than to find duplicates
-        return
     unique, summed = accumulated(ids, gradients)
     if descends:
         _descend(table, unique, clipped(summed, *optimizer.gradient_bounds), rate)
@@ -93,16 +89,6 @@ def _sums_of_blocks(gradients: Any, places: Any, count: Any) -> Any:
     blocks = tf.size(places, out_type=tf.int64) // LONGEST_SUM + 1
     pairs, of_pair = tf.unique(tf.cast(places, tf.int64) * blocks + occurrences // LONGEST_SUM)
     return _sums(_sums(gradients, of_pair, tf.size(pairs)), pairs // blocks, count)
-
-
-def _sums_of_rows(ids: Any, gradients: Any, rows: int) -> Any:
-    """The sum for each row of a small table, in blocks of the batch too, [rows, dim]; zeros for rows without an id."""
-    count, dim = gradients.shape
-    blocks = -(-count // LONGEST_SUM)
-    if blocks == 1:
-        return _sums(gradients, ids, rows)
-    places = tf.cast(ids, tf.int64) * blocks + tf.range(count, dtype=tf.int64) // LONGEST_SUM
-    return tf.reduce_sum(tf.reshape(_sums(gradients, places, rows * blocks), [rows, blocks, dim]), 1)
 
 
 def _is_plain(optimizer: Optimizer, kind: type[Optimizer]) -> bool:

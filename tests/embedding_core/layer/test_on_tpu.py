@@ -345,3 +345,58 @@ def test_step_that_overflows_in_one_replica_is_nobodys():
     )
     train(ids_of(strategy, [1], [2]), scales)
     assert rows(layer).tolist() == [1, 1, 1, 1]
+
+
+def test_step_that_failed_leaves_nothing_for_the_next_one():
+    strategy, _, layer = on_two_cores()
+
+    @tf.function
+    def train(ids, good):
+        def on_core(ids):
+            with tf.GradientTape() as tape:
+                found = layer({"f": ids})["f"]
+                loss = tf.reduce_sum(found)
+            tf.debugging.Assert(good, ["the user's own check"])
+            tape.gradient(loss, layer.trainable_variables)
+            return found
+
+        return strategy.experimental_local_results(strategy.run(on_core, args=(ids,)))
+
+    train(ids_of(strategy, [0], [0]), tf.constant(True))
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="own check"):
+            train(ids_of(strategy, [1], [2]), tf.constant(False))
+        before = rows(layer)
+        found = train(ids_of(strategy, [3], [3]), tf.constant(True))
+        np.testing.assert_array_equal([values.numpy()[0, 0] for values in found], before[[3, 3]])
+        np.testing.assert_array_equal(rows(layer) - before, [0, 0, 0, -1])
+
+
+@pytest.mark.parametrize("where", ["simulated", "engine", "keras"])
+def test_weight_that_is_not_finite_is_refused(where):
+    strategy, _, layer = on_two_cores() if where == "simulated" else (tf.distribute.get_strategy(), None, None)
+    if layer is None:
+        layer = TPUEmbedding(configs()[1], tpu.SGD(0.5) if where == "engine" else None, table_update=where)
+    optimizer = tf_keras.optimizers.legacy.SGD(0.5)
+
+    @tf.function
+    def train(weight):
+        def on_core(weight):
+            ids = tf.RaggedTensor.from_row_lengths(tf.constant([1, 2], tf.int64), [2])
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer({"f": ids}, {"f": ids.with_values(weight)})["f"])
+            variables = layer.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+        strategy.run(on_core, args=(weight,))
+
+    def table():
+        return rows(layer) if where != "keras" else next(iter(layer.embedding_tables.values())).numpy()[:, 0]
+
+    train(tf.constant([1.0, 2.0]))
+    before = table()
+    assert before[2] != 1
+    for bad in (np.nan, np.inf):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="A weight of feature f is NaN or infinite"):
+            train(tf.constant([bad, 1.0]))
+        np.testing.assert_array_equal(table(), before)
