@@ -381,14 +381,18 @@ def test_weight_that_is_not_finite_is_refused(where):
 
     @tf.function
     def train(weight):
-        def on_core(weight):
-            ids = tf.RaggedTensor.from_row_lengths(tf.constant([1, 2], tf.int64), [2])
+        with tf.device("CPU:0"):
+            on_every_core(weight)
+
+    def on_every_core(weight):
+        def on_core(ids, weights):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(layer({"f": ids}, {"f": ids.with_values(weight)})["f"])
+                loss = tf.reduce_sum(layer({"f": ids}, {"f": weights})["f"])
             variables = layer.trainable_variables
             optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
 
-        strategy.run(on_core, args=(weight,))
+        ids = tf.RaggedTensor.from_row_lengths(tf.constant([1, 2], tf.int64), [2])
+        strategy.run(on_core, args=(ids, ids.with_values(weight)))
 
     def table():
         return rows(layer) if where != "keras" else next(iter(layer.embedding_tables.values())).numpy()[:, 0]
