@@ -10,8 +10,9 @@ from embedding_core.engines.configs import copied_configs, is_real_tpu, refuse_i
 from embedding_core.engines.strategy import SimulatedTPUStrategy
 from embedding_core.engines.variables import Variables, plain_variables
 from embedding_core.errors import EngineError
-from embedding_core.features import finite_weight, kind_of, paths_of
+from embedding_core.features import finite_weight, kind_of
 from embedding_core.lookup import cpu_embedding_lookup
+from embedding_core.structures import path_name, paths_of
 from embedding_core.tracing import as_written
 from embedding_core.translate import TableSpec, model_of
 
@@ -118,7 +119,7 @@ class _State:
 def _checked(features: Any, weights: Any) -> tuple[Any, Any]:
     """Features and finite weights; no feature is looked up, or trained, when a weight of another one is refused."""
     flat = [
-        finite_weight(path, weight) if kind_of(weight) in ("sparse", "ragged") else weight
+        finite_weight(path_name(path), weight) if kind_of(weight) in ("sparse", "ragged") else weight
         for path, weight in zip(paths_of(features), tf.nest.flatten(weights), strict=True)
     ]
     with tf.control_dependencies([part for part in tf.nest.flatten(flat, expand_composites=True) if part is not None]):
