@@ -7,7 +7,7 @@ LOCKED := requirements.lock
 # The machine's uv where there is one, else one of our own, in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail daily months golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,9 @@ online-retail: venv ## the two-tower example; DATA=<folder with the daily CSV fi
 
 daily: venv ## a month of Online Retail, a run per day out of the one before; DATA=<folder with the daily CSV files>
 	$(BIN)/python -m pipelines.examples.online_retail_daily $(DATA) runs
+
+daily-kills: venv ## two days undisturbed, and two days killed at 40 random moments: the same tables; KILLS=40
+	KILLS=$(or $(KILLS),40) $(BIN)/pytest -m slow tests/pipelines/test_daily_kills.py -s
 
 golden: venv ## write the compiled pipelines that the tests compare with anew
 	REFRESH_GOLDEN=1 $(BIN)/pytest tests/pipelines/test_compile_kubeflow.py

@@ -48,6 +48,10 @@ Override = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's, as training.batch_size=512."),
 ]
+Again = Annotated[
+    bool,
+    typer.Option("--again", help="Train on data once more that the base was trained on; push what was rolled back."),
+]
 
 
 @app.callback()
@@ -62,13 +66,13 @@ def _entry(
 
 
 @app.command()
-def run(config: Config, overrides: Override = None) -> None:
-    """Run the whole pipeline that CONFIG describes.
+def run(config: Config, overrides: Override = None, again: Again = False) -> None:
+    """Run the whole pipeline that CONFIG describes; given again, it goes on, or finds everything done.
 
     Exit code 3: it ran, and nothing was pushed. 75: SIGTERM came while it trained; the same command goes on from there.
     """
     from pipelines.config import load_config
-    from pipelines.earlier import find_earlier
+    from pipelines.earlier import check_earlier
     from pipelines.early_checks import check_data_settings
     from pipelines.storage_errors import told_as_one
     from pipelines.work_dir import prepare, ready_metadata
@@ -80,13 +84,14 @@ def run(config: Config, overrides: Override = None) -> None:
     if upgraded is not None:
         echo(f"the metadata is of an earlier release: it was upgraded, and a backup is {upgraded}", err=True)
     with told_as_one(checked):
-        find_earlier(checked)  # what is wrong with these is said before anything heavy is loaded
+        check_earlier(checked)  # what is wrong with these is said before anything heavy is loaded
     prepare(checked)
     try:
         load_tensorflow()
         from pipelines import run_local
 
-        report = run_local.run(checked, changed=[one.partition("=")[0].strip() for one in overrides or ()])
+        changed = [one.partition("=")[0].strip() for one in overrides or ()]
+        report = run_local.run(checked, again=again, changed=changed)
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
     if not report.push["pushed"]:

@@ -102,7 +102,7 @@ def quality_rules(config: PipelineConfig) -> dict[str, Any]:
 def remap_policy(config: PipelineConfig) -> dict[str, Any]:
     """`policy` of CheckpointLoader: what becomes of what the earlier checkpoint does not have."""
     said = {} if config.warm_start is None else dataclasses.asdict(config.warm_start)
-    for key in ("checkpoint", "dense", "dense_optimizer", "ranges"):
+    for key in ("checkpoint", "repeated_data", "dense", "dense_optimizer", "ranges"):  # no policy of a row
         said.pop(key, None)
     return {**said, "seed": config.seed}
 

@@ -1,4 +1,4 @@
-"""What a run takes over from earlier ones, as their metadata tells: checkpoints, baselines, pushed versions."""
+"""Says what a run takes over from earlier ones, and checks what can be checked before anything heavy is loaded."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Any
 
 from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig
+from pipelines.config.bases import LATEST, PUSHED, TRAINED, WORDS
 from pipelines.config.paths import is_remote
-from pipelines.lineage import Node, artifacts_of, newest_artifact, open_store, trace
+from pipelines.earlier_runs import earlier_runs
+from pipelines.lineage import Node, newest_artifact, trace
+from pipelines.served import served_versions
 
-__all__ = ["EarlierRun", "find_earlier", "served_push"]
+__all__ = ["BASE", "BASELINE", "START", "EarlierRun", "check_earlier", "given_bases", "meaning", "served_push"]
 
-_LATEST = "latest"
+START, BASE, BASELINE = "warm_start.checkpoint", "vocabulary_evolution.base", "evaluation.baseline"
+"""The keys that name an earlier run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,44 +27,64 @@ class EarlierRun:
     """What this run takes over from an earlier one.
 
     Attributes:
-      checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start anew.
+      checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start cold.
       baseline: URI of a Model that the Evaluator compares with, or None.
       vocabularies: URI of Vocabularies that the new ones come out of, or None to count anew.
+      repeats: in words the earlier training on this run's data, whose place this run takes; None without one.
+      notes: what was chosen and why, a sentence each, for the console and the report.
     """
 
     checkpoint: str | None = None
     baseline: str | None = None
     vocabularies: str | None = None
+    repeats: str | None = None
+    notes: tuple[str, ...] = ()
 
 
-def find_earlier(config: PipelineConfig) -> EarlierRun:
-    """The URIs that "latest" means, from the pipeline's own metadata; other values are URIs themselves.
+def check_earlier(config: PipelineConfig) -> dict[str, str | None]:
+    """Check addresses, and that there is something that words may stand for.
+
+    Returns:
+      What the configuration gives: words, addresses or None, by `START`, `BASE` and `BASELINE`.
 
     Raises:
-      ConfigError: "latest" is asked for as warm start or as the base of vocabularies, and there is no earlier
-        checkpoint; or there is none at the address given.
+      ConfigError: there is nothing at an address of this machine; or see `EarlierRuns.candidates`.
     """
-    checkpoint = None if config.warm_start is None else config.warm_start.checkpoint
-    if checkpoint == _LATEST:
-        checkpoint = _latest_checkpoint(config, "warm_start").uri
-    elif checkpoint is not None:
-        _check_there(checkpoint, "warm_start.checkpoint", "manifest.json", "an EmbeddingCheckpoint")
-    vocabularies = None if config.vocabulary_evolution is None else config.vocabulary_evolution.base
-    if vocabularies == _LATEST:
-        vocabularies = _vocabularies_of(config, _latest_checkpoint(config, "vocabulary_evolution.base"))
-    elif vocabularies is not None:
-        _check_there(vocabularies, "vocabulary_evolution.base", "*.counts.npy", "Vocabularies")
-    baseline = config.evaluation.baseline
-    if baseline == _LATEST:
-        baseline = _latest_pushed_model(config)
-    return EarlierRun(checkpoint=checkpoint, baseline=baseline, vocabularies=vocabularies)
+    given = given_bases(config)
+    files = {START: ("manifest.json", "an EmbeddingCheckpoint"), BASE: ("*.counts.npy", "Vocabularies")}
+    for key, (file, kind) in files.items():
+        value = given[key]
+        if value is not None and value not in WORDS:
+            _check_there(value, key, file, kind)
+    words = {meaning(key, value) for key, value in given.items() if value in WORDS}
+    if words:
+        runs = earlier_runs(config)
+        for word in sorted(words):
+            next(runs.candidates(word), None)
+    return given
+
+
+def given_bases(config: PipelineConfig) -> dict[str, str | None]:
+    """Words, addresses or None, by `START`, `BASE` and `BASELINE`."""
+    return {
+        START: None if config.warm_start is None else config.warm_start.checkpoint,
+        BASE: None if config.vocabulary_evolution is None else config.vocabulary_evolution.base,
+        BASELINE: config.evaluation.baseline,
+    }
+
+
+def meaning(key: str, value: str | None) -> str:
+    """The word that is meant by a key's value: "latest" is the earlier name of another one."""
+    if value != LATEST:
+        return str(value)
+    return PUSHED if key == BASELINE else TRAINED
 
 
 def _check_there(uri: str, key: str, file: str, kind: str) -> None:
-    """What is not there is said before anything runs; what is in a bucket, the component will see."""
+    """Refuse an address with nothing in it; what is in a bucket, the component will see."""
     if not is_remote(uri) and not glob.glob(os.path.join(glob.escape(uri), file)):
         raise ConfigError(
-            f'`{key}` is {uri!r}: there is no {file} in it; give "latest", or the folder of {kind}, such as '
+            f'`{key}` is {uri!r}: there is no {file} in it; give "pushed", or the folder of {kind}, such as '
             "artifacts/<component>/<output>/<number> of the work_dir of another pipeline."
         )
 
@@ -80,7 +104,7 @@ def served_push(store: Any, pushed: int, destination: str) -> int | None:
     nodes = trace(store, pushed)
     if not nodes[pushed].facts.get("pushed"):
         return pushed
-    newest = max(_versions(destination), default=None)
+    newest = max(served_versions(destination), default=None)
     if newest is not None and int(nodes[pushed].facts["pushed_version"]) == newest:
         return pushed
     other = newest_artifact(store, "PushedModel", having={"pushed": 1, "pushed_version": newest})
@@ -89,43 +113,5 @@ def served_push(store: Any, pushed: int, destination: str) -> int | None:
     return other if _model(trace(store, other)) == _model(nodes) else None
 
 
-def _versions(destination: str) -> list[int]:
-    if is_remote(destination):
-        from components.pusher.remote import remote_versions  # it loads TensorFlow
-
-        return remote_versions(destination)
-    names = os.listdir(destination) if os.path.isdir(destination) else []
-    return [int(name) for name in names if name.isascii() and name.isdigit()]
-
-
 def _model(nodes: Mapping[int, Node]) -> list[int]:
     return [node.id for node in nodes.values() if node.type == "Model"]
-
-
-def _latest_checkpoint(config: PipelineConfig, key: str) -> Node:
-    """Of what a finished training left: a loader's output belongs to a run that may never have trained."""
-    if os.path.isfile(config.metadata_path):
-        store = open_store(config.metadata_path)
-        for found in reversed(artifacts_of(store, "components.EmbeddingCheckpoint", pipeline=config.name)):
-            node = trace(store, found)[found]
-            if node.producer is not None and node.producer.node == "CheckpointRetriever":
-                return node
-    raise ConfigError(
-        f"`{key}` is {_LATEST!r}: {config.work_dir!r} has no earlier checkpoint; leave it out for the first run."
-    )
-
-
-def _vocabularies_of(config: PipelineConfig, checkpoint: Node) -> str:
-    """The vocabularies that the rows of a checkpoint belong to."""
-    nodes = trace(open_store(config.metadata_path), checkpoint.id).values()
-    return next(node.uri for node in nodes if node.type == "components.Vocabularies")  # the nearest comes first
-
-
-def _latest_pushed_model(config: PipelineConfig) -> str | None:
-    """The Model of the newest push; None before the first one, which has nothing to be compared with."""
-    if not os.path.isfile(config.metadata_path):
-        return None
-    store = open_store(config.metadata_path)
-    pushed = newest_artifact(store, "PushedModel", having={"pushed": 1}, pipeline=config.name)
-    models = [] if pushed is None else [node for node in trace(store, pushed).values() if node.type == "Model"]
-    return models[0].uri if models else None

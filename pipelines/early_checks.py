@@ -122,7 +122,7 @@ def check_compile(config: PipelineConfig, target: Target) -> Kubeflow:
 
 
 def _check_addresses(config: PipelineConfig) -> None:
-    """Every address must mean the same in all containers; "latest" is read from this machine's metadata."""
+    """Every address must mean the same in all containers; words such as "pushed" need this machine's metadata."""
     given = {
         "data.path": config.data.path,
         "push.destination": config.push_destination,

@@ -16,6 +16,7 @@ from pipelines.lineage_figures import collect_page, find_token
 from pipelines.lineage_history import generations, lineages_of
 from pipelines.lineage_page import save_page
 from pipelines.recorded import files_of, read_records
+from pipelines.rollbacks import ROLLBACK, with_rollbacks
 from pipelines.terminal import SafeConsole
 
 __all__ = ["main"]
@@ -55,9 +56,21 @@ def _print_tree(console: Console, line: Sequence[Mapping[int, Node]]) -> None:
     *earlier, own = generations(line)
     sources = {number: dataclasses.replace(node, inputs=()) for number, node in own.sources.items()}
     console.print(lineage_tree({**own.nodes, **sources}))
+    start = next(iter(own.nodes.values()))
+    if ROLLBACK in start.facts:
+        console.print(_rolled_back(start), markup=False, soft_wrap=True)
     if earlier:
         versions = ", ".join(one.version for one in reversed(earlier))
         console.print(f"out of earlier versions, the newest first (--version tells of one): {versions}", soft_wrap=True)
+
+
+def _rolled_back(node: Node) -> str:
+    """What a copy is: of which version, since when."""
+    facts = node.facts[ROLLBACK]
+    return (
+        f"version {node.facts['pushed_version']} is version {facts['of']} again: a rollback from version "
+        f"{facts['from']}, made {facts['made']}"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,9 +90,9 @@ def _graph(given: argparse.Namespace) -> dict[int, Node]:
     if (given.config is None) == (given.recorded is None):
         raise ConfigError("lineage needs a CONFIG, or --recorded FOLDER: give one of the two.")
     if given.recorded is not None:
-        return read_records(given.recorded)
+        return with_rollbacks(read_records(given.recorded))
     config = load_config(given.config, given.overrides)
-    return read_graph(open_store(config.metadata_path), config.name)
+    return with_rollbacks(read_graph(open_store(config.metadata_path), config.name))
 
 
 def _start(graph: Mapping[int, Node], given: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines.lineage import Node, node_of, upstream
 from pipelines.recorded import files_of
+from pipelines.rollbacks import ROLLBACK
 
 __all__ = ["Generation", "generations", "lineages_of"]
 
@@ -55,12 +56,21 @@ def lineages_of(graph: Lineage, start: int, pushes: Mapping[int, int]) -> list[d
       pushes: the artifact of every version that was pushed.
     """
     own = upstream(graph, start)
-    made_of = {one for one in own if own[one].type == "ModelRun"}.difference(graph[start].inputs)
+    made_of = {one for one in own if own[one].type == "ModelRun"}.difference(_pushed_first(graph, start).inputs)
     first_push: dict[int, int] = {}  # of every earlier run: a version that was pushed again is one generation
     for _, pushed in sorted(pushes.items()):
         for run in made_of.intersection(graph[pushed].inputs):
             first_push.setdefault(run, pushed)
     return [*(upstream(graph, pushed) for pushed in first_push.values()), own]
+
+
+def _pushed_first(graph: Lineage, start: int) -> Node:
+    """The push that made the model: a copy that a rollback published is a version of the same generation."""
+    node = graph[start]
+    while ROLLBACK in node.facts:
+        (source,) = node.inputs
+        node = graph[source]
+    return node
 
 
 def generations(lineages: Sequence[Lineage]) -> list[Generation]:

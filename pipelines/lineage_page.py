@@ -26,7 +26,7 @@ _COLOURS = {
     "components.EmbeddingCheckpoint": "#7c3aed",
     "Examples": "#d97706",
 }
-_HIDDEN = {"content", "ingest", "parity", "remap", "vocabularies"}  # shown as tables, or too long
+_HIDDEN = {"content", "data", "ingest", "parity", "remap", "vocabularies"}  # shown as tables, or too long
 
 
 def save_page(page: Page, path: str | os.PathLike[str], title: str) -> None:
@@ -103,10 +103,19 @@ def _artifact(node: Node) -> dict[str, Any]:
     facts = {key: value for key, value in sorted(node.facts.items()) if key not in _HIDDEN and value not in ("", None)}
     return {
         **{field.name: getattr(node, field.name) for field in dataclasses.fields(node)},
-        "shown": {key: _figure(value) for key, value in facts.items()},
+        "shown": {**_spans(node), **{key: _figure(value) for key, value in facts.items()}},
         "content": node.facts.get("content"),
         "ingest": node.facts.get("ingest"),
     }
+
+
+def _spans(node: Node) -> dict[str, str]:
+    """The spans that Examples were read from; nothing if they have none."""
+    pieces = (node.facts.get("data") or {}).get("pieces", ())
+    spans = [str(piece["span"]) for piece in pieces if piece["span"] is not None]
+    if not spans:
+        return {}
+    return {"spans read": spans[0] if len(spans) == 1 else f"{spans[0]} to {spans[-1]}, {len(spans)} of them"}
 
 
 def _figure(value: Any) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from embedding_core.errors import DataError
-from pipelines.lineage import Execution, Node, is_fact, plain_value
+from pipelines.lineage import Execution, Node, is_fact, plain_value, upstream
 
-__all__ = ["RECORD_SUFFIX", "files_of", "read_records"]
+__all__ = ["RECORD_SUFFIX", "files_of", "read_records", "recorded_lineage"]
 
 RECORD_SUFFIX = ".lineage.json"
 
@@ -29,6 +29,33 @@ def read_records(folder: str) -> dict[int, Node]:
     records = sorted(_records(folder), key=lambda record: str(record["uri"]))
     if not records:
         raise DataError(f"{folder!r} has no *{RECORD_SUFFIX}: name the folder below which the pipeline wrote.")
+    return _graph(records)
+
+
+def recorded_lineage(uri: str) -> dict[int, Node]:
+    """An artifact and everything that it was made of, as the records beside them tell, the artifact itself first.
+
+    Args:
+      uri: of the artifact; it may be of another pipeline.
+
+    Returns:
+      The nodes by numbers of their own; nothing if there is no record beside it.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    waiting = [uri.rstrip("/")]
+    while waiting:
+        one = waiting.pop()
+        try:
+            found[one] = _read(one + RECORD_SUFFIX)
+        except DataError:
+            continue
+        waiting += [source["uri"].rstrip("/") for source in found[one]["inputs"] if source["uri"] not in found]
+    graph = _graph(sorted(found.values(), key=lambda record: str(record["uri"])))
+    first = [number for number, node in graph.items() if node.uri.rstrip("/") == uri.rstrip("/")]
+    return upstream(graph, first[0]) if first else {}
+
+
+def _graph(records: Sequence[Mapping[str, Any]]) -> dict[int, Node]:
     types = {one["uri"]: one["type"] for record in records for one in record["inputs"]}
     types.update({record["uri"]: record["type"] for record in records})
     numbers = {uri: number for number, uri in enumerate(sorted(types), start=1)}

@@ -55,6 +55,7 @@ class Report:
       warm_start: what the model started from: `remap.json` of the CheckpointLoader, the `step` of the earlier
         checkpoint, and under `dense` what became of dense part, its optimizer and ranges, as `start_dense` reports it;
         None without one.
+      notes: which earlier run it started from and why, a sentence each.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Report:
     features: Sequence[Mapping[str, Any]] = ()
     data: Mapping[str, Any]
     warm_start: Mapping[str, Any] | None = None
+    notes: Sequence[str] = ()
 
     @property
     def cached(self) -> int:

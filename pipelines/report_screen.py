@@ -32,6 +32,8 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
     _print_table(console, "tables", _table_rows(report))
     if report.changed:
         console.print(f"changed by --set: {', '.join(report.changed)}", **PLAIN)
+    for note in report.notes:
+        console.print(note, **PLAIN)
     if report.parity:
         console.print(parity_line(report), **PLAIN)
     console.print(f"took {report.took}", **PLAIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,20 +12,23 @@ from rich.console import Console
 from components import compat
 from components.pusher.publish import set_version_aside
 from components.pusher.served import damage_of
+from embedding_core.errors import ConfigError
 from embedding_core.storage import scratch_tempdir
 from embedding_core.training import TrainingConfig
 from embedding_core.training.strategy import choose_placement
+from pipelines.base_run import find_earlier
 from pipelines.component_inputs import training_config
 from pipelines.config import PipelineConfig, data_files
 from pipelines.config.paths import is_remote
-from pipelines.earlier import EarlierRun, find_earlier, served_push
+from pipelines.earlier import EarlierRun, served_push
 from pipelines.embedding_pipeline import create_pipeline
 from pipelines.figures import collect_report
-from pipelines.lineage import open_store, outputs_of, trace
+from pipelines.lineage import open_store, outputs_of, read_graph, trace
 from pipelines.place import local_place
 from pipelines.progress import Display
 from pipelines.report import REPORTS, Report, keep_report, save_report
 from pipelines.report_screen import print_report
+from pipelines.rollbacks import is_rolled_back, record_rollbacks
 from pipelines.run_log import captured
 from pipelines.runner import NodeRun, ReportingDagRunner
 from pipelines.storage_errors import told_as_one
@@ -35,7 +39,13 @@ from pipelines.work_dir import file_permissions, held, ready_metadata
 __all__ = ["run"]
 
 
-def run(config: PipelineConfig, *, changed: Sequence[str] = (), console: Console | None = None) -> Report:
+def run(
+    config: PipelineConfig,
+    *,
+    again: bool = False,
+    changed: Sequence[str] = (),
+    console: Console | None = None,
+) -> Report:
     """Run the pipeline, write its report into the work_dir, and print it.
 
     The report of this run is in `report/`; those of all versions, and of the runs whose model was refused, in
@@ -45,6 +55,7 @@ def run(config: PipelineConfig, *, changed: Sequence[str] = (), console: Console
 
     Args:
       config: the configuration.
+      again: train once more on data that the earlier run was trained on, and push once more what was rolled back.
       changed: dotted keys of the settings that were put over the file's.
       console: where progress goes; standard error by default.
 
@@ -56,10 +67,10 @@ def run(config: PipelineConfig, *, changed: Sequence[str] = (), console: Console
       Exception: whatever else ended a component.
     """
     with told_as_one(config):
-        return _run(config, changed, console)
+        return _run(config, again, changed, console)
 
 
-def _run(config: PipelineConfig, changed: Sequence[str], console: Console | None) -> Report:
+def _run(config: PipelineConfig, again: bool, changed: Sequence[str], console: Console | None) -> Report:
     data_files(config.data)  # a missing file is an error before anything is written
     if config.training.strategy == "simulated_tpu":  # its devices must be made before any component runs TensorFlow
         choose_placement(TrainingConfig.from_json(training_config(config)))
@@ -74,9 +85,12 @@ def _run(config: PipelineConfig, changed: Sequence[str], console: Console | None
         if upgraded is not None:
             display.say(f"the metadata is of an earlier release: it was upgraded, and a backup is {upgraded}")
         _tidy(config, display)
-        earlier = find_earlier(config)
-        nodes, pushed = _run_until_served(config, earlier, display)
+        earlier = find_earlier(config, again=again)
+        for note in earlier.notes:
+            display.say(note)
+        nodes, pushed = _run_until_served(config, earlier, display, again=again)
         report = collect_report(config, nodes, pushed, changed)
+        report = dataclasses.replace(report, notes=_notes(earlier, nodes, report))
         keep_report(report, os.path.join(config.work_dir, REPORTS))
         saved = save_report(report, os.path.join(config.work_dir, "report"))
     print_report(report, saved)
@@ -89,6 +103,7 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
         return  # the first run
     with compat.metadata.Metadata(place.metadata) as handle:
         found = tidy(handle.store, config.name, place.root)
+        record_rollbacks(handle.store, config.push_destination)
     for artifact in found.lost:
         display.say(f"artifact {artifact} is damaged or gone: a node that needs it makes it again")
     if found.left_over is not None:
@@ -99,27 +114,50 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
         )
 
 
-def _run_until_served(config: PipelineConfig, earlier: EarlierRun, display: Display) -> tuple[list[NodeRun], int]:
+def _notes(earlier: EarlierRun, nodes: Sequence[NodeRun], report: Report) -> list[str]:
+    """What the run started from, and whether an earlier call had done all of it."""
+    done = earlier.repeats is not None and all(node.state == "cached" for node in nodes)
+    if not done or not report.push["pushed"]:
+        return list(earlier.notes)
+    return [*earlier.notes, f"{earlier.repeats}; nothing was left to do, version {report.push['version']} serves it."]
+
+
+def _run_until_served(
+    config: PipelineConfig, earlier: EarlierRun, display: Display, *, again: bool
+) -> tuple[list[NodeRun], int]:
     """Run the nodes; push again if the pusher came from the cache and its version is not served, or is damaged.
 
     A damaged version is set aside when the new one is there, so that servers have one at any time.
 
     Returns:
       What became of the nodes, and the id of the PushedModel that stands for what is served.
+
+    Raises:
+      ConfigError: it comes from the cache, and its version was rolled back.
     """
     nodes = _run_once(config, earlier, display, None)
     store = open_store(config.metadata_path)
     (pushed,) = outputs_of(store, int(nodes[-1].execution or 0))
+    if nodes[-1].state == "cached" and not again:
+        _check_not_rolled_back(config, store, pushed)
     served = served_push(store, pushed, config.push_destination)
     damaged = None if served is None else _damaged_version(store, served, config.push_destination, display)
     if served is not None and damaged is None:
         return nodes, served
-    again = _run_once(config, earlier, display, f"in place of execution {nodes[-1].execution}")
-    (pushed,) = outputs_of(store, int(again[-1].execution or 0))
+    republished = _run_once(config, earlier, display, f"in place of execution {nodes[-1].execution}")
+    (pushed,) = outputs_of(store, int(republished[-1].execution or 0))
     is_replaced = damaged is not None and bool(trace(store, pushed)[pushed].facts.get("pushed"))
     if damaged is not None and is_replaced and not is_remote(config.push_destination):
         display.say(f"the damaged version is now {set_version_aside(config.push_destination, damaged)}")
-    return [*nodes[:-1], again[-1]], pushed
+    return [*nodes[:-1], republished[-1]], pushed
+
+
+def _check_not_rolled_back(config: PipelineConfig, store: Any, pushed: int) -> None:
+    if is_rolled_back(read_graph(store, config.name), pushed, config.push_destination):
+        raise ConfigError(
+            f"what this run makes was pushed to {config.push_destination!r} before, and rolled back: change its data "
+            "or configuration, or give `--again` to push it once more."
+        )
 
 
 def _damaged_version(store: Any, pushed: int, destination: str, display: Display) -> int | None:

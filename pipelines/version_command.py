@@ -38,6 +38,8 @@ def verify(version: _Version, as_json: _Json = False) -> None:
         return
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     echo(f"{version}: {len(manifest['files'])} files, {size:,} bytes, as published; sha256 {manifest['digest']}")
+    if "rollback" in manifest["facts"]:
+        echo(f"a copy of version {manifest['facts']['rollback']['of']}, which a rollback published again")
 
 
 def parity(
@@ -76,9 +78,12 @@ def rollback(
 ) -> None:
     """Publish an earlier version below BASE again, under the next number, so that servers take it."""
     from components.pusher.rollback import roll_back
+    from pipelines.rollbacks import record_rollback
 
     published = roll_back(base, to)
-    echo(f"published {published.path}")
+    recorded = record_rollback(published.path)
+    known = f"recorded in {recorded}" if recorded else "the next run of its pipeline records it"
+    echo(f"published {published.path}; {known}")
 
 
 def keep_last(

@@ -17,6 +17,7 @@ from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 
+from components.example_gen.content import DATA_FACT, find_pieces, pieces_fact
 from components.example_gen.files import check_gaps, find_files, group_files
 from components.example_gen.ingest import ingest
 from components.example_gen.rows import SHOWN
@@ -24,6 +25,7 @@ from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally
 from components.record import record_lineage
+from embedding_core.checkpoint.sealed import file_digest
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 
 __all__ = ["DATA_FORMAT_KEY", "INGEST_FACT", "SETTINGS_KEY", "SPANS_KEY", "Executor", "settings_of"]
@@ -43,7 +45,7 @@ class Executor(BaseBeamExecutor):
         output_dict: dict[str, list[types.Artifact]],
         exec_properties: dict[str, Any],
     ) -> None:
-        """Write the splits "train" and "eval" of `examples`, and the counts as its custom property `ingest` (JSON).
+        """Write the splits "train" and "eval" of `examples`; say on it what was read (`data`) and counted (`ingest`).
 
         Args:
           input_dict: nothing.
@@ -64,7 +66,7 @@ class Executor(BaseBeamExecutor):
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
         fileio.makedirs(staging)
         try:
-            tally = self._ingest(group_files(found.files), exec_properties, staging)
+            tally, digests = self._ingest(group_files(found.files), exec_properties, staging)
             tally.check(settings, posixpath.join(input_base, pattern))
             _publish(tally, staging, examples)
         finally:
@@ -72,17 +74,24 @@ class Executor(BaseBeamExecutor):
         gaps = {"count": found.gaps.total, "first": found.gaps.first}
         facts = {**tally.facts(settings), "files_ignored": found.ignored[:SHOWN], "spans_without_file": gaps}
         examples.set_string_custom_property(INGEST_FACT, json.dumps(facts))
+        data = pieces_fact(find_pieces(found.files, input_base, settings), exec_properties[SETTINGS_KEY], digests)
+        examples.set_string_custom_property(DATA_FACT, json.dumps(data))
         files = [{"path": path, "size": int(fileio.stat(path).length)} for path in found.files]
         record_lineage("ExampleGen", input_dict, output_dict, files=files)
 
-    def _ingest(self, groups: Sequence[Sequence[str]], exec_properties: dict[str, Any], staging: str) -> Tally:
+    def _ingest(
+        self, groups: Sequence[Sequence[str]], exec_properties: dict[str, Any], staging: str
+    ) -> tuple[Tally, dict[str, str]]:
+        """What became of the rows, and the sha256 of every file."""
         work = beam.ParDo(_Ingest(exec_properties[DATA_FORMAT_KEY], exec_properties[SETTINGS_KEY], staging))
         with self._make_beam_pipeline() as pipeline:
             _ = pipeline | "Files" >> beam.Create(list(enumerate(groups))) | beam.Reshuffle() | "Ingest" >> work
-        total = Tally()
+        total, digests = Tally(), {}
         for number in range(len(groups)):
-            total.add(_result(staging, number))
-        return total
+            result = _result(staging, number)
+            total.add(Tally.from_json(result["tally"]))
+            digests.update(result["sha256"])
+        return total, digests
 
 
 def settings_of(exec_properties: Mapping[str, Any]) -> Settings:
@@ -127,7 +136,8 @@ class _Ingest(beam.DoFn):
         number, files = element
         settings = Settings.from_json(self._settings)
         try:
-            result = {"tally": ingest(files, number, self._data_format, settings, self._staging).to_json()}
+            tally = ingest(files, number, self._data_format, settings, self._staging)
+            result = {"tally": tally.to_json(), "sha256": {path: file_digest(path)["sha256"] for path in files}}
         except EmbeddingError as error:
             result = {"error": str(error)}
         path = _result_path(self._staging, number)
@@ -142,12 +152,12 @@ def _result_path(staging: str, number: int) -> str:
     return posixpath.join(staging, f"group-{number:05d}.json")
 
 
-def _result(staging: str, number: int) -> Tally:
+def _result(staging: str, number: int) -> dict[str, Any]:
     with fileio.open(_result_path(staging, number), "r") as file:
-        result = json.loads(file.read())
+        result: dict[str, Any] = json.loads(file.read())
     if "error" in result:
         raise DataError(result["error"])
-    return Tally.from_json(result["tally"])
+    return result
 
 
 def _pattern(exec_properties: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from components.example_gen.reading import reading
 from components.example_gen.settings import Gaps, Spans
 from embedding_core.errors import DataError, nearest
 
-__all__ = ["Found", "check_gaps", "escaped", "find_files", "group_files", "without_spans"]
+__all__ = ["Found", "check_gaps", "escaped", "find_files", "group_files", "span_numbers", "without_spans"]
 
 # Bytes of text or records that one worker takes at a time, and what a packed byte counts for.
 _GROUP_BYTES = 64 << 20
@@ -77,7 +77,7 @@ def find_files(input_base: str, pattern: str, data_format: str | None, spans: Sp
         named = [path for path, one in zip(files, wanted, strict=True) if one and one == (data_format or one)]
         files = named or files
     ignored = sorted({*found} - {*files})
-    spanned = [] if spans is None else _of_spans(files, input_base, spans)
+    spanned = [] if spans is None else span_numbers(files, input_base, spans)
     if spans is not None:
         files = [path for _, path in spanned]
     if not files:
@@ -112,7 +112,8 @@ def _is_meant(name: str, pattern: str) -> bool:
     return name[0] not in "._" or pattern[0] == name[0]
 
 
-def _of_spans(files: Sequence[str], input_base: str, spans: Spans) -> list[tuple[int, str]]:
+def span_numbers(files: Sequence[str], input_base: str, spans: Spans) -> list[tuple[int, str]]:
+    """The files of the spans asked for, sorted, each with the number of its span; a date's is its day since year 1."""
     expression = re.compile(re.escape(posixpath.join(input_base, "")) + _expression(spans.pattern), re.DOTALL)
     matches = [(expression.fullmatch(path), path) for path in files]
     spanned = [(_span(match.groupdict()), path) for match, path in matches if match]

@@ -1,7 +1,8 @@
-"""Going back to an earlier version of a published model."""
+"""Goes back to an earlier version of a published model."""
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,9 @@ __all__ = ["roll_back"]
 
 def roll_back(base: str | os.PathLike[str], to: int | None = None) -> Publication:
     """Publish an earlier version again, under the next number: it is what servers then take, and nothing is lost.
+
+    The manifest of the copy has the facts of the earlier version, and the fact `rollback`: `of`, the version that was
+    pushed (also if `to` is a copy itself), `from`, the version that was the newest, and `made`, the time in UTC.
 
     Args:
       base: folder that holds the versions.
@@ -39,7 +43,7 @@ def roll_back(base: str | os.PathLike[str], to: int | None = None) -> Publicatio
         )
     source = next(path for path in Path(base).iterdir() if path.name.isdigit() and int(path.name) == target)
     manifest = verify_manifest(source)
-    facts = {**manifest["facts"], "copy_of": str(target)}
+    facts = {**manifest["facts"], "rollback": _rollback(manifest, target, there[-1])}
 
     def unchanged(copy: str) -> Mapping[str, Any]:
         if content_digest(file_digests(copy)) != manifest["digest"]:
@@ -47,3 +51,9 @@ def roll_back(base: str | os.PathLike[str], to: int | None = None) -> Publicatio
         return facts
 
     return publish(source, base, check=unchanged)
+
+
+def _rollback(manifest: Mapping[str, Any], target: int, newest: int) -> dict[str, Any]:
+    of = manifest["facts"].get("rollback", {}).get("of", target)
+    made = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return {"of": of, "from": newest, "made": made}

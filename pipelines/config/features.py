@@ -193,7 +193,8 @@ class VocabularyEvolution:
     """How vocabularies come out of those of an earlier run; the rule is `embedding_core.vocabulary_evolution`'s.
 
     Attributes:
-      base: "latest" (those of the run whose checkpoint a warm start from "latest" takes), or the URI of a Vocabularies.
+      base: "pushed", "served" or "trained": those that the rows of a warm start from the same word belong to; or the
+        URI of a Vocabularies. "latest" is the earlier name of "trained".
       mode: "rerank" puts all tokens in order anew, "append" leaves those of the base in their rows.
       expire_after: after how many runs a token expires that had `min_count` occurrences in none of them; null is never.
     """

@@ -11,6 +11,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from embedding_core.errors import ConfigError, nearest
+from pipelines.config.bases import WORDS
 from pipelines.config.overrides import apply_overrides
 from pipelines.config.paths import resolve
 from pipelines.config.reading import INVALID, Problem, dotted, key_of, read
@@ -143,10 +144,10 @@ def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> 
 
 def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Problem]) -> PipelineConfig:
     def absolute(section: Any, *path: str) -> Any:
-        """The section (or text) with its path resolved; None and "latest" stay."""
+        """The section (or text) with its path resolved; None and words for an earlier run stay."""
         field = path[-1] if len(path) > 1 else None
         value = getattr(section, field) if field and section is not None else section
-        if value is None or value == "latest":
+        if value is None or value in WORDS:
             return section
         try:
             value = resolve(value, folder)

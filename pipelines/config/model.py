@@ -263,7 +263,11 @@ class WarmStart:
     for everything else.
 
     Attributes:
-      checkpoint: "latest" (this pipeline's last checkpoint), or the URI of an EmbeddingCheckpoint.
+      checkpoint: "pushed" (of the newest version that was pushed and not rolled back), "served" (of the newest version
+        in the serving folder), "trained" (of the newest training that finished, pushed or not), or the URI of an
+        EmbeddingCheckpoint. With a word the first run starts without one. "latest" is the earlier name of "trained".
+      repeated_data: data that the checkpoint was trained on is an "error", or it is trained on once more: "train", as
+        windows of several days that overlap need. The same run given again comes from the cache with both.
       new_rows: a token that had no row starts from the table's "initializer", or from the out-of-vocabulary row that it
         was trained in so far: "oov".
       new_tables: a table that the checkpoint does not have (or that is no longer wanted) is an "error", or it starts
@@ -284,6 +288,7 @@ class WarmStart:
     SHORT = "checkpoint"
 
     checkpoint: Text
+    repeated_data: Literal["error", "train"] = "error"
     new_rows: NewRows = "initializer"
     new_tables: NewTables = "error"
     changed_dim: ChangedDim = "error"
@@ -340,7 +345,8 @@ class Evaluation:
       min_rows: least rows of the eval split; with fewer nothing is pushed.
       min_rows_per_class: least rows of each label there; where `training.negatives` are drawn, the split may hold
         positives alone.
-      baseline: the model to compare with: null, "latest" (pushed by this pipeline), or a URI.
+      baseline: the model to compare with: null, "pushed", "served" or "trained" as in `warm_start`, or a URI; "latest"
+        is the earlier name of "pushed".
     """
 
     metrics: tuple[Annotated[Metric, Parse(_metric)], ...] = (

@@ -80,7 +80,7 @@ def overrides_of(day: str, *, is_first: bool, window: int = 1) -> list[str]:
     """
     first = datetime.date.fromisoformat(day) - datetime.timedelta(days=0 if is_first else window - 1)
     given = [f"data.spans.first={first}", f"data.spans.last={day}", f'split.eval=["pairs of {day}"]']
-    return given if is_first else [*given, "warm_start=latest", "vocabulary_evolution=latest"]
+    return given if window == 1 else [*given, "warm_start.repeated_data=train"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

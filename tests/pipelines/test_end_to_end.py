@@ -22,6 +22,12 @@ NODES_AFTER_VOCABULARIES = {
 }  # fmt: skip
 
 
+WARM = [
+    "warm_start=pushed", "vocabulary_evolution={base: pushed, mode: append}", "vocabularies.company.min_count=1",
+    "training.epochs=1", "evaluation.thresholds={}",
+]  # fmt: skip
+
+
 def states(report):
     return {node["node"]: node["state"] for node in report.nodes}
 
@@ -198,9 +204,7 @@ def warm_run(runs):
     from pipelines.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
-    grown = ["vocabulary_evolution={base: latest, mode: append}", "vocabularies.company.min_count=1"]
-    changes = ["warm_start=latest", "training.epochs=1", "evaluation.thresholds={}", *grown]
-    return run(load_config(TAXI, [f"work_dir={work_dir}", *changes]))
+    return run(load_config(TAXI, [f"work_dir={work_dir}", *WARM]), again=True)
 
 
 def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_is_blessed(runs, warm_run):
@@ -232,6 +236,18 @@ def test_early_stopping_and_report_use_rows_of_their_own(runs):
     assert "rows of the train split that were not trained on" in report.training_note
     assert "Early stopping" not in report.quality_note
     assert "chosen among 0.01 to 3" in report.quality_note
+
+
+def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_run):
+    from pipelines.run_local import run
+
+    work_dir = Path(runs[0].push["destination"]).parents[1]
+    retry = run(load_config(TAXI, [f"work_dir={work_dir}", *WARM]))
+    assert set(states(retry).values()) == {"cached"}
+    assert retry.push == warm_run.push
+    version = warm_run.push["version"]
+    words = f"version {version} was trained on it; nothing was left to do, version {version} serves it."
+    assert retry.notes[-1].endswith(words)
 
 
 def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run, store, tmp_path):

@@ -58,9 +58,12 @@ def test_later_run_reads_a_window_and_goes_on_from_the_run_before(tmp_path):
     config = load_config(CONFIG, [place, *overrides_of("2011-10-04", is_first=False, window=3)])
     assert (str(config.data.spans.first), str(config.data.spans.last)) == ("2011-10-02", "2011-10-04")
     assert config.split.eval == ("pairs of 2011-10-04",)
-    assert config.vocabulary_evolution.base == "latest"
+    assert (config.vocabulary_evolution.base, config.warm_start.checkpoint) == ("pushed", "pushed")
+    assert config.warm_start.repeated_data == "train"
     first = load_config(CONFIG, [place, *overrides_of("2011-09-30", is_first=True, window=3)])
-    assert (str(first.data.spans.first), first.warm_start) == ("2011-09-30", None)
+    assert str(first.data.spans.first) == "2011-09-30"
+    day = load_config(CONFIG, [place, *overrides_of("2011-10-04", is_first=False)])
+    assert day.warm_start.repeated_data == "error"
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ features: {categorical: [item, shop]}
 training: {epochs: 200, batch_size: 16, eval_every: 1000, checkpoint_every: 200, early_stopping: null}
 evaluation: {metrics: [AUC], min_rows: 50}
 """
-SECOND = ["data.spans={first: 2, last: 2}", "warm_start={checkpoint: latest, new_rows: oov}"]
-SECOND += ["vocabulary_evolution={base: latest, mode: rerank, expire_after: 1}", "training.epochs=1"]
+SECOND = ["data.spans={first: 2, last: 2}", "warm_start={checkpoint: pushed, new_rows: oov}"]
+SECOND += ["vocabulary_evolution={base: pushed, mode: rerank, expire_after: 1}", "training.epochs=1"]
 
 
 def write_day(folder, day, items):

@@ -1,5 +1,6 @@
 """Version folders appear whole or not at all, in strictly increasing order."""
 
+import datetime
 import json
 import os
 import shutil
@@ -271,7 +272,19 @@ def test_roll_back_publishes_the_earlier_version_again(model, base):
     back = roll_back(base)
     assert back.digest == first.digest
     assert versions(base) == [100, 200, back.version]
-    assert verify_manifest(back.path)["facts"] == {"why": 1, "copy_of": "100"}
+    facts = verify_manifest(back.path)["facts"]
+    made = datetime.datetime.fromisoformat(facts["rollback"].pop("made"))
+    assert facts == {"why": 1, "rollback": {"of": 100, "from": 200}}
+    assert abs(datetime.datetime.now(datetime.timezone.utc) - made) < datetime.timedelta(minutes=5)
+
+
+def test_roll_back_to_a_copy_says_which_version_was_pushed(model, base):
+    for second in (100, 200):
+        publish(model, base, check=passes, clock=lambda second=second: second)
+    copy = roll_back(base)
+    publish(model, base, check=passes)
+    again = roll_back(base, copy.version)
+    assert verify_manifest(again.path)["facts"]["rollback"]["of"] == 100
 
 
 @pytest.mark.parametrize("to", [None, 100, 7])

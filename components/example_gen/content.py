@@ -1,0 +1,106 @@
+"""What data was read, span by span or file by file: names, bytes and sha256, so that a later run knows it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import itertools
+import json
+import posixpath
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from tfx.dsl.io import fileio
+
+from components.example_gen.files import span_numbers
+from components.example_gen.reading import reading
+from components.example_gen.settings import Settings
+
+__all__ = ["DATA_FACT", "Piece", "Span", "find_pieces", "pieces_fact", "rows_digest"]
+
+DATA_FACT = "data"
+"""Custom property of Examples: a JSON object, see `pieces_fact`."""
+
+Span: TypeAlias = str | int
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """The files of one span; or one file, where the pattern has no spans.
+
+    Attributes:
+      span: a date "2011-10-01", a number, or None.
+      source: the pattern of the files with its placeholders, or the path of the one file.
+      files: their paths.
+      size: bytes of all of them.
+    """
+
+    span: Span | None
+    source: str
+    files: tuple[str, ...]
+    size: int
+
+    def sha256(self, digest_of: Callable[[str], str]) -> str:
+        """One digest over the contents of the files, whatever their names and order.
+
+        Args:
+          digest_of: gives the sha256 of a file.
+        """
+        digests = sorted(digest_of(path) for path in self.files)
+        return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> list[Piece]:
+    """The files in pieces, in order of their spans.
+
+    Args:
+      files: as `find_files` gives them.
+      input_base: the folder of the data.
+      settings: of ExampleGen.
+    """
+    if settings.spans is None:
+        return [Piece(None, path, (path,), _size(path)) for path in files]
+    source = posixpath.join(input_base, settings.spans.pattern)
+    name: Callable[[int], Span] = _date if "{YYYY}" in source else int
+    dated = sorted(span_numbers(files, input_base, settings.spans))
+    grouped = itertools.groupby(dated, key=lambda one: one[0])
+    found = [(name(span), tuple(path for _, path in members)) for span, members in grouped]
+    return [Piece(span, source, paths, sum(map(_size, paths))) for span, paths in found]
+
+
+def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> dict[str, Any]:
+    """What the Examples say of their data: `rows`, a digest of what chooses rows, and `pieces`.
+
+    Args:
+      pieces: of the data.
+      settings_json: the settings of ExampleGen.
+      digests: sha256 of every file.
+    """
+    said = [
+        {
+            "span": piece.span,
+            "source": piece.source,
+            "files": len(piece.files),
+            "size": piece.size,
+            "sha256": piece.sha256(digests.__getitem__),
+        }
+        for piece in pieces
+    ]
+    return {"rows": rows_digest(settings_json), "pieces": said}
+
+
+def rows_digest(settings_json: str) -> str:
+    """A digest of the settings that choose which rows of the files become examples of which split."""
+    given = json.loads(settings_json)
+    chosen = {key: given.get(key) or None for key in ("row_filters", "split")}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _date(number: int) -> str:
+    return datetime.date.fromordinal(number).isoformat()
+
+
+def _size(path: str) -> int:
+    with reading(path):
+        return int(fileio.stat(path).length)

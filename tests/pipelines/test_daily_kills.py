@@ -1,0 +1,32 @@
+"""Two days whose calls are killed at random moments and given again leave what two undisturbed days leave."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.tfx, pytest.mark.timeout(14400)]
+
+CAMPAIGN = Path(__file__).with_name("daily_kills.py")
+
+
+def days(folder, kills, seed):
+    command = [sys.executable, str(CAMPAIGN), str(folder), str(kills), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder.parent, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_killed_days_end_with_the_tables_of_undisturbed_ones(tmp_path):
+    """KILLS and SEED choose another campaign; `make daily-kills` has 40."""
+    kills = int(os.environ.get("KILLS", "4"))
+    undisturbed = days(tmp_path / "undisturbed", 0, 0)
+    killed = days(tmp_path / "killed", kills, int(os.environ.get("SEED", "1")))
+    sys.stdout.write(json.dumps({"undisturbed": undisturbed, "killed": killed}) + "\n")
+    assert killed["killed"] == kills
+    assert killed["rows"] == undisturbed["rows"]
+    assert killed["tokens"] == undisturbed["tokens"]
+    assert killed["spans"] == undisturbed["spans"] == [[2], [1]]

@@ -1,0 +1,62 @@
+"""Two days of made-up data, the configuration and the command of each day, and what a chain of runs left."""
+
+import csv
+import hashlib
+import json
+import random
+
+CONFIG = """
+data: {path: "days/{SPAN}/rows.csv"}
+label: bought
+split: {by: column, column: part, train: [a], eval: [b]}
+features: {categorical: [item, shop]}
+training: {epochs: 1, batch_size: 16, checkpoint_every: 5, early_stopping: null}
+evaluation: {metrics: [AUC]}
+warm_start: pushed
+vocabulary_evolution: pushed
+"""
+DAY = {day: [f"data.spans={{first: {day}, last: {day}}}"] for day in (1, 2, 3)}
+
+
+def write_day(folder, day, items):
+    """300 rows; whether something is bought depends on the item."""
+    chance = random.Random(day)
+    rows = []
+    for number in range(300):
+        item = chance.choice(items)
+        rows.append([f"i{item}", f"s{chance.randrange(4)}", int(item % 3 == 0), "b" if number % 5 == 0 else "a"])
+    (folder / "days" / str(day)).mkdir(parents=True)
+    with open(folder / "days" / str(day) / "rows.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["item", "shop", "bought", "part"], *rows])
+
+
+def chain_of(folder):
+    """What serves in the end: a sha256 over rows and slots by token, trained spans, how many versions."""
+    import tensorflow as tf
+
+    from pipelines.config import load_config
+    from pipelines.earlier_runs import earlier_runs, generations_of
+    from pipelines.repeated_data import trained_data
+
+    runs = earlier_runs(load_config(folder / "my.yaml"))
+    newest = next(runs.candidates("pushed"))
+    checkpoint = runs.checkpoint_of(newest)
+    reader = tf.train.load_checkpoint(f"{checkpoint.uri}/tables")
+    rows = {}
+    for name in ("item", "shop"):
+        with open(f"{checkpoint.uri}/vocabularies/{name}.txt") as file:
+            tokens = [*file.read().split(), "<unknown>"]
+        for key in (name, f"{name}/accumulators"):
+            values = reader.get_tensor(key)
+            assert len(values) == len(tokens)
+            rows[key] = {token: row.tobytes().hex() for token, row in zip(tokens, values, strict=True)}
+    spans = [
+        [piece.span for piece in trained_data(examples).pieces] for _, examples in generations_of(runs, checkpoint.uri)
+    ]
+    return {
+        "rows": hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest(),
+        "tokens": {name: len(rows[name]) for name in ("item", "shop")},
+        "spans": spans,
+        "trainings": sum(node.type == "ModelRun" for node in runs.graph.values()),
+        "versions": len(list((folder / "runs/my/serving").glob("[0-9]*"))),
+    }
