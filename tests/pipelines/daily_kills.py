@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.pipelines.two_days import CONFIG, DAY, chain_of, write_day
 
 HZ = os.sysconf("SC_CLK_TCK")
-SPREAD = 12.0  # CPU seconds; most nodes take less, so that most killed calls bring the run some nodes further
+SHORT, LONG = 8.0, 45.0  # CPU seconds; in the shorter ones some nodes end, in the longer ones the trainer does too
 
 
 def main():
@@ -53,9 +53,9 @@ def run_days(folder, kills, chance):
     for day, wanted in zip((1, 2), kills, strict=True):
         done = 0
         while done < wanted:
-            came = call(folder, day, chance.uniform(0.1, SPREAD))
+            came = call(folder, day, chance.uniform(*chance.choice([(0.1, SHORT), (SHORT, LONG)])))
             if came is None:  # it finished before: what is left of the kills comes upon calls of a finished day
-                came = call(folder, day, chance.uniform(0.1, SPREAD / 4))
+                came = call(folder, day, chance.uniform(0.1, SHORT / 3))
             if came is not None:
                 done += 1
                 killed.append(came)

@@ -1,9 +1,11 @@
 """Which earlier run a run starts from, over graphs of artifacts as runs leave them."""
 
 import dataclasses
+import json
 
 import pytest
 
+from components.pusher.manifest import MANIFEST
 from embedding_core.errors import ConfigError
 from pipelines.base_run import find_base
 from pipelines.earlier import BASE, BASELINE, START
@@ -28,7 +30,7 @@ class Chain:
     """A graph that grows by whole runs, with the artifacts that each leaves."""
 
     def __init__(self, folder):
-        self.folder, self.graph, self.live = folder, {}, set()
+        self.folder, self.graph, self.live, self.destination = folder, {}, set(), "/serving"
 
     def add(self, kind, node, inputs=(), **facts):
         number = len(self.graph) + 1
@@ -72,7 +74,7 @@ class Chain:
         self.add("PushedModel", "Rollback", [source["push"]], rollback={"of": of}, **facts)
 
     def find(self, asked, given=None, **how):
-        runs = EarlierRuns(self.graph, frozenset(self.live), "/serving")
+        runs = EarlierRuns(self.graph, frozenset(self.live), self.destination)
         return find_base(runs, asked, given or globals()["given"](), **how)
 
     def uri(self, run, kind="checkpoint"):
@@ -201,6 +203,22 @@ def test_rollback_makes_the_version_that_it_went_back_to_the_base(chain, days):
     assert chain.find(chain.asked((3, "wednesday"))).checkpoint == chain.uri(days[0])
     chain.rollback(days[1], 5, of=2)
     assert chain.find(chain.asked((4, "thursday"))).checkpoint == chain.uri(days[1])
+
+
+def test_version_whose_push_ended_before_it_was_recorded_is_of_the_run_that_its_manifest_names(chain, days, tmp_path):
+    killed = chain.run((3, "wednesday"), start=days[1])
+    manifest = tmp_path / "serving" / "3" / MANIFEST
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"facts": {"sources": {"model_run": chain.uri(killed, "run")}}}))
+    chain.destination = str(tmp_path / "serving")
+    assert chain.find(chain.asked((3, "wednesday"))).checkpoint == chain.uri(days[1])
+    for word in ("pushed", "served"):
+        assert chain.find(chain.asked((4, "thursday")), given(word)).checkpoint == chain.uri(killed)
+    manifest.write_text(json.dumps({"facts": {"sources": {"model_run": "/of/another/pipeline"}}}))
+    with pytest.raises(ConfigError, match="does not know"):
+        chain.find(chain.asked((4, "thursday")), given("served"))
+    with pytest.raises(ConfigError, match="1 versions there, which the metadata does not know"):
+        chain.find(chain.asked((4, "thursday")))
 
 
 def test_words_that_stand_for_two_runs_are_refused(chain, days):
