@@ -84,7 +84,7 @@ def asked_data(config: PipelineConfig) -> AskedData:
         pattern = without_spans(pattern)
     text = json.dumps(given)
     settings = Settings.from_json(text)
-    files = find_files(base, pattern, component_inputs.data_format(config), settings).files
+    files = find_files(base, pattern, component_inputs.data_format(config), settings.spans).files
     return AskedData(rows_digest(text), find_pieces(files, base, settings))
 
 
