@@ -1,6 +1,8 @@
 import collections
 import csv
 import gzip
+import hashlib
+import json
 import pathlib
 import shutil
 
@@ -235,3 +237,21 @@ def test_names_of_folders_and_files_are_literal(ingest, write, tmp_path, name):
     base, pattern = data_location(Data(path=str(tmp_path / name / f"{name}.csv")))
     assert find_files(base, pattern, "csv", None).files == [str(tmp_path / name / f"{name}.csv")]
     assert ingest(base, pattern=pattern, columns={"id": "token"}, split=SIDES).values("id") == [[b"right"]] * 2
+
+
+FILTERS = [{"column": "x", "min": 0}]
+
+
+def test_examples_say_which_bytes_they_were_read_from(ingest, write):
+    written = [write("side,x\ntrain,1\neval,2\n", f"{span}.csv") for span in (2, 10, 30)]
+    spans = {"pattern": "{SPAN}.csv", "last": 10}
+    output = ingest(written[0].parent, pattern="*.csv", columns={"x": "float"}, split=SIDES, spans=spans)
+    data = json.loads(output.artifact.get_string_custom_property("data"))
+    assert [piece["span"] for piece in data["pieces"]] == [2, 10]
+    digest = hashlib.sha256(written[0].read_bytes()).hexdigest()
+    assert [piece["sha256"] for piece in data["pieces"]] == [digest, digest]
+    assert data["pieces"][0]["source"] == str(written[0].parent / "{SPAN}.csv")
+    other = ingest(written[0].parent, pattern="2.csv", columns={"x": "float"}, split=SIDES, row_filters=FILTERS)
+    (piece,) = json.loads(other.artifact.get_string_custom_property("data"))["pieces"]
+    assert (piece["span"], piece["source"], piece["sha256"]) == (None, str(written[0]), digest)
+    assert json.loads(other.artifact.get_string_custom_property("data"))["rows"] != data["rows"]
