@@ -11,7 +11,7 @@ label: bought
 split: {by: column, column: part, train: [a], eval: [b]}
 features: {categorical: [item, shop]}
 training: {epochs: 1, batch_size: 16, checkpoint_every: 5, early_stopping: null}
-evaluation: {metrics: [AUC]}
+evaluation: {metrics: [AUC], min_rows: 50}
 warm_start: pushed
 vocabulary_evolution: pushed
 """
