@@ -1,21 +1,26 @@
 """One run of the demo's pipeline carries all end-to-end asserts; two more runs show what the cache does."""
 
+import csv
+import gzip
 import io
 import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from embedding_core.errors import EmbeddingError
-from pipelines.config import load_config
+from pipelines.config import data_files, load_config
 
 pytestmark = pytest.mark.tfx
 
+README = Path(__file__).parents[2] / "README.md"
 TAXI = Path(__file__).parents[2] / "pipelines" / "examples" / "taxi.yaml"
+PRIVATE = "features.categorical.1={name: company, private: true}"
 NODES_AFTER_VOCABULARIES = {
     "VocabularyGen", "TableConfigGen", "EmbeddingTrainer", "CheckpointRetriever", "QualityGate", "Evaluator",
     "EmbeddingPusher",
@@ -33,12 +38,21 @@ def states(report):
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory):
+def temporary_folder(tmp_path_factory):
+    """Where the runs put their temporary files."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory, temporary_folder):
     """Three runs in one work_dir: the first, one with nothing changed, one with a changed vocabulary threshold."""
     from pipelines.run_local import run
 
-    place = f"work_dir={tmp_path_factory.mktemp('taxi')}"
-    return [run(load_config(TAXI, [place, *more])) for more in ([], [], ["vocabularies.company.min_count=5"])]
+    given = [f"work_dir={tmp_path_factory.mktemp('taxi')}", PRIVATE]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(temporary_folder))
+        patch.setenv("TMPDIR", str(temporary_folder))
+        return [run(load_config(TAXI, [*given, *more])) for more in ([], [], ["vocabularies.company.min_count=5"])]
 
 
 @pytest.fixture(scope="session")
@@ -170,12 +184,49 @@ def test_too_few_rows_are_refused_and_the_refused_run_keeps_its_report(runs):
     from pipelines.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
-    report = run(load_config(TAXI, [f"work_dir={work_dir}", "evaluation.min_rows=1000000"]))
+    report = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", "evaluation.min_rows=1000000"]))
     assert not report.push["pushed"]
     assert "`evaluation.min_rows` is 1,000,000" in report.push["reason"]
     assert {node for node, state in states(report).items() if state == "executed"} == {"QualityGate", "EmbeddingPusher"}
     (kept,) = (work_dir / "reports").glob("refused-*/report.json")
     assert json.loads(kept.read_text())["push"]["reason"] == report.push["reason"]
+
+
+def files_with(folder, tokens):
+    """The files below a folder that hold one of the tokens, packed ones too."""
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+        if any(token in data for token in tokens):
+            yield path
+
+
+def test_private_tokens_are_in_the_artifacts_that_readme_lists_and_in_no_other_file(runs, store):
+    work_dir = Path(runs[0].push["destination"]).parents[1]
+    (source,) = data_files(load_config(TAXI).data)
+    with open(source, newline="", encoding="utf-8") as file:
+        companies = {row["company"] for row in csv.DictReader(file)}
+    tokens = [company.encode() for company in companies if len(company) > 10]
+    assert len(tokens) > 5
+    types = {one.id: one.name for one in store.get_artifact_types()}
+    folders = {Path(one.uri): types[one.type_id].removeprefix("components.") for one in store.get_artifacts()}
+    served = work_dir / "serving"
+    found = {
+        next((name for folder, name in folders.items() if folder in path.parents), None)
+        or ("PushedModel" if served in path.parents else str(path.relative_to(work_dir)))
+        for path in files_with(work_dir, tokens)
+    }
+    (listed,) = re.findall(r"Private tokens are in (.*?), and nowhere else", README.read_text(), flags=re.DOTALL)
+    assert found == set(re.findall(r"`(\w+)`", listed))
+
+
+def test_files_of_a_run_are_its_owners_alone(runs):
+    work_dir = Path(runs[0].push["destination"]).parents[1]
+    assert [path for path in work_dir.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o077] == []
+
+
+def test_runs_leave_no_temporary_files(runs, temporary_folder):
+    assert list(temporary_folder.iterdir()) == []
 
 
 def test_lineage_reaches_back_to_the_examples(runs, store):
@@ -204,7 +255,7 @@ def warm_run(runs):
     from pipelines.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
-    return run(load_config(TAXI, [f"work_dir={work_dir}", *WARM]), again=True)
+    return run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", *WARM]), again=True)
 
 
 def test_warm_start_takes_over_rows_by_token_and_without_thresholds_every_model_is_blessed(runs, warm_run):
@@ -242,7 +293,7 @@ def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_
     from pipelines.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
-    retry = run(load_config(TAXI, [f"work_dir={work_dir}", *WARM]))
+    retry = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", *WARM]))
     assert set(states(retry).values()) == {"cached"}
     assert retry.push == warm_run.push
     version = warm_run.push["version"]
@@ -269,7 +320,7 @@ def test_model_that_is_no_longer_served_is_pushed_again_once(runs):
     from pipelines.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
-    again, after = (run(load_config(TAXI, [f"work_dir={work_dir}"])) for _ in range(2))
+    again, after = (run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"])) for _ in range(2))
     executed = {node for node, state in states(again).items() if state == "executed"}
     assert executed == {"EmbeddingPusher"}
     assert int(again.push["version"]) > int(runs[2].push["version"])
@@ -282,10 +333,10 @@ def test_version_that_is_served_and_damaged_is_pushed_again(runs):
     from pipelines.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
-    before = run(load_config(TAXI, [f"work_dir={work_dir}"])).push
+    before = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"])).push
     (Path(before["destination"]) / "saved_model.pb").unlink()
     said = io.StringIO()
-    again = run(load_config(TAXI, [f"work_dir={work_dir}"]), console=Console(file=said))
+    again = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"]), console=Console(file=said))
     assert {node for node, state in states(again).items() if state == "executed"} == {"EmbeddingPusher"}
     assert int(again.push["version"]) > int(before["version"])
     verify_manifest(again.push["destination"])
@@ -312,7 +363,7 @@ def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs,
     )
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    report = run(load_config(TAXI, [f"work_dir={Path(runs[0].push['destination']).parents[1]}"]))
+    report = run(load_config(TAXI, [PRIVATE, f"work_dir={Path(runs[0].push['destination']).parents[1]}"]))
     executed = {node["node"]: node["execution"] for node in report.nodes if node["state"] == "executed"}
     assert executed.keys() - {"EmbeddingPusher"} == ids.keys()
     for node, digest in before.items():
@@ -336,6 +387,6 @@ def test_mistake_of_the_configuration_is_one_error_and_loses_nothing(runs, chang
     serving = Path(runs[0].push["destination"]).parent
     before = sorted(path.name for path in serving.iterdir())
     with pytest.raises(EmbeddingError) as error:
-        run(load_config(TAXI, [f"work_dir={serving.parent}", change]))
+        run(load_config(TAXI, [PRIVATE, f"work_dir={serving.parent}", change]))
     assert all(word in str(error.value) for word in words)
     assert sorted(path.name for path in serving.iterdir()) == before
