@@ -10,7 +10,7 @@ from pipelines.config import Evaluation, PipelineConfig, Threshold
 
 __all__ = ["BASELINE", "CANDIDATE", "bound_words", "eval_config", "missed_thresholds"]
 
-CANDIDATE, BASELINE = "", "baseline"
+CANDIDATE, BASELINE = "candidate", "baseline"
 _COUNT = "ExampleCount"
 _LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
 
@@ -70,7 +70,8 @@ def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelS
             **fields,
         )
 
-    return [spec(), spec(name=BASELINE, is_baseline=True)] if has_baseline else [spec()]
+    # TFMA wants names as soon as there are two models, and none for a model alone.
+    return [spec(name=CANDIDATE), spec(name=BASELINE, is_baseline=True)] if has_baseline else [spec()]
 
 
 def _metric(evaluation: Evaluation, name: str, has_baseline: bool) -> tfma.MetricConfig:

@@ -98,7 +98,7 @@ def _numbers(metrics: Any) -> Iterator[tuple[str, float | None]]:
     """The metrics of the model itself, and as "<name>, change" their difference to the baseline model."""
     for entry in metrics.metric_keys_and_values:
         kind = entry.value.WhichOneof("type")
-        if entry.key.model_name != CANDIDATE or kind not in ("double_value", "bounded_value"):
+        if entry.key.model_name not in ("", CANDIDATE) or kind not in ("double_value", "bounded_value"):
             continue
         value = getattr(entry.value, kind).value
         value = getattr(value, "value", value)  # of a DoubleValue the number itself

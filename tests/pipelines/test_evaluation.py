@@ -61,10 +61,13 @@ def test_improvement_is_left_out_without_a_baseline(config):
     assert len(made.model_specs) == 1
 
 
-def test_eval_config_passes_tfma_own_checks(config):
+@pytest.mark.parametrize("has_baseline", [False, True])
+@pytest.mark.parametrize("thresholds", [{}, {"AUC": {"min": 0.5}}, {"AUC": {"min_improvement": 0}}])
+def test_eval_config_passes_tfma_own_checks(config, thresholds, has_baseline):
     from tensorflow_model_analysis.utils import config_util
 
-    made = config_util.update_eval_config_with_defaults(eval_config(config(thresholds={"AUC": {"min": 0.5}})))
+    given = eval_config(config(thresholds=thresholds, baseline="pushed"), has_baseline=has_baseline)
+    made = config_util.update_eval_config_with_defaults(given, has_baseline=has_baseline)
     config_util.verify_eval_config(made)
 
 

@@ -121,7 +121,7 @@ def test_parquet_filters_and_splits_by_type(ingest, write_parquet):
 
 def test_parquet_token_that_float32_cannot_hold_is_refused(ingest, write_parquet):
     write_parquet(id=[1.0, 16777217.0], side=["train", "eval"])
-    with pytest.raises(DataError, match=r"data.parquet, row 2: 16777217.0 of token column 'id' needs a float64"):
+    with pytest.raises(DataError, match=r"data.parquet, row 2: a value of token column 'id' needs a float64"):
         ingest(data_format="parquet", columns={"id": "token"}, split=SIDES)
 
 
