@@ -120,9 +120,10 @@ def _narrow(name: str, batch: Batch, column: pa.Array, values: pa.Array) -> pa.A
     row = position
     if is_list(column.type):
         row = int(np.searchsorted(column.offsets.to_numpy(), position, side="right")) - 1
+    # The value is not shown: the column may be private.
     raise DataError(
         f"{batch.place(int(batch.index[row]))}: a value of token column {name!r} needs a float64, and a tf.Example holds "
-        "float32: store such tokens as text or as int64."  # the value is not shown: the column may be private
+        "float32: store such tokens as text or as int64."
     )
 
 
