@@ -122,8 +122,8 @@ def _narrow(name: str, batch: Batch, column: pa.Array, values: pa.Array) -> pa.A
         row = int(np.searchsorted(column.offsets.to_numpy(), position, side="right")) - 1
     # The value is not shown: the column may be private.
     raise DataError(
-        f"{batch.place(int(batch.index[row]))}: a value of token column {name!r} needs a float64, and a tf.Example holds "
-        "float32: store such tokens as text or as int64."
+        f"{batch.place(int(batch.index[row]))}: a value of token column {name!r} needs a float64, and a tf.Example "
+        "holds float32: store such tokens as text or as int64."
     )
 
 
