@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -17,7 +18,7 @@ from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import HashSplit, Settings
 from embedding_core.errors import DataError
 
-__all__ = ["parquet_batches", "typed_batch"]
+__all__ = ["opened_parquet", "parquet_batches", "typed_batch"]
 
 _BATCH = 16_384
 
@@ -29,19 +30,29 @@ def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Bat
       DataError: the file is empty or damaged, a needed column is absent or of a type that no example can hold.
     """
     del bad
+    with opened_parquet(path) as file:
+        names = file.schema_arrow.names
+        check_columns(path, names, settings.needed)
+        # A hash of the whole row needs the whole row.
+        whole = settings.passthrough or isinstance(settings.split, HashSplit)
+        first = 1
+        for records in file.iter_batches(_BATCH, columns=None if whole else list(settings.needed)):
+            yield typed_batch(f"{path}, row", records, settings, first)
+            first += len(records)
+
+
+@contextlib.contextmanager
+def opened_parquet(path: str) -> Iterator[parquet.ParquetFile]:
+    """Open a Parquet file; what goes wrong while the block reads it is one error that names it.
+
+    Raises:
+      DataError: the file is empty or damaged, or holds pickled Python objects.
+    """
     with reading(path), open_file(path) as stream:
         try:
-            file = parquet.ParquetFile(stream)
-            names = file.schema_arrow.names
-            check_columns(path, names, settings.needed)
-            # A hash of the whole row needs the whole row.
-            whole = settings.passthrough or isinstance(settings.split, HashSplit)
-            first = 1
-            for records in file.iter_batches(_BATCH, columns=None if whole else list(settings.needed)):
-                yield typed_batch(f"{path}, row", records, settings, first)
-                first += len(records)
+            yield parquet.ParquetFile(stream)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise DataError(f"{path} is no Parquet file, or is damaged ({error}): write it again.") from error
+            raise DataError(f"{path} is not a Parquet file, or is damaged ({error}): write it again.") from error
         except RuntimeError as error:
             if "arrow.py_extension_type" not in str(error):
                 raise

@@ -8,17 +8,15 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from components.example_gen.csv_format import COMMON_DELIMITERS
 from components.example_gen.ingest import count_rows
+from components.example_gen.parquet_rows import opened_parquet
 from components.example_gen.readers import read_batches
-from components.example_gen.reading import open_file, reading
 from components.example_gen.rows import BadRows, Batch, is_list
 from components.example_gen.settings import HashSplit, Settings
 from components.example_gen.tally import Tally
 from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
-from embedding_core.errors import DataError
 
 __all__ = ["Column", "Sample", "sample"]
 
@@ -114,11 +112,8 @@ def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int
 
 def _names(path: str, data_format: str, settings: Settings) -> list[str]:
     if data_format == "parquet":
-        with reading(path), open_file(path) as stream:
-            try:
-                return list(parquet.ParquetFile(stream).schema_arrow.names)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise DataError(f"{path} is not a Parquet file, or is damaged ({error}): write it again.") from error
+        with opened_parquet(path) as file:
+            return list(file.schema_arrow.names)
     everything = Settings(columns={}, passthrough=True, csv=settings.csv)
     batch = next(iter(read_batches(path, data_format, everything, BadRows())), None)
     return [] if batch is None else list(batch.columns)

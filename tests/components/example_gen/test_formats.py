@@ -149,7 +149,7 @@ def test_parquet_type_that_does_not_fit_is_refused(ingest, write_parquet, column
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"id,side\n1,train\n"])
 def test_file_that_is_no_parquet_is_named(ingest, write, content):
     write(content, "data.parquet")
-    with pytest.raises(DataError, match=r"data.parquet is no Parquet file, or is damaged"):
+    with pytest.raises(DataError, match=r"data.parquet is not a Parquet file, or is damaged"):
         ingest(data_format="parquet", columns={"id": "token"}, split=SIDES)
 
 
