@@ -62,7 +62,8 @@ class Executor(trainer_executor.GenericExecutor):
         steps = int(exec_properties.get(TRAINING_STEPS_KEY) or 0)
         if steps > 0:
             given["training"] = {**given["training"], "steps": steps, "epochs": None}
-        arguments.custom_config = {**given, **folders, **parameters}
+        made = {key: [_made(one) for one in artifacts] for key, artifacts in sorted(input_dict.items())}
+        arguments.custom_config = {**given, **folders, **parameters, "inputs_made": made}
         return arguments
 
     def Do(  # noqa: N802
@@ -87,6 +88,11 @@ class Executor(trainer_executor.GenericExecutor):
         super().Do(input_dict, output_dict, exec_properties)
         put_facts([artifact_utils.get_single_instance(output_dict[key]) for key in (MODEL_KEY, MODEL_RUN_KEY)])
         record_lineage("EmbeddingTrainer", input_dict, output_dict)
+
+
+def _made(artifact: types.Artifact) -> int:
+    """When the artifact was recorded, in milliseconds since 1970; 0 if no metadata says so."""
+    return int(artifact.mlmd_artifact.create_time_since_epoch)
 
 
 def put_facts(outputs: Sequence[types.Artifact]) -> None:

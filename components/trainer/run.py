@@ -48,6 +48,7 @@ class Settings:
       scaling: `column` and `log1p` of the dense features that `pipelines.preprocessing` scales, by name.
       code_fingerprint: digest of the code that runs, or None.
       resume_dir: folder that keeps checkpoints while training, or None.
+      inputs_made: when each input was recorded in ML Metadata, by key: a store that was lost uses paths again.
     """
 
     training: Mapping[str, Any]
@@ -63,6 +64,7 @@ class Settings:
     scaling: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     code_fingerprint: str | None = None
     resume_dir: str | None = None
+    inputs_made: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
 
     @property
     def training_config(self) -> TrainingConfig:
@@ -255,5 +257,6 @@ def _resume_folder(
         [job.inputs.dense, job.inputs.label, job.inputs.weight],
         [(path, tf.io.gfile.stat(path).length) for path in (*job.train_files, *job.eval_files)],
         [fn_args.transform_graph_path, settings.warm_start, dict(settings.dense_start), settings.code_fingerprint],
+        settings.inputs_made,
     )
     return os.path.join(settings.resume_dir, name)

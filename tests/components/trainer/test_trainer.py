@@ -1,5 +1,6 @@
 """EmbeddingTrainer on hand-made artifacts: raw columns, a schema, no Transform."""
 
+import copy
 import json
 import os
 
@@ -128,6 +129,22 @@ def test_outputs_say_what_they_are(trained):
 def test_resume_folder_is_used_and_removed(inputs, tmp_path):
     run(inputs, tmp_path / "out", resume_dir=str(tmp_path / "resume"))
     assert os.listdir(tmp_path / "resume") == []
+
+
+def test_checkpoints_of_inputs_that_had_the_same_paths_are_not_resumed(inputs, tmp_path, monkeypatch):
+    folders = []
+
+    def stopped(*_, resume_folder, **__):
+        folders.append(resume_folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("embedding_core.training.train", stopped)  # TFX loads the run_fn again
+    examples = copy.deepcopy(inputs["examples"][0])
+    for made in (1_000, 1_000, 2_000):  # the last one is of a store that was begun again
+        examples.mlmd_artifact.create_time_since_epoch = made
+        with pytest.raises(KeyboardInterrupt):
+            run({**inputs, "examples": [examples]}, tmp_path / str(len(folders)), resume_dir=str(tmp_path / "resume"))
+    assert folders[0] == folders[1] != folders[2]
 
 
 def warm_start(inputs, trained, folder, digests=None):
