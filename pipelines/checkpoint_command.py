@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
+from embedding_core.permissions import readable_as
 from pipelines.quiet import load_tensorflow
 from pipelines.terminal import PLAIN, SafeConsole, echo
 
@@ -117,8 +118,9 @@ def extract(
     load_tensorflow()
     from embedding_core.checkpoint.extract import extract_to_parquet, extract_to_projector
 
-    if to is Format.PARQUET:
-        count = extract_to_parquet(checkpoint, table, out)
-    else:
-        count = extract_to_projector(checkpoint, table, out, limit=limit)
+    with readable_as(checkpoint):
+        if to is Format.PARQUET:
+            count = extract_to_parquet(checkpoint, table, out)
+        else:
+            count = extract_to_projector(checkpoint, table, out, limit=limit)
     echo(f"wrote {count:,} rows to {out}")

@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Iterator
 
 from embedding_core.errors import StorageError
+from embedding_core.permissions import readable_as
 
 __all__ = ["SCHEMA_VERSION", "back_up", "check_store", "restore", "upgrade"]
 
@@ -125,7 +126,8 @@ def back_up(path: str, target: str | None = None) -> str:
     target = target or f"{path}.backup-{now:%Y%m%dT%H%M%S.%fZ}"
     if os.path.lexists(target):
         raise StorageError(f"{target!r} exists: a backup overwrites nothing; give another file.")
-    _copy(path, target)
+    with readable_as(path):
+        _copy(path, target)
     return target
 
 
@@ -175,7 +177,8 @@ def restore(path: str, backup: str) -> str | None:
     if check_store(backup, for_writing=False) is None:
         raise StorageError(f"{backup!r} is not there, or is empty: name a file that `metadata backup` wrote.")
     copy = _free(f"{path}.restoring")
-    _copy(backup, copy)
+    with readable_as(path if os.path.lexists(path) else backup):
+        _copy(backup, copy)
     aside = _free(f"{path}.replaced") if os.path.lexists(path) else None
     for end in ("", *_BESIDE):
         if os.path.lexists(path + end):

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from embedding_core.errors import ParityError
+from embedding_core.permissions import readable_as
 from pipelines.quiet import load_tensorflow
 from pipelines.terminal import SafeConsole, echo
 
@@ -112,5 +113,6 @@ def export(
     from embedding_core.serving import export_embeddings
 
     rows_dtype = "float16" if float16 else "float32"
-    written = export_embeddings(checkpoint, out, features=feature or None, rows_dtype=rows_dtype)
+    with readable_as(checkpoint):
+        written = export_embeddings(checkpoint, out, features=feature or None, rows_dtype=rows_dtype)
     echo(f"wrote {out}, with the signatures {', '.join(written)}")

@@ -11,6 +11,7 @@ from typing import Any
 from components.pusher.manifest import content_digest, file_digests, verify_manifest
 from components.pusher.publish import Publication, publish, require_local, versions
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.permissions import readable_as
 
 __all__ = ["roll_back"]
 
@@ -20,6 +21,7 @@ def roll_back(base: str | os.PathLike[str], to: int | None = None) -> Publicatio
 
     The manifest of the copy has the facts of the earlier version, and the fact `rollback`: `of`, the version that was
     pushed (also if `to` is a copy itself), `from`, the version that was the newest, and `made`, the time in UTC.
+    Whoever could read the earlier version can read the copy.
 
     Args:
       base: folder that holds the versions.
@@ -50,7 +52,8 @@ def roll_back(base: str | os.PathLike[str], to: int | None = None) -> Publicatio
             raise CheckpointError(f"version {target} changed while it was copied: run the command again.")
         return facts
 
-    return publish(source, base, check=unchanged)
+    with readable_as(source):
+        return publish(source, base, check=unchanged)
 
 
 def _rollback(manifest: Mapping[str, Any], target: int, newest: int) -> dict[str, Any]:

@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -42,6 +43,14 @@ def test_extract_writes_parquet_and_the_projector(checkpoint, tmp_path, capsys):
     assert pq.read_table(tmp_path / "t.parquet").num_rows == 5
     said(capsys, "extract", checkpoint, "--table", "item", "--to", "projector", "--out", str(tmp_path / "logs"))
     assert len((tmp_path / "logs/vectors.tsv").read_text().splitlines()) == 5
+
+
+def test_extracted_tables_are_readable_by_whom_the_checkpoint_is(checkpoint, tmp_path, capsys):
+    os.chmod(checkpoint, 0o700)
+    said(capsys, "extract", checkpoint, "--table", "item", "--out", str(tmp_path / "t.parquet"))
+    said(capsys, "extract", checkpoint, "--table", "item", "--to", "projector", "--out", str(tmp_path / "logs"))
+    written = [tmp_path / "t.parquet", *(tmp_path / "logs").rglob("*")]
+    assert {path.stat().st_mode & 0o077 for path in written} == {0}
 
 
 def test_damaged_checkpoint_is_one_line(checkpoint, tmp_path, capsys):

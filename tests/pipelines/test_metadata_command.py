@@ -53,6 +53,14 @@ def test_check_reads_every_artifact(work_dir, capsys):
     assert f"error: '{work_dir}/thing' is damaged or gone" in capsys.readouterr().err
 
 
+def test_backup_and_what_is_restored_are_readable_by_whom_the_metadata_was(work_dir):
+    place, store = f"--set=work_dir={work_dir}", work_dir / "metadata.sqlite"
+    store.chmod(0o640)
+    assert code("backup", TAXI, place, "--out", work_dir / "copy") == 0
+    assert code("restore", TAXI, work_dir / "copy", place) == 0
+    assert [path.stat().st_mode & 0o777 for path in (work_dir / "copy", store)] == [0o640, 0o640]
+
+
 def test_damaged_metadata_is_restored_from_a_backup(work_dir, capsys):
     place, store = f"--set=work_dir={work_dir}", work_dir / "metadata.sqlite"
     assert code("backup", TAXI, place, "--out", work_dir / "copy") == 0

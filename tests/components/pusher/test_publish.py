@@ -287,6 +287,18 @@ def test_roll_back_to_a_copy_says_which_version_was_pushed(model, base):
     assert verify_manifest(again.path)["facts"]["rollback"]["of"] == 100
 
 
+@pytest.mark.parametrize(("umask", "folder", "file"), [(0o077, 0o700, 0o600), (0o027, 0o750, 0o640)])
+def test_roll_back_is_readable_by_whom_the_earlier_version_was(model, base, umask, folder, file):
+    before = os.umask(umask)
+    for second in (100, 200):
+        publish(model, base, check=passes, clock=lambda second=second: second)
+    os.umask(0o022)
+    copy = base.__class__(roll_back(base).path)
+    assert os.umask(before) == 0o022  # as it was
+    modes = {path.stat().st_mode & 0o777 for path in [copy, *copy.rglob("*")]}
+    assert modes == {folder, file}
+
+
 @pytest.mark.parametrize("to", [None, 100, 7])
 def test_roll_back_refuses_what_is_not_there(model, base, to):
     publish(model, base, check=passes, clock=lambda: 100)
