@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,10 @@ __all__ = ["register"]
 
 _REPORTS = "reports"
 _DROPPED = ("curves", "nodes", "columns", "finished", "parity")  # of a run, or too many to compare by eye
+# Figures by token, and sentences: hundreds of lines between two days, which only `--all` prints.
+_DETAILS = re.compile(
+    r"(drift|warm_start\.(tables|dense)|training_note)\b|vocabularies\..*\.(digest|sample|evolution)\b"
+)
 
 _Name = Annotated[
     str,
@@ -36,13 +41,17 @@ def compare(
     ],
     first: _Name,
     second: _Name,
-    everything: Annotated[bool, typer.Option("--all", help="Also what is the same in both.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what is the same in both, and figures by token.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for `run`: a work_dir of its own.")
     ] = None,
 ) -> None:
     """Print the settings and the figures of two versions side by side: what differs, or all of it.
+
+    Figures by token are left out without `--all`; `--json` has them.
 
     Exit code 0, also where they differ; 1 where a version has no report.
     """
@@ -57,9 +66,12 @@ def compare(
         return
     console = SafeConsole(highlight=False)
     for part, rows in found.items():
-        console.print(f"{part}: " + ("" if rows else "no differences"), **PLAIN)
-        for line in _lines(rows, first, second):
+        console.print(f"{part}:" + ("" if rows else " no differences"), **PLAIN)
+        shown = {key: pair for key, pair in rows.items() if everything or part == "settings" or not _DETAILS.match(key)}
+        for line in _lines(shown, first, second):
             console.print(line, **PLAIN)
+        if len(shown) < len(rows):
+            console.print(f"  {len(rows) - len(shown):,} more, by token or by variable: `--all` prints them", **PLAIN)
 
 
 def _reports_of(config: Path, overrides: list[str]) -> Path:

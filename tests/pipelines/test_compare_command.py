@@ -53,6 +53,18 @@ def test_all_prints_what_is_the_same_too(work_dir, capsys):
     assert ["seed", "7", "7"] in [line.split() for line in out.splitlines()]
 
 
+def test_figures_by_token_are_counted_and_only_all_prints_them(tmp_path, capsys):
+    rows = [{"feature": f"f{place}", "vocabulary": "v", "new_rows": 0.1, "new_tokens": 0.2} for place in range(30)]
+    for version, drift in (("7", []), ("8", rows)):
+        report = dataclasses.replace(REPORT, nodes=PUSHER, push={**REPORT.push, "version": version}, drift=drift)
+        keep_report(report, str(tmp_path / "reports"))
+    _, out, _ = compared(capsys, tmp_path, 7, 8)
+    assert "drift" not in out
+    assert "121 more, by token or by variable: `--all` prints them" in out
+    assert compared(capsys, tmp_path, 7, 8, "--all")[1].count(".new_rows ") == 30
+    assert "drift.f0.new_rows" in compared(capsys, tmp_path, 7, 8, "--json")[1]
+
+
 def test_json_holds_both_values(work_dir, capsys):
     _, out, _ = compared(capsys, work_dir, 7, 8, "--json")
     assert json.loads(out)["settings"] == {"model.arguments.hidden_units": [[64, 32], [128]]}
