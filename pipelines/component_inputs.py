@@ -151,7 +151,10 @@ def example_settings(config: PipelineConfig) -> dict[str, Any]:
 
 def _label_column(config: PipelineConfig) -> dict[str, Any] | None:
     label = config.label
-    return None if label.column is None else {"column": label.column, "positive": list(label.positive)}
+    if label.column is None:
+        return None
+    bound = {} if label.above is None else {"above": label.above}
+    return {"column": label.column, "positive": list(label.positive), **bound}
 
 
 def _single_valued(config: PipelineConfig) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from components.example_gen.files import find_files, without_spans
 from components.example_gen.sampling import Column, Sample, sample
-from components.example_gen.settings import Settings
+from components.example_gen.settings import LabelColumn, Settings
 from components.example_gen.tally import Tally
 from embedding_core.display import shown_token
 from embedding_core.errors import DataError, nearest
@@ -129,6 +129,9 @@ def _of_tally(tally: Tally, settings: Settings) -> Iterator[str]:
         f"rows: {tally.kept['train']:,} for train, {tally.kept['eval']:,} for eval, {sum(tally.filtered):,} filtered "
         f"out, {tally.outside:,} in neither split, {tally.bad.count:,} bad"
     )
+    if 0 < tally.bad.count <= settings.allowed_bad_rate * tally.read:
+        yield "set aside as bad, the first of them:"
+        yield from (f"  {row}" for row in tally.bad.first)
 
 
 def _of_labels(tally: Tally | None, settings: Settings) -> Iterator[str]:
@@ -138,8 +141,17 @@ def _of_labels(tally: Tally | None, settings: Settings) -> Iterator[str]:
     if rows and tally.labels.positive in (0, rows) and not tally.labels.other:
         yield (
             f"label {settings.label.column!r} is {int(bool(tally.labels.positive))} in all {rows:,} rows looked at: a "
-            "model needs both classes, or `training.negatives`."
+            "model needs both classes, or `training.negatives`." + _cure(settings.label)
         )
+
+
+def _cure(label: LabelColumn) -> str:
+    if not label.positive:
+        return ""
+    return (
+        f" `label.positive` is {list(label.positive)!r}: it names values as the data writes them; a bound on a number "
+        "is `label.above`."
+    )
 
 
 def _of_columns(config: PipelineConfig, columns: Mapping[str, Column]) -> Iterator[str]:

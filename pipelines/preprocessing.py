@@ -127,7 +127,7 @@ def checked_label(value: tf.Tensor, name: str) -> tf.Tensor:
     """The label as float32, where a missing (NaN) one, or one that is not 0 or 1, is an error when the row is read."""
     value = tf.cast(value, tf.float32)
     rule = (
-        f"label `{name}`: a row has none, or one that is not 0 or 1; mend the data, or leave such rows out by a row "
+        f"label `{name}`: a row has none, or one that is not 0 or 1; correct the data, or leave such rows out by a row "
         "filter (column, in: [0, 1])."
     )
     return _checked(value, (value == 0) | (value == 1), rule)  # NaN is neither

@@ -29,13 +29,19 @@ def several_values(name: str, column: pa.Array) -> dict[int, str]:
 
 
 def label_values(label: LabelColumn, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
-    """The label as float32 0 and 1 (-1 for a value that is neither), and the reasons of the bad rows by position."""
+    """The label as float32 0 and 1 (-1 for a value that is neither), and the reasons of the bad rows by position.
+
+    Under a bound, a value that is not a number makes a bad row.
+    """
     column = batch.columns[label.column]
     reasons = several_values(label.column, column)
     first = _first(column)
     values, _ = map_values(first, lambda value: _class_of(value, label, batch.decimal), float("nan"))
     for row in np.flatnonzero(np.isnan(values)):
         reasons.setdefault(int(row), f"label column {label.column!r} has no value")
+    if label.above is not None:
+        for row in np.flatnonzero(values == _OTHER):
+            reasons.setdefault(int(row), _not_a_number(label, first[int(row)].as_py(), batch.decimal))
     return pa.array(values, pa.float32()), reasons
 
 
@@ -47,9 +53,20 @@ def _first(column: pa.Array) -> pa.Array:
     return column.values.take(pa.array(offsets[:-1], mask=np.diff(offsets) == 0))
 
 
+def _not_a_number(label: LabelColumn, value: Value | bytes, decimal: str) -> str:
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    try:
+        number(text, decimal)
+    except ValueError as error:
+        return f"label column {label.column!r}: {error}, and `label.above` bounds numbers"
+    return f"label column {label.column!r}: {short(text)} is not finite"
+
+
 def _class_of(value: Value, label: LabelColumn, decimal: str) -> float:
     if label.positive:
         return float(any(same(value, one, decimal) for one in label.positive))
+    if label.above is not None:
+        return _is_above(value, label.above, decimal)
     text = str(value).strip().casefold()
     if text in TRUE or text in FALSE:
         return float(text in TRUE)
@@ -58,6 +75,14 @@ def _class_of(value: Value, label: LabelColumn, decimal: str) -> float:
     except ValueError:
         return _OTHER
     return amount if amount in (0.0, 1.0) or np.isnan(amount) else _OTHER
+
+
+def _is_above(value: Value, bound: float, decimal: str) -> float:
+    try:
+        amount = number(value, decimal)
+    except ValueError:
+        return _OTHER
+    return float(amount > bound) if np.isfinite(amount) or np.isnan(amount) else _OTHER
 
 
 def count_labels(label: LabelColumn, batch: Batch, values: pa.Array, good: Mask, counts: Labels) -> None:

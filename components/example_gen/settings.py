@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import itertools
 import json
+import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
@@ -248,11 +249,24 @@ class LabelColumn:
     Attributes:
       column: name of the column.
       positive: the values that are 1, all others being 0; empty if the data holds 0 and 1, true and false, or yes and
-        no.
+        no, or `above` is given.
+      above: the bound that a number must exceed to be 1; None without one.
+
+    Raises:
+      ConfigError: `above` is not a number, or `positive` is given too.
     """
 
     column: str
     positive: tuple[Any, ...] = ()
+    above: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.above is None:
+            return
+        if isinstance(self.above, bool) or not isinstance(self.above, int | float) or not math.isfinite(self.above):
+            raise ConfigError(f"`above` of the label is {self.above!r}: it must be a number.")
+        if self.positive:
+            raise ConfigError(f"`above` of the label is {self.above!r}, and `positive` is given too: give one of them.")
 
 
 Split: TypeAlias = HashSplit | ColumnSplit | TimeSplit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 from components.example_gen.rows import SHOWN, BadRows
 from components.example_gen.settings import LabelColumn, Settings
+from components.example_gen.values import stands_for_missing
 from embedding_core.errors import DataError, nearest
 
 __all__ = ["Labels", "Tally"]
@@ -50,8 +52,16 @@ class Labels:
                 (
                     f"{self.other}: label column {label.column!r} is neither 0 nor 1; the rows of {data} hold "
                     f"{self._seen()}. A label is 0 or 1, true or false, yes or no: say which value is 1 "
-                    f"with `label: {{column: {label.column}, positive: ...}}`, or leave rows out by a row filter "
-                    "(column, in: [...])."
+                    f"with `label: {{column: {label.column}, positive: ...}}`, from which number on with `above: ...`, "
+                    f"or leave rows out by a row filter (column, in: [...]).{self._marks()}"
+                ),
+            )
+        if label.above is not None and not self.positive:
+            yield (
+                False,
+                (
+                    f"{data}: no row has a number above `label.above`, {label.above:g}, in column {label.column!r}, "
+                    f"which holds {self._seen()}: correct `label.above`."
                 ),
             )
         if label.positive and not self.positive:
@@ -59,9 +69,20 @@ class Labels:
                 False,
                 (
                     f"{data}: no row has the value of `label.positive`, {list(label.positive)!r}, in column "
-                    f"{label.column!r}, which holds {self._seen()}: correct `label.positive`."
+                    f"{label.column!r}, which holds {self._seen()}: correct `label.positive`, "
+                    "which names values as the data writes them; a bound on a number is `label.above`."
                 ),
             )
+
+    def _marks(self) -> str:
+        """The remedy for values that mean a missing one; empty if none looks so."""
+        texts = [ast.literal_eval(value) for value in self.values if not value.endswith("...")]
+        marks = [text for text in texts if isinstance(text, str) and stands_for_missing(text)]
+        return (
+            f" If {marks[0]!r} stands for a missing value, set `data: {{missing: {json.dumps(marks)}}}`."
+            if marks
+            else ""
+        )
 
     def _seen(self) -> str:
         shown = sorted(self.values.items(), key=lambda item: (-item[1], item[0]))

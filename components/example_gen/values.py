@@ -7,7 +7,7 @@ import json
 import re
 from typing import TypeAlias
 
-__all__ = ["FALSE", "TRUE", "Value", "instant", "number", "same", "short"]
+__all__ = ["FALSE", "TRUE", "Value", "instant", "number", "same", "short", "stands_for_missing"]
 
 Value: TypeAlias = str | int | float | datetime.date  # a datetime is a date
 
@@ -55,9 +55,14 @@ def _cure(text: str, decimal: str) -> str:
         return '; if the comma starts the fraction, set `data: {decimal: ","}`'
     if decimal == "," and "." in text:
         return ": a point in it, and `data.decimal` is ','; write it without signs between thousands"
-    if text.strip().casefold() in _MARKS:
+    if stands_for_missing(text):
         return f"; if it stands for a missing value, set `data: {{missing: [{json.dumps(text)}]}}`"
     return ""
+
+
+def stands_for_missing(text: str) -> bool:
+    """Whether programs often write the text for a missing value."""
+    return text.strip().casefold() in _MARKS
 
 
 def instant(value: Value) -> int:

@@ -105,7 +105,7 @@ def transform_input(column: str, rows: tf.RaggedTensor | None, size: int, featur
     if wrong.size:
         raise DataError(
             f"column {column!r} has {int(rows.row_lengths()[wrong[0]])} values in a row, but Transform reads {width}: "
-            "mend the data, or its schema."
+            "correct the data, or its schema."
         )
     return tf.reshape(rows.values, [size, *feature.shape])
 

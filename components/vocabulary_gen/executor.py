@@ -146,7 +146,7 @@ def _check(found: list[dict[str, Any]], sources: dict[str, Any], max_bad_row_rat
         wrong.append(
             DataError(
                 f"file {first['source']!r}, row {first['row']}: {first['reason']}; {bad} of {rows + bad} rows are bad, "
-                f"but `max_bad_row_rate` is {max_bad_row_rate}: mend the rows, or allow a higher rate."
+                f"but `max_bad_row_rate` is {max_bad_row_rate}: correct the rows, or allow a higher rate."
             )
         )
     if not rows and not wrong:

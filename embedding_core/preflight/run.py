@@ -131,7 +131,7 @@ def _not_traced(error: Exception) -> Finding:
         kind="step",
         what=f"the step raises {type(error).__name__}{f' at {line}' if line else ''}: {text[:600]}",
         rule="a TPU program is traced as a graph under tf.distribute.TPUStrategy before anything runs",
-        remedy="mend what the error names; values of tensors are not there while tracing",
+        remedy="correct what the error names; values of tensors are not there while tracing",
     )
 
 

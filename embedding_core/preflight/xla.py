@@ -57,7 +57,7 @@ def compile_findings(traced: Traced) -> Compiled:
             missing.setdefault(match.group(1), op)
     if missing:
         findings = tuple(_no_kernel(kind, op) for kind, op in missing.items())
-        return Compiled(findings, len(kinds), "not compiled: first mend the operations that have no kernel")
+        return Compiled(findings, len(kinds), "not compiled: first replace the operations that have no kernel")
     error = _compile_error(_Part([op for op in traced.on_core if not _is_cut(op, variables)], library, variables))
     if error is None:
         return Compiled((), len(kinds), "compiled")

@@ -229,11 +229,13 @@ Split: TypeAlias = SplitByHash | SplitByColumn | SplitByTime
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label:
-    """What is predicted: 0 or 1, true or false, or yes or no in every row; or one class against all others.
+    """What is predicted: 0 or 1, true or false, yes or no; one class against all others; or a number above a bound.
 
     Attributes:
       column: the column of the data that holds it, or
-      positive: the value (or list of values) of the column that is predicted; every other value is 0.
+      positive: the value (or list of values) of the column that is predicted, as the data writes it; every other value
+        is 0.
+      above: a number; the label is 1 if the column's number is greater, else 0.
       key: the key under which the `preprocessing_fn` puts it, and
       columns: the columns that the function reads for the label only: they are not there when the model serves, and no
         feature may read them. A list (of numbers), or a mapping to "float" or "token".
@@ -243,6 +245,7 @@ class Label:
 
     column: Text | None = None
     positive: OneOrMore = ()
+    above: float | None = None
     key: Text | None = None
     columns: Columns = dataclasses.field(default_factory=dict)
 
@@ -260,6 +263,10 @@ class Label:
         """The rules over several fields."""
         if (self.column is None) == (self.key is None):
             yield "", "must have either `column` (of the data) or `key` (that your `preprocessing_fn` returns)."
+        elif self.positive and self.above is not None:
+            yield "above", f"is {self.above!r}, and `label.positive` is given too: one of them says what is 1."
+        elif self.key is not None and self.above is not None:
+            yield "above", f"is {self.above!r}, but `label.column` is null: it bounds the numbers of that column."
         elif self.key is not None and self.positive:
             yield (
                 "positive",

@@ -34,11 +34,18 @@ def apply_overrides(
         try:
             if not equals or not all(path):
                 raise ConfigError(f"--set {override!r}: it must be key=value, such as training.batch_size=512.")
-            mapping = _put(tp, mapping, path, parse_value(text, f"--set {override!r}"), override)
+            mapping = _put(tp, mapping, path, _value(text, override), override)
         except ConfigError as error:
             mistakes.append(str(error))
         lines[key.strip()] = f"--set {override!r}"
     return mapping
+
+
+def _value(text: str, override: str) -> Any:
+    try:
+        return parse_value(text, f"--set {override!r}")
+    except ConfigError as error:
+        raise ConfigError(f"{error} A text that YAML reads as a sign of its own needs quotes: '\"{text}\"'.") from error
 
 
 def _put(tp: Any, value: Any, path: list[str], new: Any, override: str) -> Any:

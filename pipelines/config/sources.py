@@ -71,7 +71,7 @@ def parse_module(name: str, python_path: str) -> ast.Module:
         with open(file, "rb") as source:
             return ast.parse(source.read(), file)
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"module {name!r} ({file}) cannot be read as Python: {error}; mend it.") from error
+        raise ConfigError(f"module {name!r} ({file}) cannot be read as Python: {error}; correct it.") from error
 
 
 def source_file(name: str, python_path: str) -> str | None:

@@ -91,13 +91,13 @@ def parse_yaml(text: str, where: str) -> Parsed:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
         said = " ".join(filter(None, [error.context, error.problem]))
-        raise ConfigError(f"{where}{line}: this is no YAML: {said}; mend the text there.") from error
+        raise ConfigError(f"{where}{line}: this is no YAML: {said}; correct the text there.") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: this is no YAML: {' '.join(str(error).split())}; mend the text.") from error
+        raise ConfigError(f"{where}: this is no YAML: {' '.join(str(error).split())}; correct the text.") from error
     except RecursionError as error:
         raise ConfigError(f"{where}: it is nested too deeply: at most {_MOST_LEVELS} levels; flatten it.") from error
     except (ValueError, TypeError, AttributeError) as error:  # PyYAML's own, of a value that is not what its tag says
-        raise ConfigError(f"{where}: a value cannot be read: {error}; mend the text.") from error
+        raise ConfigError(f"{where}: a value cannot be read: {error}; correct the text.") from error
 
 
 def parse_value(text: str, where: str) -> Any:

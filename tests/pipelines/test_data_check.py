@@ -43,6 +43,20 @@ def test_good_data_has_a_line_for_each_column_and_nothing_else(checked):
     assert found.lines[0].startswith("all 200 rows of ")
 
 
+def test_positive_written_as_a_comparison_is_answered_with_the_bound(checked):
+    found = checked("label={column: price, positive: '>15'}", "features.dense=[]")
+    assert "a bound on a number is `label.above`" in found.problems[0]
+    found = checked("label={column: price, positive: '>15'}", "features.dense=[]", rows=50)
+    assert "`label.positive` is ['>15']" in found.warnings[0]
+    assert "69.0% are positive" in checked("label={column: price, above: 30.5}", "features.dense=[]").lines[-2]
+
+
+def test_rows_that_are_set_aside_are_shown_also_where_the_rate_allows_them(checked):
+    found = checked("data.allowed_bad_rate=0.1", csv=CSV.replace("0.5", "NA", 1))
+    assert found.problems == ()
+    assert 'set `data: {missing: ["NA"]}`' in found.lines[-1]
+
+
 def test_every_absent_column_is_named_with_the_nearest(checked):
     found = checked("features.categorical.0=itm", "features.dense.0=prise", "label=bought")
     assert found.problems == (

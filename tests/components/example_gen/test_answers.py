@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from embedding_core.errors import DataError
+from embedding_core.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.tfx
 
@@ -41,6 +41,52 @@ def test_label_becomes_0_and_1(label, values, positive):
     output = label(values, positive)
     assert output.values("y") == [[0.0], [0.0], [1.0], [1.0]]
     assert output.facts["label_values"] == {repr(value): 2 for value in values}
+
+
+@pytest.mark.parametrize(("values", "above"), [(["15", "-7", "15.5", "1e3"], 15), (["3", "2", "4", "5"], 3)])
+def test_label_above_a_bound_becomes_1(label, values, above):
+    output = label(values, label={"column": "y", "above": above})
+    assert output.values("y") == [[0.0]] * 4 + [[1.0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("NA", r"label column 'y': 'NA' is no number; .* `data: {missing: .*}`, and `label.above` bounds numbers"),
+        ("inf", r"label column 'y': 'inf' is not finite"),
+        ("", r"label column 'y' has no value"),
+    ],
+)
+def test_row_whose_label_is_no_number_to_bound_is_bad(label, value, words):
+    given = {"label": {"column": "y", "above": 15}}
+    with pytest.raises(DataError, match=r"2 of 6 rows cannot be used.*\n  .*data.csv:6: " + words):
+        label(["3", "20", value], **given)
+    assert label(["3", "20", value], allowed_bad_rate=0.4, **given).values("y") == [[0.0], [0.0], [1.0], [1.0]]
+
+
+def test_bound_that_no_label_exceeds_is_named(label):
+    with pytest.raises(
+        DataError, match=r"no row has a number above `label.above`, 15, .*'y', which holds '3' \(2 rows\)"
+    ):
+        label(["3", "4"], label={"column": "y", "above": 15})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"above": "15"}, "must be a number"),
+        ({"above": float("nan")}, "number"),
+        ({"above": 1, "positive": ["a"]}, "one of"),
+    ],
+)
+def test_bound_of_a_label_is_a_number_and_alone(label, given, words):
+    with pytest.raises(ConfigError, match=words):
+        label(["0", "1"], label={"column": "y", **given})
+
+
+def test_label_value_that_means_missing_names_the_setting(label):
+    with pytest.raises(DataError, match=r"If 'NA' stands for a missing value, set `data: {missing: \[\"NA\"\]}`"):
+        label(["yes", "no", "NA"])
 
 
 def test_label_of_three_classes_names_row_value_and_rule(label, tmp_path):

@@ -62,6 +62,12 @@ def test_set_reaches_below_the_short_form_of_an_optimizer(load, minimal):
     assert config.tables["item"].optimizer["learning_rate"] == 0.3
 
 
+def test_set_of_a_sign_of_yaml_says_how_to_quote_it(load, mistakes, minimal):
+    (line,) = mistakes(minimal, "data.delimiter=,")
+    assert line.endswith("""needs quotes: '","'.""")
+    assert load(minimal, 'data.delimiter=","').data.delimiter == ","
+
+
 def test_set_of_a_list_position_starts_from_the_default_list(load, minimal):
     config = load(minimal, "evaluation.metrics.4=Recall", "evaluation.metrics.0=Precision")
     assert config.evaluation.metrics == ("Precision", "BinaryCrossEntropy", "Calibration", "ExampleCount", "Recall")
