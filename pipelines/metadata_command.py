@@ -70,14 +70,13 @@ def check(config: _Config, overrides: _Override = None, debug: _Debug = False) -
 
 def _artifacts(config: PipelineConfig) -> tuple[int, list[str]]:
     """How many artifacts of the pipeline have a recorded content, and the URIs of those that differ from it."""
-    from ml_metadata.proto import metadata_store_pb2 as mlmd
-
     from pipelines.content import is_as_recorded, recorded_content
     from pipelines.lineage import open_store
+    from pipelines.upkeep import is_output
 
     store = open_store(config.metadata_path)
     context = store.get_context_by_type_and_name("pipeline", config.name)
     artifacts = [] if context is None else store.get_artifacts_by_context(context.id)
-    live = [(one.uri, recorded_content(one)) for one in artifacts if one.state == mlmd.Artifact.LIVE]
+    live = [(one.uri, recorded_content(one)) for one in artifacts if is_output(one)]
     known = [(uri, recorded) for uri, recorded in live if recorded is not None]
     return len(known), [uri for uri, recorded in known if not is_as_recorded(uri, recorded, by_digest=True)]

@@ -18,8 +18,9 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from pipelines.content import CONTENT, content_json, is_as_recorded, recorded_content
 from pipelines.recorded import RECORD_SUFFIX
+from pipelines.rollbacks import ROLLBACK
 
-__all__ = ["Tidied", "record_content", "set_aside", "tidy"]
+__all__ = ["Tidied", "is_output", "record_content", "set_aside", "tidy"]
 
 _SET_ASIDE = ".damaged"
 _LEFT_OVER = ".lost"
@@ -83,13 +84,22 @@ def tidy(store: Any, pipeline: str, root: str) -> Tidied:
     if context is None:
         return Tidied(left_over=left_over)
     closed = _close_stale(store, context.id, root)
-    live = [one for one in store.get_artifacts_by_context(context.id) if one.state == mlmd.Artifact.LIVE]
+    live = [one for one in store.get_artifacts_by_context(context.id) if is_output(one)]
     _record_imported_again(store, live)
     damaged = [one for one in live if _is_damaged(one)]
     for artifact in damaged:
         set_aside(store, artifact)
     recorded = _record(store, live)
     return Tidied(closed=closed, lost=tuple(one.id for one in damaged), recorded=recorded, left_over=left_over)
+
+
+def is_output(artifact: Any) -> bool:
+    """Whether the artifact is a live one whose files nobody but a run of the pipeline replaces or removes.
+
+    The files of a version that a rollback published are in the serving folder: servers read them, `keep-last` removes
+    them, and the run that finds them damaged pushes another version before it takes them away.
+    """
+    return bool(artifact.state == mlmd.Artifact.LIVE) and ROLLBACK not in artifact.custom_properties
 
 
 def _move_left_over(store: Any, root: str) -> str | None:

@@ -157,6 +157,20 @@ def test_folder_of_the_user_is_recorded_again_and_never_renamed(pipeline, tmp_pa
     assert folder.exists()
 
 
+@pytest.mark.parametrize("damage", [flip, delete_folder])
+def test_served_copy_of_a_rollback_is_never_renamed(pipeline, damage):
+    execution, folder = pipeline.start()
+    artifact = pipeline.finish(execution, folder)  # recorded, as an earlier release did
+    (found,) = pipeline.store.get_artifacts_by_id([artifact])
+    found.custom_properties["rollback"].string_value = '{"of": 1, "from": 2}'
+    pipeline.store.put_artifacts([found])
+    damage(folder)
+    assert tidy(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert folder.exists() == (damage is flip)
+    assert not folder.with_name(f"{folder.name}.damaged").exists()
+    assert pipeline.state(artifact) == mlmd.Artifact.LIVE
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"digest": 1}'])
 def test_record_that_cannot_be_read_is_that_of_a_damaged_output(pipeline, text):
     artifact = pipeline.finish(*pipeline.start())
