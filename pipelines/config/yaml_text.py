@@ -41,6 +41,18 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
     )
 
 
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    """The whole number; ML Metadata and TensorFlow hold those of 64 bits."""
+    text = str(loader.construct_scalar(node))
+    value = int(text) if len(text) <= _MOST_DIGITS else None
+    if value is None or not -(2**63) <= value < 2**63:
+        shown = text if len(text) <= 2 * _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
+        raise ValueError(
+            f"line {node.start_mark.line + 1}: {shown} is not a whole number of 64 bits; if it is a text, put it in quotes"
+        )
+    return value
+
+
 def _construct_text(loader: _Loader, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
     # JSON escapes a character beyond 16 bits as two halves, which PyYAML leaves apart.
@@ -49,8 +61,10 @@ def _construct_text(loader: _Loader, node: yaml.ScalarNode) -> str:
 
 _Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
+_MOST_DIGITS = 20  # of a whole number of 64 bits, with its sign
 _MOST_LEVELS = 50
 _MOST_VALUES = 100_000
 

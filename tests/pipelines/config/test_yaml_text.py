@@ -84,3 +84,16 @@ def test_text_that_explodes_is_one_error(text, words):
 
 def test_nesting_that_a_person_writes_is_read():
     assert parse_yaml("[" * 40 + "1" + "]" * 40, "f.yaml").values
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30, 10**400, int("9" * 4000)])
+def test_whole_number_beyond_64_bits_is_one_short_error_with_its_line(number):
+    for line in (f"seed: {number}", f"training: {{learning_rate: {number}}}", f"filters: [{{min: {number}}}]"):
+        with pytest.raises(ConfigError, match=r"a\.yaml: a value cannot be read: line 2: .*64 bits.*quotes") as error:
+            parse_yaml(f"name: a\n{line}", "a.yaml")
+        assert len(str(error.value)) < 250
+
+
+def test_largest_whole_numbers_and_texts_of_digits_are_read():
+    values = parse_yaml(f"[{2**63 - 1}, {-(2**63)}, '{2**64}', +7]", "a.yaml").values
+    assert values == [2**63 - 1, -(2**63), str(2**64), 7]
