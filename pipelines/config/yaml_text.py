@@ -47,9 +47,8 @@ def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     value = int(text) if len(text) <= _MOST_DIGITS else None
     if value is None or not -(2**63) <= value < 2**63:
         shown = text if len(text) <= 2 * _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
-        raise ValueError(
-            f"line {node.start_mark.line + 1}: {shown} is not a whole number of 64 bits; if it is a text, put it in quotes"
-        )
+        line = node.start_mark.line + 1
+        raise ValueError(f"line {line}: {shown} is not a whole number of 64 bits; if it is a text, put it in quotes")
     return value
 
 
