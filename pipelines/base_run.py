@@ -8,9 +8,10 @@ trained on in any other way is refused.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from embedding_core.errors import ConfigError
@@ -36,12 +37,28 @@ def find_earlier(config: PipelineConfig, *, again: bool = False) -> EarlierRun:
     Raises:
       ConfigError: see `find_base`, and `check_earlier`.
     """
-    given = check_earlier(config)
-    if all(value is None for value in given.values()):
+    given, runs = check_earlier(config), earlier_runs(config)
+    rolled_back = runs.rolled_back()
+    if all(value is None for value in given.values()) and (again or not rolled_back):
         return EarlierRun()
+    asked = asked_data(config)
     repeated = "error" if config.warm_start is None else config.warm_start.repeated_data
-    train = again or repeated == "train"
-    return find_base(earlier_runs(config), asked_data(config), given, again=again, train_again=train)
+    found = find_base(runs, asked, given, again=again, train_again=again or repeated == "train")
+    warnings = () if again else _warnings(rolled_back, asked)
+    return dataclasses.replace(found, notes=(*found.notes, *warnings))
+
+
+def _warnings(rolled_back: Iterable[tuple[int, Node | None]], asked: AskedData) -> Iterator[str]:
+    """Say of each version that was rolled back that this run makes another model of the same data."""
+    for version, examples in rolled_back:
+        data = trained_data(examples)
+        overlap = None if data is None else compare(asked, data)
+        if overlap is not None and overlap.kind == "same" and not overlap.changed:
+            yield (
+                f"{words_of(asked.pieces)}: version {version} was trained on it, and rolled back. If its model is not "
+                "in the cache any more, it is trained and pushed again; change the data or the configuration if it "
+                "must not be."
+            )
 
 
 def find_base(

@@ -77,6 +77,14 @@ class EarlierRuns:
             )
         return found[0]
 
+    def rolled_back(self) -> list[tuple[int, Node | None]]:
+        """The versions that were pushed and rolled back, each with the Examples that it was trained on."""
+        pushes = pushes_of(self.graph, self.destination)
+        standing = {push.id for _, push in newest_first(pushes)}
+        gone = {version: push for version, push in pushes.items() if push.id not in standing}
+        runs = {version: next(self._inputs(push, MODEL_RUN), None) for version, push in gone.items()}
+        return [(version, self.examples_of(run)) for version, run in sorted(runs.items()) if run is not None]
+
     def model_of(self, run: Node) -> Node | None:
         """The Model that a training exported."""
         made = None if run.producer is None else run.producer.id

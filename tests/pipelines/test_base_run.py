@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import types
 
 import pytest
 
 from components.pusher.manifest import MANIFEST
 from embedding_core.errors import ConfigError
+from pipelines import base_run
 from pipelines.base_run import find_base
 from pipelines.earlier import BASE, BASELINE, START
 from pipelines.earlier_runs import EarlierRuns
@@ -254,3 +256,21 @@ def test_baseline_is_the_push_before_also_in_a_retry(chain, days):
     chain.run((4, "thursday"), version=3, baseline=days[0]["model"])
     found = chain.find(chain.asked((4, "thursday")), given(None, baseline="pushed"))
     assert found.baseline == chain.uri(days[0], "model")
+
+
+def test_run_on_the_data_of_a_version_that_was_rolled_back_says_so(chain, days, monkeypatch):
+    def notes(start, *asked, **how):
+        runs = EarlierRuns(chain.graph, frozenset(chain.live), chain.destination)
+        monkeypatch.setattr(base_run, "check_earlier", lambda _: given(start))
+        monkeypatch.setattr(base_run, "earlier_runs", lambda _: runs)
+        monkeypatch.setattr(base_run, "asked_data", lambda _: chain.asked(*asked))
+        found = base_run.find_earlier(types.SimpleNamespace(warm_start=None), **how)
+        return [one for one in found.notes if "rolled back" in one]
+
+    assert notes("pushed", (2, "tuesday")) == notes(None, (2, "tuesday")) == []
+    chain.rollback(days[0], 3, of=1)
+    for start in "pushed", None:
+        assert "span 2: version 2 was trained on it, and rolled back" in notes(start, (2, "tuesday"))[0]
+        assert notes(start, (2, "tuesday, corrected")) == notes(start, (3, "wednesday")) == []
+        assert notes(start, (2, "tuesday"), again=True) == []
+    assert notes(None, (1, "monday")) == []
