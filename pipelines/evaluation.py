@@ -12,6 +12,7 @@ __all__ = ["BASELINE", "CANDIDATE", "bound_words", "eval_config", "missed_thresh
 
 CANDIDATE, BASELINE = "candidate", "baseline"
 _COUNT = "ExampleCount"
+_OWN = {"BinaryCrossEntropy": ("pipelines.log_loss", "LogLoss")}  # modules that the Evaluator imports where it runs
 _LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
 
 
@@ -84,7 +85,8 @@ def _metric(evaluation: Evaluation, name: str, has_baseline: bool) -> tfma.Metri
 
 def _named(name: str, **fields: object) -> tfma.MetricConfig:
     """The metric under the name that the configuration gives it, which reports and messages then show."""
-    return tfma.MetricConfig(class_name=name, config=json.dumps({"name": name}), **fields)
+    module, class_name = _OWN.get(name, ("", name))
+    return tfma.MetricConfig(module=module, class_name=class_name, config=json.dumps({"name": name}), **fields)
 
 
 def _over_all_rows(bounds: tfma.MetricThreshold) -> tfma.PerSliceMetricThreshold:

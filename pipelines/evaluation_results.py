@@ -67,10 +67,11 @@ def _row(metric: str, value: float | None, bound: str, met: bool) -> dict[str, A
 def _bounds(config: PipelineConfig, has_baseline: bool) -> dict[str, str]:
     """The bounds that were in force, by metric; without the one that every evaluation reaches."""
     return {
-        metric.class_name: words
+        name: words
         for metric in eval_config(config, has_baseline=has_baseline).metrics_specs[0].metrics
         for words in [bound_words(bound.threshold) for bound in metric.per_slice_thresholds]
-        if metric.class_name in config.evaluation.thresholds
+        for name in [json.loads(metric.config)["name"]]
+        if name in config.evaluation.thresholds
     }
 
 

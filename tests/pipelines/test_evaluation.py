@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 
+import pandas
 import pytest
+from sklearn.metrics import log_loss
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 tfma = pytest.importorskip("tensorflow_model_analysis")
@@ -69,6 +71,14 @@ def test_eval_config_passes_tfma_own_checks(config, thresholds, has_baseline):
     given = eval_config(config(thresholds=thresholds, baseline="pushed"), has_baseline=has_baseline)
     made = config_util.update_eval_config_with_defaults(given, has_baseline=has_baseline)
     config_util.verify_eval_config(made)
+
+
+def test_cross_entropy_of_probabilities_that_round_to_0_and_1_is_that_of_the_report(config):
+    rows = {"label": [1.0, 0.0, 1.0, 0.0], "probability": [1.0, 0.0, 0.75, 1.0], "sample_weight": [1.0, 2.0, 3.0, 0.5]}
+    chosen = eval_config(config(metrics=["BinaryCrossEntropy"]))
+    found = tfma.analyze_raw_data(pandas.DataFrame(rows), chosen).get_metrics_for_slice()
+    expected = log_loss(rows["label"], rows["probability"], sample_weight=rows["sample_weight"])
+    assert found["BinaryCrossEntropy"]["doubleValue"] == pytest.approx(expected)
 
 
 def test_without_thresholds_there_is_one_that_every_model_reaches(config):
