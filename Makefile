@@ -41,11 +41,11 @@ format: venv ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: venv ## the tests (the long campaigns have targets of their own)
-	$(BIN)/pytest -m "not slow"
+test: venv ## the tests, a process for each core (the long campaigns have targets of their own)
+	$(BIN)/pytest -m "not slow" --numprocesses=auto --dist=loadfile
 
 test-fast: venv ## the tests that import no TFX
-	$(BIN)/pytest -m "not slow and not tfx"
+	$(BIN)/pytest -m "not slow and not tfx" --numprocesses=auto --dist=loadfile
 
 contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle, and random models
 	$(BIN)/pytest tests/embedding_core/test_contract.py tests/embedding_core/test_topologies.py \

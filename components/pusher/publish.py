@@ -212,7 +212,7 @@ def _discard(root: Path, name: str) -> None:
 @contextlib.contextmanager
 def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold the lock on a file; yields whether it was had. The kernel lets go of it when the process dies."""
-    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o666)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
