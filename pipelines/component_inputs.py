@@ -146,6 +146,7 @@ def example_settings(config: PipelineConfig) -> dict[str, Any]:
         "weight": config.sample_weight,
         "single_valued": _single_valued(config),
         "whole_numbers": list(config.data.whole_numbers),
+        **({"private": True} if any(feature.private for feature in config.features.categorical) else {}),
     }
 
 

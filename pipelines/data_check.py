@@ -111,8 +111,15 @@ def _private(config: PipelineConfig) -> set[str]:
     return {feature.source for feature in config.features.categorical if feature.private}
 
 
+def _numbers(config: PipelineConfig) -> set[str]:
+    """Columns whose values are numbers; a text in one may be of a row that is shifted."""
+    weight = set() if config.sample_weight is None else {config.sample_weight}
+    return weight | {feature.source for feature in config.features.dense}
+
+
 def _line(name: str, uses: str, column: Column, config: PipelineConfig) -> str:
-    private = name in _private(config)
+    secret = _private(config)
+    private = name in secret or (bool(secret) and name in _numbers(config) and column.kind == "text")
     shown = ", ".join(shown_token(value, private=private)[:_WIDTH] for value in column.first)
     missing = column.missing / max(1, column.rows)
     distinct = f"{column.distinct:,} distinct" if column.distinct else "no value"

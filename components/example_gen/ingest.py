@@ -21,6 +21,7 @@ from components.example_gen.rows import SHOWN, Batch, is_list
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS, assign_splits
 from components.example_gen.tally import Tally
+from components.example_gen.values import hiding_texts
 from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
 from components.progress import report
 
@@ -73,6 +74,11 @@ def count_rows(batches: Iterable[Batch], settings: Settings, tally: Tally) -> No
 
 
 def _take_in(batch: Batch, settings: Settings, tally: Tally, shards: _Shards) -> None:
+    with hiding_texts(settings.private):
+        _sort_in(batch, settings, tally, shards)
+
+
+def _sort_in(batch: Batch, settings: Settings, tally: Tally, shards: _Shards) -> None:
     tally.seen = sorted({*tally.seen, *(name for name, column in batch.columns.items() if _occurs(batch, column))})
     batch = filter_rows(batch, settings.row_filters, tally.filtered, tally.bad)
     batch, sides = assign_splits(batch, settings, tally.bad)

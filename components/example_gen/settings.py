@@ -290,6 +290,7 @@ class Settings:
       weight: the column of the sample weight; rows without a weight of 0 or more are bad.
       single_valued: columns of one value a row at most; rows with several are bad.
       whole_numbers: token columns in which 3.0 is written as 3.
+      private: whether a column is private; messages then show digests of texts that are not numbers or times.
 
     Raises:
       ConfigError: a value breaks its rule.
@@ -307,6 +308,7 @@ class Settings:
     weight: str | None = None
     single_valued: tuple[str, ...] = ()
     whole_numbers: tuple[str, ...] = ()
+    private: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in self.columns.items():

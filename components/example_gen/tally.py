@@ -214,8 +214,9 @@ class Tally:
           Whether it is certain even if these are only some of the rows, and what is wrong.
         """
         if not self.read:
-            where = f"the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
-            yield False, f"{data}: none of the {self.files} file(s) holds a row, only headers if anything; {where}."
+            first = f", the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
+            counted = f"{self.files} of {self.files} files have headers alone, if anything{first}"
+            yield False, f"{data}: there is no row; {counted}: give files with rows."
             return
         if settings.label is not None:
             yield from self.labels.problems(settings.label, data)

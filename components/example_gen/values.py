@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import datetime
 import json
 import re
+from collections.abc import Iterator
 from typing import TypeAlias
 
-__all__ = ["FALSE", "TRUE", "Value", "instant", "number", "same", "short", "stands_for_missing"]
+from embedding_core.display import shown_token
+
+__all__ = ["FALSE", "TRUE", "Value", "hiding_texts", "instant", "number", "same", "short", "stands_for_missing"]
 
 Value: TypeAlias = str | int | float | datetime.date  # a datetime is a date
 
@@ -20,6 +25,8 @@ _DIGITS = re.compile(r"-?\d+(\.\d+)?\Z")
 _FRACTION = re.compile(r"(:\d\d)\.(\d+)")
 # Unix times from 1973 to 2100 in seconds, milli-, micro- and nanoseconds (the ranges do not meet), to microseconds.
 _UNITS = ((1e8, 4.1e9, 10**6, 1), (1e11, 4.1e12, 10**3, 1), (1e14, 4.1e15, 1, 1), (1e17, 4.1e18, 1, 10**3))
+
+_hides_texts = contextvars.ContextVar("hides_texts", default=False)
 
 
 def number(value: Value, decimal: str = ".") -> float:
@@ -35,11 +42,11 @@ def number(value: Value, decimal: str = ".") -> float:
     if isinstance(value, (int, float)):
         return value
     if not isinstance(value, str) or "_" in value:
-        raise ValueError(f"{short(value)} is no number")
+        raise ValueError(f"{_quoted(value)} is no number")
     try:
         return _from_text(value, decimal)
     except ValueError:
-        raise ValueError(f"{short(value)} is no number{_cure(value, decimal)}") from None
+        raise ValueError(f"{_quoted(value)} is no number{_cure(value, decimal)}") from None
 
 
 def _from_text(text: str, decimal: str) -> float:
@@ -90,7 +97,7 @@ def _from_iso(text: str) -> datetime.datetime:
     try:
         return datetime.datetime.fromisoformat(plain)
     except ValueError:
-        raise ValueError(f"{short(text)} is no ISO date or time and no Unix time") from None
+        raise ValueError(f"{_quoted(text)} is no ISO date or time and no Unix time") from None
 
 
 def _from_unix(value: str | int | float) -> int:
@@ -98,7 +105,7 @@ def _from_unix(value: str | int | float) -> int:
     for low, high, multiply, divide in _UNITS:
         if low <= amount < high:
             return int(amount * multiply // divide)
-    raise ValueError(f"{short(value)} is no ISO date or time, and no Unix time between 1973 and 2100")
+    raise ValueError(f"{_quoted(value)} is no ISO date or time, and no Unix time between 1973 and 2100")
 
 
 def same(value: Value, given: str | int | float | bool, decimal: str = ".") -> bool:
@@ -116,6 +123,22 @@ def same(value: Value, given: str | int | float | bool, decimal: str = ".") -> b
         return number(value, decimal) == number(given)
     except ValueError:
         return False
+
+
+@contextlib.contextmanager
+def hiding_texts(wanted: bool) -> Iterator[None]:
+    """Show digests of texts in the messages of the block: where a row is shifted, they are another column's."""
+    token = _hides_texts.set(wanted)
+    try:
+        yield
+    finally:
+        _hides_texts.reset(token)
+
+
+def _quoted(value: Value) -> str:
+    if _hides_texts.get() and isinstance(value, str) and not stands_for_missing(value):
+        return f"a text ({shown_token(value.encode('utf-8', 'surrogatepass'), private=True)})"
+    return short(value)
 
 
 def short(value: object) -> str:

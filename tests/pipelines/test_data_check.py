@@ -73,7 +73,7 @@ def test_every_absent_column_is_named_with_the_nearest(checked):
         (CSV.replace(",1\n", ",2\n"), [], "neither 0 nor 1"),
         (CSV.replace("0.5", "cheap", 1), [], "'cheap' is no"),
         (CSV.replace("i3,", "i3,,", 1), [], "7 fields, the header has 6"),
-        ("item,price,bought\n", [], "there is no row|holds a row"),
+        ("item,price,bought\n", [], "there is no row"),
         (CSV, ["split={by: column, column: same, train: [x], eval: [y]}"], "no row is left for the eval split"),
     ],
 )
@@ -125,6 +125,14 @@ def test_private_values_are_shown_as_digests(checked):
     (line,) = [line for line in found.lines if line.startswith("item ")]
     assert "sha256:" in line
     assert "i0" not in line
+
+
+def test_text_among_numbers_is_not_shown_where_a_column_is_private(checked):
+    csv = CSV.replace("0.5", "name-of-a-person", 1)
+    assert "name-of-a-person" in "".join(checked(csv=csv).problems)
+    found = checked("features.categorical=[{name: item, private: true}]", csv=csv)
+    assert "column 'price': a text (sha256:" in "".join(found.problems)
+    assert not [line for line in (*found.lines, *found.problems, *found.warnings) if "person" in line]
 
 
 def test_first_rows_of_files_spread_over_all_are_looked_at(checked, tmp_path):

@@ -110,6 +110,17 @@ def test_bad_rows_are_set_aside_up_to_the_allowed_rate(ingest, write):
     assert sorted(places) == [":3", ":4", ":5", ":6", ":7"]
 
 
+def test_text_of_a_shifted_row_is_shown_as_a_digest_where_a_column_is_private(ingest, write):
+    write("id,x,side\n1,2,train\nname-of-a-person,a,train\n3,NA,train\n2,name-of-a-person,eval\n4,5,eval\n")
+    kinds = {"id": "token", "x": "float"}
+    shown = ingest(columns=kinds, split=SIDES, allowed_bad_rate=0.8, private=True).facts["set_aside"]["first"]
+    assert not [row for row in shown if "person" in row]
+    assert sum("column 'x': a text (sha256:" in row for row in shown) == 2
+    assert [row for row in shown if "'NA' is no number; if it stands for a missing value" in row]
+    shown = ingest(columns=kinds, split=SIDES, allowed_bad_rate=0.8).facts["set_aside"]["first"]
+    assert [row for row in shown if "'name-of-a-person' is no number" in row]
+
+
 def test_more_bad_rows_than_allowed_are_one_error(ingest, write, tmp_path):
     path = write("id,x,side\n1,2,train\n" + "2,x,eval\n" * 9)
     with pytest.raises(DataError, match=rf"9 of 10 rows.*\n  {path}:3: column 'x': 'x' is no number") as error:
@@ -127,7 +138,7 @@ def test_unclosed_quote_counts_the_lines_it_swallows(ingest, write):
 
 BAD_FILES = {
     "no header": (b"", r"data.csv has no header"),
-    "header only": (b"id,side\n", r"none of the 1 file\(s\) holds a row.*data.csv"),
+    "header only": (b"id,side\n", r"there is no row; .*data.csv"),
     "absent column": (b"ID,side\n1,train\n", r"data.csv: there is no column 'id': did you mean 'ID'\?"),
     "column twice": (b"id,id,side\n1,1,train\n", r"data.csv: column 'id' occurs 2 times"),
     "header not UTF-8": (b"id,\xff,side\n1,1,train\n", r"data.csv:1: the header holds bytes that are not UTF-8"),
