@@ -54,7 +54,7 @@ def log_sink(seconds: float = 10.0, log: Callable[[str], None] = _log.info) -> S
         rate = (state.done - state.start) / (now - begun) if now > begun else 0.0
         left = "" if state.total is None or not rate else f", {max(0.0, state.total - state.done) / rate:.0f} s left"
         place = f"{state.task}: {state.done:,}{_of(state)} {state.unit}"
-        log(f"{place}, {per_second(rate)}{left} {state.detail}".rstrip())
+        log(f"{place}, {per_second(rate)}{left}" + (f"; {state.detail}" if state.detail else ""))
 
     return sink
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
 
 from embedding_core.permissions import readable_as
+from pipelines.plain_table import print_table
 from pipelines.quiet import load_tensorflow
 from pipelines.terminal import PLAIN, SafeConsole, echo
 
@@ -44,26 +44,28 @@ def inspect(checkpoint: _Folder, as_json: _Json = False) -> None:
     console.print(
         f"step {summary['step']}, {summary['bytes']:,} bytes in {len(summary['files'])} files, all as written", **PLAIN
     )
-    console.print(_summary_table(summary["tables"]))
+    print_table(console, "", [_summary(name, row) for name, row in summary["tables"].items()])
     for name, table in summary["tables"].items():
         if table["vocabulary"] is not None:
             console.print(f"{name}: vocabulary {table['vocabulary']!r}, sha256 {table['digest']}", **PLAIN)
 
 
-def _table(*columns: str) -> Table:
-    """A table that shows every digit, on a narrow screen in several lines."""
-    return Table(*(Column(column, overflow="fold") for column in columns))
-
-
-def _summary_table(tables: Mapping[str, Mapping[str, Any]]) -> Table:
-    columns = ("table", "rows", "dim", "slots", "bytes", "norm: least", "mean", "greatest", "dead rows", "not finite")
-    table = _table(*columns)
-    for name, row in tables.items():
-        norms = [f"{row['norm'][key]:.4g}" if row["norm"] else "?" for key in ("least", "mean", "greatest")]
-        dead = "?" if row["dead_rows"] is None else f"{row['dead_rows']:,} ({row['dead_rows'] / row['rows']:.1%})"
-        sizes = [f"{row['rows']:,}", str(row["dim"]), ", ".join(row["slots"]), f"{row['bytes']:,}"]
-        table.add_row(name, *sizes, *norms, dead, f"{row['nonfinite_rows']:,}")
-    return table
+def _summary(name: str, row: Mapping[str, Any]) -> dict[str, str]:
+    """A row of the table; what needs attention first, what a narrow screen may lack last."""
+    dead = "?" if row["dead_rows"] is None else f"{row['dead_rows']:,} ({row['dead_rows'] / row['rows']:.1%})"
+    least, mean, greatest = (f"{row['norm'][key]:.4g}" if row["norm"] else "?" for key in ("least", "mean", "greatest"))
+    return {
+        "table": name,
+        "rows": f"{row['rows']:,}",
+        "dim": str(row["dim"]),
+        "bytes": f"{row['bytes']:,}",
+        "dead rows": dead,
+        "not finite": f"{row['nonfinite_rows']:,}",
+        "norm: least": least,
+        "mean": mean,
+        "greatest": greatest,
+        "slots": ", ".join(row["slots"]),
+    }
 
 
 @app.command()
@@ -85,9 +87,8 @@ def diff(
     for words, key in (("only in the earlier", "only_in_earlier"), ("only in the later", "only_in_later")):
         if found[key]:
             console.print(f"{words}: {', '.join(found[key])}", **PLAIN)
-    table = _diff_table(found["tables"])
-    if table.row_count:
-        console.print(table)
+    rows = [_difference(name, row) for name, row in found["tables"].items() if "incomparable" not in row]
+    print_table(console, "", rows)
     for name, compared in found["tables"].items():
         if "incomparable" in compared:
             console.print(f"{name}: {compared['incomparable']}", **PLAIN)
@@ -96,14 +97,16 @@ def diff(
             console.print(f"{name} moved most: {told}", **PLAIN)
 
 
-def _diff_table(tables: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = _table("table", "rows in both", "only earlier", "only later", "changed", "largest difference", "mean move")
-    for name, row in tables.items():
-        if "incomparable" not in row:
-            keys = ("rows", "rows_only_in_earlier", "rows_only_in_later", "changed_rows")
-            figures = [f"{row['largest_difference']:.3g}", f"{row['mean_distance']:.3g}"]
-            table.add_row(name, *(f"{row[key]:,}" for key in keys), *figures)
-    return table
+def _difference(name: str, row: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "table": name,
+        "rows in both": f"{row['rows']:,}",
+        "changed": f"{row['changed_rows']:,}",
+        "only later": f"{row['rows_only_in_later']:,}",
+        "only earlier": f"{row['rows_only_in_earlier']:,}",
+        "mean move": f"{row['mean_distance']:.3g}",
+        "largest difference": f"{row['largest_difference']:.3g}",
+    }
 
 
 @app.command()

@@ -103,12 +103,26 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
 def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
     notes = ["The baselines were made in this run, from the same features."]
     notes += [score.note for score in scores if score.note]
+    notes += _better_baselines(scores)
     if all(score.metrics["AUC"] is None for score in scores):
         only = "positives" if config.training.negatives is not None else "one class"
         notes.append(f"They hold {only} only, so that neither AUC nor log loss can be computed: Recall@k judges.")
     if config.training.negatives is not None:
         notes.append("Negatives were drawn while training, so the predicted level is theirs: compare the order (AUC).")
     return " ".join(notes)
+
+
+def _better_baselines(scores: Sequence[Score]) -> list[str]:
+    """A sentence for each baseline that orders the rows better than the model."""
+    model, *baselines = scores
+    of_model = model.metrics["AUC"]
+    better = [one for one in baselines if of_model is not None and (one.metrics["AUC"] or 0.0) > of_model]
+    return [
+        f"This model is worse than the {one.scorer}: its AUC is {of_model:.4f}, that of the baseline "
+        f"{one.metrics['AUC']:.4f}. Train longer, or bound the AUC with `evaluation.thresholds`, so that such a model "
+        "is not pushed."
+        for one in better
+    ]
 
 
 def _json(path: str) -> Any:
@@ -185,9 +199,10 @@ def _curves(history: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float,
 
 
 def _training_note(history: Mapping[str, Any]) -> str:
-    facts = ", ".join(f"{key.replace('_', ' ')} {value:,}" for key, value in history["facts"].items() if _plain(value))
-    rates = [entry["rows_per_second"] for entry in history["train"] if entry.get("rows_per_second")]
-    rate = f"; {sorted(rates)[len(rates) // 2]:,.0f} rows/s (median)" if rates else ""
+    known = dict(history["facts"])
+    median = known.pop("rows_per_second", None)
+    facts = ", ".join(f"{key.replace('_', ' ')} {value:,}" for key, value in known.items() if _plain(value))
+    rate = f"; {median:,.0f} rows/s (median)" if median else ""
     return f"{history['seconds']:.1f} s of training{rate}; {facts}{_stopping_note(history)}"
 
 

@@ -1,17 +1,16 @@
-"""Prints a report on one screen. Tables that do not fit its width lose whole columns, said below; no word is broken."""
+"""Prints a report on one screen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Console
 
+from pipelines.plain_table import print_table
 from pipelines.report import Report, figure_text, parity_line
 from pipelines.terminal import PLAIN, SafeConsole
 
 __all__ = ["print_report"]
-
-_GAP = "  "
 
 
 def print_report(report: Report, html: str, console: Console | None = None) -> None:
@@ -23,20 +22,20 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
       console: where to print; standard output by default.
     """
     console = console or SafeConsole(highlight=False)
-    _print_table(console, f"{report.name}, {report.eval_rows:,} rows of the eval split", _quality_rows(report))
+    print_table(console, f"{report.name}, {report.eval_rows:,} rows of the eval split", _quality_rows(report))
     if report.quality_note:
         console.print(report.quality_note, **PLAIN)
-    _print_table(console, "evaluation", _evaluation_rows(report))
+    print_table(console, "evaluation", _evaluation_rows(report))
     if report.retrieval is not None:
         console.print(f"retrieval: {report.retrieval_note}", **PLAIN)
-    _print_table(console, "tables", _table_rows(report))
+    print_table(console, "tables", _table_rows(report))
     if report.changed:
         console.print(f"changed by --set: {', '.join(report.changed)}", **PLAIN)
     for note in report.notes:
         console.print(note, **PLAIN)
     if report.parity:
         console.print(parity_line(report), **PLAIN)
-    console.print(f"took {report.took}", **PLAIN)
+    console.print(f"the nodes took {report.took}", **PLAIN)
     _print_outcome(console, report)
     console.print(f"report: {html}", **PLAIN)
 
@@ -93,31 +92,3 @@ def _table_rows(report: Report) -> list[dict[str, str]]:
         }
         for row in report.tables
     ]
-
-
-def _print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Print the columns that fit, the first ones first; what does not fit is named."""
-    if not rows:
-        return
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
-    names = _fitting(widths, console.width)
-    console.print(f"\n{title}", **PLAIN)
-    for row in [dict(zip(names, names, strict=True)), *rows]:
-        first, *others = names
-        cells = [row[first].ljust(widths[first]), *(row[name].rjust(widths[name]) for name in others)]
-        console.print(_GAP.join(cells).rstrip(), **PLAIN)
-    left_out = [name for name in widths if name not in names]
-    if left_out:
-        console.print(f"not shown at this width: {', '.join(left_out)}", **PLAIN)
-
-
-def _fitting(widths: Mapping[str, int], width: int) -> list[str]:
-    """The columns that fit beside each other; the first always."""
-    names: list[str] = []
-    used = -len(_GAP)
-    for name, needed in widths.items():
-        used += len(_GAP) + needed
-        if names and used > width:
-            break
-        names.append(name)
-    return names

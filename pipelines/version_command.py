@@ -6,10 +6,10 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from embedding_core.errors import ParityError
 from embedding_core.permissions import readable_as
+from pipelines.plain_table import print_table
 from pipelines.quiet import load_tensorflow
 from pipelines.terminal import SafeConsole, echo
 
@@ -63,11 +63,17 @@ def parity(
 
 
 def _print(report: dict[str, Any]) -> None:
-    table = Table("output", "rows", "largest difference", "within")
-    for name, one in report["differences"].items():
-        table.add_row(name, str(one["rows"]), str(one["max_abs"]), "yes" if one["within"] else "NO")
+    rows = [
+        {
+            "output": name,
+            "within": "yes" if one["within"] else "NO",
+            "largest difference": f"{one['max_abs']:.3g}",
+            "rows": f"{one['rows']:,}",
+        }
+        for name, one in report["differences"].items()
+    ]
     console = SafeConsole(highlight=False)
-    console.print(table)
+    print_table(console, "", rows)
     for rule, gap in report["broken"].items():
         console.print(f"broken by {gap}: {rule}", markup=False, soft_wrap=True)
     console.print(f"{report['eval_rows']} rows and {report['edge_rows']} edge cases; tolerance {report['tolerance']:g}")

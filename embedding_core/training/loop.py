@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -126,7 +127,7 @@ class _Loop:
                 if step == self._next_event(start):
                     self._at(step, summaries)
                 if progress is not None:
-                    progress(step, self.total, f"loss {loss:.4f}, {rate:,.0f} rows/s")
+                    progress(step, self.total, f"loss {loss:.4f}, {rate:,.0f} rows/s in {len(done.losses):,} steps")
             if self._preempted():
                 self._leave()
 
@@ -390,6 +391,6 @@ def _facts(data: JobData, loop: _Loop, state: RunState, resumed_at: int, placeme
 
 
 def _rate(history: History) -> float | None:
-    """Median rate over the run."""
+    """Median rate over the run; of two the greater, as the first one includes the tracing of the step."""
     rates = [entry["rows_per_second"] for entry in history.train]
-    return float(np.median(rates)) if rates else None
+    return float(statistics.median_high(rates)) if rates else None

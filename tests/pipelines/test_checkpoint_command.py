@@ -37,6 +37,17 @@ def test_diff_of_a_checkpoint_with_itself_is_empty(checkpoint, capsys):
     assert "steps 3 and 3" in said(capsys, "diff", checkpoint, checkpoint)
 
 
+def test_tables_break_no_word_on_a_screen_of_80_columns(checkpoint, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    inspected = said(capsys, "inspect", checkpoint).splitlines()
+    assert " ".join(inspected[1].split()) == "table rows dim bytes dead rows not finite norm: least mean greatest"
+    assert " ".join(inspected[2].split()) == "item 5 2 80 5 (100.0%) 0 0.1414 0.1414 0.1414"
+    assert inspected[3] == "not shown at this width: slots"
+    compared = said(capsys, "diff", checkpoint, checkpoint).splitlines()
+    assert " ".join(compared[1].split()) == "table rows in both changed only later only earlier mean move"
+    assert max(map(len, [*inspected[:4], *compared])) <= 80
+
+
 def test_extract_writes_parquet_and_the_projector(checkpoint, tmp_path, capsys):
     out = said(capsys, "extract", checkpoint, "--table", "item", "--out", str(tmp_path / "t.parquet"))
     assert "wrote 5 rows" in out

@@ -163,6 +163,30 @@ def test_screen_says_how_the_model_was_judged():
     assert "changed by --set: seed" in shown
 
 
+def test_baseline_that_is_better_than_the_model_is_said():
+    from pipelines.baselines import Score
+    from pipelines.figures import _better_baselines
+
+    def score(scorer, auc):
+        return Score(scorer=scorer, metrics={"AUC": auc, "log loss": 0.4})
+
+    others = [score("mean of the label", 0.5), score("logistic regression, one-hot", 0.9471)]
+    (said,) = _better_baselines([score("this model", 0.7968), *others])
+    assert said.startswith("This model is worse than the logistic regression, one-hot: its AUC is 0.7968, ")
+    assert _better_baselines([score("this model", 0.95), *others]) == []
+    assert _better_baselines([score("this model", None), score("mean of the label", None)]) == []
+
+
+def test_rate_of_training_is_said_once():
+    from pipelines.figures import _training_note
+
+    facts = {"train_rows": 2211, "rows_per_second": 75922.04}
+    train = [{"step": 9, "rows_per_second": 279.0}, {"step": 18, "rows_per_second": 75922.04}]
+    assert _training_note({"seconds": 12.3, "facts": facts, "train": train}) == (
+        "12.3 s of training; 75,922 rows/s (median); train rows 2,211"
+    )
+
+
 def test_screen_of_80_columns_breaks_no_word_and_says_what_it_leaves_out():
     long = {**REPORT.tables[0], "name": "customer_identifier_of_the_shop", "vocabulary": "item", "rows": 123456789}
     report = dataclasses.replace(REPORT, tables=[{**long, "table_bytes": 10**12, "optimizer": "AdagradMomentum"}])
