@@ -119,6 +119,7 @@ class _Finder:
             overlap = self._overlap(candidate)
             if overlap is None:
                 self.notes.append(f"starts from {candidate.name}{self._trained_on(candidate)}.")
+                self._warn_of_unknown(candidate)
                 return self._runs.checkpoint_of(candidate).uri
             self._note_repeat(candidate, overlap)
             started = self._runs.start_of(candidate.run)
@@ -230,6 +231,17 @@ class _Finder:
         mine, theirs = (words_of(list(dict.fromkeys(side))) for side in zip(*overlap.shared, strict=True))
         renamed = "" if mine == theirs else f", then {theirs}"
         return f"{mine}{renamed} was trained on by {name}"
+
+    def _warn_of_unknown(self, candidate: Candidate) -> None:
+        if candidate.version is None:
+            return
+        unknown = self._runs.unknown_above(candidate.version)
+        if unknown:
+            self.notes.append(
+                f"{len(unknown)} newer versions in {self._runs.destination!r}, the newest {unknown[-1]}, are of "
+                "trainings that the metadata does not know, so this run does not go on from them: if the metadata was "
+                "restored, restore a newer backup, or give the address of an EmbeddingCheckpoint."
+            )
 
     def _warn_of_latest(self, key: str, value: str | None) -> None:
         if value == LATEST:

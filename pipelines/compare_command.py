@@ -89,14 +89,21 @@ def _load(folder: Path, name: str) -> dict[str, Any]:
         remedy = nearest(name, known) if known else "run the pipeline first."
         raise DataError(f"version {name!r} has no report in {os.fspath(folder)!r}: {remedy}")
     try:
-        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return report
-    except (OSError, ValueError) as error:
+        return _checked(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{os.fspath(path)!r} is no readable report ({error}): run the pipeline again.") from error
 
 
+def _checked(report: Any) -> dict[str, Any]:
+    """The report, if it has the parts that are compared."""
+    parts = [report.get(key) for key in ("push", "configuration")] if isinstance(report, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts) or not {"pushed", "reason"} <= report["push"].keys():
+        raise ValueError("it is not a report of a run")
+    return dict(report)
+
+
 def _settings(report: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(_flat("", report.get("configuration", {})))
+    return dict(_flat("", report["configuration"]))
 
 
 def _figures(report: Mapping[str, Any]) -> dict[str, Any]:

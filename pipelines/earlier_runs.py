@@ -33,10 +33,12 @@ class Candidate:
     Attributes:
       run: its ModelRun.
       name: in words: "version 7", or "the training #12".
+      version: that was pushed of it; None for a training that is named by itself.
     """
 
     run: Node
     name: str
+    version: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +78,11 @@ class EarlierRuns:
                 "version again, which makes it again from the training, or give the address of another one."
             )
         return found[0]
+
+    def unknown_above(self, version: int) -> list[int]:
+        """The versions in the folder, newer than that one, that the metadata does not know."""
+        known = {**pushes_of(self.graph, self.destination), **self._unrecorded()}
+        return [one for one in served_versions(self.destination) if one > version and one not in known]
 
     def rolled_back(self) -> list[tuple[int, Node | None]]:
         """The versions that were pushed and rolled back, each with the Examples that it was trained on."""
@@ -142,7 +149,7 @@ class EarlierRuns:
         pushes = {**pushes_of(self.graph, self.destination), **self._unrecorded()}
         self._check_known(pushes)
         for version, push in newest_first(pushes):
-            yield Candidate(next(self._inputs(push, MODEL_RUN)), f"version {version}")
+            yield Candidate(next(self._inputs(push, MODEL_RUN)), f"version {version}", version)
 
     def _served(self) -> Iterator[Candidate]:
         for version in reversed(served_versions(self.destination)):

@@ -258,6 +258,22 @@ def test_baseline_is_the_push_before_also_in_a_retry(chain, days):
     assert found.baseline == chain.uri(days[0], "model")
 
 
+def test_newer_versions_that_the_metadata_does_not_know_are_named(chain, days, tmp_path):
+    chain.destination = str(tmp_path / "serving")
+    for number, node in chain.graph.items():
+        if node.facts.get("pushed"):
+            facts = {**node.facts, "pushed_destination": f"{chain.destination}/{node.facts['pushed_version']}"}
+            chain.graph[number] = dataclasses.replace(node, facts=facts)
+    for version in (1, 2):
+        (tmp_path / "serving" / str(version)).mkdir(parents=True)
+    assert chain.find(chain.asked((3, "wednesday"))).notes == ("starts from version 2, trained on span 2.",)
+    (tmp_path / "serving" / "7").mkdir()
+    found = chain.find(chain.asked((3, "wednesday")))
+    assert found.checkpoint == chain.uri(days[1])
+    assert "1 newer versions" in found.notes[1]
+    assert "the newest 7, are of trainings that the metadata does not know" in found.notes[1]
+
+
 def test_run_on_the_data_of_a_version_that_was_rolled_back_says_so(chain, days, monkeypatch):
     def notes(start, *asked, **how):
         runs = EarlierRuns(chain.graph, frozenset(chain.live), chain.destination)

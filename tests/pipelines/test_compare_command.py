@@ -87,8 +87,9 @@ def test_version_without_a_report_is_one_error_that_names_those_there_are(work_d
     assert len(err.splitlines()) == 1
 
 
-def test_damaged_report_is_one_error(work_dir, capsys):
-    (work_dir / "reports" / "8" / "report.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"push": {}, "configuration": {}}', '{"push": 1}', "[" * 100_000])
+def test_damaged_report_is_one_error(work_dir, capsys, text):
+    (work_dir / "reports" / "8" / "report.json").write_text(text)
     code, _, err = compared(capsys, work_dir, 7, 8)
     assert (code, len(err.splitlines())) == (1, 1)
     assert issubclass(DataError, Exception)
