@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
-from tfx.dsl.io import fileio
-
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 
-__all__ = ["EMBEDDING_CONFIG_FILE", "read_embedding_config", "read_vocabularies"]
+__all__ = ["EMBEDDING_CONFIG_FILE", "RECORD_SUFFIX", "read_embedding_config", "read_vocabularies"]
 
 EMBEDDING_CONFIG_FILE = "embedding_config.json"
+RECORD_SUFFIX = ".lineage.json"
+"""Of the record that stands beside an artifact, see `components.record`."""
 
 
 def read_embedding_config(folder: str) -> EmbeddingConfig:
@@ -23,12 +23,21 @@ def read_embedding_config(folder: str) -> EmbeddingConfig:
     """
     path = os.path.join(folder, EMBEDDING_CONFIG_FILE)
     try:
-        with fileio.open(path, "rb") as file:
-            return EmbeddingConfig.from_json(file.read())
+        return EmbeddingConfig.from_json(_content(path))
     except (ConfigError, OSError) as error:
         raise ConfigError(
             f"{path!r} is not what TableConfigGen wrote ({error}): restore it, or run TableConfigGen again."
         ) from error
+
+
+def _content(path: str) -> bytes:
+    if "://" not in path:
+        with open(path, "rb") as local:
+            return local.read()
+    from tfx.dsl.io import fileio
+
+    with fileio.open(path, "rb") as file:
+        return bytes(file.read())
 
 
 def read_vocabularies(folder: str) -> dict[str, Vocabulary]:
@@ -37,4 +46,6 @@ def read_vocabularies(folder: str) -> dict[str, Vocabulary]:
     Raises:
       VocabularyError: a file is missing or damaged, or there is no vocabulary.
     """
+    from tfx.dsl.io import fileio
+
     return load_vocabularies(folder, open_file=fileio.open, list_folder=fileio.listdir)

@@ -13,9 +13,9 @@ from typing import Any
 from tfx import types
 from tfx.dsl.io import fileio
 
-__all__ = ["RECORD_SUFFIX", "record_lineage"]
+from components.artifact_files import RECORD_SUFFIX
 
-RECORD_SUFFIX = ".lineage.json"
+__all__ = ["record_lineage"]
 
 
 def record_lineage(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["SEAL", "sealed_json", "unsealed_json"]
+__all__ = ["SEAL", "json_digest", "sealed_json", "unsealed_json"]
 
 SEAL = "sha256"
 """The key of the digest."""
@@ -15,7 +15,7 @@ SEAL = "sha256"
 
 def sealed_json(facts: Mapping[str, Any]) -> bytes:
     """Write a JSON object with a digest of itself."""
-    return (json.dumps({**facts, SEAL: _digest(facts)}, indent=2, sort_keys=True) + "\n").encode()
+    return (json.dumps({**facts, SEAL: json_digest(facts)}, indent=2, sort_keys=True) + "\n").encode()
 
 
 def unsealed_json(data: bytes | str) -> dict[str, Any]:
@@ -25,10 +25,11 @@ def unsealed_json(data: bytes | str) -> dict[str, Any]:
       ValueError: it is not that any more.
     """
     facts = json.loads(data)
-    if not isinstance(facts, dict) or facts.pop(SEAL, None) != _digest(facts):
+    if not isinstance(facts, dict) or facts.pop(SEAL, None) != json_digest(facts):
         raise ValueError(f"its `{SEAL}` is that of another content")
     return facts
 
 
-def _digest(facts: Mapping[str, Any]) -> str:
+def json_digest(facts: Mapping[str, Any]) -> str:
+    """Compute the sha256 of a JSON object, whatever the order of its keys, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

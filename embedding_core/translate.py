@@ -43,7 +43,6 @@ _OPTIMIZERS: tuple[tuple[Any, type[Optimizer]], ...] = (
     (tpu.Adam, Adam),
     (tpu.FTRL, FTRL),
 )
-_ALL_FIELDS = {field.name for _, own in _OPTIMIZERS for field in dataclasses.fields(own)}
 
 
 class KerasSlots:

@@ -9,12 +9,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from embedding_core.storage import digest_of
+
 __all__ = ["CONTENT", "Content", "content_json", "is_as_recorded", "read_content", "recorded_content"]
 
 CONTENT = "content"
 """Custom property of an artifact: a JSON object of `Content`."""
-
-_BLOCK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,8 +99,5 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _digest(path: str) -> str:
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return digest_of(file)[1]

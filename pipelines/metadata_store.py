@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from embedding_core.errors import StorageError
 from embedding_core.permissions import readable_as
+from embedding_core.storage import free_name, sync
 
 __all__ = ["SCHEMA_VERSION", "back_up", "check_store", "restore", "upgrade"]
 
@@ -93,7 +94,7 @@ def _damaged(path: str, what: str) -> str:
 
 @contextlib.contextmanager
 def _opened(path: str, mode: str) -> Iterator[sqlite3.Connection]:
-    """The database, whose errors are told as one."""
+    """Open the database; an error of sqlite becomes a StorageError."""
     try:
         address = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode={mode}"
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_WAIT_SECONDS)) as database:
@@ -139,9 +140,9 @@ def _copy(source: str, target: str) -> None:
             with _opened(source, "ro") as database, contextlib.closing(sqlite3.connect(half)) as copy:
                 database.backup(copy)
             check_store(half, for_writing=False)
-            _sync(half)
+            sync(half)
             os.rename(half, target)
-            _sync(os.path.dirname(os.path.abspath(target)))
+            sync(os.path.dirname(os.path.abspath(target)))
         finally:
             for path in (half, *(half + end for end in _BESIDE)):
                 with contextlib.suppress(FileNotFoundError):
@@ -153,14 +154,6 @@ def _copy(source: str, target: str) -> None:
         ) from error
 
 
-def _sync(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def restore(path: str, backup: str) -> str | None:
     """Put a backup in place of the store; nobody may use the store meanwhile.
 
@@ -169,30 +162,23 @@ def restore(path: str, backup: str) -> str | None:
       backup: what `back_up` wrote.
 
     Returns:
-      Where the store that was there is now, with what sqlite had beside it; None if there was none.
+      The path at which the store that was there is now, with what sqlite had beside it; None if there was none.
 
     Raises:
       StorageError: the backup is not there or damaged, or cannot be copied; then the store is as it was.
     """
     if check_store(backup, for_writing=False) is None:
         raise StorageError(f"{backup!r} is not there, or is empty: name a file that `metadata backup` wrote.")
-    copy = _free(f"{path}.restoring")
+    copy = free_name(f"{path}.restoring")
     with readable_as(path if os.path.lexists(path) else backup):
         _copy(backup, copy)
-    aside = _free(f"{path}.replaced") if os.path.lexists(path) else None
+    aside = free_name(f"{path}.replaced") if os.path.lexists(path) else None
     for end in ("", *_BESIDE):
         if os.path.lexists(path + end):
-            os.rename(path + end, (aside or _free(f"{path}.replaced")) + end)
+            os.rename(path + end, (aside or free_name(f"{path}.replaced")) + end)
     os.rename(copy, path)
-    _sync(os.path.dirname(os.path.abspath(path)))
+    sync(os.path.dirname(os.path.abspath(path)))
     return aside
-
-
-def _free(name: str) -> str:
-    place, number = name, 1
-    while os.path.lexists(place):
-        place, number = f"{name}.{number}", number + 1
-    return place
 
 
 def upgrade(path: str) -> str:

@@ -7,12 +7,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from components.artifact_files import RECORD_SUFFIX
 from embedding_core.errors import DataError
 from pipelines.lineage import Execution, Node, is_fact, plain_value, upstream
 
-__all__ = ["RECORD_SUFFIX", "files_of", "read_records", "recorded_lineage"]
-
-RECORD_SUFFIX = ".lineage.json"
+__all__ = ["files_of", "read_records", "recorded_lineage"]
 
 
 def read_records(folder: str) -> dict[int, Node]:
@@ -45,11 +44,13 @@ def recorded_lineage(uri: str) -> dict[int, Node]:
     waiting = [uri.rstrip("/")]
     while waiting:
         one = waiting.pop()
+        if one in found:
+            continue
         try:
             found[one] = _read(one + RECORD_SUFFIX)
         except DataError:
             continue
-        waiting += [source["uri"].rstrip("/") for source in found[one]["inputs"] if source["uri"] not in found]
+        waiting += [source["uri"].rstrip("/") for source in found[one]["inputs"]]
     graph = _graph(sorted(found.values(), key=lambda record: str(record["uri"])))
     first = [number for number, node in graph.items() if node.uri.rstrip("/") == uri.rstrip("/")]
     return upstream(graph, first[0]) if first else {}

@@ -16,8 +16,9 @@ from typing import Any
 
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
+from components.artifact_files import RECORD_SUFFIX
+from embedding_core.storage import free_name
 from pipelines.content import CONTENT, content_json, is_as_recorded, recorded_content
-from pipelines.recorded import RECORD_SUFFIX
 from pipelines.rollbacks import ROLLBACK
 
 __all__ = ["Tidied", "is_output", "record_content", "set_aside", "tidy"]
@@ -108,7 +109,7 @@ def _move_left_over(store: Any, root: str) -> str | None:
     found = [path for path in _numbered(root) if int(os.path.basename(path)) > newest]
     if not found:
         return None
-    place = _free_name(root, _LEFT_OVER)
+    place = free_name(root.rstrip("/") + _LEFT_OVER)
     for path in (one for each in found for one in (each, each + RECORD_SUFFIX) if os.path.exists(one)):
         target = os.path.join(place, os.path.relpath(path, root))
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -177,19 +178,10 @@ def set_aside(store: Any, artifact: Any) -> bool:
         return False
     if os.path.exists(artifact.uri):
         uri = artifact.uri.rstrip("/")
-        place = _free_name(uri, _SET_ASIDE)
+        place = free_name(uri + _SET_ASIDE)
         os.rename(uri, place)
         if os.path.exists(uri + RECORD_SUFFIX):  # its lineage is no longer that of an output
             os.rename(uri + RECORD_SUFFIX, f"{place}.record")
     artifact.state = mlmd.Artifact.DELETED
     store.put_artifacts([artifact])
     return True
-
-
-def _free_name(path: str, suffix: str) -> str:
-    """The path with the suffix, and with a number if earlier remains have that name."""
-    path, number = path.rstrip("/"), 1
-    place = path + suffix
-    while os.path.exists(place):
-        place, number = f"{path}{suffix}.{number}", number + 1
-    return place

@@ -13,22 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from embedding_core.errors import CheckpointError
+from embedding_core.seals import json_digest
 
 __all__ = [
     "MANIFEST",
+    "MODEL",
     "content_digest",
     "copy_files",
     "file_digests",
     "is_version",
-    "sync",
-    "sync_tree",
     "verified",
     "verify_manifest",
     "write_manifest",
 ]
 
 MANIFEST = "assets.extra/manifest.json"
-_MODEL = "saved_model.pb"
+MODEL = "saved_model.pb"
+"""The file without which neither TensorFlow nor a server loads a version."""
+
 _BLOCK = 1 << 22
 
 
@@ -60,7 +62,7 @@ def _files(folder: Path) -> list[str]:
 
 def is_version(has_file: Callable[[str], bool]) -> bool:
     """Whether a folder is a published version, complete or not, given whether it has a file of a name."""
-    return has_file(_MODEL) or has_file(MANIFEST)
+    return has_file(MODEL) or has_file(MANIFEST)
 
 
 def file_digests(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
@@ -108,13 +110,8 @@ def write_manifest(folder: Path, files: Mapping[str, Mapping[str, Any]], facts: 
     manifest = {"digest": digest, "facts": facts, "files": files}
     path = folder / MANIFEST
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**manifest, "seal": _seal(manifest)}, indent=2, sort_keys=True))
+    path.write_text(json.dumps({**manifest, "seal": json_digest(manifest)}, indent=2, sort_keys=True))
     return digest
-
-
-def _seal(manifest: Mapping[str, Any]) -> str:
-    """The sha256 of the manifest itself."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def verify_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -161,7 +158,7 @@ def verified(folder: str, text: bytes, digests: Callable[[], Mapping[str, Mappin
         seal = manifest.pop("seal")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path!r} is not a readable manifest ({error}): publish the model again.") from error
-    if seal != _seal(manifest):
+    if seal != json_digest(manifest):
         raise CheckpointError(f"{path!r} is damaged: it is not what its seal says; publish the model again.")
     found = digests()
     wrong = sorted(name for name in listed.keys() | found.keys() if listed.get(name) != found.get(name))
@@ -180,20 +177,3 @@ def _digests_to_verify(folder: str | os.PathLike[str]) -> dict[str, dict[str, An
         raise CheckpointError(
             f"{os.fspath(folder)!r} cannot be read ({error}): give this process the right to read every file of it."
         ) from error
-
-
-def sync(path: Path) -> None:
-    """Bring one file, or the list of names of one folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_tree(folder: Path) -> None:
-    """Bring every file and folder of a tree to the disk, the innermost first."""
-    for root, _, names in os.walk(folder, topdown=False):
-        for name in names:
-            sync(Path(root) / name)
-        sync(Path(root))

@@ -21,8 +21,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from components.pusher.manifest import copy_files, is_version, sync, sync_tree, write_manifest
+from components.artifact_files import RECORD_SUFFIX
+from components.pusher.manifest import MODEL, copy_files, is_version, write_manifest
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.storage import sync, sync_tree
 
 __all__ = [
     "Publication",
@@ -37,8 +39,6 @@ __all__ = [
 
 _PREFIX = ".push-"
 _ORDER_LOCK = ".versions.lock"
-_MODEL = "saved_model.pb"
-_RECORD_SUFFIX = ".lineage.json"  # of what components.record writes beside every artifact; it loads TFX
 _SET_ASIDE = ".damaged-"
 _LARGEST_VERSION = 2**63 - 1
 
@@ -89,8 +89,8 @@ def publish(
       CheckpointError: the source is no SavedModel, the copy is not what was read, or the disk is full.
     """
     _require_some(keep_last)
-    if not Path(source, _MODEL).is_file():
-        raise CheckpointError(f"{os.fspath(source)!r} holds no {_MODEL!r}: it is no SavedModel; name one.")
+    if not Path(source, MODEL).is_file():
+        raise CheckpointError(f"{os.fspath(source)!r} holds no {MODEL!r}: it is no SavedModel; name one.")
     if "://" in os.fspath(base):
         return _publish_remotely(os.fspath(source), os.fspath(base), check=check, keep_last=keep_last, clock=clock)
     root = Path(base).absolute()
@@ -175,14 +175,14 @@ def require_versions(base: str | os.PathLike[str]) -> None:
 
 
 def _require_version(path: Path) -> None:
-    if path.with_name(f"{path.name}{_RECORD_SUFFIX}").exists():
+    if path.with_name(f"{path.name}{RECORD_SUFFIX}").exists():
         raise ConfigError(
             f"{str(path)!r} is an artifact of a pipeline, not a served version: name the folder that the pipeline "
             "pushes to, such as runs/x/serving."
         )
     if not is_version(lambda name: (path / name).is_file()) and not _holds_no_file(path):
         raise ConfigError(
-            f"{str(path)!r} holds no {_MODEL!r}, so it is not a version, and is not to be removed: name a folder that "
+            f"{str(path)!r} holds no {MODEL!r}, so it is not a version, and is not to be removed: name a folder that "
             "holds versions alone, or move this one away."
         )
 

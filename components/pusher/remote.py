@@ -19,14 +19,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from components.pusher.manifest import MANIFEST, copy_files, is_version, verified, write_manifest
+from components.pusher.manifest import MANIFEST, MODEL, copy_files, is_version, verified, write_manifest
 from embedding_core.checkpoint.sealed import file_digest, folder_digests
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.storage import scratch_folder
 
 __all__ = ["publish_remotely", "remote_versions", "verify_remotely"]
-
-_LAST = "saved_model.pb"
 
 
 def remote_versions(base: str) -> list[int]:
@@ -89,7 +87,7 @@ def publish_remotely(
         version = max(int(clock()), *(number + 1 for number in remote_versions(base)), 1)
         target = posixpath.join(base, str(version))
         try:
-            for name in sorted([MANIFEST, *files], key=lambda name: (name == _LAST, name != MANIFEST, name)):
+            for name in sorted([MANIFEST, *files], key=lambda name: (name == MODEL, name != MANIFEST, name)):
                 _upload(copy / name, posixpath.join(target, name))
         except BaseException:
             if tf.io.gfile.exists(target):
@@ -110,7 +108,7 @@ def _upload(path: Path, target: str) -> None:
 def _remove_old(base: str, keep_last: int | None) -> None:
     """Remove what dead pushers left below the newest version, and all but the newest complete versions."""
     numbers = [one for one in remote_versions(base) if is_version(functools.partial(_has_file, base, one))]
-    complete = [one for one in numbers if _has_file(base, one, _LAST)]
+    complete = [one for one in numbers if _has_file(base, one, MODEL)]
     kept = {*complete} if keep_last is None else {*complete[-keep_last:]}
     for number in numbers[:-1]:
         if number not in kept:
@@ -122,7 +120,7 @@ def _require_versions(base: str) -> None:
     for number in remote_versions(base):
         if not is_version(functools.partial(_has_file, base, number)):
             raise ConfigError(
-                f"{posixpath.join(base, str(number))!r} holds no {_LAST!r}, so it is not a version, and is not to be "
+                f"{posixpath.join(base, str(number))!r} holds no {MODEL!r}, so it is not a version, and is not to be "
                 "removed: name an address that holds versions alone, or move this one away."
             )
 
@@ -133,7 +131,7 @@ def _has_file(base: str, version: int, name: str) -> bool:
 
 def _remove(target: str) -> None:
     """Remove a version, first the file without which nobody loads it."""
-    last = posixpath.join(target, _LAST)
+    last = posixpath.join(target, MODEL)
     if tf.io.gfile.exists(last):
         tf.io.gfile.remove(last)
     tf.io.gfile.rmtree(target)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from embedding_core.errors import CheckpointError
-from embedding_core.storage import locked_folder
+from embedding_core.storage import locked_folder, sync, sync_tree
 
 __all__ = ["publish_folder", "remove_folder", "sweep"]
 
@@ -105,10 +105,12 @@ def publish_folder(destination: str | os.PathLike[str], *, replace: bool = False
     with _writing(destination), _temporary_folder(destination) as temporary:
         try:
             yield temporary
-            _sync_folder_tree(temporary)
+            if "://" not in temporary:
+                sync_tree(temporary)
             remove_folder(destination)
             tf.io.gfile.rename(temporary, destination)
-            _sync(parent)
+            if "://" not in parent:
+                sync(parent)
         except BaseException:
             if tf.io.gfile.exists(temporary):
                 tf.io.gfile.rmtree(temporary)
@@ -131,20 +133,3 @@ def _words(error: OSError | tf.errors.OpError) -> str:
 
 def _is_empty_folder(path: str) -> bool:
     return tf.io.gfile.isdir(path) and not tf.io.gfile.listdir(path)
-
-
-def _sync_folder_tree(folder: str) -> None:
-    for path, _, files in tf.io.gfile.walk(folder):
-        for name in files:
-            _sync(os.path.join(path, name))
-        _sync(path)
-
-
-def _sync(path: str) -> None:
-    if "://" in path:
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -11,12 +10,13 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from embedding_core.errors import CheckpointError
+from embedding_core.seals import SEAL, json_digest
+from embedding_core.storage import digest_of
 
 __all__ = ["MANIFEST", "FileDigests", "check_files", "file_digest", "folder_digests", "read_seal", "write_seal"]
 
 MANIFEST = "manifest.json"
 FileDigests: TypeAlias = Mapping[str, Mapping[str, Any]]
-_CHUNK = 4 * 2**20
 
 
 def write_seal(folder: str, kind: str, version: int, body: Mapping[str, Any]) -> None:
@@ -30,7 +30,7 @@ def write_seal(folder: str, kind: str, version: int, body: Mapping[str, Any]) ->
     """
     whole = {"format": kind, "version": version, **body, "files": folder_digests(folder)}
     with tf.io.gfile.GFile(os.path.join(folder, MANIFEST), "wb") as file:
-        file.write(json.dumps({**whole, "sha256": _body_digest(whole)}, indent=2))
+        file.write(json.dumps({**whole, SEAL: json_digest(whole)}, indent=2))
 
 
 def read_seal(folder: str, kind: str, version: int) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def read_seal(folder: str, kind: str, version: int) -> dict[str, Any]:
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             body = json.loads(file.read())
-        told = body.pop("sha256")
-        if told != _body_digest(body):
+        recorded = body.pop(SEAL)
+        if recorded != json_digest(body):
             raise ValueError("its digest is another")
         if body["format"] != kind:
             raise CheckpointError(f"{path!r} is of {body['format']!r}, not of {kind!r}: give a folder of that kind.")
@@ -65,16 +65,16 @@ def check_files(folder: str, files: FileDigests) -> None:
     Raises:
       CheckpointError: a file is missing, of another size, or of another digest.
     """
-    for name, told in files.items():
+    for name, recorded in files.items():
         path = os.path.join(folder, name)
         try:
             found = file_digest(path)
         except tf.errors.OpError as error:
             raise CheckpointError(f"{path!r} cannot be read ({error.message}): take another checkpoint.") from error
-        if found != told:
+        if found != recorded:
             raise CheckpointError(
                 f"{path!r} has {found['size']} bytes of sha256 {found['sha256'][:12]}..., its manifest says "
-                f"{told['size']} of {told['sha256'][:12]}...: the file is damaged; take another checkpoint."
+                f"{recorded['size']} of {recorded['sha256'][:12]}...: the file is damaged; take another checkpoint."
             )
 
 
@@ -87,14 +87,6 @@ def folder_digests(folder: str) -> dict[str, dict[str, Any]]:
 
 def file_digest(path: str) -> dict[str, Any]:
     """The `size` and `sha256` of a file on any file system of TensorFlow, read in blocks."""
-    digest, size = hashlib.sha256(), 0
     with tf.io.gfile.GFile(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return {"size": size, "sha256": digest.hexdigest()}
-
-
-def _body_digest(body: Mapping[str, Any]) -> str:
-    """Of the manifest itself, so that a damaged one is not believed."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        size, digest = digest_of(file)
+    return {"size": size, "sha256": digest}

@@ -30,9 +30,14 @@ def locked_folder(folder: str, *, wait: bool) -> Iterator[bool]:
         yield False
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield os.path.isdir(folder)
-    except BlockingIOError:
-        yield False
+        yield _has_lock(descriptor, wait) and os.path.isdir(folder)
     finally:
         os.close(descriptor)
+
+
+def _has_lock(descriptor: int, wait: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

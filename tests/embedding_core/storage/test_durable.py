@@ -1,0 +1,20 @@
+import os
+
+from embedding_core.storage import free_name, sync_tree
+
+
+def test_free_name_is_one_that_not_even_a_broken_link_has(tmp_path):
+    path = str(tmp_path / "store.replaced")
+    assert free_name(path) == path
+    os.symlink(tmp_path / "missing", path)
+    (tmp_path / "store.replaced.1").touch()
+    assert free_name(path) == f"{path}.2"
+
+
+def test_folder_is_brought_to_the_disk_after_what_it_lists(tmp_path, monkeypatch):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "rows").touch()
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda handle: seen.append(os.readlink(f"/proc/self/fd/{handle}")))
+    sync_tree(tmp_path)
+    assert seen == [f"{tmp_path}/inner/rows", f"{tmp_path}/inner", str(tmp_path)]
