@@ -1,16 +1,88 @@
-"""How a finished run read its rows, rebuilt from its artifacts."""
+"""Rebuilds how a run reads its rows, and checks that the artifacts of a finished run belong together."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Mapping, Sequence
 
+from components.artifact_files import read_embedding_config, read_vocabularies
 from components.transform_graph import number_columns, open_transform_graph
-from embedding_core.errors import ConfigError
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.serving import DenseInputs
 from embedding_core.training import Inputs
 from embedding_core.training.runs import RunDescription
 
-__all__ = ["inputs_of_run"]
+__all__ = ["NumberSources", "inputs_of_run", "same_run_digests", "sources_of_run"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NumberSources:
+    """Where the numbers of a run come from: outputs of Transform, or raw columns if there is no transform graph.
+
+    Attributes:
+      config: the tables and features.
+      dense: names of the dense features.
+      labels: names of label and sample weight, of those that the run has.
+      transform_graph: folder of a TransformGraph artifact, or None.
+      schema_file: path of a schema, or None.
+    """
+
+    config: EmbeddingConfig
+    dense: Sequence[str]
+    labels: Sequence[str]
+    transform_graph: str | None
+    schema_file: str | None
+
+    def of_features(self) -> DenseInputs | None:
+        """What serving needs: dense features and transformed columns; None if the model has neither."""
+        outputs = (*self.dense, *self._transformed())
+        return self._of(outputs, self.dense) if outputs else None
+
+    def of_labels(self) -> DenseInputs | None:
+        """Label and weight; None if the run has neither."""
+        return self._of(self.labels, self.labels) if self.labels else None
+
+    def of_training(self) -> DenseInputs:
+        """All of it."""
+        return self._of((*self.dense, *self._transformed(), *self.labels), self.dense)
+
+    def _transformed(self) -> list[str]:
+        columns = (feature.column for feature in self.config.features)
+        return [column.name for column in columns if column is not None and column.after_transform]
+
+    def _of(self, outputs: Sequence[str], names: Sequence[str]) -> DenseInputs:
+        if not outputs:
+            return DenseInputs(spec={})
+        wanted = tuple(dict.fromkeys(outputs))
+        if self.transform_graph:
+            return open_transform_graph(self.transform_graph, wanted, names)
+        if not self.schema_file:
+            raise ConfigError(
+                f"columns {list(wanted)} are to be read, but there is neither a `transform_graph` nor a `schema`: give "
+                "the one that EmbeddingTrainer had."
+            )
+        return DenseInputs(names=tuple(names), spec=number_columns(self.schema_file, wanted))
+
+
+def sources_of_run(
+    run: RunDescription, *, transform_graph: str | None = None, schema: str | None = None
+) -> NumberSources:
+    """The sources of a finished run.
+
+    Args:
+      run: `training.json` of the ModelRun.
+      transform_graph: folder of the TransformGraph artifact, if the run had one.
+      schema: folder of the Schema artifact; needed if there is no transform graph.
+    """
+    return NumberSources(
+        config=run.config,
+        dense=run.dense,
+        labels=tuple(filter(None, (run.label, run.weight))),
+        transform_graph=transform_graph,
+        schema_file=None if schema is None else os.path.join(schema, "schema.pbtxt"),
+    )
 
 
 def inputs_of_run(
@@ -21,15 +93,13 @@ def inputs_of_run(
     Args:
       run: `training.json` of the ModelRun.
       vocabularies: folder of the Vocabularies artifact.
-      transform_graph: folder of the TransformGraph artifact, where the run had one.
-      schema: folder of the Schema artifact; needed where there is no transform graph.
+      transform_graph: as in `sources_of_run`.
+      schema: as in `sources_of_run`.
 
     Raises:
-      ConfigError: numbers are needed, and there is neither of the two.
+      ConfigError: numbers are needed, and there is neither transform graph nor schema.
     """
-    columns = [feature.column for feature in run.config.features if feature.column and feature.column.after_transform]
-    wanted = (*run.dense, *(column.name for column in columns), *filter(None, (run.label, run.weight)))
-    source = _source(run, wanted, transform_graph, schema)
+    source = sources_of_run(run, transform_graph=transform_graph, schema=schema).of_training()
     return Inputs(
         config=run.config,
         vocabularies={name: os.path.join(vocabularies, f"{name}.txt") for name in run.vocabularies},
@@ -41,13 +111,38 @@ def inputs_of_run(
     )
 
 
-def _source(
-    run: RunDescription, wanted: tuple[str, ...], transform_graph: str | None, schema: str | None
-) -> DenseInputs:
-    if not wanted:
-        return DenseInputs(spec={})
-    if transform_graph is not None:
-        return open_transform_graph(transform_graph, wanted, run.dense)
-    if schema is None:
-        raise ConfigError(f"the model reads {list(wanted)}: give the `transform_graph` or the `schema` of its run.")
-    return DenseInputs(names=run.dense, spec=number_columns(os.path.join(schema, "schema.pbtxt"), wanted))
+def same_run_digests(run: RunDescription, model_run: str, vocabularies: str, table_configs: str) -> dict[str, str]:
+    """Check that a finished run was trained with these tables and vocabularies.
+
+    Args:
+      run: `training.json` of the ModelRun.
+      model_run: folder of the ModelRun, for messages.
+      vocabularies: folder of the Vocabularies artifact, every file of which is verified.
+      table_configs: folder of the TableConfigs artifact.
+
+    Returns:
+      The sha256 of each vocabulary that the tables use, by name.
+
+    Raises:
+      CheckpointError: the run was trained with other tables.
+      VocabularyError: a vocabulary is damaged, or is not the one that the tables' rows belong to.
+    """
+    if read_embedding_config(table_configs) != run.config:
+        raise CheckpointError(
+            f"the model run {model_run!r} was trained with other tables than those of {table_configs!r}: take both "
+            "from the same run."
+        )
+    found = read_vocabularies(vocabularies)
+    used = {table.vocabulary: table.name for table in run.config.tables if table.vocabulary is not None}
+    digests = {name: found[name].digest for name in sorted(used) if name in found}
+    _check_digests(used, digests, run.vocabularies)
+    return digests
+
+
+def _check_digests(tables: Mapping[str, str], found: Mapping[str, str], trained: Mapping[str, str]) -> None:
+    for name, table in tables.items():
+        if found.get(name) != trained.get(name):
+            raise VocabularyError(
+                f"vocabulary {name!r} has digest {found.get(name)!r}, the rows of table {table!r} belong to "
+                f"{trained.get(name)!r}: take vocabularies and model from the same run."
+            )

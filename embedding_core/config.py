@@ -24,6 +24,8 @@ __all__ = [
     "ChangedOptimizer",
     "ColumnConfig",
     "Combiner",
+    "DenseChoice",
+    "DenseOptimizerChoice",
     "EmbeddingConfig",
     "EvolutionMode",
     "FeatureConfig",
@@ -32,6 +34,7 @@ __all__ = [
     "NewRows",
     "NewTables",
     "NonfiniteRows",
+    "RangesChoice",
     "RetrievalMetric",
     "TableConfig",
     "TokenDtype",
@@ -44,6 +47,9 @@ NewRows: TypeAlias = Literal["initializer", "oov"]
 NewTables: TypeAlias = Literal["error", "initialize"]
 ChangedDim: TypeAlias = Literal["error", "reset", "resize"]
 ChangedOptimizer: TypeAlias = Literal["error", "reset", "convert"]
+DenseChoice: TypeAlias = Literal["restore", "require", "reset"]
+DenseOptimizerChoice: TypeAlias = Literal["restore", "reset"]
+RangesChoice: TypeAlias = Literal["keep", "recompute"]
 NonfiniteRows: TypeAlias = Literal["error", "keep"]
 TokenDtype: TypeAlias = Literal["string", "int64", "float32"]
 RetrievalMetric: TypeAlias = Literal["Recall@10", "Recall@50"]

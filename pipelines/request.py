@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from components.transform_graph import open_transform_graph
+from components.run_inputs import sources_of_run
 from embedding_core.serving import columns_of, named_inputs, synthetic_rows
 from embedding_core.training.runs import RunDescription
 
@@ -29,9 +29,7 @@ def request_text(version: str, run: RunDescription, vocabularies: str, transform
       vocabularies: folder of the Vocabularies artifact.
       transform_graph: folder of the TransformGraph artifact.
     """
-    columns = [feature.column for feature in run.config.features if feature.column and feature.column.after_transform]
-    outputs = list(dict.fromkeys([*run.dense, *(column.name for column in columns)]))
-    dense = open_transform_graph(transform_graph, outputs, run.dense) if outputs else None
+    dense = sources_of_run(run, transform_graph=transform_graph).of_features()
     files = {name: os.path.join(vocabularies, f"{name}.txt") for name in run.vocabularies}
     named, _ = named_inputs(columns_of(run.config, dense), synthetic_rows(run.config, dense, files, _ROWS))
     inputs = [f'    "{name}": tf.constant({_literal(value)}),  # {_kind(value)}' for name, value in named.items()]
@@ -49,7 +47,7 @@ def request_text(version: str, run: RunDescription, vocabularies: str, transform
 
 
 def _literal(value: npt.NDArray[Any]) -> str:
-    """The array as a Python literal, with its dtype where TensorFlow would choose another one."""
+    """The array as a Python literal, with its dtype if TensorFlow would choose another one."""
     if value.dtype == object:
         return repr([_shown(one) for one in value.tolist()])
     dtype = "" if value.dtype == np.float32 else f", tf.{value.dtype.name}"
@@ -57,7 +55,7 @@ def _literal(value: npt.NDArray[Any]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Bytes as text where they are UTF-8."""
+    """Bytes as text if they are UTF-8."""
     if isinstance(value, list):
         return [_shown(one) for one in value]
     try:

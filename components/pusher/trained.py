@@ -11,16 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from components.artifact_files import read_embedding_config, read_vocabularies
-from components.transform_graph import number_columns, open_transform_graph
+from components.run_inputs import same_run_digests, sources_of_run
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
-from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import call_model
 from embedding_core.serving import DenseInputs, columns_of, export_model, named_inputs, synthetic_rows
 from embedding_core.training import Inputs
 from embedding_core.training.inputs import RowParser
-from embedding_core.training.runs import RunDescription, restore_run
+from embedding_core.training.runs import restore_run
 
 __all__ = ["Sources", "Trained", "load_trained"]
 
@@ -29,7 +27,7 @@ _BATCH = 512
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The URIs of the artifacts that a trained model is put together from."""
+    """The URIs of the artifacts that a trained model is rebuilt from."""
 
     model_run: str
     vocabularies: str
@@ -121,48 +119,16 @@ def load_trained(sources: Sources) -> Trained:
     Raises:
       VocabularyError: a vocabulary is damaged, or is not the one that the tables' rows belong to.
       CheckpointError: the checkpoint is missing, damaged, or of other tables.
+      ConfigError: the model reads numbers, and there is neither a transform graph nor a schema.
     """
     run = restore_run(sources.model_run)
-    found = read_vocabularies(sources.vocabularies)
-    config = run.description.config
-    used = sorted({table.vocabulary for table in config.tables if table.vocabulary is not None})
-    digests = {name: found[name].digest for name in used if name in found}
-    _check_same_run(sources, run.description, digests)
+    digests = same_run_digests(run.description, sources.model_run, sources.vocabularies, sources.table_configs)
+    numbers = sources_of_run(run.description, transform_graph=sources.transform_graph, schema=sources.schema)
     return Trained(
-        config=config,
+        config=run.description.config,
         files={name: os.path.join(sources.vocabularies, f"{name}.txt") for name in digests},
         digests=digests,
         engine=run.engine,
         model=run.model,
-        dense=_dense_inputs(sources, config, run.description.dense),
+        dense=numbers.of_features(),
     )
-
-
-def _check_same_run(sources: Sources, run: RunDescription, digests: Mapping[str, str]) -> None:
-    if read_embedding_config(sources.table_configs) != run.config:
-        raise CheckpointError(
-            f"the model run {sources.model_run!r} was trained with other tables than those of "
-            f"{sources.table_configs!r}: take both from the same run."
-        )
-    for table in run.config.tables:
-        name = table.vocabulary
-        if name is not None and digests.get(name) != run.vocabularies.get(name):
-            raise VocabularyError(
-                f"vocabulary {name!r} has digest {digests.get(name)!r}, the rows of table {table.name!r} belong to "
-                f"{run.vocabularies.get(name)!r}: take vocabularies and model from the same run."
-            )
-
-
-def _dense_inputs(sources: Sources, config: EmbeddingConfig, dense: Sequence[str]) -> DenseInputs | None:
-    columns = [feature.column for feature in config.features if feature.column is not None]
-    outputs = dict.fromkeys([*dense, *(column.name for column in columns if column.after_transform)])
-    if not outputs:
-        return None
-    if sources.transform_graph is not None:
-        return open_transform_graph(sources.transform_graph, list(outputs), dense)
-    if sources.schema is None:
-        raise ConfigError(
-            f"the model reads {list(outputs)}, but EmbeddingPusher was given neither a `transform_graph` nor a "
-            "`schema`: give it the one that EmbeddingTrainer had."
-        )
-    return DenseInputs(names=tuple(dense), spec=number_columns(os.path.join(sources.schema, "schema.pbtxt"), outputs))

@@ -88,8 +88,8 @@ class QualityGate(base_component.BaseComponent):
           table_configs: a channel of `TableConfigs`: the tables that were trained.
           rules: fields of `embedding_core.evaluation.Rules`.
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight.
-          schema: a channel of `Schema`; needed where there is no transform graph.
-          seed: of the sample of rows that retrieval is measured on, where the eval split has very many.
+          schema: a channel of `Schema`; needed if there is no transform graph.
+          seed: of the sample of rows that retrieval is measured on, if the eval split has very many.
           code_fingerprint: digest of the code that runs, so that the cache sees a change of it.
 
         Raises:

@@ -15,12 +15,10 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
 from components import progress
-from components.artifact_files import read_embedding_config
 from components.record import record_lineage
-from components.run_inputs import inputs_of_run
-from embedding_core.errors import CheckpointError
+from components.run_inputs import inputs_of_run, same_run_digests
 from embedding_core.evaluation import Check, RetrievalFigures, Rules, SplitCounts, count_split, judge, measure_retrieval
-from embedding_core.training.runs import RestoredRun, restore_run
+from embedding_core.training.runs import restore_run
 
 __all__ = ["QUALITY_FILE", "Executor"]
 
@@ -46,7 +44,7 @@ class Executor(base_executor.BaseExecutor):
         output_dict: dict[str, list[types.Artifact]],
         exec_properties: dict[str, Any],
     ) -> None:
-        """Write `quality.json`, and bless the model where every rule is met.
+        """Write `quality.json`, and bless the model if every rule is met.
 
         Args:
           input_dict: `model_run`, `examples`, `vocabularies`, `table_configs`, and perhaps `transform_graph` and
@@ -79,7 +77,7 @@ def _measure(
         for key in (VOCABULARIES_KEY, TABLE_CONFIGS_KEY, TRANSFORM_GRAPH_KEY, SCHEMA_KEY)
         if input_dict.get(key)
     }
-    _check_same_run(run, model_run, folders[TABLE_CONFIGS_KEY])
+    same_run_digests(run.description, model_run, folders[VOCABULARIES_KEY], folders[TABLE_CONFIGS_KEY])
     inputs = inputs_of_run(
         run.description,
         folders[VOCABULARIES_KEY],
@@ -91,14 +89,6 @@ def _measure(
     counts = count_split(inputs, held_out)
     progress.report("QualityGate", 1, 2, unit="steps", detail="measuring retrieval")
     return counts, measure_retrieval(run, inputs, train_files=train, eval_files=held_out, seed=seed)
-
-
-def _check_same_run(run: RestoredRun, model_run: str, table_configs: str) -> None:
-    if read_embedding_config(table_configs) != run.description.config:
-        raise CheckpointError(
-            f"the model run {model_run!r} was trained with other tables than those of {table_configs!r}: take both "
-            "from the same run."
-        )
 
 
 def _files(input_dict: Mapping[str, list[types.Artifact]], split: str) -> list[str]:

@@ -15,12 +15,13 @@ from tfx.dsl.io import fileio
 
 from components import progress
 from components.artifact_files import read_embedding_config, read_vocabularies
-from components.transform_graph import number_columns, open_transform_graph, range_problems, read_ranges
+from components.run_inputs import NumberSources
+from components.transform_graph import range_problems, read_ranges
 from embedding_core.checkpoint import load_checkpoint_into
 from embedding_core.checkpoint.dense import DENSE
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from embedding_core.serving import DenseInputs, export_model
+from embedding_core.serving import export_model
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
 from embedding_core.training.dense_start import DenseStart
 from embedding_core.training.runs import RunDescription
@@ -89,7 +90,7 @@ def run_fn(fn_args: FnArgs) -> None:
     settings = _settings(fn_args.custom_config)
     config = read_embedding_config(settings.table_configs)
     vocabularies = read_vocabularies(settings.vocabularies)
-    sources = _Sources(fn_args, settings, config)
+    sources = _number_sources(fn_args, settings, config)
     job = _job(fn_args, settings, config, vocabularies, sources)
     resume = _resume_folder(fn_args, settings, config, vocabularies, job)
     result = train(job, fn_args.model_run_dir, resume_folder=resume, progress=_Progress())
@@ -138,44 +139,14 @@ def _settings(custom_config: Mapping[str, Any]) -> Settings:
         raise ConfigError(f"`custom_config` of EmbeddingTrainer is {custom_config!r}: {error}.") from error
 
 
-class _Sources:
-    """Where numbers come from: outputs of Transform, or raw columns where there is no transform graph."""
-
-    def __init__(self, fn_args: FnArgs, settings: Settings, config: EmbeddingConfig) -> None:
-        self._graph, self._schema = fn_args.transform_graph_path, fn_args.schema_path
-        self._features = tuple(settings.dense)
-        self._labels = tuple(name for name in (settings.label_key, settings.weight_key) if name is not None)
-        self._transformed = tuple(
-            feature.column.name for feature in config.features if feature.column and feature.column.after_transform
-        )
-
-    def of_features(self) -> DenseInputs | None:
-        """What serving needs: dense features and transformed columns."""
-        outputs = (*self._features, *self._transformed)
-        return self._of(outputs, self._features) if outputs else None
-
-    def of_labels(self) -> DenseInputs | None:
-        """Label and weight."""
-        return self._of(self._labels, self._labels) if self._labels else None
-
-    def of_training(self) -> DenseInputs:
-        """All of it."""
-        return self._of((*self._features, *self._transformed, *self._labels), self._features)
-
-    def _of(self, outputs: Sequence[str], names: Sequence[str]) -> DenseInputs:
-        if not outputs:
-            return DenseInputs(spec={})
-        if self._graph:
-            return open_transform_graph(self._graph, outputs, names)
-        return DenseInputs(names=tuple(names), spec=self._raw_columns(outputs))
-
-    def _raw_columns(self, names: Sequence[str]) -> dict[str, Any]:
-        if not self._schema:
-            raise ConfigError(
-                f"columns {list(names)} are to be read, but EmbeddingTrainer was given neither a `transform_graph` nor "
-                "a `schema`: give it one of the two."
-            )
-        return number_columns(self._schema, names)
+def _number_sources(fn_args: FnArgs, settings: Settings, config: EmbeddingConfig) -> NumberSources:
+    return NumberSources(
+        config=config,
+        dense=tuple(settings.dense),
+        labels=tuple(name for name in (settings.label_key, settings.weight_key) if name is not None),
+        transform_graph=fn_args.transform_graph_path,
+        schema_file=fn_args.schema_path,
+    )
 
 
 def _job(
@@ -183,7 +154,7 @@ def _job(
     settings: Settings,
     config: EmbeddingConfig,
     vocabularies: Mapping[str, Vocabulary],
-    sources: _Sources,
+    sources: NumberSources,
 ) -> TrainingJob:
     source = sources.of_training()
     inputs = Inputs(

@@ -28,7 +28,7 @@ class Catalog:
     Attributes:
       vectors: float32 `[tokens, d]`.
       counts: int64 `[tokens]`, positive rows of the train split with that candidate.
-      known: bool `[tokens]`: which ids are candidates. All tokens of the vocabulary where the candidate tower reads
+      known: bool `[tokens]`: which ids are candidates. All tokens of the vocabulary if the candidate tower reads
         that feature alone; else those that the train split has a row of.
     """
 
@@ -37,7 +37,7 @@ class Catalog:
     known: npt.NDArray[np.bool_]
 
     def ids_of(self, ids: tf.RaggedTensor) -> npt.NDArray[np.int64]:
-        """The candidate of each row, int64 `[B]`; -1 where the row has none, or one that is unknown."""
+        """The candidate of each row, int64 `[B]`; -1 if the row has none, or one that is unknown."""
         return _single(ids, len(self.counts))
 
 
@@ -83,8 +83,8 @@ def candidates_of(run: RestoredRun, inputs: Inputs, feature: str, files: Sequenc
     for _, serialized in batches_once(list(files), _BATCH):
         batch = parser(serialized)
         ids = _single(batch["ids"][feature], tokens)
-        bought = (batch["label"].numpy()[:, 0] == 1) & (ids >= 0)
-        counts += np.bincount(ids[bought], minlength=tokens)
+        positive = (batch["label"].numpy()[:, 0] == 1) & (ids >= 0)
+        counts += np.bincount(ids[positive], minlength=tokens)
         if alone:
             continue
         new, rows = _first_seen(ids, known)

@@ -1,4 +1,4 @@
-"""Ranks of true candidates among all candidates, and the recall that follows from them. Plain NumPy.
+"""Ranks true candidates among all candidates, and computes the recall that follows. Plain NumPy.
 
 A rank is kept as two numbers: how many other candidates have a higher score, and how many have the same score. A hit
 among the first k then counts by the share of the orders of equal scores in which the true candidate is among them, so
@@ -23,7 +23,7 @@ _ROUNDING = 4e-7  # products of float32 that differ by less, relative to the vec
 
 
 class Ranks(NamedTuple):
-    """How many other candidates stand above the true one, and how many beside it; int64 `[n]` each."""
+    """How many other candidates rank above the true one, and how many equal to it; int64 `[n]` each."""
 
     above: Ints
     tied: Ints
@@ -35,7 +35,7 @@ def rank_by_product(queries: Floats, candidates: Floats, truth: Ints) -> Ranks:
     Args:
       queries: `[n, d]`.
       candidates: `[m, d]`.
-      truth: `[n]`, the row of each query's true candidate; -1 where it has none.
+      truth: `[n]`, the row of each query's true candidate; -1 if it has none.
     """
     found = [
         _rank_block(queries[start : start + _QUERIES], candidates, truth[start : start + _QUERIES])
@@ -70,7 +70,7 @@ def rank_by_counts(counts: Ints, truth: Ints) -> Ranks:
 
     Args:
       counts: `[m]`.
-      truth: `[n]`, the true candidates; -1 where a query has none.
+      truth: `[n]`, the true candidates; -1 if a query has none.
     """
     ascending = np.sort(counts)
     own = counts[np.maximum(truth, 0)] if len(counts) else np.zeros_like(truth)
@@ -86,6 +86,6 @@ def _without_truth_last(ranks: Ranks, truth: Ints, candidates: Floats | Ints) ->
 
 
 def recall_at(k: int, ranks: Ranks, truth: Ints) -> float:
-    """The share of queries whose true candidate is among the first k; 0 where there are no queries."""
+    """The share of queries whose true candidate is among the first k; 0 if there are no queries."""
     hits = np.clip((k - ranks.above) / (ranks.tied + 1), 0, 1)
     return float(np.where(truth < 0, 0, hits).mean()) if len(hits) else 0.0

@@ -37,7 +37,7 @@ class RetrievalFigures:
       metrics: "Recall@10" and "Recall@50" of the model.
       popularity: the same of the ranking by how often a candidate is in the positive rows of the train split.
       queries: rows that were measured.
-      positive_rows: positive rows of the eval split; more than `queries` where a sample was drawn.
+      positive_rows: positive rows of the eval split; more than `queries` if a sample was drawn.
       unknown: measured rows whose candidate is not among the candidates; each is a miss.
       candidates: how many were ranked for each query.
       feature: the feature that identifies a candidate.
@@ -68,7 +68,7 @@ def measure_retrieval(
       inputs: how rows are read, as in training.
       train_files: TFRecord files of the train split, from which popularity is counted.
       eval_files: of the eval split.
-      most_queries: where the eval split has more positive rows, a sample of so many is drawn.
+      most_queries: largest number of queries; of more positive rows a sample of so many is drawn.
       seed: of the sample, which is a function of it and of the order of the rows.
 
     Returns:
@@ -107,7 +107,7 @@ def _recalls(ranks: Ranks, truth: npt.NDArray[np.int64]) -> dict[str, float]:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Queries:
     vectors: npt.NDArray[np.float32]  # [n, d]
-    truth: npt.NDArray[np.int64]  # [n], -1 where the row has no known candidate
+    truth: npt.NDArray[np.int64]  # [n], -1 if the row has no known candidate
     positive_rows: int
 
 

@@ -1,4 +1,4 @@
-"""The rules that the eval split and the retrieval of a model have to pass before a push."""
+"""Applies the rules that the eval split and the retrieval of a model have to pass before a push."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from embedding_core.config import RETRIEVAL_METRICS
+from embedding_core.errors import ConfigError, nearest
 from embedding_core.evaluation.retrieval import RetrievalFigures
 from embedding_core.evaluation.split import SplitCounts
 
 __all__ = ["Check", "Rules", "judge"]
 
 _DEFAULT = "Recall@10"
+_BOUNDS = ("min", "min_over_popularity")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,15 +25,29 @@ class Rules:
       min_rows: least rows of the eval split.
       min_rows_per_class: least rows of each label there.
       draws_negatives: whether negatives are drawn while training: then the split may hold positives alone.
-      retrieval: by metric its bounds, `min` and `min_over_popularity`. Where it is empty and the
-        split holds positives alone, which no other metric can judge, a two-tower model has to reach popularity's
-        Recall@10.
+      retrieval: by metric its bounds, `min` and `min_over_popularity`. If it is empty and the split holds positives
+        alone, which no other metric can judge, a two-tower model has to reach popularity's Recall@10.
+
+    Raises:
+      ConfigError: a number of rows is negative, or a metric or bound is unknown.
     """
 
     min_rows: int = 0
     min_rows_per_class: int = 0
     draws_negatives: bool = False
     retrieval: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in ("min_rows", "min_rows_per_class"):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ConfigError(f"`{key}` is {value!r}: it must be a whole number of at least 0.")
+        for name, bounds in self.retrieval.items():
+            if name not in RETRIEVAL_METRICS:
+                raise ConfigError(f"`retrieval` bounds {name!r}: {nearest(name, RETRIEVAL_METRICS)}")
+            for bound in bounds:
+                if bound not in _BOUNDS:
+                    raise ConfigError(f"`retrieval.{name}` has the bound {bound!r}: {nearest(bound, _BOUNDS)}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,10 +56,10 @@ class Check:
 
     Attributes:
       name: what was measured.
-      value: its value; None where it could not be measured.
+      value: its value; None if it could not be measured.
       bound: what it has to reach, in words.
       met: whether it does.
-      reason: why not, in a sentence; empty where it does.
+      reason: why not, in a sentence; empty if it does.
     """
 
     name: str

@@ -41,7 +41,7 @@ class SplitCounts:
 
     Attributes:
       rows: how many rows.
-      positives: rows with label 1; all rows where the data has no label.
+      positives: rows with label 1; all rows if the data has no label.
       features: counts by categorical feature.
     """
 

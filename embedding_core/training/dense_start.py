@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import tensorflow as tf
 
 from embedding_core.checkpoint.dense import DensePart, described, named_variables, read_dense
-from embedding_core.config import EmbeddingConfig
+from embedding_core.config import DenseChoice, DenseOptimizerChoice, EmbeddingConfig, RangesChoice
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.training.step import Trainable
 
-__all__ = ["DenseChoice", "DenseStart", "dense_inputs", "start_dense"]
+__all__ = ["DenseStart", "dense_inputs", "start_dense"]
 
-DenseChoice: TypeAlias = Literal["restore", "require", "reset"]
-OptimizerChoice: TypeAlias = Literal["restore", "reset"]
-RangesChoice: TypeAlias = Literal["keep", "recompute"]
 _SCALE = ("column", "log1p", "mean", "deviation", "limit")
 
 
@@ -40,11 +37,11 @@ class DenseStart:
 
     folder: str
     dense: DenseChoice = "restore"
-    optimizer: OptimizerChoice = "restore"
+    optimizer: DenseOptimizerChoice = "restore"
     ranges: RangesChoice = "keep"
 
     def __post_init__(self) -> None:
-        for field, kind in {"dense": DenseChoice, "optimizer": OptimizerChoice, "ranges": RangesChoice}.items():
+        for field, kind in {"dense": DenseChoice, "optimizer": DenseOptimizerChoice, "ranges": RangesChoice}.items():
             if getattr(self, field) not in get_args(kind):
                 raise ConfigError(
                     f"`{field}` of the warm start is {getattr(self, field)!r}: it must be one of "
@@ -82,7 +79,7 @@ def start_dense(
       `variables`, the names of those restored; `ranges`, by dense feature "kept", "measured" or "not recorded".
 
     Raises:
-      CheckpointError: the dense part is damaged, or differs where that is an error.
+      CheckpointError: the dense part is damaged, or differs and that is an error.
     """
     found = read_dense(start.folder)
     weights, slots = named_variables(trainable.model, trainable.optimizer)
@@ -118,14 +115,14 @@ def _reason(
     if found is None:
         return "the checkpoint has no dense part: an earlier release, or another trainer, wrote it"
     if found.inputs != inputs:
-        return f"the model's inputs are {_told(inputs, found.inputs)}"
+        return f"the model's inputs are {_changed_input(inputs, found.inputs)}"
     changed = [name for name in inputs["dense"] if _range_state(name, ranges, found) == "measured"]
     if changed and start.ranges == "keep":
         return f"dense features are scaled by other ranges: {', '.join(changed)}"
     return _differences(found, weights, "model/")
 
 
-def _told(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+def _changed_input(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     key = next(key for key in now if now[key] != before.get(key))
     return f"other {key}: {now[key]!r}, {before.get(key)!r} in the checkpoint"
 

@@ -183,7 +183,7 @@ class JobData:
         return self._eval
 
     def validation(self) -> Any:
-        """All batches of the validation part, per replica where there are several; None without any rows in it."""
+        """All batches of the validation part, per replica if there are several; None without any rows in it."""
         return self._validation
 
     def _batches(

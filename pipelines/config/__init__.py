@@ -17,14 +17,13 @@ from pipelines.config.features import (
 from pipelines.config.files import data_files
 from pipelines.config.kubeflow import Kubeflow, Resources
 from pipelines.config.loading import config_from_mapping, load_config
+from pipelines.config.metrics import Evaluation, Threshold
 from pipelines.config.model import (
     DenseOptimizer,
     EarlyStopping,
-    Evaluation,
     Model,
     Negatives,
     Push,
-    Threshold,
     Training,
     WarmStart,
 )

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from components.example_gen.formats import format_of
+from pipelines.config.data import Data
 from pipelines.config.features import Categorical, Dense
 from pipelines.config.files import data_files
-from pipelines.config.model import DEFAULT_EPOCHS, Model
+from pipelines.config.model import DEFAULT_EPOCHS, Model, Training
 from pipelines.config.schema import PipelineConfig
 from pipelines.config.sources import keyword_arguments, parse_module
 
@@ -28,17 +29,13 @@ def resolved(config: PipelineConfig) -> PipelineConfig:
     )
     return dataclasses.replace(
         config,
-        data=config.data if config.data.format else dataclasses.replace(config.data, format=_format(config)),
+        data=_with_format(config.data),
         features=features,
         model=_model(config.model, config.python_path),
-        training=_epochs(config),
+        training=_with_epochs(config.training),
         push=dataclasses.replace(config.push, destination=config.push_destination),
         metadata=config.metadata_path,
     )
-
-
-def _format(config: PipelineConfig) -> Any:
-    return format_of(data_files(config.data)[0])
 
 
 def _categorical(feature: Categorical) -> Categorical:
@@ -51,8 +48,11 @@ def _dense(feature: Dense) -> Dense:
     return dataclasses.replace(feature, column=feature.source)
 
 
-def _epochs(config: PipelineConfig) -> Any:
-    training = config.training
+def _with_format(data: Data) -> Data:
+    return data if data.format else dataclasses.replace(data, format=format_of(data_files(data)[0]))
+
+
+def _with_epochs(training: Training) -> Training:
     if training.steps is not None or training.epochs is not None:
         return training
     return dataclasses.replace(training, epochs=DEFAULT_EPOCHS)

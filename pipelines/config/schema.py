@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitByHash, Text
 from pipelines.config.features import Count, Features, Name, TableOverrides, VocabularyEvolution, VocabularyLimits
 from pipelines.config.kubeflow import Kubeflow
-from pipelines.config.model import Evaluation, Model, Push, Training, WarmStart
+from pipelines.config.metrics import Evaluation
+from pipelines.config.model import Model, Push, Training, WarmStart
 from pipelines.config.reading import Rule, plain
 
 __all__ = ["PipelineConfig"]

@@ -10,7 +10,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 tfma = pytest.importorskip("tensorflow_model_analysis")
 
 from pipelines.config import config_from_mapping  # noqa: E402
-from pipelines.config.model import METRICS  # noqa: E402
+from pipelines.config.metrics import METRICS  # noqa: E402
 from pipelines.evaluation import eval_config  # noqa: E402
 
 pytestmark = pytest.mark.tfx

@@ -18,7 +18,7 @@ from components.quality_gate.executor import QUALITY_FILE, Executor
 from embedding_core.checkpoint import write_training_checkpoint
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
-from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import build_model
 from embedding_core.training import Negatives, TrainingConfig
 from embedding_core.training.runs import RunDescription
@@ -160,6 +160,18 @@ def test_tables_of_another_run_are_an_error(run, tmp_path):
     other = CONFIG.to_json().replace('"combiner": "mean"', '"combiner": "sum"')
     (tmp_path / "table_configs" / "embedding_config.json").write_text(other)
     with pytest.raises(CheckpointError, match="same run"):
+        judge(inputs, tmp_path)
+
+
+def test_vocabulary_of_another_run_is_an_error(run, tmp_path):
+    """Its tokens have other rows: the counts and the recall would be those of other items."""
+    inputs = run(knows_users=True)
+    other = Vocabulary(
+        name="item", tokens=pa.array(ITEMS[::-1], pa.large_binary()), counts=np.ones(60, np.int64), total_count=60,
+        distinct=60,
+    )  # fmt: skip
+    save_vocabulary(other, inputs["vocabularies"].uri)
+    with pytest.raises(VocabularyError, match=r"'item' has digest .* same run"):
         judge(inputs, tmp_path)
 
 

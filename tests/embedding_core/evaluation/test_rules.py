@@ -2,6 +2,7 @@
 
 import pytest
 
+from embedding_core.errors import ConfigError
 from embedding_core.evaluation import RetrievalFigures, Rules, SplitCounts, judge
 
 
@@ -22,6 +23,20 @@ NONE = "the model has no query and candidate towers."
 
 def missed(*arguments, **rules):
     return [check.reason for check in judge(*arguments, Rules(**rules)) if not check.met]
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"min_rows": -1}, "`min_rows` is -1"),
+        ({"min_rows_per_class": True}, "`min_rows_per_class` is True"),
+        ({"retrieval": {"recall@10": {"min": 0.1}}}, "'recall@10': did you mean 'Recall@10'"),
+        ({"retrieval": {"Recall@10": {"minimum": 0.1}}}, "'minimum': did you mean 'min'"),
+    ],
+)
+def test_rules_that_nothing_can_judge_are_refused(rules, words):
+    with pytest.raises(ConfigError, match=words):
+        Rules(**rules)
 
 
 def test_six_rows_are_too_few_to_judge_by():

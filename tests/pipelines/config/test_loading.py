@@ -203,6 +203,7 @@ def test_towers_are_of_known_features(load, mistakes, query, candidate, words):
     ("bounds", "words"),
     [
         ("{min: 0.1, min_over_popularity: -1}", None),
+        ("{min_over_popularity: 2}", "two recalls differ by at most 1"),
         ("{max: 0.5}", "takes `min` and `min_over_popularity` alone"),
         ("{min: 7}", "lies between 0 and 1"),
         ("{min_improvement: 0.1}", "takes `min` and `min_over_popularity` alone"),

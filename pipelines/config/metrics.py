@@ -1,0 +1,181 @@
+"""Declares the section that says how a model is judged: metrics, slices, and the bounds that it has to reach."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from embedding_core.config import RETRIEVAL_METRICS
+from embedding_core.errors import nearest
+from pipelines.config.data import Text
+from pipelines.config.features import Count
+from pipelines.config.reading import Parse
+
+__all__ = ["METRICS", "Evaluation", "Threshold"]
+
+Metric: TypeAlias = Literal[
+    "AUC",
+    "AUCPrecisionRecall",
+    "BinaryAccuracy",
+    "BinaryCrossEntropy",
+    "Calibration",
+    "ExampleCount",
+    "MeanLabel",
+    "MeanPrediction",
+    "MeanSquaredError",
+    "Precision",
+    "Recall",
+]
+METRICS: tuple[str, ...] = get_args(Metric)
+_OTHER_NAMES = {
+    "accuracy": "BinaryAccuracy",
+    "auprc": "AUCPrecisionRecall",
+    "averageprecision": "AUCPrecisionRecall",
+    "brier": "MeanSquaredError",
+    "brierscore": "MeanSquaredError",
+    "bce": "BinaryCrossEntropy",
+    "count": "ExampleCount",
+    "crossentropy": "BinaryCrossEntropy",
+    "logloss": "BinaryCrossEntropy",
+    "loss": "BinaryCrossEntropy",
+    "mse": "MeanSquaredError",
+    "prauc": "AUCPrecisionRecall",
+    "aucpr": "AUCPrecisionRecall",
+    "rocauc": "AUC",
+    "aucroc": "AUC",
+}  # what other libraries call them, without signs and capitals
+_SHARES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "Precision", "Recall", *RETRIEVAL_METRICS)  # in 0 .. 1
+
+
+def _metric(value: Any) -> Any:
+    if value in METRICS:
+        return value
+    if value in RETRIEVAL_METRICS:
+        raise ValueError("it is computed for every two-tower model: leave it out here, and bound it in `thresholds`.")
+    if not isinstance(value, str):
+        raise ValueError(f"it must be one of {', '.join(METRICS)}.")
+    raise ValueError(f"it must be one of {', '.join(METRICS)}.{_meant(value)}")
+
+
+def _meant(metric: str) -> str:
+    """The metric that was probably meant, as a question; "" if no name is near."""
+    other = _OTHER_NAMES.get("".join(filter(str.isalnum, metric)).casefold())
+    remedy = f"did you mean {other!r}?" if other else nearest(metric, (*METRICS, *RETRIEVAL_METRICS))
+    return f" D{remedy[1:]}" if remedy.startswith("did you mean") else ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """What a metric has to reach for the model to be blessed; at least one bound.
+
+    Attributes:
+      min, max: bounds of the metric itself.
+      min_improvement: least difference to the baseline model, counted towards the better; may be negative.
+      min_over_popularity: least difference to the same metric of popularity, for Recall@10 and Recall@50; may be
+        negative, and -1 accepts every model.
+    """
+
+    min: float | None = None
+    max: float | None = None
+    min_improvement: float | None = None
+    min_over_popularity: float | None = None
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules over several fields."""
+        if all(getattr(self, field.name) is None for field in dataclasses.fields(self)):
+            yield "", "has no bound: give it `min`, `max`, `min_improvement` or `min_over_popularity`."
+        elif self.min is not None and self.max is not None and self.min > self.max:
+            yield "min", f"is {self.min!r}: it must be at most `max`, {self.max!r}."
+
+
+_Slice = tuple[Text, ...]
+
+
+def _slice(value: Any) -> tuple[str, ...]:
+    columns = [value] if isinstance(value, str) else value
+    if not isinstance(columns, list | tuple) or not columns or not all(isinstance(one, str) and one for one in columns):
+        raise ValueError("it must be a column, or a list of columns that are crossed.")
+    return tuple(columns)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How the model is judged before it is pushed.
+
+    Attributes:
+      metrics: names of metrics.
+      slices: columns (or lists of columns, crossed) by which the metrics are also computed.
+      thresholds: bounds by metric, of `metrics` or Recall@10 and Recall@50 of a two-tower model. If no metric has
+        any, every model is blessed, with one exception: a two-tower model whose eval split holds positives alone has
+        to reach popularity's Recall@10, unless one of the two recalls has a bound of its own.
+      min_rows: least rows of the eval split; with fewer nothing is pushed.
+      min_rows_per_class: least rows of each label there; if `training.negatives` are drawn, the split may hold
+        positives alone.
+      baseline: the model to compare with: null, "pushed", "served" or "trained" as in `warm_start`, or a URI; "latest"
+        is the earlier name of "pushed".
+    """
+
+    metrics: tuple[Annotated[Metric, Parse(_metric)], ...] = (
+        "AUC",
+        "BinaryCrossEntropy",
+        "Calibration",
+        "ExampleCount",
+    )
+    slices: tuple[Annotated[_Slice, Parse(_slice)], ...] = ()
+    thresholds: Mapping[str, Threshold] = dataclasses.field(default_factory=dict)
+    baseline: Text | None = None
+    min_rows: Count = 100
+    min_rows_per_class: Count = 10
+
+    @property
+    def retrieval(self) -> dict[str, dict[str, float | None]]:
+        """The bounds of Recall@k, by metric."""
+        return {
+            name: {"min": bound.min, "min_over_popularity": bound.min_over_popularity}
+            for name, bound in self.thresholds.items()
+            if name in RETRIEVAL_METRICS
+        }
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """The rules over several fields."""
+        if not self.metrics:
+            yield "metrics", "is []: it must name at least one metric; leave the key out for the usual ones."
+        for index, metric in enumerate(self.metrics):
+            if metric in self.metrics[:index]:
+                yield f"metrics.{index}", f"is {metric!r}, which stands twice: name each metric once."
+        yield from self._thresholds()
+
+    def _thresholds(self) -> Iterator[tuple[str, str]]:
+        for name, threshold in self.thresholds.items():
+            for bound in ("min", "max"):
+                value = getattr(threshold, bound)
+                if value is not None and name in _SHARES and not 0 <= value <= 1:
+                    yield f"thresholds.{name}.{bound}", f"is {value!r}: {name} lies between 0 and 1; so must its bound."
+            if name in RETRIEVAL_METRICS:
+                yield from _only_bounds_of_recall(name, threshold)
+                continue
+            if threshold.min_over_popularity is not None:
+                rule = f"only {' and '.join(RETRIEVAL_METRICS)} are compared with popularity; write `min`."
+                yield f"thresholds.{name}.min_over_popularity", f"is {threshold.min_over_popularity!r}: {rule}"
+            if name not in self.metrics:
+                remedy = "add it there." if name in METRICS else f"it is not a metric.{_meant(name)}"
+                yield (
+                    f"thresholds.{name}",
+                    f"is for no metric of `evaluation.metrics`, {list(self.metrics)}: {remedy}",
+                )
+            if threshold.min_improvement is not None and self.baseline is None:
+                yield (
+                    f"thresholds.{name}.min_improvement",
+                    f"is {threshold.min_improvement!r}, but `evaluation.baseline` is null: name a baseline.",
+                )
+
+
+def _only_bounds_of_recall(name: str, threshold: Threshold) -> Iterator[tuple[str, str]]:
+    over = threshold.min_over_popularity
+    if over is not None and not -1 <= over <= 1:
+        yield f"thresholds.{name}.min_over_popularity", f"is {over!r}: two recalls differ by at most 1, so must it."
+    for bound in ("max", "min_improvement"):
+        value = getattr(threshold, bound)
+        if value is not None:
+            yield f"thresholds.{name}.{bound}", f"is {value!r}: {name} takes `min` and `min_over_popularity` alone."
