@@ -135,11 +135,14 @@ class _Finder:
             return value
         self._warn_of_latest(BASE, value)
         for candidate in self._runs.candidates(meaning(BASE, value)):
-            if self._overlap(candidate) is None:
-                return self._runs.vocabularies_of(candidate.run).uri
-            base = self._runs.base_vocabularies_of(candidate.run)
-            if base is not None:
-                return base.uri
+            is_other = self._overlap(candidate) is None
+            found = (
+                self._runs.vocabularies_of(candidate.run)
+                if is_other
+                else self._runs.base_vocabularies_of(candidate.run)
+            )
+            if found is not None:
+                return found.uri
         return None
 
     def baseline(self, value: str | None) -> str | None:
@@ -154,9 +157,15 @@ class _Finder:
         return None
 
     def family(self, checkpoint: str | None, vocabularies: str | None, *, same: bool) -> str | None:
-        """The vocabularies that the rows belong to: those of one run never meet the rows of another."""
+        """The vocabularies that the rows belong to: those of one run never meet the rows of another.
+
+        A checkpoint of another pipeline says nothing here of its vocabularies: those stay that its run was given.
+        """
         node = None if checkpoint is None else self._runs.at(checkpoint)
-        own = None if node is None else self._runs.vocabularies_of(node).uri
+        known = None if node is None else self._runs.vocabularies_of(node)
+        if checkpoint is not None and known is None:
+            return vocabularies
+        own = None if known is None else known.uri
         if not same and own != vocabularies:
             raise ConfigError(
                 f"`{START}` and `{BASE}` stand for two runs: the rows belong to the vocabularies {own!r}, and the new "
@@ -192,7 +201,7 @@ class _Finder:
             if not train_again:
                 raise ConfigError(
                     f"{what}, which the tables of `{START}` {checkpoint!r} come from: give newer data; or `--again` to "
-                    "train on it once more, or `warm_start.repeated_data: train` where that is meant, as for windows "
+                    "train on it once more, or `warm_start.repeated_data: train` if that is meant, as for windows "
                     "that overlap, or row filters that choose other rows of the same files."
                 )
             self.notes.append(f"{what}: it is trained on once more.")
@@ -215,7 +224,7 @@ class _Finder:
             )
 
     def _still_there(self, checkpoint: Node) -> str:
-        """The checkpoint, or what was made again of the same training where it is gone."""
+        """The checkpoint, or what was made again of the same training if it is gone."""
         training = self._runs.training_of(checkpoint)
         if checkpoint.id in self._runs.live or training is None:
             return checkpoint.uri

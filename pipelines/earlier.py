@@ -8,13 +8,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from components.pusher.served import served_versions
 from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig
 from pipelines.config.bases import LATEST, PUSHED, TRAINED, WORDS
 from pipelines.config.paths import is_remote
 from pipelines.earlier_runs import earlier_runs
 from pipelines.lineage import Node, newest_artifact, trace
-from pipelines.served import served_versions
 
 __all__ = ["BASE", "BASELINE", "START", "EarlierRun", "check_earlier", "given_bases", "meaning", "served_push"]
 

@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from components.pusher.served import manifest_facts, served_versions
 from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig
 from pipelines.config.bases import SERVED, TRAINED
 from pipelines.lineage import Node, artifacts_of, open_store, read_graph
 from pipelines.recorded import recorded_lineage
 from pipelines.rollbacks import newest_first, pushes_of, with_rollbacks
-from pipelines.served import manifest_facts, served_versions
 
 __all__ = ["Candidate", "EarlierRuns", "earlier_runs", "generations_of"]
 
@@ -94,13 +94,12 @@ class EarlierRuns:
 
     def model_of(self, run: Node) -> Node | None:
         """The Model that a training exported."""
-        made = None if run.producer is None else run.producer.id
-        models = (one for one in self.graph.values() if one.type == MODEL and one.producer is not None)
-        return next((one for one in models if one.producer is not None and one.producer.id == made), None)
+        models = (one for one in self.graph.values() if one.type == MODEL)
+        return next((one for one in models if one.producer is not None and one.producer == run.producer), None)
 
-    def vocabularies_of(self, node: Node) -> Node:
-        """The Vocabularies that a checkpoint's rows, or a training's, belong to."""
-        return next(self._inputs(node, VOCABULARIES))
+    def vocabularies_of(self, node: Node) -> Node | None:
+        """The Vocabularies that a checkpoint's rows, or a training's, belong to; None if another pipeline made it."""
+        return next(self._inputs(node, VOCABULARIES), None)
 
     def start_of(self, run: Node) -> Node | None:
         """The checkpoint that a training started from, before its rows were moved; None if it started cold."""
@@ -108,8 +107,9 @@ class EarlierRuns:
         return None if loaded is None else next(self._inputs(loaded, CHECKPOINT), None)
 
     def base_vocabularies_of(self, run: Node) -> Node | None:
-        """The Vocabularies that those of a training came out of; None if they were counted anew."""
-        return next(self._inputs(self.vocabularies_of(run), VOCABULARIES), None)
+        """The Vocabularies that those of a training came out of; None if they were counted from its data alone."""
+        own = self.vocabularies_of(run)
+        return None if own is None else next(self._inputs(own, VOCABULARIES), None)
 
     def baseline_of(self, run: Node) -> Node | None:
         """The Model that the newest evaluation of a training compared with; None if there was none."""
@@ -117,8 +117,8 @@ class EarlierRuns:
         if model is None:
             return None
         blessings = [one for one in self.graph.values() if one.type == "ModelBlessing" and model.id in one.inputs]
-        newest_first = sorted(blessings, key=lambda one: -one.id)
-        others = (one for blessing in newest_first for one in self._inputs(blessing, MODEL) if one.id != model.id)
+        blessings.sort(key=lambda one: -one.id)
+        others = (one for blessing in blessings for one in self._inputs(blessing, MODEL) if one.id != model.id)
         return next(others, None)
 
     def examples_of(self, run: Node) -> Node | None:
@@ -178,7 +178,7 @@ class EarlierRuns:
         return self.at(str(facts.get("sources", {}).get("model_run", "")))
 
     def _check_known(self, pushes: Mapping[int, Node]) -> None:
-        """Refuse to take for a first run what is none."""
+        """Refuse to start cold if versions were pushed that a word cannot stand for."""
         if pushes:
             return
         elsewhere = sorted({os.path.dirname(one.facts["pushed_destination"]) for one in pushes_of(self.graph).values()})

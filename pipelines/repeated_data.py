@@ -8,12 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from components.example_gen.content import DATA_FACT, Piece, Span, find_pieces, rows_digest
 from components.example_gen.files import find_files, without_spans
-from components.example_gen.settings import Settings
+from components.example_gen.pieces import DATA_FACT, Piece, Span, find_pieces, rows_digest
 from embedding_core.checkpoint.sealed import file_digest
 from pipelines import component_inputs
 from pipelines.config import PipelineConfig
+from pipelines.early_checks import check_data_settings
 from pipelines.lineage import Node
 
 __all__ = ["AskedData", "Known", "Overlap", "TrainedData", "asked_data", "compare", "trained_data", "words_of"]
@@ -40,7 +40,7 @@ class TrainedData:
 
 @dataclasses.dataclass(frozen=True)
 class AskedData:
-    """What this run reads; contents are read only where the sizes agree."""
+    """What this run reads; contents are read only if the sizes agree."""
 
     rows: str
     pieces: Sequence[Piece]
@@ -77,15 +77,11 @@ class Overlap:
 
 def asked_data(config: PipelineConfig) -> AskedData:
     """The data that the configuration names, found as ExampleGen finds it."""
+    settings = check_data_settings(config)
     base, pattern = component_inputs.input_location(config)
-    given = component_inputs.example_settings(config)
-    if given["spans"] is not None:
-        given["spans"] = {**given["spans"], "pattern": pattern}
-        pattern = without_spans(pattern)
-    text = json.dumps(given)
-    settings = Settings.from_json(text)
-    files = find_files(base, pattern, component_inputs.data_format(config), settings.spans).files
-    return AskedData(rows_digest(text), find_pieces(files, base, settings))
+    files = find_files(base, without_spans(pattern), component_inputs.data_format(config), settings.spans).files
+    rows = rows_digest(json.dumps(component_inputs.example_settings(config)))
+    return AskedData(rows, find_pieces(files, base, settings))
 
 
 def trained_data(examples: Node | None) -> TrainedData | None:

@@ -1,4 +1,4 @@
-"""Versions that a rollback published: copies of earlier ones, known by their own manifests, and by ML Metadata.
+"""Finds and records the versions that a rollback published: copies of earlier ones, known by their own manifests.
 
 A rollback publishes an earlier version again, under a number of its own. The manifest of the copy says which version it
 is of; ML Metadata has it as a PushedModel made of the earlier one by an execution of "Rollback".
@@ -11,16 +11,15 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import ml_metadata
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
-from components.pusher.manifest import MANIFEST
+from components.pusher.served import manifest_facts, served_versions
+from embedding_core.errors import ConfigError
 from pipelines.config.paths import is_remote
 from pipelines.lineage import Execution, Node
-from pipelines.served import manifest_facts
 
 __all__ = [
     "ROLLBACK",
@@ -170,14 +169,12 @@ def _folder(version: str) -> str:
 
 def _copies(destination: str) -> list[_Copy]:
     """The copies in the folder, the oldest first; rollbacks are made in local or mounted folders alone."""
-    if is_remote(destination) or not os.path.isdir(destination):
+    if is_remote(destination):
         return []
     found = []
-    for name in os.listdir(destination):
-        path = os.path.join(destination, name)
-        facts: Mapping[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            facts = json.loads(Path(path, MANIFEST).read_text(encoding="utf-8"))["facts"]
-        if name.isascii() and name.isdigit() and ROLLBACK in facts:
-            found.append(_Copy(int(name), path, facts))
-    return sorted(found, key=lambda copy: copy.version)
+    for version in served_versions(destination):
+        with contextlib.suppress(ConfigError):  # damaged, or of another program: it is not known for a copy
+            facts = manifest_facts(destination, version)
+            if ROLLBACK in facts:
+                found.append(_Copy(version, os.path.join(destination, str(version)), facts))
+    return found

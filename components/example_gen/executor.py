@@ -17,9 +17,9 @@ from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 
-from components.example_gen.content import DATA_FACT, find_pieces, pieces_fact
-from components.example_gen.files import check_gaps, find_files, group_files
+from components.example_gen.files import check_gaps, find_files, group_files, size_of
 from components.example_gen.ingest import ingest
+from components.example_gen.pieces import DATA_FACT, find_pieces, pieces_fact
 from components.example_gen.rows import SHOWN
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
@@ -76,7 +76,7 @@ class Executor(BaseBeamExecutor):
         examples.set_string_custom_property(INGEST_FACT, json.dumps(facts))
         data = pieces_fact(find_pieces(found.files, input_base, settings), exec_properties[SETTINGS_KEY], digests)
         examples.set_string_custom_property(DATA_FACT, json.dumps(data))
-        files = [{"path": path, "size": int(fileio.stat(path).length)} for path in found.files]
+        files = [{"path": path, "size": size_of(path)} for path in found.files]
         record_lineage("ExampleGen", input_dict, output_dict, files=files)
 
     def _ingest(

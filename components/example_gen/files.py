@@ -18,7 +18,7 @@ from components.example_gen.reading import reading
 from components.example_gen.settings import Gaps, Spans
 from embedding_core.errors import DataError, nearest
 
-__all__ = ["Found", "check_gaps", "escaped", "find_files", "group_files", "span_numbers", "without_spans"]
+__all__ = ["Found", "check_gaps", "escaped", "find_files", "group_files", "size_of", "span_numbers", "without_spans"]
 
 # Bytes of text or records that one worker takes at a time, and what a packed byte counts for.
 _GROUP_BYTES = 64 << 20
@@ -195,14 +195,19 @@ def group_files(files: Sequence[str]) -> list[list[str]]:
             groups.append([])
             size = 0
         groups[-1].append(path)
-        with reading(path):
-            size += _size(path) * _UNPACKED.get(os.path.splitext(path)[1].lower(), 1)
+        size += size_of(path) * _UNPACKED.get(os.path.splitext(path)[1].lower(), 1)
     return groups
 
 
-def _size(path: str) -> int:
-    if "://" not in path:
-        return os.path.getsize(path)
-    from tfx.dsl.io import fileio
+def size_of(path: str) -> int:
+    """The bytes of a file.
 
-    return int(fileio.stat(path).length)
+    Raises:
+      DataError: it cannot be read.
+    """
+    with reading(path):
+        if "://" not in path:
+            return os.path.getsize(path)
+        from tfx.dsl.io import fileio
+
+        return int(fileio.stat(path).length)

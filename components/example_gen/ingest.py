@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.answers import count_labels, label_values, several_values, weight_reasons
 from components.example_gen.arrays import floats, kind_of, tokens
 from components.example_gen.encoding import examples
 from components.example_gen.filters import filter_rows
+from components.example_gen.labels import count_labels, label_values, several_values, weight_reasons
 from components.example_gen.readers import read_batches
 from components.example_gen.rows import SHOWN, Batch, is_list
 from components.example_gen.settings import Settings

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -140,8 +141,7 @@ def _first_rows(batches: Iterator[Batch], rows: int) -> tuple[list[Batch], bool]
     first = list(itertools.islice(batches, 2))
     if not first:
         return [], True
-    mask = [position < rows for position in range(len(first[0]))]
-    return [first[0].keep(pa.array(mask).to_numpy(zero_copy_only=False))], len(first) == 1 and len(first[0]) <= rows
+    return [first[0].keep(np.arange(len(first[0])) < rows)], len(first) == 1 and len(first[0]) <= rows
 
 
 def _column(pieces: Sequence[pa.Array]) -> Column:

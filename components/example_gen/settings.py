@@ -221,11 +221,12 @@ class Spans:
         high = self.last if "last" in self.bounded else max(found)
         inside = {span for span in found if low <= span <= high}
         absent = (span for span in range(low, high + 1) if span not in inside)
-        shown = tuple(self._name(span) for span in itertools.islice(absent, _SHOWN))
+        shown = tuple(str(self.name_of(span)) for span in itertools.islice(absent, _SHOWN))
         return Gaps(high - low + 1 - len(inside), shown)
 
-    def _name(self, span: int) -> str:
-        return datetime.date.fromordinal(span).isoformat() if _by_date(self.pattern) else str(span)
+    def name_of(self, span: int) -> str | int:
+        """The span as a person names it: an ISO date, or its number."""
+        return datetime.date.fromordinal(span).isoformat() if _by_date(self.pattern) else span
 
 
 class Gaps(NamedTuple):

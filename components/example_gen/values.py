@@ -42,11 +42,11 @@ def number(value: Value, decimal: str = ".") -> float:
     if isinstance(value, (int, float)):
         return value
     if not isinstance(value, str) or "_" in value:
-        raise ValueError(f"{_quoted(value)} is no number")
+        raise ValueError(f"{_quoted(value)} is not a number")
     try:
         return _from_text(value, decimal)
     except ValueError:
-        raise ValueError(f"{_quoted(value)} is no number{_cure(value, decimal)}") from None
+        raise ValueError(f"{_quoted(value)} is not a number{_cure(value, decimal)}") from None
 
 
 def _from_text(text: str, decimal: str) -> float:
@@ -97,7 +97,7 @@ def _from_iso(text: str) -> datetime.datetime:
     try:
         return datetime.datetime.fromisoformat(plain)
     except ValueError:
-        raise ValueError(f"{_quoted(text)} is no ISO date or time and no Unix time") from None
+        raise ValueError(f"{_quoted(text)} is neither an ISO date or time nor a Unix time") from None
 
 
 def _from_unix(value: str | int | float) -> int:
@@ -105,7 +105,7 @@ def _from_unix(value: str | int | float) -> int:
     for low, high, multiply, divide in _UNITS:
         if low <= amount < high:
             return int(amount * multiply // divide)
-    raise ValueError(f"{_quoted(value)} is no ISO date or time, and no Unix time between 1973 and 2100")
+    raise ValueError(f"{_quoted(value)} is neither an ISO date or time nor a Unix time between 1973 and 2100")
 
 
 def same(value: Value, given: str | int | float | bool, decimal: str = ".") -> bool:

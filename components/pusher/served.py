@@ -1,8 +1,7 @@
-"""Verifies what is served, wherever it is, and recognizes a version whose record was lost."""
+"""Lists, reads and verifies what is served, wherever it is, and recognizes a version whose record was lost."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import posixpath
@@ -10,11 +9,53 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from components.pusher.manifest import verify_manifest
+from components.pusher.manifest import MANIFEST, verify_manifest
 from components.pusher.publish import Publication, versions
-from embedding_core.errors import CheckpointError
+from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.seals import json_digest
 
-__all__ = ["damage_of", "find_published", "identity_of", "verify_version"]
+__all__ = ["damage_of", "find_published", "identity_of", "manifest_facts", "served_versions", "verify_version"]
+
+
+def served_versions(base: str) -> list[int]:
+    """The numbers in the folder, or at the address, of versions, the oldest first; none if it is not there."""
+    if "://" not in base:
+        return versions(base) if os.path.isdir(base) else []
+    from components.pusher.remote import remote_versions  # it loads TensorFlow
+
+    return remote_versions(base)
+
+
+def manifest_facts(destination: str, version: int) -> Mapping[str, Any]:
+    """What the manifest of a version says besides its files.
+
+    Raises:
+      ConfigError: it cannot be read.
+    """
+    path = os.path.join(destination, str(version), MANIFEST)
+    try:
+        facts: Mapping[str, Any] = json.loads(_remote_text(path) if "://" in path else _text(path))["facts"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path!r} cannot be read ({error}): it says which training is served; publish the model again, or name "
+            'the base by "pushed" or its address.'
+        ) from error
+    return facts
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _remote_text(path: str) -> str:
+    import tensorflow as tf
+
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return str(file.read())
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error
 
 
 def verify_version(path: str) -> dict[str, Any]:
@@ -58,8 +99,7 @@ def identity_of(sources: Mapping[str, Any], settings: Mapping[str, Any], model: 
     """
     from embedding_core.checkpoint.sealed import folder_digests  # it loads TensorFlow
 
-    whole = {"sources": sources, "settings": settings, "model": folder_digests(model)}
-    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+    return json_digest({"sources": sources, "settings": settings, "model": folder_digests(model)})
 
 
 def find_published(base: str, identity: str) -> tuple[Publication, dict[str, Any]] | None:
@@ -68,7 +108,7 @@ def find_published(base: str, identity: str) -> tuple[Publication, dict[str, Any
     That is a version whose pusher died, or whose disk was full, before it was recorded: pushing it again would serve
     a second copy, and leave the first one without a record.
     """
-    newest = max(_numbers(base), default=None)
+    newest = max(served_versions(base), default=None)
     if newest is None:
         return None
     path = posixpath.join(base, str(newest)) if "://" in base else str(Path(base).absolute() / str(newest))
@@ -79,11 +119,3 @@ def find_published(base: str, identity: str) -> tuple[Publication, dict[str, Any
     if manifest["facts"].get("identity") != identity:
         return None
     return Publication(newest, path, manifest["digest"]), manifest["facts"]
-
-
-def _numbers(base: str) -> list[int]:
-    if "://" not in base:
-        return versions(base) if os.path.isdir(base) else []
-    from components.pusher.remote import remote_versions
-
-    return remote_versions(base)

@@ -117,6 +117,17 @@ def test_first_run_starts_cold_and_so_does_its_retry(chain):
     assert chain.find(chain.asked((1, "monday")), given(base="pushed")).checkpoint is None
 
 
+def test_retry_of_a_run_from_addresses_of_another_pipeline_starts_from_these(chain):
+    """Such a checkpoint is an Importer's: what it was made of is in the metadata of the other pipeline."""
+    imported = {
+        "checkpoint": chain.add("components.EmbeddingCheckpoint", "WarmStart"),
+        "words": chain.add("components.Vocabularies", "BaseVocabularies"),
+    }
+    chain.run((1, "monday"), start=imported, version=1)
+    found = chain.find(chain.asked((1, "monday")), given(base="pushed"))
+    assert (found.checkpoint, found.vocabularies) == (chain.uri(imported), chain.uri(imported, "words"))
+
+
 def test_again_starts_from_the_newest_push_and_its_own_retry_from_the_same(chain, days):
     asked = chain.asked((2, "tuesday"))
     assert chain.find(asked, again=True, train_again=True).checkpoint == chain.uri(days[1])

@@ -161,7 +161,7 @@ def test_rows_are_read_without_tensorflow_or_tfx(write):
     program = (
         "import sys; from components.example_gen.readers import read_batches;"
         "from components.example_gen.files import find_files; from components.example_gen.settings import Settings;"
-        "from components.example_gen.rows import BadRows; import components.example_gen.answers;"
+        "from components.example_gen.rows import BadRows; import components.example_gen.labels;"
         "import components.example_gen.filters, components.example_gen.splits, components.example_gen.whole_numbers;"
         f"files = find_files({str(write('id,x').parent)!r}, '*', 'csv', None).files;"
         "settings = Settings(columns={'id': 'token'});"

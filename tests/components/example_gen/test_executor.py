@@ -123,7 +123,7 @@ def test_text_of_a_shifted_row_is_shown_as_a_digest_where_a_column_is_private(in
 
 def test_more_bad_rows_than_allowed_are_one_error(ingest, write, tmp_path):
     path = write("id,x,side\n1,2,train\n" + "2,x,eval\n" * 9)
-    with pytest.raises(DataError, match=rf"9 of 10 rows.*\n  {path}:3: column 'x': 'x' is no number") as error:
+    with pytest.raises(DataError, match=rf"9 of 10 rows.*\n  {path}:3: column 'x': 'x' is not a number") as error:
         ingest(columns={"id": "token", "x": "float"}, split=SIDES, allowed_bad_rate=0.5)
     assert "while running" not in str(error.value)
     assert not list((tmp_path / "out").rglob("*.gz"))

@@ -51,10 +51,10 @@ def test_instants_are_told_apart(value):
 
 
 @pytest.mark.parametrize("value", ["20111101", "", "x", "1e9", 5])
-def test_what_is_no_time_is_refused(value):
+def test_what_is_not_a_time_is_refused(value):
     from components.example_gen.values import instant
 
-    with pytest.raises(ValueError, match="no ISO date or time"):
+    with pytest.raises(ValueError, match="neither an ISO date or time nor a Unix time"):
         instant(value)
 
 

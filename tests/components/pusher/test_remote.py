@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from components.pusher import remote
 from components.pusher.publish import publish
-from components.pusher.served import damage_of
+from components.pusher.served import damage_of, manifest_facts
 from embedding_core.errors import ConfigError, ParityError
 
 
@@ -114,3 +114,11 @@ def test_damage_of_a_version_in_a_store_is_said(model, base):
     assert "'variables/data' is not what its manifest says" in damage_of(base, 100, digest)
     tf.io.gfile.remove(f"{base}/100/assets.extra/manifest.json")
     assert "cannot be verified" in damage_of(base, 100, digest)
+
+
+def test_facts_of_a_version_in_a_store_are_read_and_a_folder_without_them_is_one_error(model, base):
+    publish_at(model, base, 100)
+    put(f"{base}/90/data.csv")
+    assert manifest_facts(base, 100) == {"why": 1}
+    with pytest.raises(ConfigError, match="cannot be read"):
+        manifest_facts(base, 90)

@@ -1,9 +1,8 @@
-"""What data was read, span by span or file by file: names, bytes and sha256, so that a later run knows it again."""
+"""Describes the data that was read, span by span or file by file, so that a later run recognizes it."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import hashlib
 import itertools
 import json
@@ -11,10 +10,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from tfx.dsl.io import fileio
-
-from components.example_gen.files import span_numbers
-from components.example_gen.reading import reading
+from components.example_gen.files import size_of, span_numbers
 from components.example_gen.settings import Settings
 
 __all__ = ["DATA_FACT", "Piece", "Span", "find_pieces", "pieces_fact", "rows_digest"]
@@ -27,7 +23,7 @@ Span: TypeAlias = str | int
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """The files of one span; or one file, where the pattern has no spans.
+    """The files of one span; or one file, if the pattern has no spans.
 
     Attributes:
       span: a date "2011-10-01", a number, or None.
@@ -60,13 +56,12 @@ def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> li
       settings: of ExampleGen.
     """
     if settings.spans is None:
-        return [Piece(None, path, (path,), _size(path)) for path in files]
+        return [Piece(None, path, (path,), size_of(path)) for path in files]
     source = posixpath.join(input_base, settings.spans.pattern)
-    name: Callable[[int], Span] = _date if "{YYYY}" in source else int
     dated = sorted(span_numbers(files, input_base, settings.spans))
     grouped = itertools.groupby(dated, key=lambda one: one[0])
-    found = [(name(span), tuple(path for _, path in members)) for span, members in grouped]
-    return [Piece(span, source, paths, sum(map(_size, paths))) for span, paths in found]
+    found = [(settings.spans.name_of(span), tuple(path for _, path in members)) for span, members in grouped]
+    return [Piece(span, source, paths, sum(map(size_of, paths))) for span, paths in found]
 
 
 def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> dict[str, Any]:
@@ -95,12 +90,3 @@ def rows_digest(settings_json: str) -> str:
     given = json.loads(settings_json)
     chosen = {key: given.get(key) or None for key in ("row_filters", "split")}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _date(number: int) -> str:
-    return datetime.date.fromordinal(number).isoformat()
-
-
-def _size(path: str) -> int:
-    with reading(path):
-        return int(fileio.stat(path).length)

@@ -95,7 +95,7 @@ def test_label_of_three_classes_names_row_value_and_rule(label, tmp_path):
         r"'NO' \(2 rows\)\. A label is 0 or 1, .*`label: {column: y, positive: ...}`"
     )
     with pytest.raises(DataError, match=expected):
-        label(["<30", ">30", "NO"], allowed_bad_rate=0.9)  # a class is no dirt: no rate allows it
+        label(["<30", ">30", "NO"], allowed_bad_rate=0.9)  # a class is not a bad row: no rate allows it
     with pytest.raises(DataError, match=r"data.csv:6: label column 'y' is neither 0 nor 1.*'2'"):
         label(["0", "1", "2"])
 
@@ -158,16 +158,16 @@ def test_decimal_comma(ingest, write):
     filters = [{"column": "x", "not_equals": 3}, {"column": "x", "max": 2}]
     assert ingest(**settings, row_filters=filters).values("x") == [[-2.0], [1.5]]
     write("x;side\n1,5;train\n2;eval\n1.234,5;eval\n")
-    with pytest.raises(DataError, match=r"'1.234,5' is no number: a point in it, and `data.decimal` is ','"):
+    with pytest.raises(DataError, match=r"'1.234,5' is not a number: a point in it, and `data.decimal` is ','"):
         ingest(**settings)
-    with pytest.raises(DataError, match=r"'1,5' is no number; .* set `data: {decimal: \",\"}`"):
+    with pytest.raises(DataError, match=r"'1,5' is not a number; .* set `data: {decimal: \",\"}`"):
         ingest(**{**settings, "csv": {"delimiter": ";"}})
 
 
 def test_mark_of_a_missing_value_names_the_key(ingest, write):
     write("x,side\n?,train\n1,eval\n2,train\n")
     settings = {"columns": {"x": "float"}, "split": SIDES}
-    with pytest.raises(DataError, match=r"'\?' is no number; if it stands .* set `data: {missing: \[\"\?\"\]}`"):
+    with pytest.raises(DataError, match=r"'\?' is not a number; if it stands .* set `data: {missing: \[\"\?\"\]}`"):
         ingest(**settings)
     assert ingest(**settings, csv={"missing": ["?"]}).facts["columns"]["x"]["present"] == {"train": 1, "eval": 1}
 
