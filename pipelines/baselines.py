@@ -89,7 +89,7 @@ def compare_with_baselines(
         strength = _chosen_strength(train)
         predicted = _fitted(train, strength).predict_proba(held_out.features)[:, 1]
         regression = _score("logistic regression, one-hot", predicted, held_out)
-        scores.append(dataclasses.replace(regression, note=_told(strength)))
+        scores.append(dataclasses.replace(regression, note=_strength_note(strength)))
     elif candidate is not None:
         popularity = _popularity(inputs, parser, eval_files, candidate, counts)
         scores.append(_score(f"popularity of {candidate}", popularity, held_out, probability=False))
@@ -167,7 +167,7 @@ def _fitted(train: _Rows, strength: float) -> LogisticRegression:
     return LogisticRegression(C=strength, max_iter=1000).fit(train.features, train.label, sample_weight=train.weight)
 
 
-def _told(strength: float) -> str:
+def _strength_note(strength: float) -> str:
     tried = f"{_STRENGTHS[0]:g} to {_STRENGTHS[-1]:g}"
     return (
         f"The regression has scikit-learn's C = {strength:g}, chosen among {tried} by the log loss of one in "

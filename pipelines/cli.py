@@ -74,7 +74,7 @@ def run(config: Config, overrides: Override = None, again: Again = False) -> Non
     from pipelines.config import load_config
     from pipelines.earlier import check_earlier
     from pipelines.early_checks import check_data_settings
-    from pipelines.storage_errors import told_as_one
+    from pipelines.storage_errors import storage_errors_as_one
     from pipelines.work_dir import prepare, ready_metadata
 
     checked = load_config(config, overrides or ())
@@ -83,7 +83,7 @@ def run(config: Config, overrides: Override = None, again: Again = False) -> Non
     upgraded = ready_metadata(checked)
     if upgraded is not None:
         echo(f"the metadata is of an earlier release: it was upgraded, and a backup is {upgraded}", err=True)
-    with told_as_one(checked):
+    with storage_errors_as_one(checked):
         check_earlier(checked)  # what is wrong with these is said before anything heavy is loaded
     prepare(checked)
     try:

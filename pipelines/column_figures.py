@@ -39,7 +39,7 @@ def label_figures(statistics_uri: str, column: str | None, quality: Mapping[str,
 
     Args:
       statistics_uri: of the ExampleStatistics artifact.
-      column: that holds the label as 0 or 1; None where a function computes it, and `train_rate` is None.
+      column: that holds the label as 0 or 1; None if a function computes it, and `train_rate` is None.
       quality: of `read_quality`.
     """
     held_out = quality["eval_split"]

@@ -1,4 +1,4 @@
-"""`tfx-embeddings compare`: the settings and figures of two versions side by side, from their kept reports."""
+"""Adds the command `tfx-embeddings compare`: settings and figures of two versions side by side."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import typer
 
 from embedding_core.errors import DataError, nearest
 from pipelines.terminal import PLAIN, SafeConsole, echo
+from pipelines.work_dir import REPORTS
 
 __all__ = ["register"]
 
-_REPORTS = "reports"
 _DROPPED = ("curves", "nodes", "columns", "finished", "parity")  # of a run, or too many to compare by eye
 # Figures by token, and sentences: hundreds of lines between two days, which only `--all` prints.
 _DETAILS = re.compile(
@@ -53,7 +53,7 @@ def compare(
 
     Figures by token are left out without `--all`; `--json` has them.
 
-    Exit code 0, also where they differ; 1 where a version has no report.
+    Exit code 0, also if they differ; 1 if a version has no report.
     """
     folder = _reports_of(config, overrides or [])
     reports = [_load(folder, name) for name in (first, second)]
@@ -76,10 +76,10 @@ def compare(
 
 def _reports_of(config: Path, overrides: list[str]) -> Path:
     if config.is_dir():
-        return config / _REPORTS
+        return config / REPORTS
     from pipelines.config import load_config
 
-    return Path(load_config(config, overrides).work_dir) / _REPORTS
+    return Path(load_config(config, overrides).work_dir) / REPORTS
 
 
 def _load(folder: Path, name: str) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _load(folder: Path, name: str) -> dict[str, Any]:
     try:
         return _checked(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{os.fspath(path)!r} is no readable report ({error}): run the pipeline again.") from error
+        raise DataError(f"{os.fspath(path)!r} is not a readable report ({error}): run the pipeline again.") from error
 
 
 def _checked(report: Any) -> dict[str, Any]:

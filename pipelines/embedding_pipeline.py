@@ -14,7 +14,7 @@ finds and an Importer brings in, which is the same on every orchestrator.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfx import types
@@ -87,14 +87,7 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
     schema = schema_gen.outputs["schema"]
     validator = tfx.components.ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
     checkpoint = _imported("WarmStart", earlier.checkpoint, EmbeddingCheckpoint)
-    keeps_ranges = config.warm_start is not None and config.warm_start.ranges == "keep"
-    transform = Transform(
-        examples=examples,
-        schema=schema,
-        preprocessing_fn=config.preprocessing_fn or "pipelines.preprocessing.preprocessing_fn",
-        custom_config=_transform_config(config),
-        **({"base_checkpoint": checkpoint[0].outputs["result"]} if checkpoint and keeps_ranges else {}),
-    )
+    transform = _transform(config, examples, schema, checkpoint)
     features = json.dumps(component_inputs.vocabulary_features(config))
     known = _imported("BaseVocabularies", earlier.vocabularies, Vocabularies)
     vocabulary_gen = VocabularyGen(
@@ -132,13 +125,7 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
     nonfinite = config.training.nonfinite_rows
     retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], nonfinite=nonfinite, **inputs)
     baseline = _imported("BaselineModel", earlier.baseline, tfx.types.standard_artifacts.Model)
-    evaluator = tfx.components.Evaluator(
-        examples=examples,
-        model=trainer.outputs["model"],
-        eval_config=eval_config(config, has_baseline=bool(baseline)),
-        example_splits=["eval"],
-        **({"baseline_model": baseline[0].outputs["result"]} if baseline else {}),
-    )
+    evaluator = _evaluator(config, examples, trainer, baseline)
     quality_gate = QualityGate(
         model_run=trainer.outputs["model_run"],
         examples=examples,
@@ -166,6 +153,31 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
     return [*before, table_config_gen, *loader, trainer, retriever, *baseline, quality_gate, evaluator, pusher]
 
 
+def _transform(
+    config: PipelineConfig, examples: types.BaseChannel, schema: types.BaseChannel, checkpoint: Sequence[BaseNode]
+) -> Transform:
+    keeps_ranges = config.warm_start is not None and config.warm_start.ranges == "keep"
+    return Transform(
+        examples=examples,
+        schema=schema,
+        preprocessing_fn=config.preprocessing_fn or "pipelines.preprocessing.preprocessing_fn",
+        custom_config=_transform_config(config),
+        **({"base_checkpoint": checkpoint[0].outputs["result"]} if checkpoint and keeps_ranges else {}),
+    )
+
+
+def _evaluator(
+    config: PipelineConfig, examples: types.BaseChannel, trainer: BaseNode, baseline: Sequence[BaseNode]
+) -> BaseNode:
+    return tfx.components.Evaluator(
+        examples=examples,
+        model=trainer.outputs["model"],
+        eval_config=eval_config(config, has_baseline=bool(baseline)),
+        example_splits=["eval"],
+        **({"baseline_model": baseline[0].outputs["result"]} if baseline else {}),
+    )
+
+
 def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, types.BaseChannel]) -> CheckpointLoader:
     policy = json.dumps(component_inputs.remap_policy(config))
     return CheckpointLoader(earlier_checkpoint=earlier.outputs["result"], policy=policy, **inputs)
@@ -184,7 +196,7 @@ def _after_transform(config: PipelineConfig) -> bool:
 
 
 def _transform_config(config: PipelineConfig) -> dict[str, Any]:
-    """What Transform's function is told, with a digest of the user's own one: the cache must see a change of it."""
+    """What Transform's function gets, with a digest of the user's own one: the cache must see a change of it."""
     return {**component_inputs.transform_config(config), "code": preprocessing_fingerprint(config)}
 
 

@@ -54,7 +54,7 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Mapping
 
 
 def _without_meaning(config: PipelineConfig, quality: Mapping[str, Any]) -> dict[str, None]:
-    """The metrics that TFMA gives as 0 where there is none: the areas under a curve of rows of one label."""
+    """The metrics that TFMA gives as 0 if there is none: the areas under a curve of rows of one label."""
     counts = quality["eval_split"]
     chosen = [name for name in _OF_BOTH_LABELS if name in config.evaluation.metrics]
     return {} if counts["positives"] and counts["negatives"] else dict.fromkeys(chosen)

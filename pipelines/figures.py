@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from components.artifact_files import read_embedding_config
 from components.example_gen.settings import Gaps
 from components.run_inputs import inputs_of_run
 from components.transform_graph import range_problems
@@ -49,7 +50,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
     lineage = trace(store, pushed)
     by_type = {node.type: node for node in reversed(lineage.values())}
     vocabularies = load_vocabularies(by_type["components.Vocabularies"].uri)
-    embedding = _embedding_config(by_type["components.TableConfigs"])
+    embedding = read_embedding_config(by_type["components.TableConfigs"].uri)
     run = RunDescription.load(by_type["ModelRun"].uri)
     graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
     scores, rows = compare_with_baselines(
@@ -135,13 +136,8 @@ def _files(examples: Node, split: str) -> list[str]:
     return sorted(os.path.join(folder, name) for name in os.listdir(folder))
 
 
-def _embedding_config(node: Node) -> EmbeddingConfig:
-    with open(os.path.join(node.uri, "embedding_config.json"), "rb") as file:
-        return EmbeddingConfig.from_json(file.read())
-
-
 def _output(store: Any, runs: Sequence[NodeRun], node: str, type_name: str) -> str:
-    """Where a node of this run left its output of that type."""
+    """The folder in which a node of this run left its output of that type."""
     (execution,) = [int(run.execution or 0) for run in runs if run.node == node]
     outputs = {found.type: found.uri for one in outputs_of(store, execution) for found in [trace(store, one)[one]]}
     return outputs[type_name]

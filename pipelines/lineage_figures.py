@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedding_core.config import EmbeddingConfig
+from components.artifact_files import read_embedding_config
 from embedding_core.display import shown_token
 from embedding_core.errors import DataError, EmbeddingError, nearest
 from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
@@ -154,8 +154,7 @@ def _tables_of(nodes: Mapping[int, Node], vocabulary: str) -> tuple[str, ...]:
     artifact = node_of(nodes, "components.TableConfigs")
     if artifact is None:
         return ()
-    with open(os.path.join(artifact.uri, "embedding_config.json"), "rb") as file:
-        config = EmbeddingConfig.from_json(file.read())
+    config = read_embedding_config(artifact.uri)
     return tuple(table.name for table in config.tables if table.vocabulary == vocabulary)
 
 

@@ -1,4 +1,4 @@
-"""`tfx-embeddings metadata backup | restore | check`: the store that knows what was made of what."""
+"""Adds the commands `tfx-embeddings metadata backup | restore | check`: the store that knows what was made of what."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ _Override = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's."),
 ]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 @app.command()
@@ -31,7 +30,6 @@ def backup(
         Path | None, typer.Option(metavar="FILE", help="The file to write; by default beside the store.")
     ] = None,
     overrides: _Override = None,
-    debug: _Debug = False,
 ) -> None:
     """Copy the metadata of CONFIG, also while it runs."""
     checked = load_config(config, overrides or ())
@@ -43,7 +41,6 @@ def restore_(
     config: _Config,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `backup` wrote.", show_default=False)],
     overrides: _Override = None,
-    debug: _Debug = False,
 ) -> None:
     """Put FILE in place of the metadata of CONFIG; the one that was there is kept under another name."""
     from pipelines.work_dir import held
@@ -55,7 +52,7 @@ def restore_(
 
 
 @app.command()
-def check(config: _Config, overrides: _Override = None, debug: _Debug = False) -> None:
+def check(config: _Config, overrides: _Override = None) -> None:
     """Read the metadata of CONFIG and every artifact that it knows; exit code 1 if something is damaged or gone."""
     checked = load_config(config, overrides or ())
     if check_store(checked.metadata_path, for_writing=False) is None:

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from components.artifact_files import read_embedding_config
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planner import plan_tables
 from pipelines.component_inputs import table_overrides, vocabulary_features
 from pipelines.config import PipelineConfig
 
-__all__ = ["TABLES_FILE", "planned_tables", "read_table_configs"]
-
-TABLES_FILE = "embedding_config.json"  # as TableConfigGen writes it
+__all__ = ["planned_tables"]
 
 
 def planned_tables(
@@ -33,7 +32,7 @@ def planned_tables(
       ConfigError: the folder has no table configs, or the configuration asks for lengths that only data can tell.
     """
     if table_configs is not None:
-        return read_table_configs(table_configs), f"the table configs in {table_configs}"
+        return _given(table_configs), f"the table configs in {table_configs}"
     last = _last_run(config)
     known = {} if last is None else _vocabulary_sizes(last[0])
     limits = {name: config.vocabularies[name].max_size for name in config.vocabularies}
@@ -52,19 +51,12 @@ def planned_tables(
     return tables, ("" if known else "before any pass over the data: ") + "; ".join(parts)
 
 
-def read_table_configs(folder: Path) -> EmbeddingConfig:
-    """The tables of a TableConfigs artifact.
-
-    Raises:
-      ConfigError: the folder has no file of them, or it is damaged.
-    """
+def _given(folder: Path) -> EmbeddingConfig:
     try:
-        return EmbeddingConfig.from_json((folder / TABLES_FILE).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ConfigError) as error:
-        what = error.strerror if isinstance(error, OSError) else error
+        return read_embedding_config(str(folder))
+    except ConfigError as error:
         raise ConfigError(
-            f"`--table-configs` is {str(folder)!r}: it must be the folder of a TableConfigs artifact, with a file "
-            f"{TABLES_FILE} ({what})."
+            f"`--table-configs` is {str(folder)!r}: it must be the folder of a TableConfigs artifact. {error}"
         ) from error
 
 
@@ -88,7 +80,7 @@ def _last_run(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:
     for found in reversed(artifacts_of(store, "components.TableConfigs", pipeline=config.name)):
         folder = trace(store, found)[found].uri
         try:
-            return read_table_configs(Path(folder)), folder
+            return read_embedding_config(folder), folder
         except ConfigError:
             continue  # deleted or damaged since; a run would make them again
     return None

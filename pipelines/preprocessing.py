@@ -59,7 +59,7 @@ def preprocessing_fn(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[s
 def dense_features(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     """Every dense feature of the configuration by name, scaled, and the range of each, which the trainer records.
 
-    The ranges are those of `custom_config["ranges"]` where it has one of the same column and `log1p`: with a warm start
+    The ranges are those of `custom_config["ranges"]` if it has one of the same column and `log1p`: with a warm start
     these are the ranges that the earlier model was trained with. Others are measured, as `scaled` does.
     """
     outputs = {}

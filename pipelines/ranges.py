@@ -67,7 +67,7 @@ def range_of(values: tf.Tensor, recorded: Mapping[str, float] | None = None) -> 
 
 
 def scaled_by(value: tf.Tensor, span: Range) -> tf.Tensor:
-    """The value with mean 0 and deviation 1; 0 where it is missing (NaN), infinite or implausible, or constant."""
+    """The value with mean 0 and deviation 1; 0 if it is missing (NaN), infinite or implausible, or constant."""
     plausible = tf.abs(value) <= span.limit  # NaN is not
     normal = tf.math.divide_no_nan(value - span.mean, span.deviation)
     return tf.where(plausible, normal, tf.zeros_like(normal))

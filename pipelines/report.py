@@ -13,10 +13,8 @@ import jinja2
 from pipelines.baselines import METRICS
 from pipelines.charts import line_chart
 
-__all__ = ["REPORTS", "Report", "figure_text", "flat_settings", "keep_report", "parity_line", "save_report"]
+__all__ = ["Report", "figure_text", "flat_settings", "keep_report", "parity_line", "save_report"]
 
-REPORTS = "reports"
-"""Folder in the work_dir of the report of every version, and of every refused run."""
 _CURVES = {"loss": "loss (binary cross-entropy)", "auc": "AUC"}
 
 
@@ -37,7 +35,7 @@ class Report:
       quality_note: what a reader of `quality` has to know.
       evaluation: per metric its value over all rows, bound and outcome ("met", "missed", "no bound").
       slices: per slice its name and metrics.
-      retrieval: Recall@k of the model and of popularity, and on which rows; None where it was not measured.
+      retrieval: Recall@k of the model and of popularity, and on which rows; None if it was not measured.
       retrieval_note: how the rows were chosen, or why it was not measured.
       configuration: every setting of the run, defaults included.
       changed: the settings that `--set` changed, as dotted keys.

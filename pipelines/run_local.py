@@ -26,15 +26,15 @@ from pipelines.figures import collect_report
 from pipelines.lineage import open_store, outputs_of, read_graph, trace
 from pipelines.place import local_place
 from pipelines.progress import Display
-from pipelines.report import REPORTS, Report, keep_report, save_report
+from pipelines.report import Report, keep_report, save_report
 from pipelines.report_screen import print_report
 from pipelines.rollbacks import is_rolled_back, record_rollbacks
 from pipelines.run_log import captured
 from pipelines.runner import NodeRun, ReportingDagRunner
-from pipelines.storage_errors import told_as_one
+from pipelines.storage_errors import storage_errors_as_one
 from pipelines.terminal import SafeConsole
 from pipelines.upkeep import tidy
-from pipelines.work_dir import file_permissions, held, ready_metadata
+from pipelines.work_dir import REPORTS, file_permissions, held, ready_metadata
 
 __all__ = ["run"]
 
@@ -66,7 +66,7 @@ def run(
       EmbeddingError: something that the user gave is wrong, or another run uses the work_dir.
       Exception: whatever else ended a component.
     """
-    with told_as_one(config):
+    with storage_errors_as_one(config):
         return _run(config, again, changed, console)
 
 

@@ -1,4 +1,4 @@
-"""Tells a full disk and damaged metadata as one error each: what is safe, and what to do."""
+"""Turns what others raise of a full disk or damaged metadata into one error: what is safe, and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embedding_core.errors import StorageError
 from pipelines.config import PipelineConfig
 from pipelines.expected_errors import chain, expected_message
 
-__all__ = ["told_as_one"]
+__all__ = ["storage_errors_as_one"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_TEXT = re.compile(
@@ -30,7 +30,7 @@ _METADATA_TEXT = re.compile(
 
 
 @contextlib.contextmanager
-def told_as_one(config: PipelineConfig) -> Iterator[None]:
+def storage_errors_as_one(config: PipelineConfig) -> Iterator[None]:
     """Turn what others raise when a disk is full or fails, or when metadata is damaged, into a StorageError.
 
     Raises:

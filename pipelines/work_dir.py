@@ -12,7 +12,10 @@ from embedding_core.errors import ConfigError
 from pipelines.config import PipelineConfig
 from pipelines.metadata_store import SCHEMA_VERSION, check_store, upgrade
 
-__all__ = ["file_permissions", "held", "prepare", "ready_metadata"]
+__all__ = ["REPORTS", "file_permissions", "held", "prepare", "ready_metadata"]
+
+REPORTS = "reports"
+"""Folder in the work_dir of the report of every version, and of every refused run."""
 
 _MASKS = {"owner": 0o077, "group": 0o027}
 

@@ -1,11 +1,13 @@
 """What the design forbids in the shipped packages, checked over their syntax trees."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tomli
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("embedding_core", "components", "pipelines")
@@ -129,3 +131,35 @@ def test_imports_keep_to_their_floors():
         [Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+def contract(name):
+    found = tomli.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return next(one for one in found if one["name"] == name)
+
+
+def floors(text):
+    """The names of each floor, from the top; signs of alternatives and parentheses do not count."""
+    return [set(re.findall(r"\w+", floor)) for floor in text]
+
+
+def test_floors_that_the_docs_name_are_those_of_the_contract():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    drawn = re.search(r"\n\n    testing (?:.+\n)+", page)[0]
+    assert floors(drawn.split(">")) == floors(contract("the floors of embedding_core")["layers"])
+
+
+def test_every_component_is_in_the_contract_of_their_independence():
+    folders = {f"components.{path.parent.name}" for path in (ROOT / "components").glob("*/component.py")}
+    assert set(contract("components never import each other")["modules"]) == folders
+
+
+def test_no_function_is_longer_than_80_lines():
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    lengths = {
+        f"{name}:{node.name}": node.end_lineno - node.lineno + 1
+        for name, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > 80} == {}

@@ -40,11 +40,11 @@ def fill(disk, free):
 def run(pipeline, again):
     """Run it as the command does; returns what became of its nodes, or the error."""
     from pipelines.metadata_store import check_store
-    from pipelines.storage_errors import told_as_one
+    from pipelines.storage_errors import storage_errors_as_one
 
     path = f"{pipeline.folder}/metadata.sqlite"
     try:
-        with told_as_one(SimpleNamespace(work_dir=str(pipeline.folder), metadata_path=path)):
+        with storage_errors_as_one(SimpleNamespace(work_dir=str(pipeline.folder), metadata_path=path)):
             check_store(path)
             return pipeline.run(again)
     except StorageError as error:

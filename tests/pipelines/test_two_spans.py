@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from tests.pipelines.two_days import write_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.tfx, pytest.mark.timeout(1500)]
 
@@ -27,19 +28,6 @@ evaluation: {metrics: [AUC], min_rows: 50}
 """
 SECOND = ["data.spans={first: 2, last: 2}", "warm_start={checkpoint: pushed, new_rows: oov}"]
 SECOND += ["vocabulary_evolution={base: pushed, mode: rerank, expire_after: 1}", "training.epochs=1"]
-
-
-def write_day(folder, day, items):
-    """300 rows; whether something is bought depends on the item."""
-    chance = random.Random(day)
-    rows = []
-    for number in range(300):
-        item = chance.choice(items)
-        rows.append([f"i{item}", f"s{chance.randrange(4)}", int(item % 3 == 0), "b" if number % 5 == 0 else "a"])
-    (folder / "days" / str(day)).mkdir(parents=True)
-    with open(folder / "days" / str(day) / "rows.csv", "w", newline="") as file:
-        csv.writer(file).writerows([["item", "shop", "bought", "part"], *rows])
-    return {row[0] for row in rows if row[3] == "a"}
 
 
 def start(folder, *changes):

@@ -19,7 +19,7 @@ DAY = {day: [f"data.spans={{first: {day}, last: {day}}}"] for day in (1, 2, 3)}
 
 
 def write_day(folder, day, items):
-    """300 rows; whether something is bought depends on the item."""
+    """300 rows; whether something is bought depends on the item. Returns the items of the train split."""
     chance = random.Random(day)
     rows = []
     for number in range(300):
@@ -28,6 +28,7 @@ def write_day(folder, day, items):
     (folder / "days" / str(day)).mkdir(parents=True)
     with open(folder / "days" / str(day) / "rows.csv", "w", newline="") as file:
         csv.writer(file).writerows([["item", "shop", "bought", "part"], *rows])
+    return {row[0] for row in rows if row[3] == "a"}
 
 
 def chain_of(folder):
