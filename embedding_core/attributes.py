@@ -47,9 +47,7 @@ _ALL_OPTIMIZERS = {
     "weight_decay_factor": Attribute(_RULE, None, _BY_BOTH),
     "multiply_weight_decay_factor_by_learning_rate": Attribute(f"{_RULE}; refused without weight_decay_factor"),
     "clipvalue": Attribute(_RULE, None, _BY_BOTH),
-    "low_dimensional_packing_status": Attribute(
-        "a real TPU; refused where it would change numbers", False, {"V2": _V2}
-    ),
+    "low_dimensional_packing_status": Attribute("a real TPU; refused if it would change numbers", False, {"V2": _V2}),
 }
 _WITH_SLOTS = _ALL_OPTIMIZERS | {
     "slot_variable_creation_fn": Attribute(

@@ -102,7 +102,7 @@ def refuse_ignored(model: Model, trainer: Trainer) -> None:
         if trainer == "engine" and table.packed and _moves_untouched_rows(table.optimizer):
             raise ConfigError(
                 f"`low_dimensional_packing_status` of the optimizer of table {table.name!r} is True: it gives the "
-                "neighbours of a row a gradient of zero, which is emulated only where that changes no numbers (SGD and "
+                "neighbours of a row a gradient of zero, which is emulated only if that changes no numbers (SGD and "
                 "Adagrad without weight decay and bounds of weights); leave it False."
             )
 

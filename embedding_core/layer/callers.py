@@ -1,4 +1,4 @@
-"""Finds out from the stack who calls the layer, where Keras does not pass it on."""
+"""Finds out from the stack who calls the layer, which Keras does not pass on."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def loss_scale_optimizer(self) -> Any:
         """The LossScaleOptimizer that scales the loss, or None.
 
-        Set this in a training loop of your own where the layer trains its tables, since a gradient does not tell that
+        Set this in a training loop of your own if the layer trains its tables, since a gradient does not tell that
         it was scaled. `model.fit` and `LossScaleOptimizer.minimize` are seen without it.
         """
         return self._state.loss_scale_optimizer

@@ -36,7 +36,7 @@ def synthetic_rows(
 
     Args:
       config: the model's tables and features.
-      dense: where its dense inputs, and columns `after_transform`, come from; None where there are none.
+      dense: where its dense inputs, and columns `after_transform`, come from; None if there are none.
       vocabularies: path of the plain token file by vocabulary name.
       count: how many rows.
 
