@@ -52,7 +52,7 @@ def test_label_above_a_bound_becomes_1(label, values, above):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("NA", r"label column 'y': 'NA' is no number; .* `data: {missing: .*}`, and `label.above` bounds numbers"),
+        ("NA", r"label column 'y': 'NA' is not a number; .* `data: {missing: .*}`, and `label.above` bounds numbers"),
         ("inf", r"label column 'y': 'inf' is not finite"),
         ("", r"label column 'y' has no value"),
     ],
