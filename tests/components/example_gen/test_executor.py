@@ -116,9 +116,9 @@ def test_text_of_a_shifted_row_is_shown_as_a_digest_where_a_column_is_private(in
     shown = ingest(columns=kinds, split=SIDES, allowed_bad_rate=0.8, private=True).facts["set_aside"]["first"]
     assert not [row for row in shown if "person" in row]
     assert sum("column 'x': a text (sha256:" in row for row in shown) == 2
-    assert [row for row in shown if "'NA' is no number; if it stands for a missing value" in row]
+    assert [row for row in shown if "'NA' is not a number; if it stands for a missing value" in row]
     shown = ingest(columns=kinds, split=SIDES, allowed_bad_rate=0.8).facts["set_aside"]["first"]
-    assert [row for row in shown if "'name-of-a-person' is no number" in row]
+    assert [row for row in shown if "'name-of-a-person' is not a number" in row]
 
 
 def test_more_bad_rows_than_allowed_are_one_error(ingest, write, tmp_path):
