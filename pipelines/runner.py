@@ -98,7 +98,7 @@ class ReportingDagRunner(compat.IrBasedRunner):
             try:
                 self._run_nodes(_with_run_id(pipeline), deployment, connection)
             except _DamagedInputsError as error:
-                self._set_aside(connection, error.artifacts, is_last=attempt == _ATTEMPTS)
+                self._set_aside(connection, error.artifacts, _imported(pipeline), is_last=attempt == _ATTEMPTS)
                 executed.update({run.node: run for run in self.nodes if run.state == "executed"})
                 continue
             # What this run made before a damaged input was found came from the cache afterwards.
@@ -153,7 +153,7 @@ class ReportingDagRunner(compat.IrBasedRunner):
         if damaged:
             raise _DamagedInputsError(damaged)
 
-    def _set_aside(self, connection: Any, artifacts: list[Any], *, is_last: bool) -> None:
+    def _set_aside(self, connection: Any, artifacts: list[Any], imported: set[str], *, is_last: bool) -> None:
         with compat.metadata.Metadata(connection) as handle:
             for artifact in artifacts:
                 if not set_aside(handle.store, artifact):
@@ -166,7 +166,20 @@ class ReportingDagRunner(compat.IrBasedRunner):
                         f"{artifact.uri!r} is damaged, and so were those that were made in place of others in this "
                         "run: check the disk and the memory of this machine, and run the pipeline again."
                     )
-                self._say(f"{artifact.uri} is damaged: it is set aside, and made again")
+                if artifact.uri not in imported:
+                    self._say(f"{artifact.uri} is damaged: it is set aside, and made again")
+        lost = [artifact.uri for artifact in artifacts if artifact.uri in imported]
+        if lost:
+            raise DataError(
+                f"{lost[0]!r} is damaged, and set aside: this run starts from it, and makes no other. Run the pipeline "
+                "on the data that it was made from, which makes it again, or give the address of another one."
+            )
+
+
+def _imported(pipeline: Any) -> set[str]:
+    """The addresses that Importers bring in: no node of this pipeline makes them, also if an earlier run did."""
+    parameters = (node.pipeline_node.parameters.parameters for node in pipeline.nodes)
+    return {one["artifact_uri"].field_value.string_value for one in parameters if "artifact_uri" in one}
 
 
 def _with_run_id(pipeline: Any) -> Any:

@@ -118,6 +118,23 @@ def test_folder_of_the_user_that_is_damaged_is_an_error_and_stays(tmp_path):
     assert pipeline.run() == {"First": "cached", "Second": "executed", "Third": "executed"}
 
 
+def test_output_of_an_earlier_run_that_is_damaged_is_set_aside_and_one_error(tmp_path):
+    earlier = Pipeline(tmp_path)
+    earlier.run()
+    base = earlier.newest("Third")
+    later = Pipeline(tmp_path, imported=base)  # as a warm start from a run of the same pipeline
+    later.run(again="tomorrow")
+    flip(base / "text")
+    later.newest("Second").joinpath("text").unlink()  # so that it is read again
+    with pytest.raises(DataError, match="damaged, and set aside: this run starts from it") as error:
+        later.run(again="tomorrow")
+    assert str(base) in str(error.value)
+    assert later.said == []
+    assert Path(f"{base}.damaged").is_dir()
+    assert set(earlier.run().values()) >= {"executed"}
+    assert (earlier.newest("Third") / "text").read_text() == "as ever"
+
+
 def test_run_killed_right_after_a_publication_leaves_no_output_unrecorded(pipeline, monkeypatch):
     from pipelines import runner
     from pipelines.content import CONTENT
