@@ -49,7 +49,7 @@ def warnings_of(config: PipelineConfig) -> Iterator[str]:
     if gaps.total:
         yield (
             f"{gaps.total} spans of {config.data.path!r} have no file: {gaps}; the others are read. "
-            "`data: {spans: {missing: error}}` refuses to run then."
+            "`data: {spans: {missing: error}}` refuses to run then; `every: 7` says that files are weekly."
         )
 
 

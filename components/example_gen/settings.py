@@ -181,6 +181,7 @@ class Spans:
       last: the last span, included.
       bounded: which of "first" and "last" were given; an open end is that of the files.
       missing: what becomes of spans in between that have no file: "warn" counts them, "error" refuses to run.
+      every: how far a span is from the next one: 7 for weekly files.
     """
 
     pattern: str
@@ -188,17 +189,22 @@ class Spans:
     last: int = 1 << 62
     bounded: tuple[str, ...] = ()
     missing: MissingSpans = "warn"
+    every: int = 1
 
     @classmethod
-    def from_bounds(cls, pattern: str, first: Any = None, last: Any = None, missing: MissingSpans = "warn") -> Spans:
+    def from_bounds(
+        cls, pattern: str, first: Any = None, last: Any = None, missing: MissingSpans = "warn", every: int = 1
+    ) -> Spans:
         """The spans from `first` to `last`, both included: ISO dates, or numbers for {SPAN}; None is open.
 
         Raises:
-          ConfigError: the pattern has no placeholders, or a bound is none of its kind.
+          ConfigError: the pattern has no placeholders, a bound is none of its kind, or `every` is below 1.
         """
         by_date = _by_date(pattern)
         if missing not in get_args(MissingSpans):
             raise ConfigError(f"`missing` of the spans is {missing!r}: it must be warn or error.")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ConfigError(f"`every` of the spans is {every!r}: it must be a whole number of at least 1.")
         if by_date == ("{SPAN}" in pattern):
             raise ConfigError(f"`spans` need {{YYYY}}, {{MM}} and {{DD}}, or {{SPAN}}, in the pattern {pattern!r}.")
         bounds: dict[str, int] = {}
@@ -209,7 +215,7 @@ class Spans:
             except (TypeError, ValueError) as error:
                 kind = "a date such as '2011-11-01'" if by_date else "a whole number"
                 raise ConfigError(f"`{name}` of the spans is {value!r}: it must be {kind}.") from error
-        return cls(pattern=pattern, bounded=tuple(bounds), missing=missing, **bounds)
+        return cls(pattern=pattern, bounded=tuple(bounds), missing=missing, every=every, **bounds)
 
     def gaps(self, found: Collection[int]) -> Gaps:
         """The spans of the range that are not among those found.
@@ -220,9 +226,10 @@ class Spans:
         low = self.first if "first" in self.bounded else min(found)
         high = self.last if "last" in self.bounded else max(found)
         inside = {span for span in found if low <= span <= high}
-        absent = (span for span in range(low, high + 1) if span not in inside)
+        expected = range(low, high + 1, self.every)
+        absent = (span for span in expected if span not in inside)
         shown = tuple(str(self.name_of(span)) for span in itertools.islice(absent, _SHOWN))
-        return Gaps(high - low + 1 - len(inside), shown)
+        return Gaps(len(expected) - sum(span in expected for span in inside), shown)
 
     def name_of(self, span: int) -> str | int:
         """The span as a person names it: an ISO date, or its number."""

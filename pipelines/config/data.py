@@ -105,11 +105,14 @@ class Spans:
       last: the last span.
       missing: what becomes of days (or numbers) in between that have no file: "warn" says so, also in the report;
         "error" refuses to run.
+      every: days (or numbers) from one file to the next: 7 if they are weekly. Others in between are not missing; if
+        they are there, they are read.
     """
 
     first: OptionalScalar = None
     last: OptionalScalar = None
     missing: MissingSpans = "warn"
+    every: Annotated[int, Rule(lambda value: value >= 1, "a whole number of at least 1")] = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,8 @@ def span_bounds(data: Data) -> dict[str, Any] | None:
         return None
     given = {} if data.spans is None else {"first": data.spans.first, "last": data.spans.last}
     strict = {"missing": "error"} if data.spans is not None and data.spans.missing == "error" else {}
-    return {**{name: bound for name, bound in given.items() if bound is not None}, **strict}
+    apart = {"every": data.spans.every} if data.spans is not None and data.spans.every != 1 else {}
+    return {**{name: bound for name, bound in given.items() if bound is not None}, **strict, **apart}
 
 
 def data_location(data: Data) -> tuple[str, str]:

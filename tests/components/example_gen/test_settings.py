@@ -86,13 +86,13 @@ def test_spans_given_when_a_run_starts_take_the_place_of_the_configured_ones(giv
 
 
 def test_spans_given_when_a_run_starts_keep_what_becomes_of_missing_ones():
-    spans = {"pattern": "{SPAN}.csv", "first": 1, "missing": "error"}
+    spans = {"pattern": "{SPAN}.csv", "first": 1, "missing": "error", "every": 3}
     from components.example_gen.executor import settings_of
     from components.example_gen.settings import Spans
 
     said = json.dumps({"columns": {"a": "token"}, "spans": spans})
     assert settings_of({"settings": said, "data_spans": "3/12"}).spans == Spans.from_bounds(
-        "{SPAN}.csv", 3, 12, missing="error"
+        "{SPAN}.csv", 3, 12, missing="error", every=3
     )
 
 

@@ -70,6 +70,9 @@ def test_date_spans_are_cut_and_ordered(tmp_path):
         (Spans(first="2011-09-30", last="2011-10-03"), 2, ("2011-09-30", "2011-10-02")),
         (Spans(last="2011-12-31"), 89, ("2011-10-02", "2011-10-04", "2011-10-06", "2011-10-07", "2011-10-08")),
         (Spans(first="2011-10-03", last="2011-10-03"), 0, ()),
+        (Spans(every=2), 0, ()),
+        (Spans(every=4), 0, ()),
+        (Spans(first="2011-09-29", last="2011-10-05", every=2), 1, ("2011-09-29",)),
     ],
 )
 def test_days_without_a_file_are_known(tmp_path, spans, total, first):
