@@ -170,10 +170,7 @@ class ReportingDagRunner(compat.IrBasedRunner):
                     self._say(f"{artifact.uri} is damaged: it is set aside, and made again")
         lost = [artifact.uri for artifact in artifacts if artifact.uri in imported]
         if lost:
-            raise DataError(
-                f"{lost[0]!r} is damaged, and set aside: this run starts from it, and makes no other. Run the pipeline "
-                "on the data that it was made from, which makes it again, or give the address of another one."
-            )
+            raise DataError(_not_made_here(lost[0]))
 
 
 def _imported(pipeline: Any) -> set[str]:
@@ -206,10 +203,35 @@ def _published(connection: Any, execution: int | None) -> State:
     with compat.metadata.Metadata(connection) as handle:
         (found,) = handle.store.get_executions_by_id([execution])
         if found.last_known_state == metadata_store_pb2.Execution.CACHED:
+            _require_live(handle.store, execution)
             return "cached"
         if found.last_known_state != metadata_store_pb2.Execution.COMPLETE:
             raise DataError(
                 f"execution {execution} could not start: an input of it was not made; run the pipeline again."
             )
+        _require_live(handle.store, execution)
         record_content(handle.store, execution)
     return "executed"
+
+
+def _require_live(store: Any, execution: int) -> None:
+    """Refuse what was set aside; TFX's Importer takes it up again, and a node runs without an optional input of it.
+
+    What is at the address again as it was recorded counts again.
+    """
+    events = store.get_events_by_execution_ids([execution])
+    ids = [one.artifact_id for one in events if one.type == metadata_store_pb2.Event.OUTPUT]
+    outputs = store.get_artifacts_by_id(ids)
+    for artifact in (one for one in outputs if one.state == metadata_store_pb2.Artifact.DELETED):
+        recorded = recorded_content(artifact)
+        if recorded is None or not is_as_recorded(artifact.uri, recorded, by_digest=True):
+            raise DataError(_not_made_here(artifact.uri))
+        artifact.state = metadata_store_pb2.Artifact.LIVE
+        store.put_artifacts([artifact])
+
+
+def _not_made_here(uri: str) -> str:
+    return (
+        f"{uri!r} is damaged, and set aside: this run starts from it, and makes no other. Run the pipeline on the data "
+        "that it was made from, which makes it again, or give the address of another one."
+    )
