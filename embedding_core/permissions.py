@@ -1,4 +1,4 @@
-"""Keeps what is copied or extracted as private as what it came from."""
+"""Says who may read what a block creates; what is copied or extracted is as private as what it came from."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-__all__ = ["readable_as"]
+__all__ = ["readable_as", "umask_of"]
 
 _OTHERS = 0o077
+
+
+@contextlib.contextmanager
+def umask_of(mask: int) -> Iterator[None]:
+    """Create the files and folders of the block without the permissions of `mask`; what exists keeps its own."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 @contextlib.contextmanager
@@ -25,8 +35,5 @@ def readable_as(source: str | os.PathLike[str]) -> Iterator[None]:
     except OSError:
         yield
         return
-    before = os.umask(~mode & _OTHERS)
-    try:
+    with umask_of(~mode & _OTHERS):
         yield
-    finally:
-        os.umask(before)

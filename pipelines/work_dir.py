@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 
 from embedding_core.errors import ConfigError
+from embedding_core.permissions import umask_of
 from pipelines.config import PipelineConfig
 from pipelines.metadata_store import SCHEMA_VERSION, check_store, upgrade
 
@@ -23,14 +24,9 @@ _MASKS = {"owner": 0o077, "group": 0o027}
 @contextlib.contextmanager
 def file_permissions(config: PipelineConfig) -> Iterator[None]:
     """Create the files and folders of the block as `permissions` says; those that exist keep theirs."""
-    if config.permissions == "umask":
+    mask = _MASKS.get(config.permissions)
+    with contextlib.nullcontext() if mask is None else umask_of(mask):
         yield
-        return
-    before = os.umask(_MASKS[config.permissions])
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def prepare(config: PipelineConfig) -> None:
