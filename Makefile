@@ -48,8 +48,8 @@ test-fast: venv ## the tests that import no TFX
 	$(BIN)/pytest -m "not slow and not tfx" --numprocesses=auto --dist=loadfile
 
 contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle, and random models
-	$(BIN)/pytest tests/embedding_core/test_contract.py tests/embedding_core/test_topologies.py \
-	    tests/embedding_core/test_step_memory.py \
+	$(BIN)/pytest tests/embedding_core/test_contract.py tests/embedding_core/engines/test_topologies.py \
+	    tests/embedding_core/engines/test_step_memory.py \
 	    tests/embedding_core/serving/test_same_as_training.py
 
 tf-tests: venv ## TensorFlow's own TPU embedding tests; TF_TESTS=<checkout of github.com/tensorflow/tensorflow>
@@ -77,10 +77,10 @@ daily-kills: venv ## two days undisturbed, and two days killed at 40 random mome
 	KILLS=$(or $(KILLS),40) $(BIN)/pytest -m slow tests/pipelines/test_daily_kills.py -s
 
 golden: venv ## write the compiled pipelines that the tests compare with anew
-	REFRESH_GOLDEN=1 $(BIN)/pytest tests/pipelines/test_compile_kubeflow.py
+	REFRESH_GOLDEN=1 $(BIN)/pytest tests/pipelines/cluster/test_compile_kubeflow.py
 
 kfp-local: venv ## compile the demo for both targets and run every task here as the backend would start it
-	$(BIN)/pytest -m slow tests/pipelines/test_kfp_local.py
+	$(BIN)/pytest -m slow tests/pipelines/cluster/test_kfp_local.py
 
 shared-metadata: venv ## four pipelines on one store, 25 runs each, killed at random
 	$(BIN)/pytest -m slow tests/pipelines/test_shared_metadata.py

@@ -36,12 +36,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.planner import plan_tables
+from embedding_core.planning.planner import plan_tables
 from embedding_core.vocabulary import Vocabulary, save_vocabulary, vocabulary_from_counts
-from embedding_core.vocabulary_evolution import evolved_vocabulary
-from pipelines import component_inputs
+from embedding_core.vocabulary.evolution import evolved_vocabulary
 from pipelines.config import PipelineConfig, load_config
 from pipelines.examples.online_retail_prepare import Purchase, prepare, read_purchases
+from pipelines.pipeline import component_inputs
 
 EXAMPLE = Path(__file__).parents[1] / "pipelines" / "examples" / "online_retail.yaml"
 WAYS = ("cold", "warm", "all")

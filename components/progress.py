@@ -1,7 +1,7 @@
 """How long steps say how far they are: one call, whatever shows it.
 
 A step calls `report` as often as it likes. The default sink writes a plain log line at most every
-ten seconds; the command line puts a live display in its place (`pipelines/progress.py`).
+ten seconds; the command line puts a live display in its place (`pipelines/local/run_display.py`).
 """
 
 from __future__ import annotations

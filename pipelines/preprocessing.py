@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from components.transform_graph import range_output
 from embedding_core.errors import DataError
-from pipelines.ranges import Range, range_of, scaled_by
+from pipelines.pipeline.ranges import Range, range_of, scaled_by
 
 __all__ = [
     "checked_label",
@@ -43,7 +43,7 @@ def preprocessing_fn(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[s
 
     Args:
       inputs: raw columns by name; dense, sparse or ragged tensors.
-      custom_config: as made by `pipelines.component_inputs.transform_config`.
+      custom_config: as made by `pipelines.pipeline.component_inputs.transform_config`.
 
     Returns:
       float32 tensors [B, 1]: each dense feature under its own name, "label", and "sample_weight" where the
@@ -104,7 +104,7 @@ def scaled(tensor: Any, column: str, *, log1p: bool = False) -> tf.Tensor:
     """Scale a number per row to mean 0 and variance 1 over the train split; what is no plausible number becomes 0.
 
     That is a missing value, one that is not finite, and one far beyond all but 1 in 100 of the others
-    (`pipelines.ranges.range_of`).
+    (`pipelines.pipeline.ranges.range_of`).
 
     Args:
       tensor: the raw column, at most one number per row.
@@ -170,6 +170,6 @@ def _column(inputs: Inputs, column: str) -> Any:
 
 
 def _checked(value: tf.Tensor, good: tf.Tensor, message: str) -> tf.Tensor:
-    """The value, where computing it checks that all is good; `pipelines.expected_errors` finds the message again."""
+    """The value, with an assertion on `good`; `pipelines.console.expected_errors` finds the message again."""
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [f"DataError: {message}"])]):
         return tf.identity(value)

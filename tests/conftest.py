@@ -1,6 +1,6 @@
 """One process for all kinds of tests: quiet, tf_keras, and logical devices for the simulated TPU."""
 
-from pipelines.quiet import load_tensorflow, silence
+from pipelines.console.quiet import load_tensorflow, silence
 
 
 def pytest_configure():

@@ -128,9 +128,9 @@ def normal(pin):
 @pytest.mark.timeout(5400)
 def test_every_task_of_the_demo_runs_from_the_image(environment, tmp_path, monkeypatch):
     """By the command line of its container; nothing of this checkout is on the path."""
-    from pipelines.compile_kubeflow import compile_pipeline, save_documents
+    from pipelines.cluster.compile_kubeflow import compile_pipeline, save_documents
+    from pipelines.cluster.kfp_local import load_spec, run_compiled
     from pipelines.config import load_config
-    from pipelines.kfp_local import load_spec, run_compiled
 
     taxi = ROOT / "pipelines" / "examples" / "taxi.yaml"
     addresses = [

@@ -85,14 +85,14 @@ def test_files_that_read_arrow_data_close_its_known_hole():
 
 
 def test_the_terminal_is_written_to_in_one_place():
-    """`pipelines.terminal` escapes control characters; the examples' scripts print their own figures alone."""
+    """`pipelines.console.terminal` escapes control characters; the examples' scripts print their own figures alone."""
     found = {
         name
         for name, tree in trees()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "Console", "typer.echo", "click.echo"}
     }
-    assert {name for name in found if "/examples/" not in name} == {"pipelines/terminal.py"}
+    assert {name for name in found if "/examples/" not in name} == {"pipelines/console/terminal.py"}
 
 
 @pytest.mark.parametrize("module", ["pickle", "dill", "cloudpickle", "marshal", "shelve"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from embedding_core.errors import CheckpointError
-from embedding_core.seals import json_digest
+from embedding_core.storage.seals import json_digest
 
 __all__ = [
     "MANIFEST",

@@ -13,9 +13,9 @@ from tfx.utils import io_utils
 
 from components.pusher.manifest import verify_manifest
 from components.pusher.trained import Sources, Trained, load_trained
-from embedding_core.edge_cases import edge_cases, read_rows
 from embedding_core.errors import CheckpointError, ParityError
-from embedding_core.parity import Inputs, ParityReport, compare, score_signatures
+from embedding_core.proof.edge_cases import edge_cases, read_rows
+from embedding_core.proof.parity import Inputs, ParityReport, compare, score_signatures
 from embedding_core.serving import columns_of, named_inputs
 
 __all__ = ["Proof", "prove", "prove_again", "rows_below"]

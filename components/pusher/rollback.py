@@ -11,7 +11,7 @@ from typing import Any
 from components.pusher.manifest import content_digest, file_digests, verify_manifest
 from components.pusher.publish import Publication, publish, require_local, versions
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.permissions import readable_as
+from embedding_core.storage.permissions import readable_as
 
 __all__ = ["roll_back"]
 

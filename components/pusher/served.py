@@ -12,7 +12,7 @@ from typing import Any
 from components.pusher.manifest import MANIFEST, verify_manifest
 from components.pusher.publish import Publication, versions
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.seals import json_digest
+from embedding_core.storage.seals import json_digest
 
 __all__ = ["damage_of", "find_published", "identity_of", "manifest_facts", "served_versions", "verify_version"]
 

@@ -64,7 +64,7 @@ class TableConfigGen(base_component.BaseComponent):
           features: JSON list of the categorical features, as VocabularyGen's, where each may also have
             `max_sequence_length` ("auto", a percentile such as "p99", or a whole number) and `table`.
           tables: JSON object of overrides per table, or for all ("*"): any of dim, combiner, optimizer,
-            initializer and oov_rows (`embedding_core.planner` has the defaults).
+            initializer and oov_rows (`embedding_core.planning.planner` has the defaults).
           topology: a TPU slice such as "v3-8" to plan memory for; tables that do not fit are an error.
           earlier_checkpoint: a channel of `EmbeddingCheckpoint` that training is to start from: a table that it has
             keeps its dim unless `tables` says otherwise (the default dim goes by the rows, which change).

@@ -1,4 +1,4 @@
-"""The executor of TableConfigGen: glue between artifacts and `embedding_core.planner`."""
+"""The executor of TableConfigGen: glue between artifacts and `embedding_core.planning.planner`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from components.record import record_lineage
 from embedding_core.checkpoint import read_manifest
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from embedding_core.planner import ALL_TABLES, plan_from_vocabularies, plan_report
-from embedding_core.topology import GIB, named_topology
+from embedding_core.planning.planner import ALL_TABLES, plan_from_vocabularies, plan_report
+from embedding_core.planning.topology import GIB, named_topology
 
 __all__ = ["DIGESTS_FILE", "PLAN_FILE", "Executor"]
 

@@ -17,9 +17,9 @@ from components.vocabulary_gen.gathering import Gathered
 from components.vocabulary_gen.plan import CountingPlan
 from components.vocabulary_gen.sources import Features, check_width, with_dtypes
 from components.vocabulary_gen.transforming import SavedTransform
+from embedding_core.columns.tokens import Values
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError, EmbeddingError
-from embedding_core.tokens import Values
 
 __all__ = ["ArrowCounter", "rows_from_arrow", "transform_input"]
 

@@ -13,14 +13,14 @@ from tfx.dsl.io import fileio
 
 from components.artifact_files import read_vocabularies
 from components.vocabulary_gen.plan import Base, CountingPlan, evolution_from_json
-from embedding_core.ids import TokenTable
+from embedding_core.columns.ids import TokenTable
 from embedding_core.vocabulary import (
     FeatureSummary,
     Vocabulary,
     load_vocabulary,
     vocabulary_from_counts,
 )
-from embedding_core.vocabulary_evolution import evolved_vocabulary
+from embedding_core.vocabulary.evolution import evolved_vocabulary
 
 __all__ = ["base_tables", "make_vocabulary", "read_base"]
 

@@ -47,7 +47,7 @@ class VocabularyGenSpec(ComponentSpec):
 class VocabularyGen(base_beam_component.BaseBeamComponent):
     """Counts the tokens of categorical features, all in one pass, and puts them in a total order.
 
-    Tokens, order and files are described in `embedding_core.tokens` and `embedding_core.vocabulary`.
+    Tokens, order and files are described in `embedding_core.columns.tokens` and `embedding_core.vocabulary`.
     The same examples give the same bytes under any Beam runner.
 
     Component `outputs` contains:
@@ -82,7 +82,7 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
           vocabularies: JSON object {vocabulary: {"min_count": least count, by default 1, "max_size": most tokens}}.
           transform_graph: channel of `TransformGraph`, for columns with `after_transform`.
           base_vocabularies: channel of `Vocabularies`: those of an earlier run, which the new ones come out of by
-            the rule of `embedding_core.vocabulary_evolution`; without, only this run's data counts.
+            the rule of `embedding_core.vocabulary.evolution`; without, only this run's data counts.
           evolution: JSON object with any of "mode" ("rerank", the default, or "append": rows of the earlier run stay
             where they are) and "expire_after" (runs after which a token expires; null, the default, for never).
           splits: JSON list of the splits that are counted.

@@ -20,9 +20,9 @@ import pyarrow as pa
 import tensorflow as tf
 
 from components.vocabulary_gen.plan import CountedFeature
+from embedding_core.columns.ids import TokenTable
+from embedding_core.columns.tokens import Values, parse_spec, rows_of, tokens_of
 from embedding_core.config import ColumnConfig
-from embedding_core.ids import TokenTable
-from embedding_core.tokens import Values, parse_spec, rows_of, tokens_of
 
 __all__ = [
     "BaseTables",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from components.vocabulary_gen.counting import BatchCounts
 from components.vocabulary_gen.merging import Part, TokenCounts, write_counts
 from components.vocabulary_gen.plan import CountedFeature, CountingPlan
-from embedding_core.vocabulary_parts import part_of
+from embedding_core.vocabulary.partitions import part_of
 
 __all__ = ["FACTS", "SOURCES", "TOKENS", "Gathered", "add_histograms"]
 

@@ -22,7 +22,7 @@ from components.vocabulary_gen.merging import merge_counts, read_counts, write_c
 from components.vocabulary_gen.plan import CountingPlan
 from embedding_core.errors import ConfigError
 from embedding_core.vocabulary import Vocabulary, representable, total_order
-from embedding_core.vocabulary_parts import Block, merge_sorted, save_merged
+from embedding_core.vocabulary.partitions import Block, merge_sorted, save_merged
 
 __all__ = ["PARTS_FOLDER", "check_parts", "is_part", "merge_parts", "write_part"]
 

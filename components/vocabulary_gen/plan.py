@@ -49,7 +49,7 @@ class CountedFeature:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Base:
-    """The vocabularies of an earlier run, and what becomes of their tokens (`embedding_core.vocabulary_evolution`).
+    """The vocabularies of an earlier run, and what becomes of their tokens (`embedding_core.vocabulary.evolution`).
 
     Attributes:
       folder: of the earlier Vocabularies artifact.

@@ -11,9 +11,9 @@ import tensorflow as tf
 import tensorflow_transform as tft
 
 from components.vocabulary_gen.plan import CountedFeature, CountingPlan
+from embedding_core.columns.tokens import Values
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError
-from embedding_core.tokens import Values
 
 __all__ = ["SavedTransform", "plan_after_transform"]
 

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from embedding_core.errors import CheckpointError
-from embedding_core.seals import SEAL, json_digest
 from embedding_core.storage import digest_of
+from embedding_core.storage.seals import SEAL, json_digest
 
 __all__ = ["MANIFEST", "FileDigests", "check_files", "file_digest", "folder_digests", "read_seal", "write_seal"]
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from embedding_core.config import InitializerConfig
 from embedding_core.engines.tables import all_rows, new_slots, new_table, unmirrored
 from embedding_core.errors import ConfigError
-from embedding_core.topology import row_blocks
+from embedding_core.planning.topology import row_blocks
 from embedding_core.translate import TableSpec
 
 __all__ = ["ShardInfo", "Variables", "device_variables", "plain_variables"]

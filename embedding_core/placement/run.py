@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.errors import ConfigError
-from embedding_core.placement.partitions import Node, Ran, run_once
+from embedding_core.placement.executed_graph import Node, Ran, run_once
 from embedding_core.placement.report import Lookup, Placement, Silent, TablePlace
 
 __all__ = ["placement_of"]
@@ -160,7 +160,7 @@ def _clamped(lookups: list[Lookup]) -> Iterator[Silent]:
                 kind="clamped ids",
                 what=f"lookup {one.operation} is compiled by XLA",
                 rule="an id out of range is no error there: it gets the first or the last row (a GPU gives zeros)",
-                remedy="check ids before, with embedding_core.ids or tf.debugging.assert_less outside of jit_compile",
+                remedy="check ids outside of jit_compile, with embedding_core.columns.ids or tf.debugging.assert_less",
             )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import tensorflow as tf
 
 from embedding_core.errors import ConfigError
-from embedding_core.topology import Topology
+from embedding_core.planning.topology import Topology
 
 __all__ = ["Hardware", "described_strategy", "hardware_of", "no_engine_yet"]
 

@@ -49,7 +49,7 @@ class Report:
       batch: "rows" of a global batch, "cores", and "rows_per_core", with which the step was traced.
       tables: per table its rows, dim, combiner, features, optimizer and learning rate, rows per host and bytes.
       features: per feature its table, activations' shape on a core, and max_sequence_length.
-      memory: as of `embedding_core.topology.memory_plan`.
+      memory: as of `embedding_core.planning.topology.memory_plan`.
       program: what was traced, or None where tracing failed.
       findings: what is to be mended; none is green.
       notes: what can only be known on the TPU, or is good to know.

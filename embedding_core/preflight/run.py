@@ -11,6 +11,7 @@ from typing import Any
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Optimizer
+from embedding_core.planning.topology import Topology, memory_plan, table_bytes
 from embedding_core.preflight.described import Hardware, hardware_of
 from embedding_core.preflight.report import Finding, Report
 from embedding_core.preflight.rules import (
@@ -25,7 +26,6 @@ from embedding_core.preflight.steps import MakeStep
 from embedding_core.preflight.trace import Traced, trace_step, user_line
 from embedding_core.preflight.updates import untrained_findings
 from embedding_core.preflight.xla import compile_findings
-from embedding_core.topology import Topology, memory_plan, table_bytes
 
 __all__ = ["preflight"]
 

@@ -1,7 +1,7 @@
 """Export of a SavedModel that looks up on CPU, holds its vocabularies, and loads with TensorFlow alone."""
 
+from embedding_core.columns.serving_inputs import MISSING_INT, DenseInputs, input_name
 from embedding_core.serving.export import export_model
-from embedding_core.serving.inputs import MISSING_INT, DenseInputs, input_name
 from embedding_core.serving.module import columns_of
 from embedding_core.serving.named import named_inputs
 from embedding_core.serving.of_checkpoint import export_embeddings

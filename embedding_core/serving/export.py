@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from embedding_core.columns.serving_inputs import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.serving.holding import require_model_inputs, require_no_lambda
-from embedding_core.serving.inputs import DenseInputs
 from embedding_core.serving.module import ServingModule
 from embedding_core.serving.retrieval import is_two_tower, two_tower_signatures
 from embedding_core.serving.signatures import (

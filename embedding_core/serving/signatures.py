@@ -22,8 +22,8 @@ from typing import Any, cast
 
 import tensorflow as tf
 
+from embedding_core.columns.serving_inputs import Columns, DenseInputs, RawColumns
 from embedding_core.model_inputs import call_model
-from embedding_core.serving.inputs import Columns, DenseInputs, RawColumns
 from embedding_core.serving.module import ServingModule
 
 __all__ = [

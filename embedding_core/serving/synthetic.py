@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from embedding_core.columns.serving_inputs import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig
-from embedding_core.serving.inputs import DenseInputs
 from embedding_core.serving.module import columns_of
 
 __all__ = ["synthetic_rows"]

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
-from embedding_core.topology import shape_of
+from embedding_core.planning.topology import shape_of
 
 __all__ = [
     "Decay",

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias, TypedDict
 
 import tensorflow as tf
 
+from embedding_core.columns.ids import TokenTable
+from embedding_core.columns.serving_inputs import Columns
+from embedding_core.columns.tokens import tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.ids import TokenTable
-from embedding_core.serving.inputs import Columns
-from embedding_core.tokens import tokens_of
 
 __all__ = ["Batch", "Inputs", "RowParser", "Transform"]
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from embedding_core.engines import SimulatedTPUStrategy, simulated_tpu
 from embedding_core.errors import ConfigError
 from embedding_core.layer import hardware_feature
-from embedding_core.topology import shape_of
+from embedding_core.planning.topology import shape_of
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.replicas import replica_batches
 

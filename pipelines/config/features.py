@@ -190,7 +190,7 @@ class VocabularyLimits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularyEvolution:
-    """How vocabularies come out of those of an earlier run; the rule is `embedding_core.vocabulary_evolution`'s.
+    """How vocabularies come out of those of an earlier run; the rule is `embedding_core.vocabulary.evolution`'s.
 
     Attributes:
       base: "pushed", "served" or "trained": those that the rows of a warm start from the same word belong to; or the

@@ -17,7 +17,7 @@ from embedding_core.config import (
     RangesChoice,
 )
 from embedding_core.errors import ConfigError
-from embedding_core.topology import shape_of
+from embedding_core.planning.topology import shape_of
 from pipelines.config.data import Text
 from pipelines.config.features import Name, OptimizerSpec, Positive
 from pipelines.config.reading import Parse, Rule

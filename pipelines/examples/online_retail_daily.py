@@ -86,9 +86,10 @@ def overrides_of(day: str, *, is_first: bool, window: int = 1) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prepare the days, run those that are left, and write the page."""
     given = _arguments(arguments)
-    from pipelines import lineage_command, run_local
+    from pipelines.commands import lineage_command
     from pipelines.config import load_config
-    from pipelines.quiet import load_tensorflow, silence
+    from pipelines.console.quiet import load_tensorflow, silence
+    from pipelines.local import run_local
 
     silence()
     data, work = (given.folder.resolve() / name for name in ("online_retail_days", "online_retail_daily"))

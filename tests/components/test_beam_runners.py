@@ -98,7 +98,7 @@ def count(examples, folder, arguments, rules=None):
     """Digest of the vocabularies of the examples."""
     from components.artifacts import Vocabularies
     from components.vocabulary_gen.executor import Executor
-    from pipelines.content import read_content
+    from pipelines.local.content import read_content
 
     vocabularies = Vocabularies()
     vocabularies.uri = str(folder / "vocabularies" / "1")
@@ -122,7 +122,7 @@ def here(rows, tmp_path_factory):
 
 
 def test_portable_runner_gives_the_same_examples_and_vocabularies(rows, here, tmp_path):
-    from pipelines.content import read_content
+    from pipelines.local.content import read_content
 
     with job_service(tmp_path / "service.log") as arguments:
         examples = ingest(rows, tmp_path, arguments)
@@ -157,7 +157,7 @@ def test_thresholds_of_a_vocabulary_in_parts_are_those_of_the_whole(here, tmp_pa
 
 @pytest.mark.slow
 def test_two_worker_processes_give_the_same_examples(rows, here, tmp_path):
-    from pipelines.content import read_content
+    from pipelines.local.content import read_content
 
     examples = ingest(rows, tmp_path, WORKERS["multi_processing"])
     assert read_content(examples.uri).digest == read_content(here[0].uri).digest

@@ -39,8 +39,8 @@ def fill(disk, free):
 
 def run(pipeline, again):
     """Run it as the command does; returns what became of its nodes, or the error."""
-    from pipelines.metadata_store import check_store
-    from pipelines.storage_errors import storage_errors_as_one
+    from pipelines.local.metadata_store import check_store
+    from pipelines.local.storage_errors import storage_errors_as_one
 
     path = f"{pipeline.folder}/metadata.sqlite"
     try:

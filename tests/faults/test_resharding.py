@@ -12,7 +12,7 @@ from embedding_core.checkpoint import BundleWriter, load_checkpoint_into, retrie
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import TPUEmbedding, simulated_tpu
 from embedding_core.optimizers import SGD, Adam
-from embedding_core.topology import row_blocks
+from embedding_core.planning.topology import row_blocks
 from embedding_core.vocabulary import Vocabulary
 
 CONFIG = EmbeddingConfig(

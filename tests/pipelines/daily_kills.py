@@ -40,11 +40,11 @@ def main():
 
 def load():
     """Import what a run needs; nothing of TensorFlow is executed, so that children may be forked."""
-    from pipelines.quiet import load_tensorflow, silence
+    from pipelines.console.quiet import load_tensorflow, silence
 
     silence()
     load_tensorflow()
-    from pipelines import run_local  # noqa: F401
+    from pipelines.local import run_local  # noqa: F401
 
 
 def run_days(folder, kills, chance):
@@ -80,7 +80,7 @@ def call(folder, day, cpu_seconds):
             os.dup2(file.fileno(), 2)
         code = 1
         try:
-            from pipelines import cli
+            from pipelines.commands import cli
 
             cli.main(["run", str(folder / "my.yaml"), *(part for one in DAY[day] for part in ("--set", one))])
         except SystemExit as ended:

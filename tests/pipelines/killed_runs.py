@@ -19,9 +19,9 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from tfx import v1 as tfx
 
 from components import Vocabularies, compat
-from pipelines.runner import ReportingDagRunner
-from pipelines.upkeep import tidy
-from pipelines.work_dir import held
+from pipelines.local.runner import ReportingDagRunner
+from pipelines.local.upkeep import tidy
+from pipelines.local.work_dir import held
 
 PARTS = 5
 

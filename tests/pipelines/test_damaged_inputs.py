@@ -24,8 +24,8 @@ class Pipeline:
         from tfx import v1 as tfx
 
         from components import Vocabularies
-        from pipelines.runner import ReportingDagRunner
-        from pipelines.upkeep import tidy
+        from pipelines.local.runner import ReportingDagRunner
+        from pipelines.local.upkeep import tidy
         from tests.pipelines.small_nodes import First, Joined
 
         tidy(self.store(), "demo", f"{self.folder}/artifacts")
@@ -82,7 +82,7 @@ def test_damaged_input_is_set_aside_and_made_again_before_a_node_reads_it(pipeli
 
 
 def test_every_input_is_read_once_in_a_run(pipeline, monkeypatch):
-    from pipelines import runner
+    from pipelines.local import runner
 
     read = []
     check = runner.is_as_recorded
@@ -94,7 +94,7 @@ def test_every_input_is_read_once_in_a_run(pipeline, monkeypatch):
 
 
 def test_input_that_is_damaged_whenever_it_is_made_ends_in_one_error(pipeline, monkeypatch):
-    from pipelines import runner
+    from pipelines.local import runner
 
     pipeline.run()
     monkeypatch.setattr(runner, "is_as_recorded", lambda uri, *_, **__: "/Second/" not in uri)
@@ -143,8 +143,8 @@ def test_output_of_an_earlier_run_that_is_damaged_is_set_aside_and_one_error(tmp
 
 
 def test_run_killed_right_after_a_publication_leaves_no_output_unrecorded(pipeline, monkeypatch):
-    from pipelines import runner
-    from pipelines.content import CONTENT
+    from pipelines.local import runner
+    from pipelines.local.content import CONTENT
 
     pipeline.store()
     child = os.fork()
@@ -159,7 +159,7 @@ def test_run_killed_right_after_a_publication_leaves_no_output_unrecorded(pipeli
 
 
 def test_lost_or_restored_store_does_not_mix_old_outputs_with_new_ones(pipeline):
-    from pipelines.metadata_store import back_up, restore
+    from pipelines.local.metadata_store import back_up, restore
 
     store = f"{pipeline.folder}/metadata.sqlite"
     pipeline.run()

@@ -46,7 +46,7 @@ def temporary_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory, temporary_folder):
     """Three runs in one work_dir: the first, one with nothing changed, one with a changed vocabulary threshold."""
-    from pipelines.run_local import run
+    from pipelines.local.run_local import run
 
     given = [f"work_dir={tmp_path_factory.mktemp('taxi')}", PRIVATE]
     with pytest.MonkeyPatch.context() as patch:
@@ -57,7 +57,7 @@ def runs(tmp_path_factory, temporary_folder):
 
 @pytest.fixture(scope="session")
 def store(runs):
-    from pipelines.lineage import open_store
+    from pipelines.lineage.graph import open_store
 
     return open_store(Path(runs[0].push["destination"]).parents[1] / "metadata.sqlite")
 
@@ -166,7 +166,7 @@ def test_report_of_a_run_from_the_cache_says_what_it_once_took(runs):
 
 
 def test_every_version_keeps_its_report_and_two_are_compared(runs, capsys):
-    from pipelines import cli
+    from pipelines.commands import cli
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
     kept = {run.push["version"]: json.loads((work_dir / "reports" / run.push["version"] / "report.json").read_text())
@@ -181,7 +181,7 @@ def test_every_version_keeps_its_report_and_two_are_compared(runs, capsys):
 
 
 def test_too_few_rows_are_refused_and_the_refused_run_keeps_its_report(runs):
-    from pipelines.run_local import run
+    from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
     report = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", "evaluation.min_rows=1000000"]))
@@ -230,7 +230,7 @@ def test_runs_leave_no_temporary_files(runs, temporary_folder):
 
 
 def test_lineage_reaches_back_to_the_examples(runs, store):
-    from pipelines.lineage import newest_artifact, trace
+    from pipelines.lineage.graph import newest_artifact, trace
 
     pushed = newest_artifact(store, "PushedModel", having={"pushed_version": int(runs[0].push["version"])})
     nodes = trace(store, pushed).values()
@@ -243,7 +243,7 @@ def test_lineage_reaches_back_to_the_examples(runs, store):
 
 def test_checkpoint_of_the_run_verifies(store):
     from embedding_core.checkpoint import verify
-    from pipelines.lineage import newest_artifact, trace
+    from pipelines.lineage.graph import newest_artifact, trace
 
     found = newest_artifact(store, "components.EmbeddingCheckpoint")
     assert verify(trace(store, found)[found].uri).step > 0
@@ -252,7 +252,7 @@ def test_checkpoint_of_the_run_verifies(store):
 @pytest.fixture(scope="session")
 def warm_run(runs):
     """A run that starts from the one before, with vocabularies that grow out of its own."""
-    from pipelines.run_local import run
+    from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
     return run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", *WARM]), again=True)
@@ -290,7 +290,7 @@ def test_early_stopping_and_report_use_rows_of_their_own(runs):
 
 
 def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_run):
-    from pipelines.run_local import run
+    from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
     retry = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}", *WARM]))
@@ -303,8 +303,8 @@ def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_
 
 def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run, store, tmp_path):
     """Of a run that started from an earlier one: both stand in the page."""
-    from pipelines.lineage import newest_artifact
-    from pipelines.lineage_command import main
+    from pipelines.commands.lineage_command import main
+    from pipelines.lineage.graph import newest_artifact
     from tests.pipelines.lineage_check import check_page
 
     page, version = tmp_path / "page.html", warm_run.push["version"]
@@ -317,7 +317,7 @@ def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run,
 
 def test_model_that_is_no_longer_served_is_pushed_again_once(runs):
     """Its push is in the cache, but a later run's version is served, or its version was deleted."""
-    from pipelines.run_local import run
+    from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
     again, after = (run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"])) for _ in range(2))
@@ -330,7 +330,7 @@ def test_model_that_is_no_longer_served_is_pushed_again_once(runs):
 
 def test_version_that_is_served_and_damaged_is_pushed_again(runs):
     from components.pusher.manifest import verify_manifest
-    from pipelines.run_local import run
+    from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
     before = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"])).push
@@ -349,9 +349,9 @@ def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs,
     """TFX's own cache would serve both."""
     import shutil
 
-    from pipelines.content import read_content
-    from pipelines.lineage import outputs_of, trace
-    from pipelines.run_local import run
+    from pipelines.lineage.graph import outputs_of, trace
+    from pipelines.local.content import read_content
+    from pipelines.local.run_local import run
 
     made = {node["node"]: node["execution"] for node in runs[1].nodes}
     ids = {node: outputs_of(store, made[node])[0] for node in ("CheckpointRetriever", "ExampleValidator")}
@@ -382,7 +382,7 @@ def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs,
     ],
 )
 def test_mistake_of_the_configuration_is_one_error_and_loses_nothing(runs, change, words):
-    from pipelines.run_local import run
+    from pipelines.local.run_local import run
 
     serving = Path(runs[0].push["destination"]).parent
     before = sorted(path.name for path in serving.iterdir())

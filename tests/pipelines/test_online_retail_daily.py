@@ -72,7 +72,7 @@ def test_later_run_reads_a_window_and_goes_on_from_the_run_before(tmp_path):
 @pytest.mark.skipif(not SHARED.exists(), reason="the data is not here")
 def test_page_of_the_days_says_what_the_store_says(tmp_path):
     """Runs the first DAYS days; with DAILY, a folder in which `make daily` has run, those that are there."""
-    from pipelines.lineage import newest_artifact, open_store
+    from pipelines.lineage.graph import newest_artifact, open_store
     from tests.pipelines.lineage_check import check_page
 
     folder = Path(os.environ.get("DAILY", tmp_path))

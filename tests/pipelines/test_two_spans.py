@@ -31,7 +31,7 @@ SECOND += ["vocabulary_evolution={base: pushed, mode: rerank, expire_after: 1}",
 
 
 def start(folder, *changes):
-    command = [sys.executable, "-m", "pipelines.cli", "run", str(folder / "my.yaml")]
+    command = [sys.executable, "-m", "pipelines.commands.cli", "run", str(folder / "my.yaml")]
     command += [part for change in changes for part in ("--set", change)]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

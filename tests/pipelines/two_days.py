@@ -36,8 +36,8 @@ def chain_of(folder):
     import tensorflow as tf
 
     from pipelines.config import load_config
-    from pipelines.earlier_runs import earlier_runs, generations_of
-    from pipelines.repeated_data import trained_data
+    from pipelines.previous.earlier_runs import earlier_runs, generations_of
+    from pipelines.previous.repeated_data import trained_data
 
     runs = earlier_runs(load_config(folder / "my.yaml"))
     newest = next(runs.candidates("pushed"))

@@ -17,10 +17,10 @@ from components.checkpoint_retriever.executor import Executor as RetrieverExecut
 from embedding_core.checkpoint import load_checkpoint_into, table_shapes, verify
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.planner import plan_tables
+from embedding_core.planning.planner import plan_tables
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
-from pipelines.component_inputs import remap_policy
 from pipelines.config import config_from_mapping
+from pipelines.pipeline.component_inputs import remap_policy
 
 pytestmark = pytest.mark.tfx
 

@@ -19,8 +19,8 @@ ROWS = """patient;diagnosis;weight;readmitted
 
 
 def test_configuration_of_the_readme_reads_such_a_file(ingest, tmp_path):
-    from pipelines import component_inputs
     from pipelines.config import load_config
+    from pipelines.pipeline import component_inputs
 
     section = README.read_text(encoding="utf-8").split("### CSV as it is found")[1]
     (tmp_path / "my.yaml").write_text(re.search(r"```yaml\n(.*?)```", section, re.DOTALL)[1])

@@ -12,7 +12,7 @@ from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import SGD, Adagrad
 from embedding_core.vocabulary import Vocabulary
-from embedding_core.vocabulary_evolution import evolved_vocabulary
+from embedding_core.vocabulary.evolution import evolved_vocabulary
 
 
 def words(*tokens: bytes, private: bool = False) -> Vocabulary:

@@ -10,9 +10,9 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
+from embedding_core.planning.topology import named_topology
 from embedding_core.preflight import PipelineStep, Step, preflight
 from embedding_core.preflight.described import described_strategy, no_engine_yet
-from embedding_core.topology import named_topology
 from embedding_core.training.config import TrainingConfig
 
 TRAINING = TrainingConfig(steps=10)

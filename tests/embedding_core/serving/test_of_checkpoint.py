@@ -16,7 +16,7 @@ from embedding_core.engines.host import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError
 from embedding_core.serving import export_embeddings
 from embedding_core.vocabulary import Vocabulary
-from pipelines import cli
+from pipelines.commands import cli
 
 ADAGRAD = Adagrad(learning_rate=0.1)
 CONFIG = EmbeddingConfig(
@@ -108,7 +108,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path, engine, checkpoint):
 
 
 def test_command_writes_a_model(tmp_path, checkpoint, monkeypatch, capsys):
-    monkeypatch.setattr("pipelines.version_command.load_tensorflow", lambda: None)
+    monkeypatch.setattr("pipelines.commands.version_command.load_tensorflow", lambda: None)
     monkeypatch.setattr(cli, "silence", lambda: None)
     arguments = ["export-embeddings", str(checkpoint()), str(tmp_path / "model"), "--feature", "word", "--float16"]
     with pytest.raises(SystemExit) as caught:

@@ -275,7 +275,8 @@ def test_folder_without_python_of_our_name_is_no_package(load, minimal, folder):
 
 def test_validation_imports_neither_tensorflow_nor_tfx():
     code = (
-        "import sys; from pipelines.config import load_config; import pipelines.cli, pipelines.component_inputs;"
+        "import sys; from pipelines.config import load_config; import pipelines.commands.cli;"
+        "import pipelines.pipeline.component_inputs;"
         f"load_config({TAXI!r});"
         "print([m for m in ('tensorflow', 'tfx', 'apache_beam', 'pyarrow') if m in sys.modules])"
     )

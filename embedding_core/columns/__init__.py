@@ -1,0 +1,1 @@
+"""Turns raw columns into tokens and ids, the same way for counting, training and serving."""

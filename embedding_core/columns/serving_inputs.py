@@ -1,0 +1,229 @@
+"""What a serving signature reads: serialized tf.Examples, or one named tensor per raw column.
+
+Both give the same raw columns. An unknown token, a missing value, an empty list are all legal; a
+row that lacks a dense value which Transform requires is marked, and its prediction is NaN rather than
+that of a made-up value. So no value of one row fails the others, but for what TensorFlow's parser
+itself refuses: a record that is no tf.Example, a column of another type, two values in a column of one
+(training refuses such a row too). The named tensors know no such case.
+
+The named tensors of a column (its name with every character but letters, digits and `_` replaced by `_`):
+
+====================  ======================  ========================
+column                tensor                  missing, and padding
+====================  ======================  ========================
+string                string `[B]`            ""
+int64                 int64 `[B]`             `MISSING_INT`, -2**63
+float32               float32 `[B]`           NaN
+multivalent           `[B, n]`, padded        as above, any place
+====================  ======================  ========================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from embedding_core.columns.ids import kept
+from embedding_core.columns.tokens import MISSING_INT, parse_spec
+from embedding_core.config import ColumnConfig
+from embedding_core.errors import ConfigError
+
+__all__ = ["MISSING", "MISSING_INT", "Columns", "DenseInputs", "RawColumns", "input_name"]
+
+Raw: TypeAlias = "dict[str, Any]"
+
+_DTYPES = {"string": tf.string, "int64": tf.int64, "float32": tf.float32}
+MISSING = {tf.string: b"", tf.int64: MISSING_INT, tf.float32: float("nan")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseInputs:
+    """Where the dense inputs of a model come from.
+
+    Attributes:
+      names: the model's dense inputs.
+      spec: how to read the raw columns that they are computed from, as for `tf.io.parse_example`.
+      transform: raw columns -> float `[B]` or `[B, 1]` by name, at least `names` and the columns
+        `after_transform`; None takes the raw columns as they are. A tf.Module, such as TFT's
+        layer, is kept inside the SavedModel with its resources.
+      resources: what else `transform` needs inside the SavedModel.
+    """
+
+    names: tuple[str, ...] = ()
+    spec: Mapping[str, Any]
+    transform: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    resources: tuple[Any, ...] = ()
+
+    def outputs(self, raw: Raw) -> dict[str, Any]:
+        """All outputs of the transform, or the raw columns where there is none."""
+        return dict(raw if self.transform is None else self.transform(raw))
+
+    def values(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """The model's dense inputs among the outputs: float32 `[B, 1]` by name."""
+        return {name: _column_vector(outputs[name]) for name in self.names}
+
+    @property
+    def tracked(self) -> list[Any]:
+        """What the SavedModel must hold for the transform to run."""
+        owner = [self.transform] if isinstance(self.transform, tf.Module) else []
+        return [*owner, *self.resources]
+
+
+def _column_vector(value: Any) -> tf.Tensor:
+    if isinstance(value, tf.SparseTensor):
+        value = tf.sparse.to_dense(value)
+    return tf.reshape(tf.cast(value, tf.float32), [-1, 1])
+
+
+class RawColumns(NamedTuple):
+    """The raw columns of one batch: those of categorical features, those of dense inputs, and which rows lack one."""
+
+    categorical: Raw
+    dense: Raw
+    incomplete: tf.Tensor | None
+
+
+def input_name(column: str) -> str:
+    """The name of a column's tensor in the signatures that take named tensors."""
+    name = re.sub(r"\W", "_", column, flags=re.ASCII)
+    return name if name[:1].isalpha() else f"column_{name.lstrip('_')}"
+
+
+class Columns:
+    """The raw columns that a signature needs, and the two ways to read them."""
+
+    def __init__(self, categorical: Iterable[ColumnConfig], dense: Mapping[str, Any]) -> None:
+        """Plan the reading.
+
+        Args:
+          categorical: columns of categorical features; those `after_transform` are left out.
+          dense: how to read the columns of the dense inputs, as for `tf.io.parse_example`.
+
+        Raises:
+          ConfigError: two columns would have the same input name.
+        """
+        read = sorted((column for column in categorical if not column.after_transform), key=lambda one: one.multivalent)
+        self._categorical = {column.name: column for column in read}  # multivalent for one feature, so for all
+        self._dense = dict(dense)
+        several = {**parse_spec(read)}
+        self._spec = {name: _of_one(column) or several[name] for name, column in self._categorical.items()}
+        names = [*self._categorical, *(name for name in self._dense if name not in self._categorical)]
+        self.inputs = {input_name(name): name for name in names}
+        if len(self.inputs) != len(names):
+            twice = next(name for name in names if self.inputs[input_name(name)] != name)
+            raise ConfigError(
+                f"columns {twice!r} and {self.inputs[input_name(twice)]!r} would both be the input "
+                f"{input_name(twice)!r}: rename one of them."
+            )
+
+    @property
+    def named_specs(self) -> dict[str, tf.TensorSpec]:
+        """The named tensors, by input name."""
+        return {key: self._named_spec(column, key) for key, column in self.inputs.items()}
+
+    def _named_spec(self, name: str, key: str) -> tf.TensorSpec:
+        if name in self._categorical:
+            column = self._categorical[name]
+            return tf.TensorSpec([None] * (2 if column.multivalent else 1), _DTYPES[column.dtype], key)
+        feature = self._dense[name]
+        shape = list(feature.shape) if isinstance(feature, tf.io.FixedLenFeature) else []
+        return tf.TensorSpec([None, *shape], feature.dtype, key)
+
+    def parse(self, examples: tf.Tensor) -> RawColumns:
+        """Read serialized tf.Examples, string `[B]`."""
+        safe = {name: _safe(feature) for name, feature in self._dense.items()}
+        shared = {name: feature for name, feature in safe.items() if self._spec.get(name, feature) == feature}
+        parsed = tf.io.parse_example(examples, {**self._spec, **shared})
+        apart = {name: feature for name, feature in safe.items() if name not in shared}
+        dense = {**parsed, **(tf.io.parse_example(examples, apart) if apart else {})}
+        return self._rows(parsed, dense)
+
+    def accept(self, named: Mapping[str, tf.Tensor]) -> RawColumns:
+        """Take the tensors of `named_specs`."""
+        values = {column: named[key] for key, column in self.inputs.items()}
+        return self._rows({name: _present(values[name]) for name in self._categorical}, values)
+
+    def _rows(self, categorical: Raw, dense: Raw) -> RawColumns:
+        absent = [_absent(feature, dense[name]) for name, feature in self._dense.items() if _is_required_int(feature)]
+        return RawColumns(
+            {name: categorical[name] for name in self._categorical},
+            {name: _as_specified(feature, dense[name]) for name, feature in self._dense.items()},
+            tf.reduce_any(tf.stack(absent, 1), 1) if absent else None,
+        )
+
+
+def _of_one(column: ColumnConfig) -> tf.io.FixedLenFeature | None:
+    """How to read a column of at most one value: as `[B]`, which every later step is faster with."""
+    if column.multivalent:
+        return None
+    dtype = _DTYPES[column.dtype]
+    return tf.io.FixedLenFeature([], dtype, MISSING[dtype])
+
+
+def _is_required_int(feature: Any) -> bool:
+    return isinstance(feature, tf.io.FixedLenFeature) and feature.dtype == tf.int64 and feature.default_value is None
+
+
+def _absent(feature: Any, value: tf.Tensor) -> tf.Tensor:
+    """Which rows lack a value of a required int64 column; bool [B]."""
+    del feature
+    return tf.reduce_any(tf.reshape(value, [tf.shape(value)[0], -1]) == MISSING_INT, 1)
+
+
+def _safe(feature: Any) -> Any:
+    """A way to read a dense column in which nothing that a row lacks fails the batch.
+
+    Floats are never read with a variable length: a malformed list of floats can end the process
+    inside TensorFlow's parser.
+    """
+    if isinstance(feature, tf.io.FixedLenFeature):
+        return feature if feature.default_value is not None else _with_default(feature)
+    if feature.dtype == tf.float32:
+        return tf.io.FixedLenFeature([], tf.float32, float("nan"))
+    return feature
+
+
+def _with_default(feature: tf.io.FixedLenFeature) -> tf.io.FixedLenFeature:
+    default = np.full(feature.shape, MISSING[feature.dtype])
+    return feature._replace(default_value=default.tolist())
+
+
+def _mask(value: tf.Tensor) -> tf.Tensor:
+    if value.dtype == tf.float32:
+        return ~tf.math.is_nan(value)
+    return tf.not_equal(value, tf.constant(MISSING[value.dtype], value.dtype))
+
+
+def _present(value: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+    """The values of `[B, n]` that are not missing, ragged `[B, None]`; `[B]` stays, with what stands for missing."""
+    return value if value.shape.rank == 1 else _ragged(value)
+
+
+def _ragged(rows: tf.Tensor) -> tf.RaggedTensor:
+    return kept(tf.RaggedTensor.from_tensor(rows, row_splits_dtype=tf.int64), tf.reshape(_mask(rows), [-1]))
+
+
+def _as_specified(feature: Any, value: Any) -> Any:
+    """A column in the form that its specification promises to the transform."""
+    if isinstance(value, tf.SparseTensor):
+        return _at_least_one_wide(value)
+    if not isinstance(value, tf.Tensor):
+        return value
+    if isinstance(feature, tf.io.FixedLenFeature):
+        if _is_required_int(feature):
+            value = tf.where(value == MISSING_INT, tf.zeros_like(value), value)
+        return tf.reshape(value, [-1, *feature.shape])
+    rows = value if value.shape.rank == 2 else value[:, tf.newaxis]
+    ragged = _ragged(rows)
+    return _at_least_one_wide(ragged.to_sparse()) if isinstance(feature, tf.io.VarLenFeature) else ragged
+
+
+def _at_least_one_wide(value: tf.SparseTensor) -> tf.SparseTensor:
+    """The same values in a shape `[B, n]`, n >= 1: a batch without any value still has its rows."""
+    shape = tf.maximum(value.dense_shape, tf.constant([0, 1], tf.int64))
+    return tf.SparseTensor(value.indices, value.values, shape)

@@ -1,0 +1,150 @@
+"""Raw column -> tokens: the one graph function that counting, training and serving share.
+
+What a token is, case by case:
+
+=====================================  ==================================================================
+string                                 its bytes as they stand in the data: any encoding, spaces kept
+string with a `separator`              the pieces between separators
+int64                                  decimal text: ``-7``
+float32                                the shortest decimal text that reads back as the same float: ``0.1``,
+                                       ``1234567``; ``-0.0`` and denormals are ``0``
+missing, empty list, "" and NaN        no token (a zero vector later, not an unknown token)
+int64 -2**63                           no token: `MISSING_INT` stands for "missing" where there must be a number
+a token that holds LF, CR or NUL       a token, but one that no text vocabulary can hold: it is counted
+                                       apart, has no row, and is looked up as an unknown token
+=====================================  ==================================================================
+
+Each value becomes its tokens on its own, whatever the others are; counting relies on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from embedding_core.columns.ids import kept
+from embedding_core.config import ColumnConfig
+from embedding_core.errors import DataError
+
+__all__ = ["MISSING_INT", "Values", "parse_spec", "rows_of", "text_of", "texts_of", "tokens_of"]
+
+MISSING_INT = -(2**63)
+
+Values: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"
+
+_DTYPES = {"string": tf.string, "int64": tf.int64, "float32": tf.float32}
+_LARGEST_FLOAT_DIGITS = 9
+_SMALLEST_FLOAT_DIGITS = 6
+
+
+def parse_spec(columns: Iterable[ColumnConfig]) -> dict[str, tf.io.RaggedFeature | tf.io.FixedLenFeature]:
+    """How to read the raw columns from serialized tf.Examples; columns `after_transform` are left out.
+
+    String and int64 columns are read ragged: a missing value, an empty list and a list of any length are
+    all legal, and an int64 has no value to spare for "missing". Floats are read with a fixed length (NaN
+    for missing), because a malformed float list read with a variable length can end the process
+    inside TensorFlow's parser.
+
+    Returns:
+      Column name -> feature specification for `tf.io.parse_example`.
+
+    Raises:
+      DataError: a multivalent float column, or one column with two dtypes.
+    """
+    spec: dict[str, tf.io.RaggedFeature | tf.io.FixedLenFeature] = {}
+    for column in columns:
+        if column.after_transform:
+            continue
+        feature = _feature(column)
+        if spec.setdefault(column.name, feature) != feature:
+            raise DataError(
+                f"column {column.name!r} is read as {column.dtype} and as another type: "
+                "give every feature that reads it the same `dtype`."
+            )
+    return spec
+
+
+def _feature(column: ColumnConfig) -> tf.io.RaggedFeature | tf.io.FixedLenFeature:
+    if column.dtype != "float32":
+        return tf.io.RaggedFeature(_DTYPES[column.dtype], row_splits_dtype=tf.int64)
+    if column.many:
+        raise DataError(
+            f"column {column.name!r} holds lists of floats: as a categorical feature a float column must have at most "
+            "one value per row; write the values as strings or integers."
+        )
+    return tf.io.FixedLenFeature([], tf.float32, default_value=float("nan"))
+
+
+def tokens_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
+    """The tokens of each row of a column.
+
+    Args:
+      column: what the column is.
+      values: [B], [B, n], or sparse or ragged [B, None]; string, int64 or float32 as `column.dtype` says.
+
+    Returns:
+      string [B, None]: the tokens of each row in the order of the data, none of them empty.
+
+    Raises:
+      DataError: the values have another dtype than the column (found while tracing).
+    """
+    texts = texts_of(column, values)
+    return kept(texts, tf.not_equal(texts.values, ""))
+
+
+def texts_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
+    """As `tokens_of`, with "" wherever a value is no token."""
+    rows = rows_of(column, values)
+    texts = rows.with_values(text_of(column, rows.values))
+    if column.separator is None:
+        return texts
+    pieces = tf.strings.split(texts.values, column.separator)
+    return texts.with_values(pieces).merge_dims(1, 2)
+
+
+def rows_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
+    """The values of each row of a column, before they become tokens.
+
+    Args:
+      column: what the column is.
+      values: [B], [B, n], or sparse or ragged [B, None].
+
+    Returns:
+      [B, None] of the values' dtype.
+
+    Raises:
+      DataError: the values have another dtype than the column (found while tracing).
+    """
+    if values.dtype != _DTYPES[column.dtype]:
+        raise DataError(
+            f"column {column.name!r} is {values.dtype.name} in the data, but {column.dtype} in the configuration: "
+            "change the one or the other."
+        )
+    if isinstance(values, tf.RaggedTensor):
+        return values.merge_dims(1, -1) if values.shape.rank != 2 else values
+    if isinstance(values, tf.SparseTensor):
+        return tf.RaggedTensor.from_sparse(values, row_splits_dtype=tf.int64)
+    size = tf.shape(values, out_type=tf.int64)[0]
+    width = tf.math.floordiv(tf.size(values, out_type=tf.int64), tf.maximum(size, 1))
+    splits = tf.range(size + 1) * width
+    return tf.RaggedTensor.from_row_splits(tf.reshape(values, [-1]), splits, validate=False)
+
+
+def text_of(column: ColumnConfig, values: tf.Tensor) -> tf.Tensor:
+    """Flat values as text, of the same shape; NaN and `MISSING_INT` become ""."""
+    if column.dtype == "int64":
+        return tf.where(tf.equal(values, MISSING_INT), "", tf.strings.as_string(values))
+    if column.dtype == "float32":
+        return tf.where(tf.math.is_nan(values), "", _shortest_text(tf.where(values == 0.0, 0.0, values)))
+    return values
+
+
+def _shortest_text(values: tf.Tensor) -> tf.Tensor:
+    """The text with the fewest significant digits, of 6 to 9, that reads back as the same float32."""
+    text = tf.strings.as_string(values, precision=_LARGEST_FLOAT_DIGITS, shortest=True)
+    for digits in range(_LARGEST_FLOAT_DIGITS - 1, _SMALLEST_FLOAT_DIGITS - 1, -1):
+        shorter = tf.strings.as_string(values, precision=digits, shortest=True)
+        text = tf.where(tf.strings.to_number(shorter) == values, shorter, text)
+    return text

@@ -1,0 +1,1 @@
+"""Proves that a served model gives the numbers that were trained."""

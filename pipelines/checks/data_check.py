@@ -1,0 +1,219 @@
+"""Looks at the first rows of the data and says what a run would make of each configured column, in seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from components.example_gen.files import find_files, without_spans
+from components.example_gen.sampling import Column, Sample, sample
+from components.example_gen.settings import LabelColumn, Settings
+from components.example_gen.tally import Tally
+from embedding_core.display import shown_token
+from embedding_core.errors import DataError, nearest
+from pipelines.config import PipelineConfig
+from pipelines.config.columns import column_uses
+from pipelines.console.terminal import echo
+from pipelines.pipeline import component_inputs
+
+__all__ = ["DataCheck", "check_data", "print_check"]
+
+ROWS = 10_000
+_LIST_SHARE = 0.3  # of the values, from which a sign in them looks like a separator
+_WIDTH = 60  # characters of a value that are shown
+_FEW = 100  # rows, below which nothing is said of how often values occur again
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataCheck:
+    """What the first rows say.
+
+    Attributes:
+      lines: what was found, for people.
+      warnings: what a run would accept, and its user should look at.
+      problems: what would end a run.
+    """
+
+    lines: tuple[str, ...]
+    warnings: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def check_data(config: PipelineConfig, settings: Settings, rows: int = ROWS) -> DataCheck:
+    """Look at the first rows with ExampleGen's own readers and rules.
+
+    Args:
+      config: the configuration.
+      settings: those of ExampleGen, made from it.
+      rows: about how many rows to look at.
+
+    Raises:
+      DataError: the files cannot be found or read at all.
+    """
+    base, pattern = component_inputs.input_location(config)
+    data_format = component_inputs.data_format(config)
+    files = find_files(base, without_spans(pattern), data_format, settings.spans).files
+    found = sample(files, data_format, settings, rows)
+    problems = [*_absent(found, settings), *(_of_rows(found.tally, settings, config.data.path, found.whole))]
+    uses = _uses(config)
+    lines = [_of_files(files, found)]
+    for name in settings.needed:
+        if name in found.columns:
+            lines.append(_line(name, uses.get(name, "read by filters or the split"), found.columns[name], config))
+    if found.tally is not None:
+        lines += _of_tally(found.tally, settings)
+    warnings = [*_of_columns(config, found.columns), *_of_labels(found.tally, settings)]
+    return DataCheck(lines=tuple(lines), warnings=tuple(warnings), problems=tuple(problems))
+
+
+def _of_files(files: Sequence[str], found: Sample) -> str:
+    rows = max((column.rows for column in found.columns.values()), default=0)
+    which = "all" if found.whole else "the first"
+    looked = f"{len(found.files)} of {len(files)} files" if len(files) > 1 else files[0]
+    return f"{which} {rows:,} rows of {looked}; columns: {', '.join(found.names)}"
+
+
+def _absent(found: Sample, settings: Settings) -> Iterator[str]:
+    for name in settings.needed:
+        if name in found.lacking:
+            file = os.path.basename(found.lacking[name])
+            near = nearest(name, [other for other in found.lacking if other != name])
+            yield f"there is no column {name!r} in every file: {file} has none; {near}"
+        elif name not in found.names and found.names:
+            yield f"there is no column {name!r}: {nearest(name, found.names)}"
+
+
+def _of_rows(tally: Tally | None, settings: Settings, data: str, whole: bool) -> Iterator[str]:
+    """What ends a run: of some rows alone, only what further rows cannot change."""
+    if tally is None:
+        return
+    for certain, problem in tally.problems(settings, data):
+        if whole or certain:
+            yield problem
+
+
+def _uses(config: PipelineConfig) -> Mapping[str, str]:
+    """Per column what reads it, in words."""
+    words: dict[str, list[str]] = {}
+    for path, column, _ in column_uses(config):
+        section, _, rest = path.partition(".")
+        if section == "features":
+            kind, _, index = rest.partition(".")
+            name = getattr(config.features, kind)[int(index)].name
+            words.setdefault(column, []).append(f"{kind} feature {name}")
+        else:
+            words.setdefault(column, []).append(section)
+    return {column: ", ".join(said) for column, said in words.items()}
+
+
+def _private(config: PipelineConfig) -> set[str]:
+    return {feature.source for feature in config.features.categorical if feature.private}
+
+
+def _numbers(config: PipelineConfig) -> set[str]:
+    """Columns whose values are numbers; a text in one may be of a row that is shifted."""
+    weight = set() if config.sample_weight is None else {config.sample_weight}
+    return weight | {feature.source for feature in config.features.dense}
+
+
+def _line(name: str, uses: str, column: Column, config: PipelineConfig) -> str:
+    secret = _private(config)
+    private = name in secret or (bool(secret) and name in _numbers(config) and column.kind == "text")
+    shown = ", ".join(shown_token(value, private=private)[:_WIDTH] for value in column.first)
+    missing = column.missing / max(1, column.rows)
+    distinct = f"{column.distinct:,} distinct" if column.distinct else "no value"
+    return f"{name} ({uses}): {column.kind}, {distinct}, {missing:.1%} missing" + (f"; {shown}" if shown else "")
+
+
+def _of_tally(tally: Tally, settings: Settings) -> Iterator[str]:
+    rows = sum(tally.kept.values())
+    if settings.label is not None and tally.labels.values and rows:
+        counted = sorted(tally.labels.values.items(), key=lambda item: (-item[1], item[0]))[:10]
+        values = ", ".join(f"{value} ({count:,} rows)" for value, count in counted)
+        yield f"label {settings.label.column}: {values}; {tally.labels.positive / rows:.1%} are positive"
+    yield (
+        f"rows: {tally.kept['train']:,} for train, {tally.kept['eval']:,} for eval, {sum(tally.filtered):,} filtered "
+        f"out, {tally.outside:,} in neither split, {tally.bad.count:,} bad"
+    )
+    if 0 < tally.bad.count <= settings.allowed_bad_rate * tally.read:
+        yield "set aside as bad, the first of them:"
+        yield from (f"  {row}" for row in tally.bad.first)
+
+
+def _of_labels(tally: Tally | None, settings: Settings) -> Iterator[str]:
+    if tally is None or settings.label is None:
+        return
+    rows = sum(tally.kept.values())
+    if rows and tally.labels.positive in (0, rows) and not tally.labels.other:
+        yield (
+            f"label {settings.label.column!r} is {int(bool(tally.labels.positive))} in all {rows:,} rows looked at: a "
+            "model needs both classes, or `training.negatives`." + _cure(settings.label)
+        )
+
+
+def _cure(label: LabelColumn) -> str:
+    if not label.positive:
+        return ""
+    return (
+        f" `label.positive` is {list(label.positive)!r}: it names values as the data writes them; a bound on a number "
+        "is `label.above`."
+    )
+
+
+def _of_columns(config: PipelineConfig, columns: Mapping[str, Column]) -> Iterator[str]:
+    for feature in config.features.categorical:
+        if feature.source in columns and not feature.after_transform:
+            yield from _of_tokens(feature.name, feature.source, feature.separator, columns[feature.source])
+    for dense in config.features.dense:
+        if dense.source in columns:
+            yield from _of_any(dense.name, dense.source, columns[dense.source])
+
+
+def _of_any(feature: str, name: str, column: Column) -> Iterator[str]:
+    if not column.distinct:
+        yield f"feature {feature!r}: column {name!r} is empty in all {column.rows:,} rows looked at."
+    elif column.distinct == 1 and column.rows > 1:
+        yield f"feature {feature!r}: column {name!r} has one value in all rows looked at: it tells a model nothing."
+
+
+def _of_tokens(feature: str, name: str, separator: str | None, column: Column) -> Iterator[str]:
+    yield from _of_any(feature, name, column)
+    values = column.rows - column.missing
+    if column.with_point:
+        yield (
+            f"feature {feature!r}: {column.with_point:,} values of column {name!r} are whole numbers with a decimal "
+            f"point, such as 3.0, and 3 would be another token; `data: {{whole_numbers: [{name}]}}` reads them as 3."
+        )
+    if separator is None:
+        for sign, share in column.several.items():
+            if share >= _LIST_SHARE:
+                yield (
+                    f"feature {feature!r}: {share:.0%} of the values of column {name!r} have {sign!r} in them: if they "
+                    f"are lists, give the feature `separator: {sign!r}`; as it is, each whole text is one token."
+                )
+                break
+    elif separator not in column.several and values and "lists" not in column.kind:
+        yield (
+            f"feature {feature!r}: `separator` is {separator!r}, and no value of column {name!r} in the rows looked at "
+            "is split by it."
+        )
+    if values >= _FEW and column.distinct > 0.9 * values:
+        yield (
+            f"feature {feature!r}: {column.distinct:,} of {values:,} values of column {name!r} are different: a row of "
+            "the table is trained on one example, and most values to come are unknown."
+        )
+
+
+def print_check(check: DataCheck) -> None:
+    """Show what was found, the warnings on standard error, and end in one error with a line for every problem.
+
+    Raises:
+      DataError: a run would fail.
+    """
+    for line in check.lines:
+        echo(line)
+    for warning in check.warnings:
+        echo(f"warning: {warning}", err=True)
+    if check.problems:
+        raise DataError("\n".join(check.problems))

@@ -1,0 +1,104 @@
+"""Plans the tables of a model before any pass over the data: from the last run's sizes, limits, or an assumption."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from components.artifact_files import read_embedding_config
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
+from embedding_core.planning.planner import plan_tables
+from pipelines.config import PipelineConfig
+from pipelines.pipeline.component_inputs import table_overrides, vocabulary_features
+
+__all__ = ["planned_tables"]
+
+
+def planned_tables(
+    config: PipelineConfig, table_configs: Path | None, assumed_tokens: int
+) -> tuple[EmbeddingConfig, str]:
+    """The tables that a run would train, and where their sizes are from, in words.
+
+    Args:
+      config: the pipeline.
+      table_configs: folder of a TableConfigs artifact, taken as it is; None plans the tables of the configuration: a
+        vocabulary has the size that it had in the last run, else its `max_size`, else the assumed one.
+      assumed_tokens: size of a vocabulary of which nothing is known.
+
+    Raises:
+      ConfigError: the folder has no table configs, or the configuration asks for lengths that only data can tell.
+    """
+    if table_configs is not None:
+        return _given(table_configs), f"the table configs in {table_configs}"
+    last = _last_run(config)
+    known = {} if last is None else _vocabulary_sizes(last[0])
+    limits = {name: config.vocabularies[name].max_size for name in config.vocabularies}
+    names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
+    sizes = {name: _size(known.get(name), limits.get(name), assumed_tokens) for name in names}
+    tables = plan_tables(_features(config, last), sizes, overrides=table_overrides(config))
+    parts = []
+    if known.keys() & names.keys():
+        parts.append(f"the table configs of the last run, {last[1] if last else ''}, for {_listed(names, known)}")
+    limited = {name: limit for name, limit in limits.items() if limit is not None and name not in known}
+    if limited.keys() & names.keys():
+        parts.append(f"`max_size` of the vocabularies {_listed(names, limited)}")
+    unknown = {name: None for name in names if name not in known and name not in limited}
+    if unknown:
+        parts.append(f"{assumed_tokens:,} tokens assumed for {', '.join(unknown)}, which have no `max_size`")
+    return tables, ("" if known else "before any pass over the data: ") + "; ".join(parts)
+
+
+def _given(folder: Path) -> EmbeddingConfig:
+    try:
+        return read_embedding_config(str(folder))
+    except ConfigError as error:
+        raise ConfigError(
+            f"`--table-configs` is {str(folder)!r}: it must be the folder of a TableConfigs artifact. {error}"
+        ) from error
+
+
+def _size(known: int | None, limit: int | None, assumed: int) -> int:
+    if known is None:
+        return assumed if limit is None else limit
+    return known if limit is None else min(known, limit)
+
+
+def _listed(names: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    return ", ".join(name for name in names if name in chosen)
+
+
+def _last_run(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:
+    """The newest table configs of this pipeline that can be read, and their folder."""
+    if not os.path.isfile(config.metadata_path):
+        return None
+    from pipelines.lineage.graph import artifacts_of, open_store, trace  # it loads ML Metadata
+
+    store = open_store(config.metadata_path)
+    for found in reversed(artifacts_of(store, "components.TableConfigs", pipeline=config.name)):
+        folder = trace(store, found)[found].uri
+        try:
+            return read_embedding_config(folder), folder
+        except ConfigError:
+            continue  # deleted or damaged since; a run would make them again
+    return None
+
+
+def _vocabulary_sizes(tables: EmbeddingConfig) -> dict[str, int]:
+    return {
+        table.vocabulary: table.vocabulary_size - table.oov_rows
+        for table in tables.tables
+        if table.vocabulary is not None
+    }
+
+
+def _features(config: PipelineConfig, last: tuple[EmbeddingConfig, str] | None) -> list[dict[str, Any]]:
+    """The features; a length that is measured in the data is the last run's."""
+    measured = {} if last is None else {one.name: one.max_sequence_length for one in last[0].features}
+    features = vocabulary_features(config)
+    for feature in features:
+        if isinstance(feature["max_sequence_length"], str) and measured.get(feature["name"]):
+            feature["max_sequence_length"] = measured[feature["name"]]
+    return features

@@ -1,0 +1,176 @@
+"""The preflight of a pipeline: its configuration, its model and its training step, for a TPU that is not there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from embedding_core.errors import ConfigError
+from embedding_core.planning.topology import GIB, Topology
+from embedding_core.preflight import NECESSARY, Finding, PipelineStep, Report, preflight
+from embedding_core.training.config import TrainingConfig
+from pipelines.checks.early_checks import requested_slice
+from pipelines.checks.planned_tables import planned_tables
+from pipelines.config import PipelineConfig
+from pipelines.console.terminal import PLAIN, SafeConsole
+from pipelines.pipeline.component_inputs import trainer_config
+
+__all__ = ["ASSUMED_TOKENS", "check", "input_findings", "print_report", "save_json"]
+
+ASSUMED_TOKENS = 1_000_000
+
+
+def check(
+    config: PipelineConfig,
+    *,
+    topology: str | None = None,
+    table_configs: Path | None = None,
+    batch_size: int | None = None,
+    assumed_tokens: int = ASSUMED_TOKENS,
+) -> Report:
+    """Do the preflight of what the configuration would train.
+
+    Args:
+      config: the pipeline.
+      topology: a slice such as "v3-8"; None is `training.topology`.
+      table_configs: folder of a run's `TableConfigs` artifact; None takes the sizes of the last run, if there is one,
+        else those of the configuration.
+      batch_size: rows of a global batch; None is `training.batch_size`.
+      assumed_tokens: size of the vocabularies that have no `max_size` and were in no run.
+
+    Raises:
+      ConfigError: no topology, an unknown one, or a folder without table configs.
+    """
+    slice_ = requested_slice(config, topology)
+    tables, sizes = planned_tables(config, table_configs, assumed_tokens)
+    said = trainer_config(config)
+    training = TrainingConfig.from_json(said["training"])
+    step = PipelineStep(model=config.model.module, dense=said["dense"], arguments=said["arguments"], training=training)
+    rows = batch_size or training.batch_size
+    report = preflight(
+        tables,
+        slice_,
+        batch_size=rows * (1 + training.negatives.per_positive) if training.negatives else rows,
+        make_step=step,
+        own_tables=True,
+        sizes=sizes,
+        notes=_notes(training, rows),
+    )
+    return dataclasses.replace(report, findings=(*report.findings, *input_findings(config, slice_)))
+
+
+def input_findings(config: PipelineConfig, slice_: Topology) -> Iterator[Finding]:
+    """What the hosts of a slice could not read, where the pipeline is to train on several of them.
+
+    Args:
+      config: the pipeline.
+      slice_: where it is to train.
+    """
+    if config.training.strategy == "tpu" and slice_.hosts > 1 and config.kubeflow is None:
+        yield Finding(
+            kind="input",
+            what=f"`work_dir` {config.work_dir!r} on {slice_.hosts} hosts",
+            rule="every host of a slice opens the examples and vocabularies itself",
+            remedy="give the section `kubeflow` with an address as `pipeline_root` and compile for vertex, or take a "
+            "slice of one host",
+        )
+
+
+def _notes(training: TrainingConfig, rows: int) -> Iterator[str]:
+    if training.negatives:
+        yield (
+            f"a global batch is {rows:,} rows and {training.negatives.per_positive} negatives for each, as where all "
+            "rows are positive; other batches are filled up with empty rows."
+        )
+
+
+def save_json(report: Report, path: Path) -> None:
+    """Write the report as JSON.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(report.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"`--json` is {str(path)!r}, which cannot be written ({error.strerror}): name a file in a folder that "
+            "exists."
+        ) from error
+
+
+def print_report(report: Report, console: Console | None = None) -> None:
+    """Show what the TPU would be given, and what is wrong with it; on standard output by default."""
+    console = console or SafeConsole(highlight=False)
+    slice_, batch = report.topology, report.batch
+    console.print(
+        f"{slice_['name']}: {slice_['hosts']} hosts x {slice_['cores_per_host']} cores, embedding hardware "
+        f"{report.hardware}; {batch['rows']:,} rows in a batch, {batch['rows_per_core']:,} on each core",
+        **PLAIN,
+    )
+    console.print(f"sizes: {report.sizes}", **PLAIN)
+    console.print(_table_of_tables(report))
+    console.print(_memory(report), **PLAIN)
+    for line in _program(report):
+        console.print(line, **PLAIN)
+    for note in report.notes:
+        console.print(f"note: {note}", style="yellow", **PLAIN)
+    for finding in report.findings:
+        console.print(f"found ({finding.kind}): {finding}", style="red", **PLAIN)
+    console.print("nothing found." if report.green else f"{len(report.findings)} findings.", **PLAIN)
+    console.print(NECESSARY, **PLAIN)
+
+
+def _table_of_tables(report: Report) -> Table:
+    names = ("table", "rows", "dim", "rows per host", "optimizer", "learning rate", "features: on each core")
+    shown = Table(*(Column(name, overflow="fold") for name in names))
+    shapes = {feature["name"]: feature["activations_on_core"] for feature in report.features}
+    rates = _rates(report)
+    for table in report.tables:
+        shown.add_row(
+            table["name"],
+            f"{table['rows']:,}",
+            str(table["dim"]),
+            _ranges(table["rows_per_host"]),
+            table["optimizer"]["name"],
+            rates.get(table["name"], str(table["learning_rate"])),
+            "\n".join(f"{name}: {shapes[name]}" for name in table["features"]),
+        )
+    return shown
+
+
+def _rates(report: Report) -> dict[str, str]:
+    """The learning rates that the traced program sends with every step, by table."""
+    engine = (report.program or {}).get("engine") or {"tables": []}
+    tags = {one["name"]: one["learning_rate"] for one in engine["tables"]}
+    return {name: f"tag {rate['tag']}" for name, rate in tags.items() if isinstance(rate, dict)}
+
+
+def _ranges(rows: list[int]) -> str:
+    few, many = min(rows), max(rows)
+    return f"{many:,}" if few == many else f"{few:,} to {many:,}"
+
+
+def _memory(report: Report) -> str:
+    plan = report.memory
+    used, limit = plan["fullest_core_bytes"] / GIB, plan["bytes_per_core"] / GIB
+    hosts = max(plan["host_bytes"]) / GIB
+    return f"tables and slots: {used:.3f} of {limit:.0f} GiB on the fullest core, {hosts:.3f} GiB on the fullest host"
+
+
+def _program(report: Report) -> Iterator[str]:
+    if report.program is None:
+        yield "the step could not be traced."
+        return
+    program = report.program
+    operations = ", ".join(f"{kind} x{count}" for kind, count in program["embedding_operations"].items())
+    reduced = program["all_reduced_bytes"] / 2**20
+    yield f"the step, traced: {program['operations_on_core']:,} operations on a core, {reduced:,.1f} MiB all-reduced"
+    yield f"operations of the embedding engine: {operations or 'none'}"
+    xla = program["xla"]
+    yield f"XLA (for CPU): {xla['kinds_checked']} kinds of operations checked one by one; all together: {xla['whole']}"

@@ -1,0 +1,183 @@
+"""Compiles the configured pipeline for Vertex AI Pipelines or open-source Kubeflow Pipelines v2 (schema 2.1).
+
+It is the pipeline that runs on a laptop, with the addresses of `kubeflow` in place of the work_dir, and with
+parameters that are given when a run is started. A Resolver is never in it (see `embedding_pipeline`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from tfx import v1 as tfx
+
+from embedding_core.errors import ConfigError
+from pipelines.checks.early_checks import Target, check_compile, requested_tpu
+from pipelines.cluster.kubeflow_spec import (
+    check_spec,
+    kubernetes_name,
+    tpu_document,
+    with_containers,
+    with_defaults,
+    with_kubernetes_names,
+)
+from pipelines.cluster.tpu_request import TpuRequest
+from pipelines.config import Kubeflow, PipelineConfig
+from pipelines.pipeline import component_inputs
+from pipelines.pipeline.embedding_pipeline import create_pipeline
+from pipelines.pipeline.place import IN_PROCESS, Place
+from pipelines.previous.earlier import EarlierRun
+
+__all__ = ["Target", "compile_pipeline", "save_documents"]
+
+_TRAINER = "EmbeddingTrainer"
+_ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
+_COMMAND = ("python", "-m", "tfx.orchestration.kubeflow.v2.container.kubeflow_v2_run_executor")
+
+
+def compile_pipeline(config: PipelineConfig, target: Target) -> list[dict[str, Any]]:
+    """Compile the pipeline.
+
+    Args:
+      config: with the section `kubeflow`.
+      target: "vertex", or "kubeflow" for open-source Kubeflow Pipelines.
+
+    Returns:
+      The YAML documents: the specification, and for a TPU on GKE what Kubernetes is told besides.
+
+    Raises:
+      ConfigError: the section is missing, an address is of this machine alone, or a TPU is asked for that the target
+        does not have, or in two ways that do not agree.
+    """
+    backend = check_compile(config, target)
+    tpu = requested_tpu(config, backend)
+    job = _vertex_job(backend, tpu) if tpu is not None and target == "vertex" else None
+    parameters = _parameters(config, backend)
+    pipeline = create_pipeline(config, earlier=_earlier(parameters), place=_place(config, backend, parameters, job))
+    spec = _compiled(pipeline, _images(backend, tpu))
+    defaults = {name: (one.default, one.description) for name, one in parameters.items()}
+    spec = with_defaults(spec, defaults, backend.pipeline_root)
+    on_gke = tpu if target == "kubeflow" else None
+    spec = with_containers(spec, _ENVIRONMENT, _resources(backend, on_gke))
+    documents = [spec]
+    if target == "kubeflow":
+        documents = [with_kubernetes_names(spec)]
+        if on_gke is not None:
+            documents.append(tpu_document(f"exec-{kubernetes_name(_TRAINER)}", on_gke.node_selector()))
+    check_spec(documents[0])
+    return documents
+
+
+def save_documents(documents: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
+    """Write the documents into one YAML file; the same documents give the same bytes.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
+    text = yaml.safe_dump_all([dict(document) for document in documents], sort_keys=True, width=120)
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(
+            f"`--out` is {os.fspath(path)!r}, which cannot be written ({error.strerror}): name a file in a folder that "
+            "exists."
+        ) from error
+
+
+def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> dict[str, Any]:
+    """What `VertexEmbeddingTrainer` starts: one worker pool, whose one replica drives all hosts of the slice."""
+    pool = {
+        "machine_spec": tpu.vertex_machine(),
+        "replica_count": 1,
+        "container_spec": {
+            "image_uri": backend.tpu_image or backend.image,
+            "env": [{"name": name, "value": value} for name, value in _ENVIRONMENT.items()],
+        },
+    }
+    job: dict[str, Any] = {"project": backend.project, "worker_pool_specs": [pool]}
+    if backend.service_account is not None:
+        job["service_account"] = backend.service_account
+    cloud = tfx.extensions.google_cloud_ai_platform
+    return {
+        cloud.ENABLE_VERTEX_KEY: True,
+        cloud.VERTEX_REGION_KEY: backend.region,
+        cloud.TRAINING_ARGS_KEY: job,
+    }
+
+
+def _parameters(config: PipelineConfig, backend: Kubeflow) -> dict[str, Any]:
+    """What can be given when a run is started, with the configuration's values as defaults."""
+    base, pattern = component_inputs.input_location(config)
+    given: list[tuple[str, type[Any], Any, str]] = [
+        ("data_folder", str, base, f"folder of the data; the files in it are {pattern}"),
+        ("push_destination", str, config.push_destination, "folder of the served versions"),
+        ("resume_folder", str, f"{backend.pipeline_root.rstrip('/')}/resume", "keeps checkpoints while training"),
+        ("training_steps", int, config.training.steps or 0, "how many batches to train on; 0 is as configured"),
+    ]
+    if config.data.has_spans:
+        given.append(("data_spans", str, "", "<first>/<last> span to read, either side may be empty; as configured"))
+    if config.warm_start is not None:
+        earlier = config.warm_start.checkpoint
+        given.append(("warm_start", str, earlier, "EmbeddingCheckpoint that the tables start from"))
+    if config.vocabulary_evolution is not None:
+        base = config.vocabulary_evolution.base
+        given.append(("base_vocabularies", str, base, "Vocabularies that the new ones come out of"))
+    if config.evaluation.baseline is not None:
+        given.append(("baseline", str, config.evaluation.baseline, "Model that the evaluation compares with"))
+    parameter = tfx.dsl.experimental.RuntimeParameter
+    return {
+        name: parameter(name=name, ptype=kind, default=value, description=text) for name, kind, value, text in given
+    }
+
+
+def _earlier(parameters: Mapping[str, Any]) -> EarlierRun:
+    return EarlierRun(
+        checkpoint=parameters.get("warm_start"),
+        vocabularies=parameters.get("base_vocabularies"),
+        baseline=parameters.get("baseline"),
+    )
+
+
+def _place(
+    config: PipelineConfig, backend: Kubeflow, parameters: Mapping[str, Any], job: dict[str, Any] | None
+) -> Place:
+    return Place(
+        name=kubernetes_name(config.name),
+        root=backend.pipeline_root,
+        input_base=parameters["data_folder"],
+        push_destination=parameters["push_destination"],
+        resume_dir=parameters["resume_folder"],
+        beam_args=backend.beam_args or IN_PROCESS,
+        spans=parameters.get("data_spans"),
+        training_steps=parameters["training_steps"],
+        vertex_job=job,
+    )
+
+
+def _images(backend: Kubeflow, tpu: TpuRequest | None) -> dict[str, str]:
+    images = {"default_image_path": backend.image}
+    return images if tpu is None or backend.tpu_image is None else {**images, _TRAINER: backend.tpu_image}
+
+
+def _resources(backend: Kubeflow, tpu: TpuRequest | None) -> dict[str, dict[str, Any]]:
+    resources: dict[str, dict[str, Any]] = {}
+    for task, wanted in backend.resources.items():
+        limits = {"cpuLimit": wanted.cpu, "memoryLimit": wanted.memory_gb}
+        resources[task] = {key: value for key, value in limits.items() if value is not None}
+    if tpu is not None:
+        accelerator = {"type": "google.com/tpu", "count": str(tpu.chips_per_host)}
+        resources.setdefault(_TRAINER, {})["accelerator"] = accelerator
+    return resources
+
+
+def _compiled(pipeline: Any, images: dict[str, str]) -> dict[str, Any]:
+    runner = tfx.orchestration.experimental.KubeflowV2DagRunner(
+        config=tfx.orchestration.experimental.KubeflowV2DagRunnerConfig(
+            default_image=images, default_commands=list(_COMMAND), use_pipeline_spec_2_1=True
+        )
+    )
+    spec: dict[str, Any] = runner.run(pipeline, write_out=False)["pipelineSpec"]
+    return spec

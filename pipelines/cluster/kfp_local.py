@@ -1,0 +1,244 @@
+"""Runs a compiled pipeline on this machine, task by task, as a Kubeflow backend would start its containers.
+
+Each task is a process of its own: the command line of its container, with `{{$}}` replaced by an ExecutorInput that
+names inputs, parameters and where outputs go. Nothing is shared but files; what a task says of its outputs is read from
+the file that it was told to write, and handed to the next. It finds what a run in one process hides: output folders
+that nobody made, whole numbers that come as floats, artifact types that cannot be imported.
+
+    python -m pipelines.cluster.kfp_local pipeline.yaml --root runs/kfp --parameter data_folder=/data
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
+from typing import Any
+
+import yaml
+
+from embedding_core.errors import ConfigError, DataError
+
+__all__ = ["Outputs", "load_spec", "main", "run_compiled"]
+
+Artifact = dict[str, Any]
+Outputs = dict[str, dict[str, Artifact]]
+"""By task and output, what the task made: `uri`, `metadata`, `name` and `type`."""
+
+_INPUT = "{{$}}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """One run: the specification, where it writes, and the values of its parameters."""
+
+    spec: Mapping[str, Any]
+    root: str
+    parameters: Mapping[str, Any]
+    outputs: Outputs
+
+    def component(self, task: str) -> Mapping[str, Any]:
+        name = self.spec["root"]["dag"]["tasks"][task]["componentRef"]["name"]
+        found: Mapping[str, Any] = self.spec["components"][name]
+        return found
+
+    def executor(self, task: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.spec["deploymentSpec"]["executors"][self.component(task)["executorLabel"]]
+        return found
+
+
+def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The specification in a compiled YAML file; what it says for Kubernetes alone is left out.
+
+    Raises:
+      DataError: the file cannot be read, or is no compiled pipeline.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            spec = next(yaml.safe_load_all(file), None)
+    except (OSError, yaml.YAMLError) as error:
+        raise DataError(f"{os.fspath(path)!r} cannot be read as YAML: {error}; compile the pipeline again.") from error
+    if not isinstance(spec, dict) or "deploymentSpec" not in spec:
+        raise DataError(f"{os.fspath(path)!r} is no compiled pipeline: write it with `tfx-embeddings compile`.")
+    return spec
+
+
+def run_compiled(
+    spec: Mapping[str, Any],
+    root: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    python: str = sys.executable,
+    log: Callable[[str], None] = print,
+) -> Outputs:
+    """Run every task, in the order of their dependencies.
+
+    Args:
+      spec: the specification.
+      root: folder below which every task has a folder, with its outputs and its log.
+      parameters: values of runtime parameters in place of their defaults.
+      python: the interpreter that stands for the image's `python`.
+      log: gets a line for each task.
+
+    Raises:
+      ConfigError: a parameter that the pipeline does not have.
+      DataError: a task failed; its log is named.
+    """
+    values = _parameters(spec, parameters or {})
+    run = _Run(spec, os.path.abspath(root), values, {})
+    tasks = spec["root"]["dag"]["tasks"]
+    order = TopologicalSorter({name: task.get("dependentTasks", ()) for name, task in tasks.items()}).static_order()
+    for task in order:
+        started = time.monotonic()
+        executor = run.executor(task)
+        made = (
+            _import(run, task) if "importer" in executor else _run_container(run, task, executor["container"], python)
+        )
+        run.outputs[task] = made
+        log(f"{task}: {time.monotonic() - started:.1f} s")
+    return run.outputs
+
+
+def _parameters(spec: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    known = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"parameter {name!r} is not one of the pipeline: choose from {', '.join(sorted(known))}.")
+    return {**{name: one.get("defaultValue") for name, one in known.items()}, **given}
+
+
+def _values(run: _Run, task: str) -> dict[str, Any]:
+    """The values of the task's parameters: constants, and the pipeline's own parameters."""
+    wanted = run.spec["root"]["dag"]["tasks"][task].get("inputs", {}).get("parameters", {})
+    return {
+        name: run.parameters[one["componentInputParameter"]]
+        if "componentInputParameter" in one
+        else one["runtimeValue"]["constant"]
+        for name, one in wanted.items()
+    }
+
+
+def _import(run: _Run, task: str) -> dict[str, Artifact]:
+    importer = run.executor(task)["importer"]
+    source = importer["artifactUri"]
+    uri = _values(run, task)[source["runtimeParameter"]] if "runtimeParameter" in source else source["constant"]
+    (key,) = run.component(task)["outputDefinitions"]["artifacts"]
+    return {key: _artifact(task, key, uri, importer["typeSchema"], importer.get("metadata", {}))}
+
+
+def _artifact(task: str, key: str, uri: str, kind: Mapping[str, Any], metadata: Mapping[str, Any]) -> Artifact:
+    number = int(hashlib.sha256(uri.encode()).hexdigest()[:12], 16)
+    return {"name": f"{task}/{key}/{number}", "uri": uri, "type": dict(kind), "metadata": dict(metadata)}
+
+
+def _run_container(run: _Run, task: str, container: Mapping[str, Any], python: str) -> dict[str, Artifact]:
+    folder = os.path.join(run.root, task)
+    os.makedirs(folder, exist_ok=True)
+    request = _executor_input(run, task, folder)
+    driver = container.get("lifecycle", {}).get("preCacheCheck")
+    for number, one in enumerate([driver, container] if driver else [container]):
+        command = [*one["command"], *one.get("args", ())]
+        name = "driver" if driver and number == 0 else "executor"
+        _start(command, request, python, container, os.path.join(folder, f"{name}.log"), task)
+        request = _with_output_metadata(request)
+    made = request["outputs"]["artifacts"]
+    return {key: one["artifacts"][0] for key, one in made.items()}
+
+
+def _executor_input(run: _Run, task: str, folder: str) -> dict[str, Any]:
+    inputs = run.spec["root"]["dag"]["tasks"][task].get("inputs", {}).get("artifacts", {})
+    sources = {name: one["taskOutputArtifact"] for name, one in inputs.items()}
+    outputs = run.component(task).get("outputDefinitions", {}).get("artifacts", {})
+    return {
+        "inputs": {
+            "parameterValues": _values(run, task),
+            "artifacts": {
+                name: {"artifacts": [run.outputs[one["producerTask"]][one["outputArtifactKey"]]]}
+                for name, one in sources.items()
+            },
+        },
+        "outputs": {
+            # The folders are not made: that is the executors' affair.
+            "artifacts": {
+                key: {
+                    "artifacts": [
+                        _artifact(task, key, os.path.join(folder, key), one["artifactType"], one.get("metadata", {}))
+                    ]
+                }
+                for key, one in outputs.items()
+            },
+            "outputFile": os.path.join(folder, "output_metadata.json"),
+        },
+    }
+
+
+def _start(
+    command: Sequence[str], request: Mapping[str, Any], python: str, container: Mapping[str, Any], log: str, task: str
+) -> None:
+    text = json.dumps(request)
+    filled = [python if one == "python" else one.replace(_INPUT, text) for one in command]
+    given = {one["name"]: one["value"] for one in container.get("env", ())}
+    with open(log, "w", encoding="utf-8") as file:
+        done = subprocess.run(filled, env={**os.environ, **given}, stdout=file, stderr=file, check=False)  # noqa: S603
+    if done.returncode:
+        with open(log, encoding="utf-8") as file:
+            last = [line.strip() for line in file if line.strip()][-1:]
+        raise DataError(f"task {task!r} ended with exit code {done.returncode}: {''.join(last)}; its log is {log!r}.")
+
+
+def _with_output_metadata(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with what the process said of its outputs."""
+    path = request["outputs"]["outputFile"]
+    if not os.path.isfile(path):
+        return request
+    with open(path, encoding="utf-8") as file:
+        said = json.load(file).get("artifacts", {})
+    for key, one in said.items():
+        artifact = request["outputs"]["artifacts"][key]["artifacts"][0]
+        told = one["artifacts"][0]
+        artifact["metadata"] = {**artifact["metadata"], **told.get("metadata", {})}
+        artifact["uri"] = told.get("uri") or artifact["uri"]
+    return request
+
+
+def _pairs(texts: Sequence[str], spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    types = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    for text in texts:
+        name, _, value = text.partition("=")
+        number = types.get(name, {}).get("parameterType") == "NUMBER_INTEGER"
+        yield name, int(value) if number else value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m pipelines.cluster.kfp_local PIPELINE --root FOLDER [--parameter NAME=VALUE]`.
+
+    Returns:
+      0; every error is raised.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.cluster.kfp_local", description="Run a compiled pipeline here."
+    )
+    parser.add_argument("pipeline", metavar="PIPELINE", help="the YAML file that `tfx-embeddings compile` wrote")
+    parser.add_argument("--root", required=True, metavar="FOLDER", help="where every task writes")
+    parser.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE")
+    given = parser.parse_args(arguments)
+    spec = load_spec(given.pipeline)
+    outputs = run_compiled(spec, given.root, dict(_pairs(given.parameter, spec)), log=_say)
+    _say(json.dumps({task: {key: one["uri"] for key, one in made.items()} for task, made in outputs.items()}, indent=1))
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

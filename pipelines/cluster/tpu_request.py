@@ -1,0 +1,147 @@
+"""From the name of a TPU slice to what Vertex AI and GKE are asked for.
+
+Machines, labels and topologies are those of Cloud TPU's, Vertex AI's and GKE's pages on planning TPUs; GKE knows chips,
+a slice's name counts cores for v2 to v5p (two in a chip) and chips for v5e and v6e.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from embedding_core.errors import ConfigError
+from embedding_core.planning.topology import named_topology
+
+__all__ = ["TpuRequest", "tpu_request"]
+
+
+class _Machines(NamedTuple):
+    cores_per_chip: int  # as the slice's name counts
+    machine: Mapping[int, str]  # chips of one host -> machine type
+    label: str | None  # cloud.google.com/gke-tpu-accelerator; None where GKE has none
+    cube: bool  # whether its topology has three dimensions
+
+
+_MACHINES: Mapping[str, _Machines] = {
+    "v2": _Machines(2, {4: "cloud-tpu"}, None, False),
+    "v3": _Machines(2, {4: "ct3-hightpu-4t"}, "tpu-v3-device", False),
+    "v4": _Machines(2, {4: "ct4p-hightpu-4t"}, "tpu-v4-podslice", True),
+    "v5e": _Machines(1, {chips: f"ct5lp-hightpu-{chips}t" for chips in (1, 4, 8)}, "tpu-v5-lite-podslice", False),
+    "v5p": _Machines(2, {4: "ct5p-hightpu-4t"}, "tpu-v5p-slice", True),
+    "v6e": _Machines(1, {chips: f"ct6e-standard-{chips}t" for chips in (1, 4, 8)}, "tpu-v6e-slice", False),
+}
+_VERTEX_TYPES = {"v2": "TPU_V2", "v3": "TPU_V3"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TpuRequest:
+    """What a slice is asked for by.
+
+    Attributes:
+      name: of the slice, such as "v5e-4".
+      hosts: how many machines it has.
+      cores: how many cores all of them have, as the slice's name counts.
+      chips_per_host: TPU chips of each machine, `google.com/tpu` on GKE.
+      machine_type: of each host.
+      topology: chips as GKE and Vertex write them, such as "2x2" or "2x2x1".
+      label: GKE's name of the accelerator, or None where GKE does not have it.
+    """
+
+    name: str
+    hosts: int
+    cores: int
+    chips_per_host: int
+    machine_type: str
+    topology: str
+    label: str | None
+
+    def vertex_machine(self) -> dict[str, Any]:
+        """The `machine_spec` of a Vertex worker pool.
+
+        Raises:
+          ConfigError: Vertex has no such slice.
+        """
+        kind = _VERTEX_TYPES.get(self.name.partition("-")[0])
+        if kind is None:
+            return {"machine_type": self.machine_type, "tpu_topology": self.topology}
+        if self.hosts > 1:
+            raise ConfigError(
+                f"`training.topology` is {self.name!r}: Vertex AI names no accelerator for more than one host of "
+                "v2 or v3; take v3-8, or a slice of v4, v5e, v5p or v6e."
+            )
+        return {"machine_type": "cloud-tpu", "accelerator_type": kind, "accelerator_count": self.cores}
+
+    def node_selector(self) -> dict[str, str]:
+        """The labels of GKE's node pool that has this slice.
+
+        Raises:
+          ConfigError: GKE has no such nodes, or the slice has several hosts.
+        """
+        if self.label is None:
+            raise ConfigError(f"`training.topology` is {self.name!r}: GKE has no such nodes; take v3 or later.")
+        if self.hosts > 1:
+            raise ConfigError(
+                f"`training.topology` is {self.name!r}, {self.hosts} hosts: a task of Kubeflow Pipelines is one pod, "
+                "so one host; take a slice of one host, or compile for vertex."
+            )
+        return {
+            "cloud.google.com/gke-tpu-accelerator": self.label,
+            # A slice of one chip is asked for without a topology.
+            **({"cloud.google.com/gke-tpu-topology": self.topology} if self.chips_per_host > 1 else {}),
+        }
+
+
+def tpu_request(name: str, *, machine_type: str | None = None, topology: str | None = None) -> TpuRequest:
+    """The request for the slice of that name.
+
+    Args:
+      name: of the slice, as `training.topology` has it.
+      machine_type: what the configuration says of the machine besides, or None.
+      topology: what it says of the chips besides, or None.
+
+    Raises:
+      ConfigError: no such slice, or what is said besides is another one.
+    """
+    slice_ = named_topology(name)
+    generation, _, size = slice_.name.replace("v5litepod", "v5e").partition("-")
+    machines = _MACHINES[generation]
+    chips = int(size) // machines.cores_per_chip
+    per_host = chips // slice_.hosts
+    request = TpuRequest(
+        name=f"{generation}-{size}",
+        hosts=slice_.hosts,
+        cores=int(size),
+        chips_per_host=per_host,
+        machine_type=machines.machine[per_host],
+        topology=_topology(chips, 3 if machines.cube else 2),
+        label=machines.label,
+    )
+    _check_same(request, machine_type, topology)
+    return request
+
+
+def _topology(chips: int, dimensions: int) -> str:
+    """The usual shape of that many chips: sides as equal as powers of two can be, the shorter ones first."""
+    if dimensions == 3 and chips == 4:
+        return "2x2x1"
+    sides, power = [1] * dimensions, int(math.log2(chips))
+    for step in range(power):
+        sides[dimensions - 1 - step % dimensions] *= 2
+    return "x".join(map(str, sides))
+
+
+def _check_same(request: TpuRequest, machine_type: str | None, topology: str | None) -> None:
+    if topology is not None and sorted(re.findall(r"\d+", topology)) != sorted(re.findall(r"\d+", request.topology)):
+        raise ConfigError(
+            f"`kubeflow.tpu_topology` is {topology!r}, but `training.topology` {request.name!r} is {request.topology}: "
+            "leave it out, or correct one of the two."
+        )
+    machines = {request.machine_type, *(["cloud-tpu"] if request.name.partition("-")[0] in _VERTEX_TYPES else [])}
+    if machine_type is not None and machine_type not in machines:
+        raise ConfigError(
+            f"`kubeflow.machine_type` is {machine_type!r}, but the hosts of `training.topology` {request.name!r} are "
+            f"{request.machine_type!r}: leave it out, or correct one of the two."
+        )

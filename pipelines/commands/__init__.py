@@ -1,0 +1,1 @@
+"""Implements the command line, `tfx-embeddings`."""

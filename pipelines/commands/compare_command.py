@@ -1,0 +1,151 @@
+"""Adds the command `tfx-embeddings compare`: settings and figures of two versions side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from embedding_core.errors import DataError, nearest
+from pipelines.console.terminal import PLAIN, SafeConsole, echo
+from pipelines.local.work_dir import REPORTS
+
+__all__ = ["register"]
+
+_DROPPED = ("curves", "nodes", "columns", "finished", "parity")  # of a run, or too many to compare by eye
+# Figures by token, and sentences: hundreds of lines between two days, which only `--all` prints.
+_DETAILS = re.compile(
+    r"(drift|warm_start\.(tables|dense)|training_note)\b|vocabularies\..*\.(digest|sample|evolution)\b"
+)
+
+_Name = Annotated[
+    str,
+    typer.Argument(metavar="VERSION", help="Number of a version, or the name of a refused run.", show_default=False),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(compare)
+
+
+def compare(
+    config: Annotated[
+        Path,
+        typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline, or its work_dir.", show_default=False),
+    ],
+    first: _Name,
+    second: _Name,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what is the same in both, and figures by token.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for `run`: a work_dir of its own.")
+    ] = None,
+) -> None:
+    """Print the settings and the figures of two versions side by side: what differs, or all of it.
+
+    Figures by token are left out without `--all`; `--json` has them.
+
+    Exit code 0, also if they differ; 1 if a version has no report.
+    """
+    folder = _reports_of(config, overrides or [])
+    reports = [_load(folder, name) for name in (first, second)]
+    found = {
+        part: _beside(*(function(report) for report in reports), everything=everything)
+        for part, function in (("settings", _settings), ("figures", _figures))
+    }
+    if as_json:
+        echo(json.dumps(found, indent=1))
+        return
+    console = SafeConsole(highlight=False)
+    for part, rows in found.items():
+        console.print(f"{part}:" + ("" if rows else " no differences"), **PLAIN)
+        shown = {key: pair for key, pair in rows.items() if everything or part == "settings" or not _DETAILS.match(key)}
+        for line in _lines(shown, first, second):
+            console.print(line, **PLAIN)
+        if len(shown) < len(rows):
+            console.print(f"  {len(rows) - len(shown):,} more, by token or by variable: `--all` prints them", **PLAIN)
+
+
+def _reports_of(config: Path, overrides: list[str]) -> Path:
+    if config.is_dir():
+        return config / REPORTS
+    from pipelines.config import load_config
+
+    return Path(load_config(config, overrides).work_dir) / REPORTS
+
+
+def _load(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name / "report.json"
+    known = sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+    if name not in known:
+        remedy = nearest(name, known) if known else "run the pipeline first."
+        raise DataError(f"version {name!r} has no report in {os.fspath(folder)!r}: {remedy}")
+    try:
+        return _checked(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{os.fspath(path)!r} is not a readable report ({error}): run the pipeline again.") from error
+
+
+def _checked(report: Any) -> dict[str, Any]:
+    """The report, if it has the parts that are compared."""
+    parts = [report.get(key) for key in ("push", "configuration")] if isinstance(report, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts) or not {"pushed", "reason"} <= report["push"].keys():
+        raise ValueError("it is not a report of a run")
+    return dict(report)
+
+
+def _settings(report: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(_flat("", report["configuration"]))
+
+
+def _figures(report: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in report.items() if key not in (*_DROPPED, "configuration", "push")}
+    return {"pushed": report["push"]["pushed"], "reason": report["push"]["reason"], **dict(_flat("", kept))}
+
+
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Every value under a dotted key; entries of a list of mappings by their name."""
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            yield from _flat(f"{key}.{name}" if key else str(name), item)
+    elif isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        for place, item in enumerate(value):
+            yield from _flat(f"{key}.{_name(item, place)}", item)
+    else:
+        yield key, value
+
+
+def _name(item: Mapping[str, Any], place: int) -> str:
+    """What an entry of a list is called: its first text, if it has one."""
+    return next((value for value in item.values() if isinstance(value, str)), str(place))
+
+
+def _beside(first: Mapping[str, Any], second: Mapping[str, Any], *, everything: bool) -> dict[str, list[Any]]:
+    keys = dict.fromkeys([*first, *second])
+    pairs = {key: [first.get(key), second.get(key)] for key in keys}
+    return {key: pair for key, pair in pairs.items() if everything or pair[0] != pair[1]}
+
+
+def _lines(rows: Mapping[str, list[Any]], first: str, second: str) -> Iterator[str]:
+    if not rows:
+        return
+    shown = {key: [_shown(value) for value in pair] for key, pair in {"": [first, second], **rows}.items()}
+    widths = [max(len(key) for key in shown), max(len(pair[0]) for pair in shown.values())]
+    for key, (left, right) in shown.items():
+        yield f"  {key.ljust(widths[0])}  {left.ljust(min(widths[1], 40))}  {right}".rstrip()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if value is None or isinstance(value, str):
+        return value or "-"
+    return json.dumps(value)

@@ -1,0 +1,124 @@
+"""`tfx-embeddings verify | parity | rollback | keep-last | export-embeddings`: models that are served."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from embedding_core.errors import ParityError
+from embedding_core.storage.permissions import readable_as
+from pipelines.console.plain_table import print_table
+from pipelines.console.quiet import load_tensorflow
+from pipelines.console.terminal import SafeConsole, echo
+
+__all__ = ["register"]
+
+_Version = Annotated[str, typer.Argument(metavar="VERSION", help="Folder of a published version.", show_default=False)]
+_Base = Annotated[str, typer.Argument(metavar="BASE", help="Folder that holds the versions.", show_default=False)]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(verify)
+    app.command()(parity)
+    app.command()(rollback)
+    app.command(name="keep-last")(keep_last)
+    app.command(name="export-embeddings")(export)
+
+
+def verify(version: _Version, as_json: _Json = False) -> None:
+    """Check every file of VERSION against its manifest; exit code 1 and the first damaged file if one differs."""
+    from components.pusher.manifest import verify_manifest
+
+    manifest = verify_manifest(version)
+    if as_json:
+        echo(json.dumps(manifest, indent=1))
+        return
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    echo(f"{version}: {len(manifest['files'])} files, {size:,} bytes, as published; sha256 {manifest['digest']}")
+    if "rollback" in manifest["facts"]:
+        echo(f"a copy of version {manifest['facts']['rollback']['of']}, which a rollback published again")
+
+
+def parity(
+    version: _Version,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the split to compare.")] = 1000,
+    tolerance: Annotated[float, typer.Option(min=0.0, help="The largest difference allowed.")] = 1e-5,
+    as_json: _Json = False,
+) -> None:
+    """Prove again that VERSION computes what was trained, from the artifacts it was made of."""
+    load_tensorflow()
+    from components.pusher.proof import prove_again
+
+    report = prove_again(version, rows, tolerance).to_dict()
+    if as_json:
+        echo(json.dumps(report, indent=1))
+    else:
+        _print(report)
+    if not report["passed"]:
+        raise ParityError(report["reason"])
+
+
+def _print(report: dict[str, Any]) -> None:
+    rows = [
+        {
+            "output": name,
+            "within": "yes" if one["within"] else "NO",
+            "largest difference": f"{one['max_abs']:.3g}",
+            "rows": f"{one['rows']:,}",
+        }
+        for name, one in report["differences"].items()
+    ]
+    console = SafeConsole(highlight=False)
+    print_table(console, "", rows)
+    for rule, gap in report["broken"].items():
+        console.print(f"broken by {gap}: {rule}", markup=False, soft_wrap=True)
+    console.print(f"{report['eval_rows']} rows and {report['edge_rows']} edge cases; tolerance {report['tolerance']:g}")
+
+
+def rollback(
+    base: _Base,
+    to: Annotated[int | None, typer.Option(metavar="NUMBER", help="The version; by default the last but one.")] = None,
+) -> None:
+    """Publish an earlier version below BASE again, under the next number, so that servers take it."""
+    from components.pusher.rollback import roll_back
+    from pipelines.lineage.rollbacks import record_rollback
+
+    published = roll_back(base, to)
+    recorded = record_rollback(published.path)
+    known = f"recorded in {recorded}" if recorded else "the next run of its pipeline records it"
+    echo(f"published {published.path}; {known}")
+
+
+def keep_last(
+    base: _Base,
+    count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="How many versions stay.", show_default=False)],
+) -> None:
+    """Remove all but the newest COUNT versions below BASE."""
+    from components.pusher.publish import keep_newest
+
+    removed = keep_newest(base, count)
+    echo(f"removed {len(removed)}: {', '.join(map(str, removed)) or 'nothing'}")
+
+
+def export(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="Folder of an embedding checkpoint.", show_default=False)
+    ],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to write.", show_default=False)],
+    feature: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A feature; again for more. By default all.")
+    ] = None,
+    float16: Annotated[bool, typer.Option("--float16", help="Rows of half the size, rounded to 11 bits.")] = False,
+) -> None:
+    """Write a SavedModel that answers the vectors of features, from the tables of CHECKPOINT alone."""
+    load_tensorflow()
+    from embedding_core.serving import export_embeddings
+
+    rows_dtype = "float16" if float16 else "float32"
+    with readable_as(checkpoint):
+        written = export_embeddings(checkpoint, out, features=feature or None, rows_dtype=rows_dtype)
+    echo(f"wrote {out}, with the signatures {', '.join(written)}")

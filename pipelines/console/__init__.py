@@ -1,0 +1,1 @@
+"""Prints to the terminal: tables, quiet libraries, errors in one line."""

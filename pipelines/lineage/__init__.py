@@ -1,0 +1,1 @@
+"""Reads the lineage of artifacts from ML Metadata and from the records beside them."""

@@ -1,0 +1,208 @@
+"""Checks, backs up, restores and upgrades the sqlite file of ML Metadata; loads neither TFX nor ML Metadata for it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import sqlite3
+import urllib.parse
+from collections.abc import Iterator
+
+from embedding_core.errors import StorageError
+from embedding_core.storage import free_name, sync
+from embedding_core.storage.permissions import readable_as
+
+__all__ = ["SCHEMA_VERSION", "back_up", "check_store", "restore", "upgrade"]
+
+SCHEMA_VERSION = 10
+"""Of ML Metadata 1.16."""
+
+_TABLES = frozenset(
+    [
+        "Type",
+        "TypeProperty",
+        "Artifact",
+        "ArtifactProperty",
+        "Execution",
+        "ExecutionProperty",
+        "Event",
+        "EventPath",
+        "Context",
+        "ContextProperty",
+        "Association",
+        "Attribution",
+        "MLMDEnv",
+    ]
+)
+_BESIDE = ("-journal", "-wal", "-shm")  # what sqlite writes beside a database
+_WAIT_SECONDS = 30.0
+
+
+def check_store(path: str, *, for_writing: bool = True) -> int | None:
+    """Check the file from its first to its last page.
+
+    Args:
+      path: of the store.
+      for_writing: whether it must be possible to write to it.
+
+    Returns:
+      The version of its schema; None if there is no store yet, or an empty file.
+
+    Raises:
+      StorageError: it is not a store of ML Metadata, is damaged, is of a newer schema, or cannot be written to.
+    """
+    if not os.path.lexists(path):
+        return None
+    if not os.path.isfile(path):
+        raise StorageError(f"metadata {path!r} is not a file: move it away, or name another one with `metadata`.")
+    with _opened(path, "rw" if for_writing else "ro") as database:
+        if for_writing:
+            database.execute("BEGIN IMMEDIATE")
+            database.rollback()
+        return _version_of(path, database)
+
+
+def _version_of(path: str, database: sqlite3.Connection) -> int | None:
+    problems = [str(row[0]) for row in database.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
+    if problems:
+        raise StorageError(_damaged(path, " ".join(problems[0].split())))
+    tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables:
+        return None
+    if not tables >= _TABLES:
+        missing = ", ".join(sorted(_TABLES - tables)[:3])
+        raise StorageError(_damaged(path, f"it is not a store of ML Metadata, it has no table {missing}"))
+    versions = [row[0] for row in database.execute("SELECT schema_version FROM MLMDEnv")]
+    if len(versions) != 1 or not isinstance(versions[0], int) or versions[0] < 1:
+        raise StorageError(_damaged(path, f"its schema version is {versions!r}"))
+    if versions[0] > SCHEMA_VERSION:
+        raise StorageError(
+            f"metadata {path!r} has schema version {versions[0]}, this release reads {SCHEMA_VERSION}: it was written "
+            "by a newer release; install it, or restore an earlier backup with `tfx-embeddings metadata restore`."
+        )
+    return versions[0]
+
+
+def _damaged(path: str, what: str) -> str:
+    return (
+        f"metadata {path!r} is damaged ({what[:200]}): artifacts and served versions are as they were; restore a "
+        "backup with `tfx-embeddings metadata restore`, or move the file away: the next run then begins a new one, "
+        "moves earlier outputs out of its way, and makes everything again."
+    )
+
+
+@contextlib.contextmanager
+def _opened(path: str, mode: str) -> Iterator[sqlite3.Connection]:
+    """Open the database; an error of sqlite becomes a StorageError."""
+    try:
+        address = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode={mode}"
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_WAIT_SECONDS)) as database:
+            yield database
+    except sqlite3.OperationalError as error:
+        raise StorageError(
+            f"metadata {path!r} cannot be used ({error}): it is as it was; make room on its disk, give this process "
+            "the right to write to the file and its folder, and end other processes that hold it."
+        ) from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        raise StorageError(_damaged(path, str(error))) from error
+
+
+def back_up(path: str, target: str | None = None) -> str:
+    """Copy a store, also while a run writes to it; the copy is whole or not there.
+
+    Args:
+      path: of the store.
+      target: the file to write, which must not exist; None is `<path>.backup-<time>`.
+
+    Returns:
+      The path of the backup.
+
+    Raises:
+      StorageError: there is no store, it is damaged, or the copy cannot be written.
+    """
+    if check_store(path, for_writing=False) is None:
+        raise StorageError(f"metadata {path!r} is not there, or is empty: there is nothing to back up.")
+    now = datetime.datetime.now(datetime.timezone.utc)
+    target = target or f"{path}.backup-{now:%Y%m%dT%H%M%S.%fZ}"
+    if os.path.lexists(target):
+        raise StorageError(f"{target!r} exists: a backup overwrites nothing; give another file.")
+    with readable_as(path):
+        _copy(path, target)
+    return target
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a database to a file that appears whole."""
+    half = f"{target}.{os.getpid()}.new"
+    try:
+        try:
+            with _opened(source, "ro") as database, contextlib.closing(sqlite3.connect(half)) as copy:
+                database.backup(copy)
+            check_store(half, for_writing=False)
+            sync(half)
+            os.rename(half, target)
+            sync(os.path.dirname(os.path.abspath(target)))
+        finally:
+            for path in (half, *(half + end for end in _BESIDE)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(path)
+    except (OSError, StorageError) as error:
+        raise StorageError(
+            f"{source!r} could not be copied to {target!r} ({error}): nothing is left of the copy; make room, or name "
+            "another file."
+        ) from error
+
+
+def restore(path: str, backup: str) -> str | None:
+    """Put a backup in place of the store; nobody may use the store meanwhile.
+
+    Args:
+      path: of the store.
+      backup: what `back_up` wrote.
+
+    Returns:
+      The path at which the store that was there is now, with what sqlite had beside it; None if there was none.
+
+    Raises:
+      StorageError: the backup is not there or damaged, or cannot be copied; then the store is as it was.
+    """
+    if check_store(backup, for_writing=False) is None:
+        raise StorageError(f"{backup!r} is not there, or is empty: name a file that `metadata backup` wrote.")
+    copy = free_name(f"{path}.restoring")
+    with readable_as(path if os.path.lexists(path) else backup):
+        _copy(backup, copy)
+    aside = free_name(f"{path}.replaced") if os.path.lexists(path) else None
+    for end in ("", *_BESIDE):
+        if os.path.lexists(path + end):
+            os.rename(path + end, (aside or free_name(f"{path}.replaced")) + end)
+    os.rename(copy, path)
+    sync(os.path.dirname(os.path.abspath(path)))
+    return aside
+
+
+def upgrade(path: str) -> str:
+    """Bring a store of an earlier schema to this one, after a backup; nobody may use it meanwhile.
+
+    Returns:
+      The path of the backup.
+
+    Raises:
+      StorageError: the backup cannot be written, or ML Metadata cannot upgrade the store, which is then as it was.
+    """
+    import ml_metadata
+    from ml_metadata.proto import metadata_store_pb2 as mlmd
+
+    backup = back_up(path)
+    connection = mlmd.ConnectionConfig()
+    connection.sqlite.filename_uri = path
+    connection.sqlite.connection_mode = mlmd.SqliteMetadataSourceConfig.READWRITE
+    try:
+        ml_metadata.MetadataStore(connection, enable_upgrade_migration=True)
+    except (RuntimeError, ml_metadata.errors.StatusError) as error:
+        restore(path, backup)
+        raise StorageError(
+            f"metadata {path!r} cannot be upgraded ({' '.join(str(error).split())[:200]}): it was restored from "
+            f"{backup!r}; run the pipeline with the release that wrote it."
+        ) from error
+    return backup

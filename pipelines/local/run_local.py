@@ -1,0 +1,179 @@
+"""Runs a configured pipeline on this machine, from the first file to the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from components import compat
+from components.pusher.publish import set_version_aside
+from components.pusher.served import damage_of
+from embedding_core.errors import ConfigError
+from embedding_core.storage import scratch_tempdir
+from embedding_core.training import TrainingConfig
+from embedding_core.training.strategy import choose_placement
+from pipelines.config import PipelineConfig, data_files
+from pipelines.config.paths import is_remote
+from pipelines.console.terminal import SafeConsole
+from pipelines.lineage.graph import open_store, outputs_of, read_graph, trace
+from pipelines.lineage.rollbacks import is_rolled_back, record_rollbacks
+from pipelines.local.run_display import Display
+from pipelines.local.run_log import captured
+from pipelines.local.runner import NodeRun, ReportingDagRunner
+from pipelines.local.storage_errors import storage_errors_as_one
+from pipelines.local.upkeep import tidy
+from pipelines.local.work_dir import REPORTS, file_permissions, held, ready_metadata
+from pipelines.pipeline.component_inputs import training_config
+from pipelines.pipeline.embedding_pipeline import create_pipeline
+from pipelines.pipeline.place import local_place
+from pipelines.previous.base_run import find_earlier
+from pipelines.previous.earlier import EarlierRun, served_push
+from pipelines.report.figures import collect_report
+from pipelines.report.html_report import Report, keep_report, save_report
+from pipelines.report.screen_report import print_report
+
+__all__ = ["run"]
+
+
+def run(
+    config: PipelineConfig,
+    *,
+    again: bool = False,
+    changed: Sequence[str] = (),
+    console: Console | None = None,
+) -> Report:
+    """Run the pipeline, write its report into the work_dir, and print it.
+
+    The report of this run is in `report/`; those of all versions, and of the runs whose model was refused, in
+    `reports/`.
+
+    What an earlier run pushed, trained or recorded stays as it was, also where this run fails.
+
+    Args:
+      config: the configuration.
+      again: train once more on data that the earlier run was trained on, and push once more what was rolled back.
+      changed: dotted keys of the settings that were put over the file's.
+      console: where progress goes; standard error by default.
+
+    Returns:
+      The figures of the run.
+
+    Raises:
+      EmbeddingError: something that the user gave is wrong, or another run uses the work_dir.
+      Exception: whatever else ended a component.
+    """
+    with storage_errors_as_one(config):
+        return _run(config, again, changed, console)
+
+
+def _run(config: PipelineConfig, again: bool, changed: Sequence[str], console: Console | None) -> Report:
+    data_files(config.data)  # a missing file is an error before anything is written
+    if config.training.strategy == "simulated_tpu":  # its devices must be made before any component runs TensorFlow
+        choose_placement(TrainingConfig.from_json(training_config(config)))
+    upgraded = ready_metadata(config)
+    with (
+        file_permissions(config),
+        scratch_tempdir("run"),
+        held(config),
+        captured(config.work_dir) as screen,
+        Display(console or SafeConsole(file=screen, highlight=False)) as display,
+    ):
+        if upgraded is not None:
+            display.say(f"the metadata is of an earlier release: it was upgraded, and a backup is {upgraded}")
+        _tidy(config, display)
+        earlier = find_earlier(config, again=again)
+        for note in earlier.notes:
+            display.say(note)
+        nodes, pushed = _run_until_served(config, earlier, display, again=again)
+        report = collect_report(config, nodes, pushed, changed)
+        report = dataclasses.replace(report, notes=_notes(earlier, nodes, report))
+        keep_report(report, os.path.join(config.work_dir, REPORTS))
+        saved = save_report(report, os.path.join(config.work_dir, "report"))
+    print_report(report, saved)
+    return report
+
+
+def _tidy(config: PipelineConfig, display: Display) -> None:
+    place = local_place(config)
+    if not os.path.isfile(config.metadata_path) and not os.path.isdir(place.root):
+        return  # the first run
+    with compat.metadata.Metadata(place.metadata) as handle:
+        found = tidy(handle.store, config.name, place.root)
+        record_rollbacks(handle.store, config.push_destination)
+    for artifact in found.lost:
+        display.say(f"artifact {artifact} is damaged or gone: a node that needs it makes it again")
+    if found.left_over is not None:
+        display.say(
+            f"metadata {config.metadata_path} does not know some outputs in {place.root}: they are moved to "
+            f"{found.left_over}, and made again; they hold tokens of the data, so delete them, or restore a backup of "
+            "the metadata and move them back."
+        )
+
+
+def _notes(earlier: EarlierRun, nodes: Sequence[NodeRun], report: Report) -> list[str]:
+    """What the run started from, and whether an earlier call had done all of it."""
+    done = earlier.repeats is not None and all(node.state == "cached" for node in nodes)
+    if not done or not report.push["pushed"]:
+        return list(earlier.notes)
+    return [*earlier.notes, f"{earlier.repeats}; nothing was left to do, version {report.push['version']} serves it."]
+
+
+def _run_until_served(
+    config: PipelineConfig, earlier: EarlierRun, display: Display, *, again: bool
+) -> tuple[list[NodeRun], int]:
+    """Run the nodes; push again if the pusher came from the cache and its version is not served, or is damaged.
+
+    A damaged version is set aside when the new one is there, so that servers have one at any time.
+
+    Returns:
+      What became of the nodes, and the id of the PushedModel that stands for what is served.
+
+    Raises:
+      ConfigError: it comes from the cache, and its version was rolled back.
+    """
+    nodes = _run_once(config, earlier, display, None)
+    store = open_store(config.metadata_path)
+    (pushed,) = outputs_of(store, int(nodes[-1].execution or 0))
+    if nodes[-1].state == "cached" and not again:
+        _check_not_rolled_back(config, store, pushed)
+    served = served_push(store, pushed, config.push_destination)
+    damaged = None if served is None else _damaged_version(store, served, config.push_destination, display)
+    if served is not None and damaged is None:
+        return nodes, served
+    republished = _run_once(config, earlier, display, f"in place of execution {nodes[-1].execution}")
+    (pushed,) = outputs_of(store, int(republished[-1].execution or 0))
+    is_replaced = damaged is not None and bool(trace(store, pushed)[pushed].facts.get("pushed"))
+    if damaged is not None and is_replaced and not is_remote(config.push_destination):
+        display.say(f"the damaged version is now {set_version_aside(config.push_destination, damaged)}")
+    return [*nodes[:-1], republished[-1]], pushed
+
+
+def _check_not_rolled_back(config: PipelineConfig, store: Any, pushed: int) -> None:
+    if is_rolled_back(read_graph(store, config.name), pushed, config.push_destination):
+        raise ConfigError(
+            f"what this run makes was pushed to {config.push_destination!r} before, and rolled back: change its data "
+            "or configuration, or give `--again` to push it once more."
+        )
+
+
+def _damaged_version(store: Any, pushed: int, destination: str, display: Display) -> int | None:
+    """The number of the version that stands for the push, if it is not as published; None if it is, or was refused."""
+    facts = trace(store, pushed)[pushed].facts
+    if not facts.get("pushed"):
+        return None
+    version = int(facts["pushed_version"])
+    damage = damage_of(destination, version, facts.get("model_digest"))
+    if damage is None:
+        return None
+    display.say(f"{damage} It is pushed again.")
+    return version
+
+
+def _run_once(config: PipelineConfig, earlier: EarlierRun, display: Display, republish: str | None) -> list[NodeRun]:
+    runner = ReportingDagRunner(display.node_changed, display.say)
+    runner.run(create_pipeline(config, earlier=earlier, republish=republish))
+    return runner.nodes

@@ -1,0 +1,237 @@
+"""Runs a pipeline on this machine, node by node, and says of each what became of it.
+
+TFX's `LocalDagRunner` does the same work silently; this runner adds the figures that a person and
+the report want: which of how many nodes runs, how long each took, and which came from the cache.
+
+It also checks what a node reads. The digest of every output is recorded in the transaction that publishes it, and
+before a node runs, each of its inputs is read and compared, once in a run. A damaged one is set aside and made again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeAlias
+
+from ml_metadata.proto import metadata_store_pb2
+
+from components import compat
+from embedding_core.errors import DataError
+from pipelines.local.content import CONTENT, content_json, is_as_recorded, recorded_content
+from pipelines.local.upkeep import record_content, set_aside
+
+__all__ = ["Finished", "NodeRun", "ReportingDagRunner", "Say"]
+
+State: TypeAlias = Literal["running", "executed", "cached", "skipped", "failed", "damaged"]
+Say: TypeAlias = Callable[[str], None]
+
+_ATTEMPTS = 3
+"""How often the nodes are run while damaged inputs are found: a disk that damages what is written has no end."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeRun:
+    """One node of one run.
+
+    Attributes:
+      node: id of the node.
+      index, count: its place among the nodes of the pipeline, from 1.
+      state: what became of it; "damaged" if it did not run because an input of it is damaged.
+      seconds: wall time that it took; 0 while it runs.
+      execution: id of its execution in ML Metadata, where it has one.
+    """
+
+    node: str
+    index: int
+    count: int
+    state: State
+    seconds: float = 0.0
+    execution: int | None = None
+
+
+Finished: TypeAlias = Callable[[NodeRun], None]
+
+
+class _DamagedInputsError(Exception):
+    """Artifacts that are no longer what was published, as ML Metadata has them."""
+
+    def __init__(self, artifacts: list[Any]) -> None:
+        super().__init__(f"damaged: {', '.join(one.uri for one in artifacts)}")
+        self.artifacts = artifacts
+
+
+class ReportingDagRunner(compat.IrBasedRunner):
+    """Runs the nodes one after another in this process, in topological order.
+
+    Args:
+      on_change: called when a node starts (state "running") and when it ends.
+      say: called with a line for the user when a damaged artifact is made again.
+    """
+
+    def __init__(self, on_change: Finished, say: Say = lambda _: None) -> None:
+        self._on_change = on_change
+        self._say = say
+        self._checked: set[int] = set()
+        self.nodes: list[NodeRun] = []
+
+    def run_with_ir(self, pipeline: Any, run_options: Any = None, **_: Any) -> None:
+        """Run the compiled pipeline; an error of a node ends the run and is raised as it is.
+
+        Args:
+          pipeline: a `pipeline_pb2.Pipeline`.
+          run_options: not supported by this runner.
+
+        Raises:
+          ValueError: `run_options` is given.
+          DataError: an artifact is damaged that cannot be made again, or is damaged again whenever it is made.
+        """
+        if run_options:
+            raise ValueError(f"`run_options` is {run_options!r}: this runner runs whole pipelines; leave it out.")
+        deployment = compat.runner_utils.extract_local_deployment_config(pipeline)
+        connection = deployment.metadata_connection_config
+        connection = getattr(connection, connection.WhichOneof("connection_config"))
+        executed: dict[str, NodeRun] = {}
+        for attempt in range(1, _ATTEMPTS + 1):
+            self.nodes = []
+            try:
+                self._run_nodes(_with_run_id(pipeline), deployment, connection)
+            except _DamagedInputsError as error:
+                self._set_aside(connection, error.artifacts, _imported(pipeline), is_last=attempt == _ATTEMPTS)
+                executed.update({run.node: run for run in self.nodes if run.state == "executed"})
+                continue
+            # What this run made before a damaged input was found came from the cache afterwards.
+            self.nodes = [executed.get(run.node, run) if run.state == "cached" else run for run in self.nodes]
+            return
+
+    def _run_nodes(self, pipeline: Any, deployment: Any, connection: Any) -> None:
+        nodes = [node.pipeline_node for node in pipeline.nodes]
+        for index, node in enumerate(nodes, start=1):
+            self._run_node(pipeline, deployment, connection, node, index, len(nodes))
+
+    def _run_node(self, pipeline: Any, deployment: Any, connection: Any, node: Any, index: int, count: int) -> None:
+        name = node.node_info.id
+        self._on_change(NodeRun(node=name, index=index, count=count, state="running"))
+        launcher = compat.CheckedLauncher(
+            before_run=self._check,
+            before_publication=_record,
+            pipeline_node=node,
+            mlmd_connection=compat.metadata.Metadata(connection),
+            pipeline_info=pipeline.pipeline_info,
+            pipeline_runtime_spec=pipeline.runtime_spec,
+            executor_spec=compat.runner_utils.extract_executor_spec(deployment, name),
+            custom_driver_spec=compat.runner_utils.extract_custom_driver_spec(deployment, name),
+        )
+        started = time.monotonic()
+        state: State = "failed"
+        execution = None
+        try:
+            info = launcher.launch()
+            execution = None if info is None else info.execution_id
+            state = _published(connection, execution)
+        except _DamagedInputsError:
+            state = "damaged"
+            raise
+        finally:
+            seconds = time.monotonic() - started
+            run = NodeRun(node=name, index=index, count=count, state=state, seconds=seconds, execution=execution)
+            self.nodes.append(run)
+            self._on_change(run)
+
+    def _check(self, artifacts: Iterable[Any]) -> None:
+        """Read what a node is about to read, and compare it with what was published."""
+        damaged = []
+        for artifact in artifacts:
+            recorded = recorded_content(artifact)
+            if recorded is None or artifact.id in self._checked:
+                continue
+            if is_as_recorded(artifact.uri, recorded, by_digest=True):
+                self._checked.add(artifact.id)
+            else:
+                damaged.append(artifact)
+        if damaged:
+            raise _DamagedInputsError(damaged)
+
+    def _set_aside(self, connection: Any, artifacts: list[Any], imported: set[str], *, is_last: bool) -> None:
+        with compat.metadata.Metadata(connection) as handle:
+            for artifact in artifacts:
+                if not set_aside(handle.store, artifact):
+                    raise DataError(
+                        f"{artifact.uri!r} is damaged: its files are not those that were imported, though their sizes "
+                        "and times are; restore it, or give the address of another one."
+                    )
+                if is_last:
+                    raise DataError(
+                        f"{artifact.uri!r} is damaged, and so were those that were made in place of others in this "
+                        "run: check the disk and the memory of this machine, and run the pipeline again."
+                    )
+                if artifact.uri not in imported:
+                    self._say(f"{artifact.uri} is damaged: it is set aside, and made again")
+        lost = [artifact.uri for artifact in artifacts if artifact.uri in imported]
+        if lost:
+            raise DataError(_not_made_here(lost[0]))
+
+
+def _imported(pipeline: Any) -> set[str]:
+    """The addresses that Importers bring in: no node of this pipeline makes them, also if an earlier run did."""
+    parameters = (node.pipeline_node.parameters.parameters for node in pipeline.nodes)
+    return {one["artifact_uri"].field_value.string_value for one in parameters if "artifact_uri" in one}
+
+
+def _with_run_id(pipeline: Any) -> Any:
+    """A copy with an id of its own: TFX runs no node twice under one id."""
+    numbered = type(pipeline)()
+    numbered.CopyFrom(pipeline)
+    run_id = datetime.datetime.now().isoformat()
+    compat.substitute_runtime_parameter(numbered, {compat.PIPELINE_RUN_ID_PARAMETER_NAME: run_id})
+    return numbered
+
+
+def _record(artifacts: Iterable[Any]) -> None:
+    """Write on outputs what they contain, so that damage is found later."""
+    for artifact in artifacts:
+        text = content_json(artifact.uri)
+        if text is not None:
+            artifact.custom_properties[CONTENT].string_value = text
+
+
+def _published(connection: Any, execution: int | None) -> State:
+    """What became of a node that did not fail; what an Importer put out is recorded too, as it has no executor."""
+    if execution is None:
+        return "skipped"
+    with compat.metadata.Metadata(connection) as handle:
+        (found,) = handle.store.get_executions_by_id([execution])
+        if found.last_known_state == metadata_store_pb2.Execution.CACHED:
+            _require_live(handle.store, execution)
+            return "cached"
+        if found.last_known_state != metadata_store_pb2.Execution.COMPLETE:
+            raise DataError(
+                f"execution {execution} could not start: an input of it was not made; run the pipeline again."
+            )
+        _require_live(handle.store, execution)
+        record_content(handle.store, execution)
+    return "executed"
+
+
+def _require_live(store: Any, execution: int) -> None:
+    """Refuse what was set aside; TFX's Importer takes it up again, and a node runs without an optional input of it.
+
+    What is at the address again as it was recorded counts again.
+    """
+    events = store.get_events_by_execution_ids([execution])
+    ids = [one.artifact_id for one in events if one.type == metadata_store_pb2.Event.OUTPUT]
+    outputs = store.get_artifacts_by_id(ids)
+    for artifact in (one for one in outputs if one.state == metadata_store_pb2.Artifact.DELETED):
+        recorded = recorded_content(artifact)
+        if recorded is None or not is_as_recorded(artifact.uri, recorded, by_digest=True):
+            raise DataError(_not_made_here(artifact.uri))
+        artifact.state = metadata_store_pb2.Artifact.LIVE
+        store.put_artifacts([artifact])
+
+
+def _not_made_here(uri: str) -> str:
+    return (
+        f"{uri!r} is damaged, and set aside: this run starts from it, and makes no other. Run the pipeline on the data "
+        "that it was made from, which makes it again, or give the address of another one."
+    )

@@ -1,0 +1,91 @@
+"""Turns what others raise of a full disk or damaged metadata into one error: what is safe, and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from collections.abc import Iterator
+
+import ml_metadata
+
+from embedding_core.errors import StorageError
+from pipelines.config import PipelineConfig
+from pipelines.console.expected_errors import chain, expected_message
+
+__all__ = ["storage_errors_as_one"]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_TEXT = re.compile(
+    r"no space left on device|database or disk is full|disk quota exceeded|file too large",
+    re.IGNORECASE,
+)
+_FAILS = (errno.EIO, errno.EROFS)
+_FAILS_TEXT = re.compile(r"disk i/o error|read-only file system|input/output error", re.IGNORECASE)
+_METADATA_TEXT = re.compile(
+    r"database disk image is malformed|file is not a database|readonly database|unable to open database file"
+    r"|cannot connect sqlite3 database|error when executing query|mlmd database version|mlmdenv",
+    re.IGNORECASE,
+)
+
+
+@contextlib.contextmanager
+def storage_errors_as_one(config: PipelineConfig) -> Iterator[None]:
+    """Turn what others raise when a disk is full or fails, or when metadata is damaged, into a StorageError.
+
+    Raises:
+      StorageError: instead of such an error; one that this project raised itself says all that already.
+    """
+    try:
+        yield
+    except Exception as error:
+        if expected_message(error) is not None:
+            raise
+        message = _message(error, config)
+        if message is None:
+            raise
+        raise StorageError(message) from error
+
+
+def _message(error: BaseException, config: PipelineConfig) -> str | None:
+    found = _first(error, _FULL, _FULL_TEXT)
+    if found is not None:
+        return (
+            f"a disk is full ({found}): what earlier runs made, recorded and pushed is as it was; make room below "
+            f"{config.work_dir!r} and in the temporary folder, and run the same command again: nodes that ended come "
+            "from the cache."
+        )
+    found = _first(error, _FAILS, _FAILS_TEXT)
+    if found is not None:
+        return (
+            f"a disk fails ({found}): check the disk of {config.work_dir!r}, see that it is mounted for writing, "
+            "and run the same command again: nodes that ended come from the cache."
+        )
+    found = _first(error, (), _METADATA_TEXT) or _status(error)
+    if found is not None:
+        return (
+            f"metadata {config.metadata_path!r} cannot be used ({found}): artifacts and served versions are as they "
+            "were; check it with `tfx-embeddings metadata check`, restore a backup with `tfx-embeddings metadata "
+            "restore`, or move the file away: the next run then begins a new one."
+        )
+    return None
+
+
+def _first(error: BaseException, numbers: tuple[int, ...], text: re.Pattern[str]) -> str | None:
+    """The words of the first error of the chain that is one of these."""
+    for one in chain(error):
+        if isinstance(one, OSError) and one.errno in numbers:
+            return str(one)
+        found = text.search(str(one))
+        if found:
+            line = next(line for line in str(one).splitlines() if found.group().splitlines()[0] in line)
+            return line.strip()[:200]
+    return None
+
+
+def _status(error: BaseException) -> str | None:
+    """The words of an error of ML Metadata itself."""
+    found = (
+        " ".join(str(one).split())[:200] for one in chain(error) if isinstance(one, ml_metadata.errors.StatusError)
+    )
+    return next(found, None)

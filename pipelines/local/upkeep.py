@@ -1,0 +1,187 @@
+"""Keeps ML Metadata true: executions of dead runs are closed, and outputs that have changed since are not used.
+
+TFX leaves both as they are. A run that was killed stays RUNNING for ever; and its cache serves an output as long as a
+folder of that name exists, whatever became of the files in it. Whoever calls `tidy` holds the pipeline
+(`pipelines.local.work_dir.held`), so that an execution of it which is RUNNING belongs to a run that is dead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ml_metadata.proto import metadata_store_pb2 as mlmd
+
+from components.artifact_files import RECORD_SUFFIX
+from embedding_core.storage import free_name
+from pipelines.lineage.rollbacks import ROLLBACK
+from pipelines.local.content import CONTENT, content_json, is_as_recorded, recorded_content
+
+__all__ = ["Tidied", "is_output", "record_content", "set_aside", "tidy"]
+
+_SET_ASIDE = ".damaged"
+_LEFT_OVER = ".lost"
+_OUTPUTS = ("*", "*"), ("*", ".system", "executor_execution")
+"""Where TFX writes below the root: outputs of execution 7 to <root>/<node>/<output>/7, what passes between its parts
+to <root>/<node>/.system/executor_execution/7."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tidied:
+    """What was found and put right.
+
+    Attributes:
+      closed: ids of executions that were closed.
+      lost: ids of artifacts that are gone or damaged.
+      recorded: ids of artifacts whose content was not recorded before.
+      left_over: folder into which outputs of a store that is gone were moved, or None.
+    """
+
+    closed: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+    recorded: tuple[int, ...] = ()
+    left_over: str | None = None
+
+
+def record_content(store: Any, execution: int) -> None:
+    """Record the content of every output of a finished execution that has none recorded."""
+    events = store.get_events_by_execution_ids([execution])
+    outputs = store.get_artifacts_by_id([event.artifact_id for event in events if event.type == mlmd.Event.OUTPUT])
+    _record(store, outputs)
+
+
+def _record(store: Any, artifacts: Iterable[Any]) -> tuple[int, ...]:
+    changed = []
+    for artifact in artifacts:
+        text = None if CONTENT in artifact.custom_properties else content_json(artifact.uri)
+        if text is not None:
+            artifact.custom_properties[CONTENT].string_value = text
+            changed.append(artifact)
+    if changed:
+        store.put_artifacts(changed)
+    return tuple(one.id for one in changed)
+
+
+def tidy(store: Any, pipeline: str, root: str) -> Tidied:
+    """Close what dead runs of the pipeline left RUNNING, and set damaged outputs aside.
+
+    An execution that is closed becomes FAILED, and its half-written outputs, which no metadata names, are removed. An
+    output whose files are gone or changed is no longer LIVE; what is left of it is renamed to `<uri>.damaged`, so that
+    TFX's cache does not find it. An output without a recorded content, as a run of an earlier release leaves it if it
+    is killed between publishing and recording, is recorded. Outputs of executions that the store has not had yet are of
+    a store that was lost: they are moved out of the way, because TFX would write into their folders.
+
+    Args:
+      store: the metadata, open for writing.
+      pipeline: name of the pipeline, which the caller holds.
+      root: folder of the pipeline's outputs.
+    """
+    left_over = _move_left_over(store, root)
+    context = store.get_context_by_type_and_name("pipeline", pipeline)
+    if context is None:
+        return Tidied(left_over=left_over)
+    closed = _close_stale(store, context.id, root)
+    live = [one for one in store.get_artifacts_by_context(context.id) if is_output(one)]
+    _record_imported_again(store, live)
+    damaged = [one for one in live if _is_damaged(one)]
+    for artifact in damaged:
+        set_aside(store, artifact)
+    recorded = _record(store, live)
+    return Tidied(closed=closed, lost=tuple(one.id for one in damaged), recorded=recorded, left_over=left_over)
+
+
+def is_output(artifact: Any) -> bool:
+    """Whether the artifact is a live one whose files nobody but a run of the pipeline replaces or removes.
+
+    The files of a version that a rollback published are in the serving folder: servers read them, `keep-last` removes
+    them, and the run that finds them damaged pushes another version before it takes them away.
+    """
+    return bool(artifact.state == mlmd.Artifact.LIVE) and ROLLBACK not in artifact.custom_properties
+
+
+def _move_left_over(store: Any, root: str) -> str | None:
+    """Move outputs of executions that are still to come; they would be mixed with the new ones."""
+    newest = max((one.id for one in store.get_executions()), default=0)
+    found = [path for path in _numbered(root) if int(os.path.basename(path)) > newest]
+    if not found:
+        return None
+    place = free_name(root.rstrip("/") + _LEFT_OVER)
+    for path in (one for each in found for one in (each, each + RECORD_SUFFIX) if os.path.exists(one)):
+        target = os.path.join(place, os.path.relpath(path, root))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.rename(path, target)
+    return place
+
+
+def _numbered(root: str) -> Iterator[str]:
+    for levels in _OUTPUTS:
+        for path in glob.iglob(os.path.join(glob.escape(root), *levels, "*")):
+            name = os.path.basename(path)
+            if name.isascii() and name.isdigit():
+                yield path
+
+
+def _close_stale(store: Any, context: int, root: str) -> tuple[int, ...]:
+    open_states = (mlmd.Execution.NEW, mlmd.Execution.RUNNING)
+    stale = [one for one in store.get_executions_by_context(context) if one.last_known_state in open_states]
+    for execution in stale:
+        execution.last_known_state = mlmd.Execution.FAILED
+        execution.custom_properties["closed_because"].string_value = "its run ended without a word"
+        for levels in _OUTPUTS:
+            for folder in glob.glob(os.path.join(glob.escape(root), *levels, str(execution.id))):
+                shutil.rmtree(folder, ignore_errors=True)
+                if os.path.exists(folder + RECORD_SUFFIX):
+                    os.remove(folder + RECORD_SUFFIX)
+    if stale:
+        store.put_executions(stale)
+    return tuple(one.id for one in stale)
+
+
+def _record_imported_again(store: Any, live: Iterable[Any]) -> None:
+    """Record what is now in imported folders that have changed: they are the user's, who may replace them."""
+    changed = []
+    for artifact in filter(_is_imported, live):
+        recorded = recorded_content(artifact)
+        if recorded and os.path.exists(artifact.uri) and not is_as_recorded(artifact.uri, recorded, by_digest=False):
+            del artifact.custom_properties[CONTENT]
+            changed.append(artifact)
+    _record(store, changed)
+
+
+def _is_damaged(artifact: Any) -> bool:
+    recorded = recorded_content(artifact)
+    if recorded is None or _is_imported(artifact):
+        return False
+    return not is_as_recorded(artifact.uri, recorded, by_digest=False)
+
+
+def _is_imported(artifact: Any) -> bool:
+    """Whether an Importer brought it in from outside: nobody here makes it again."""
+    return "is_external" in artifact.custom_properties and bool(artifact.custom_properties["is_external"].int_value)
+
+
+def set_aside(store: Any, artifact: Any) -> bool:
+    """Take a damaged artifact away from the cache: its state becomes DELETED, and its files get another name.
+
+    Args:
+      store: the metadata, open for writing.
+      artifact: as ML Metadata has it.
+
+    Returns:
+      Whether it is now out of the way; an imported one, which nobody here can make again, is left as it is.
+    """
+    if _is_imported(artifact):
+        return False
+    if os.path.exists(artifact.uri):
+        uri = artifact.uri.rstrip("/")
+        place = free_name(uri + _SET_ASIDE)
+        os.rename(uri, place)
+        if os.path.exists(uri + RECORD_SUFFIX):  # its lineage is no longer that of an output
+            os.rename(uri + RECORD_SUFFIX, f"{place}.record")
+    artifact.state = mlmd.Artifact.DELETED
+    store.put_artifacts([artifact])
+    return True

@@ -1,0 +1,117 @@
+"""The folder that holds everything a pipeline writes, and its name in the metadata: held by one run at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+
+from embedding_core.errors import ConfigError
+from embedding_core.storage.permissions import umask_of
+from pipelines.config import PipelineConfig
+from pipelines.local.metadata_store import SCHEMA_VERSION, check_store, upgrade
+
+__all__ = ["REPORTS", "file_permissions", "held", "prepare", "ready_metadata"]
+
+REPORTS = "reports"
+"""Folder in the work_dir of the report of every version, and of every refused run."""
+
+_MASKS = {"owner": 0o077, "group": 0o027}
+
+
+@contextlib.contextmanager
+def file_permissions(config: PipelineConfig) -> Iterator[None]:
+    """Create the files and folders of the block as `permissions` says; those that exist keep theirs."""
+    mask = _MASKS.get(config.permissions)
+    with contextlib.nullcontext() if mask is None else umask_of(mask):
+        yield
+
+
+def prepare(config: PipelineConfig) -> None:
+    """Make the work_dir, and the folder of the metadata, where they are not there.
+
+    Raises:
+      ConfigError: one cannot be made, or not be written to.
+    """
+    with file_permissions(config):
+        _prepare("work_dir", config.work_dir, _work_dir_lock(config))
+        _prepare("metadata", os.path.dirname(config.metadata_path), _metadata_lock(config))
+
+
+def ready_metadata(config: PipelineConfig) -> str | None:
+    """Check the metadata, and upgrade it, after a backup, if an earlier release wrote it.
+
+    Returns:
+      The path of the backup; None if there was nothing to upgrade.
+
+    Raises:
+      StorageError: it is damaged, of a newer release, or cannot be written to.
+      ConfigError: it is of an earlier release, and another run uses it.
+    """
+    if check_store(config.metadata_path) in (None, SCHEMA_VERSION):
+        return None
+    with held(config):
+        return upgrade(config.metadata_path)
+
+
+def _prepare(key: str, folder: str, lock: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+        os.close(_opened(lock))
+    except OSError as error:
+        raise ConfigError(
+            f"`{key}` is {folder!r}: it must be a folder that can be written to ({error.strerror}); give another one."
+        ) from error
+
+
+def _opened(lock: str) -> int:
+    """Open a lock file, and make it if it is missing; what a link points to is never made, read or written."""
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ConfigError(f"{lock!r} is a symbolic link: it must be a file; remove the link.") from error
+        raise
+
+
+def _work_dir_lock(config: PipelineConfig) -> str:
+    return os.path.join(config.work_dir, ".lock")
+
+
+def _metadata_lock(config: PipelineConfig) -> str:
+    return f"{config.metadata_path}.{config.name}.lock"
+
+
+@contextlib.contextmanager
+def held(config: PipelineConfig) -> Iterator[None]:
+    """Hold the work_dir and the pipeline's name in the metadata; both locks die with their process.
+
+    A second run in the work_dir would write the same checkpoints. A second run of that name on the metadata would
+    take the other's executions for those of a dead run.
+
+    Raises:
+      ConfigError: another run holds one of them, or it cannot be written to.
+    """
+    prepare(config)
+    with (
+        _locked(_work_dir_lock(config), f"`work_dir` is {config.work_dir!r}", "give another folder"),
+        _locked(_metadata_lock(config), f"`name` is {config.name!r}", "give the pipeline another name"),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(path: str, given: str, remedy: str) -> Iterator[None]:
+    with open(_opened(path), "r+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"{given}: another run uses it, process {lock.read().strip() or '?'}; wait for it, or {remedy}."
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield

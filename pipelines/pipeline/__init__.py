@@ -1,0 +1,1 @@
+"""Builds the TFX pipeline that a configuration describes."""

@@ -1,0 +1,205 @@
+"""The pipeline itself: from examples to a pushed model, as TFX nodes. A pure function of the configuration.
+
+    ExampleGen ─► StatisticsGen ─► SchemaGen ─► ExampleValidator
+        │                              └─► Transform ─┐   (WarmStart ─► Transform, CheckpointLoader)
+        ├─► VocabularyGen ─► TableConfigGen ──────────┤   (BaseVocabularies ─► VocabularyGen)
+        └─────────────────────────────────────► EmbeddingTrainer ─► CheckpointRetriever
+                                                      ├─► QualityGate ─┐
+                                                      └─► Evaluator ───┴─► EmbeddingPusher
+
+No Resolver: a warm start, a base of the vocabularies or a baseline model is a URI that the command line
+finds and an Importer brings in, which is the same on every orchestrator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfx import types
+from tfx import v1 as tfx
+from tfx.dsl.components.base.base_node import BaseNode
+
+from components import (
+    CheckpointLoader,
+    CheckpointRetriever,
+    EmbeddingCheckpoint,
+    EmbeddingPusher,
+    EmbeddingTrainer,
+    ExampleGen,
+    QualityGate,
+    TableConfigGen,
+    Transform,
+    Vocabularies,
+    VocabularyGen,
+)
+from pipelines.config import PipelineConfig
+from pipelines.pipeline import component_inputs
+from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
+from pipelines.pipeline.place import Place, local_place
+from pipelines.pipeline.tfma_config import eval_config
+from pipelines.previous.earlier import EarlierRun
+
+__all__ = ["create_pipeline"]
+
+
+def create_pipeline(
+    config: PipelineConfig,
+    *,
+    earlier: EarlierRun | None = None,
+    republish: str | None = None,
+    place: Place | None = None,
+) -> Any:
+    """Build the pipeline that the configuration describes.
+
+    Args:
+      config: the configuration.
+      earlier: what is taken over from an earlier run.
+      republish: see `EmbeddingPusher`.
+      place: where it runs; None is this machine.
+
+    Returns:
+      A `tfx.dsl.Pipeline`; nothing is run or written yet.
+    """
+    place = place or local_place(config)
+    return tfx.dsl.Pipeline(
+        pipeline_name=place.name,
+        pipeline_root=place.root,
+        components=_nodes(config, earlier or EarlierRun(), republish, place),
+        enable_cache=True,
+        metadata_connection_config=place.metadata,
+        beam_pipeline_args=list(place.beam_args),
+    )
+
+
+def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, place: Place) -> list[BaseNode]:
+    example_gen = ExampleGen(
+        input_base=place.input_base,
+        pattern=component_inputs.input_location(config)[1],
+        data_format=component_inputs.data_format(config),
+        settings=json.dumps(component_inputs.example_settings(config)),
+        spans=place.spans,
+    )
+    examples = example_gen.outputs["examples"]
+    statistics_gen = tfx.components.StatisticsGen(examples=examples)
+    schema_gen = tfx.components.SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
+    schema = schema_gen.outputs["schema"]
+    validator = tfx.components.ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
+    checkpoint = _imported("WarmStart", earlier.checkpoint, EmbeddingCheckpoint)
+    transform = _transform(config, examples, schema, checkpoint)
+    features = json.dumps(component_inputs.vocabulary_features(config))
+    known = _imported("BaseVocabularies", earlier.vocabularies, Vocabularies)
+    vocabulary_gen = VocabularyGen(
+        examples=examples,
+        features=features,
+        vocabularies=json.dumps(component_inputs.vocabulary_limits(config)),
+        evolution=json.dumps(component_inputs.vocabulary_evolution(config)),
+        **({"transform_graph": transform.outputs["transform_graph"]} if _after_transform(config) else {}),
+        **({"base_vocabularies": known[0].outputs["result"]} if known else {}),
+    )
+    table_config_gen = TableConfigGen(
+        vocabularies=vocabulary_gen.outputs["vocabularies"],
+        features=features,
+        tables=json.dumps(component_inputs.table_overrides(config)),
+        topology=component_inputs.planned_topology(config),
+        **({"earlier_checkpoint": checkpoint[0].outputs["result"]} if checkpoint else {}),
+    )
+    inputs = {
+        "vocabularies": vocabulary_gen.outputs["vocabularies"],
+        "table_configs": table_config_gen.outputs["table_configs"],
+    }
+    loader = [_loader(config, node, inputs) for node in checkpoint]
+    trainer = _trainer_class(place)(
+        examples=examples,
+        transform_graph=transform.outputs["transform_graph"],
+        schema=schema,
+        model=config.model.module,
+        custom_config=json.dumps({**component_inputs.trainer_config(config), **(place.vertex_job or {})}),
+        code_fingerprint=code_fingerprint(config),
+        resume_dir=place.resume_dir,
+        training_steps=place.training_steps,
+        **({"warm_start": loader[0].outputs["embedding_checkpoint"]} if loader else {}),
+        **inputs,
+    ).with_id("EmbeddingTrainer")
+    nonfinite = config.training.nonfinite_rows
+    retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], nonfinite=nonfinite, **inputs)
+    baseline = _imported("BaselineModel", earlier.baseline, tfx.types.standard_artifacts.Model)
+    evaluator = _evaluator(config, examples, trainer, baseline)
+    quality_gate = QualityGate(
+        model_run=trainer.outputs["model_run"],
+        examples=examples,
+        transform_graph=transform.outputs["transform_graph"],
+        rules=component_inputs.quality_rules(config),
+        seed=config.seed,
+        code_fingerprint=code_fingerprint(config),
+        **inputs,
+    )
+    pusher = EmbeddingPusher(
+        examples=examples,
+        model=trainer.outputs["model"],
+        model_run=trainer.outputs["model_run"],
+        transform_graph=transform.outputs["transform_graph"],
+        model_blessing=evaluator.outputs["blessing"],
+        quality_blessing=quality_gate.outputs["blessing"],
+        push_destination=place.push_destination,
+        tolerance=config.push.tolerance,
+        keep_last=config.push.keep_last,
+        rows_dtype=None if config.push.rows_dtype == "float32" else config.push.rows_dtype,
+        republish=republish,
+        **inputs,
+    )
+    before = [example_gen, statistics_gen, schema_gen, validator, *checkpoint, transform, *known, vocabulary_gen]
+    return [*before, table_config_gen, *loader, trainer, retriever, *baseline, quality_gate, evaluator, pusher]
+
+
+def _transform(
+    config: PipelineConfig, examples: types.BaseChannel, schema: types.BaseChannel, checkpoint: Sequence[BaseNode]
+) -> Transform:
+    keeps_ranges = config.warm_start is not None and config.warm_start.ranges == "keep"
+    return Transform(
+        examples=examples,
+        schema=schema,
+        preprocessing_fn=config.preprocessing_fn or "pipelines.preprocessing.preprocessing_fn",
+        custom_config=_transform_config(config),
+        **({"base_checkpoint": checkpoint[0].outputs["result"]} if checkpoint and keeps_ranges else {}),
+    )
+
+
+def _evaluator(
+    config: PipelineConfig, examples: types.BaseChannel, trainer: BaseNode, baseline: Sequence[BaseNode]
+) -> BaseNode:
+    return tfx.components.Evaluator(
+        examples=examples,
+        model=trainer.outputs["model"],
+        eval_config=eval_config(config, has_baseline=bool(baseline)),
+        example_splits=["eval"],
+        **({"baseline_model": baseline[0].outputs["result"]} if baseline else {}),
+    )
+
+
+def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, types.BaseChannel]) -> CheckpointLoader:
+    policy = json.dumps(component_inputs.remap_policy(config))
+    return CheckpointLoader(earlier_checkpoint=earlier.outputs["result"], policy=policy, **inputs)
+
+
+def _trainer_class(place: Place) -> Any:
+    if place.vertex_job is None:
+        return EmbeddingTrainer
+    from components.trainer.vertex import VertexEmbeddingTrainer  # it loads Google's clients
+
+    return VertexEmbeddingTrainer
+
+
+def _after_transform(config: PipelineConfig) -> bool:
+    return any(feature.after_transform for feature in config.features.categorical)
+
+
+def _transform_config(config: PipelineConfig) -> dict[str, Any]:
+    """What Transform's function gets, with a digest of the user's own one: the cache must see a change of it."""
+    return {**component_inputs.transform_config(config), "code": preprocessing_fingerprint(config)}
+
+
+def _imported(name: str, uri: str | None, artifact_type: type[types.Artifact]) -> list[BaseNode]:
+    """The node, if any, that brings in an artifact of an earlier run."""
+    return [] if uri is None else [tfx.dsl.Importer(source_uri=uri, artifact_type=artifact_type).with_id(name)]

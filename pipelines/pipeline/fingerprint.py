@@ -1,0 +1,56 @@
+"""A digest of the code that a run depends on, so that the cache sees a change of it.
+
+TFX's cache looks at inputs and parameters only: with a dotted `run_fn` a changed function would be
+served from cache. The digest of the sources is a parameter of the components that run them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+
+import components
+import embedding_core
+import pipelines.models
+from pipelines.config import PipelineConfig
+from pipelines.config.sources import source_file
+
+__all__ = ["code_fingerprint", "digest_of_files", "preprocessing_fingerprint"]
+
+_PREPROCESSING = ("pipelines.preprocessing", "pipelines.pipeline.ranges", "components.transform_graph")
+
+
+def code_fingerprint(config: PipelineConfig) -> str:
+    """The digest of `embedding_core`, `components`, the models, and the user's own model and preprocessing modules."""
+    ours = [file for package in (embedding_core, components, pipelines.models) for file in _sources(package.__file__)]
+    return digest_of_files([*ours, *_users(config)])
+
+
+def preprocessing_fingerprint(config: PipelineConfig) -> str:
+    """The digest of the module that Transform's function is in, and of ours, which a user's function may call."""
+    own = [] if config.preprocessing_fn is None else [config.preprocessing_fn.rpartition(".")[0]]
+    files = [source_file(module, config.python_path) for module in (*own, *_PREPROCESSING)]
+    return digest_of_files([file for file in files if file is not None])
+
+
+def digest_of_files(files: Iterable[str]) -> str:
+    """sha256 over the contents of the files, in the order of their base names; where they lie does not count."""
+    digest = hashlib.sha256()
+    for file in sorted(set(files), key=lambda path: (os.path.basename(path), path)):
+        with open(file, "rb") as source:
+            digest.update(hashlib.sha256(source.read()).digest())
+    return digest.hexdigest()
+
+
+def _sources(package_file: str | None) -> Iterator[str]:
+    for folder, _, names in os.walk(os.path.dirname(str(package_file))):
+        yield from (os.path.join(folder, name) for name in names if name.endswith(".py"))
+
+
+def _users(config: PipelineConfig) -> Iterator[str]:
+    functions = [config.preprocessing_fn] if config.preprocessing_fn else []
+    for module in [config.model.module, *(function.rpartition(".")[0] for function in functions)]:
+        file = source_file(module, config.python_path)
+        if file is not None:
+            yield file

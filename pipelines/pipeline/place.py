@@ -1,0 +1,62 @@
+"""Where a pipeline runs: everything that differs between a laptop and a cluster, and nothing of what is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from tfx import v1 as tfx
+
+from pipelines.config import PipelineConfig
+from pipelines.pipeline import component_inputs
+
+__all__ = ["IN_PROCESS", "Place", "local_place"]
+
+IN_PROCESS = ("--runner=DirectRunner", "--direct_running_mode=in_memory", "--sdk_container_image=none")
+"""Beam in the task's own process. Its default would first look for another runner on the network.
+
+An in-process runner starts no container, but TFX packages itself for workers (42 MB in the temporary folder, for each
+component) unless an argument says where they find it.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a pipeline runs. Of type Any is what may also be a runtime parameter, given when the pipeline is started.
+
+    Attributes:
+      name: of the pipeline, as the orchestrator wants it.
+      root: folder or address below which every node writes.
+      input_base: folder of the data, below which the pattern of its files stands.
+      push_destination: folder of served versions.
+      resume_dir: keeps checkpoints while training.
+      beam_args: arguments of every Beam node.
+      metadata: connection to ML Metadata, where the orchestrator has none of its own.
+      spans: "<first>/<last>" to read instead of the configured ones, or None.
+      training_steps: instead of the configured ones where above 0, or None.
+      vertex_job: the Vertex CustomJob that trains; None trains in the node itself.
+    """
+
+    name: str
+    root: str
+    input_base: Any
+    push_destination: Any
+    resume_dir: Any
+    beam_args: tuple[str, ...] = IN_PROCESS
+    metadata: Any = None
+    spans: Any = None
+    training_steps: Any = None
+    vertex_job: dict[str, Any] | None = None
+
+
+def local_place(config: PipelineConfig) -> Place:
+    """This machine: everything in the work_dir, ML Metadata in a sqlite file."""
+    return Place(
+        name=config.name,
+        root=os.path.join(config.work_dir, "artifacts"),
+        input_base=component_inputs.input_location(config)[0],
+        push_destination=config.push_destination,
+        resume_dir=os.path.join(config.work_dir, "resume"),
+        metadata=tfx.orchestration.metadata.sqlite_metadata_connection_config(config.metadata_path),
+    )

@@ -1,0 +1,1 @@
+"""Finds previous runs and what a new run takes over from them."""

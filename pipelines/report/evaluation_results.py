@@ -1,0 +1,106 @@
+"""Reads what the Evaluator and QualityGate found: every metric, its bound and whether it was met, and the slices."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow_model_analysis as tfma
+
+from components.quality_gate.executor import QUALITY_FILE
+from embedding_core.display import shown_token
+from pipelines.config import PipelineConfig
+from pipelines.pipeline.tfma_config import BASELINE, CANDIDATE, bound_words, eval_config
+
+__all__ = ["MET", "MISSED", "UNBOUND", "judged_metrics", "read_quality", "sliced_metrics"]
+
+MET, MISSED, UNBOUND = "met", "missed", "no bound"
+_COUNT = "ExampleCount"
+_OF_BOTH_LABELS = ("AUC", "AUCPrecisionRecall")
+
+
+def read_quality(blessing_uri: str) -> dict[str, Any]:
+    """The figures of QualityGate: `eval_split`, `retrieval`, `retrieval_note` and `checks`."""
+    with open(os.path.join(blessing_uri, QUALITY_FILE), encoding="utf-8") as file:
+        figures: dict[str, Any] = json.load(file)
+    return figures
+
+
+def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every metric over all rows, as `metric`, `value` (None for NaN), `bound` and `outcome`; those missed first.
+
+    Args:
+      config: the configuration that the Evaluator had.
+      evaluation_uri: of the ModelEvaluation.
+      quality: of `read_quality`.
+    """
+    missed = {
+        failure.metric_key.name
+        for part in tfma.load_validation_result(evaluation_uri).metric_validations_per_slice
+        for failure in part.failures
+    }
+    (whole,) = [one for one in tfma.load_metrics(evaluation_uri) if not one.slice_key.single_slice_keys]
+    bounds = _bounds(config, any(entry.key.model_name == BASELINE for entry in whole.metric_keys_and_values))
+    values = {**_values(whole), **_without_meaning(config, quality)}
+    rows = [_row(name, value, bounds.get(name, ""), name not in missed) for name, value in values.items()]
+    rows += [_row(check["name"], check["value"], check["bound"], check["met"]) for check in quality["checks"]]
+    bound = {row["metric"] for row in rows}
+    retrieval = quality["retrieval"] or {"metrics": {}}
+    rows += [_row(name, value, "", True) for name, value in retrieval["metrics"].items() if name not in bound]
+    return sorted(rows, key=lambda row: (MISSED, MET, UNBOUND).index(row["outcome"]))
+
+
+def _without_meaning(config: PipelineConfig, quality: Mapping[str, Any]) -> dict[str, None]:
+    """The metrics that TFMA gives as 0 if there is none: the areas under a curve of rows of one label."""
+    counts = quality["eval_split"]
+    chosen = [name for name in _OF_BOTH_LABELS if name in config.evaluation.metrics]
+    return {} if counts["positives"] and counts["negatives"] else dict.fromkeys(chosen)
+
+
+def _row(metric: str, value: float | None, bound: str, met: bool) -> dict[str, Any]:
+    return {"metric": metric, "value": value, "bound": bound, "outcome": (MET if met else MISSED) if bound else UNBOUND}
+
+
+def _bounds(config: PipelineConfig, has_baseline: bool) -> dict[str, str]:
+    """The bounds that were in force, by metric; without the one that every evaluation reaches."""
+    return {
+        name: words
+        for metric in eval_config(config, has_baseline=has_baseline).metrics_specs[0].metrics
+        for words in [bound_words(bound.threshold) for bound in metric.per_slice_thresholds]
+        for name in [json.loads(metric.config)["name"]]
+        if name in config.evaluation.thresholds
+    }
+
+
+def sliced_metrics(evaluation_uri: str) -> list[dict[str, Any]]:
+    """Per slice its `slice`, in words, and its `metrics`; the slices with the most rows first."""
+    rows = [
+        {"slice": ", ".join(_key(one) for one in metrics.slice_key.single_slice_keys), "metrics": _values(metrics)}
+        for metrics in tfma.load_metrics(evaluation_uri)
+        if metrics.slice_key.single_slice_keys
+    ]
+    return sorted(rows, key=lambda row: (-(row["metrics"].get(_COUNT) or 0), row["slice"]))
+
+
+def _key(key: Any) -> str:
+    kind = key.WhichOneof("kind")
+    value = getattr(key, kind)
+    return f"{key.column} = {shown_token(value, private=False) if isinstance(value, bytes) else value}"
+
+
+def _values(metrics: Any) -> dict[str, float | None]:
+    return dict(_numbers(metrics))
+
+
+def _numbers(metrics: Any) -> Iterator[tuple[str, float | None]]:
+    """The metrics of the model itself, and as "<name>, change" their difference to the baseline model."""
+    for entry in metrics.metric_keys_and_values:
+        kind = entry.value.WhichOneof("type")
+        if entry.key.model_name not in ("", CANDIDATE) or kind not in ("double_value", "bounded_value"):
+            continue
+        value = getattr(entry.value, kind).value
+        value = getattr(value, "value", value)  # of a DoubleValue the number itself
+        yield f"{entry.key.name}, change" if entry.key.is_diff else entry.key.name, None if math.isnan(value) else value

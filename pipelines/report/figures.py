@@ -1,0 +1,306 @@
+"""The figures of a run, read from its artifacts: what `report.py` shows."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from components.artifact_files import read_embedding_config
+from components.example_gen.settings import Gaps
+from components.run_inputs import inputs_of_run
+from components.transform_graph import range_problems
+from embedding_core.checkpoint.dense import DENSE, read_dense
+from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
+from embedding_core.config import EmbeddingConfig
+from embedding_core.display import shown_token
+from embedding_core.training.runs import RunDescription
+from embedding_core.vocabulary import Vocabulary, drift_of, load_vocabularies
+from pipelines.config import PipelineConfig
+from pipelines.lineage.graph import Node, open_store, outputs_of, trace
+from pipelines.local.runner import NodeRun
+from pipelines.pipeline.tfma_config import missed_thresholds
+from pipelines.report.baselines import Score, compare_with_baselines
+from pipelines.report.column_figures import column_figures, feature_figures, label_figures
+from pipelines.report.evaluation_results import judged_metrics, read_quality, sliced_metrics
+from pipelines.report.example_request import request_text
+from pipelines.report.html_report import Report
+
+__all__ = ["collect_report"]
+
+_MOST_FREQUENT = 5
+_BYTES = ("table_bytes", "slot_bytes")
+
+
+def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int, changed: Sequence[str] = ()) -> Report:
+    """Read the figures of a finished run and measure the baselines.
+
+    Args:
+      config: of the pipeline.
+      runs: what became of each node, the pusher last.
+      pushed: id of the PushedModel that stands for what is served.
+      changed: dotted keys of the settings that `--set` changed.
+    """
+    store = open_store(config.metadata_path)
+    lineage = trace(store, pushed)
+    by_type = {node.type: node for node in reversed(lineage.values())}
+    vocabularies = load_vocabularies(by_type["components.Vocabularies"].uri)
+    embedding = read_embedding_config(by_type["components.TableConfigs"].uri)
+    run = RunDescription.load(by_type["ModelRun"].uri)
+    graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
+    scores, rows = compare_with_baselines(
+        inputs_of_run(run, tokens, transform_graph=graph),
+        train_files=_files(by_type["Examples"], "train"),
+        eval_files=_files(by_type["Examples"], "eval"),
+        model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
+        candidate=config.training.negatives.feature if config.training.negatives else None,
+        counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
+    )
+    history = _json(os.path.join(by_type["ModelRun"].uri, "history.json"))
+    evaluation = _output(store, runs, "Evaluator", "ModelEvaluation")
+    quality = read_quality(_output(store, runs, "QualityGate", "ModelBlessing"))
+    nodes = [_node(store, run) for run in runs]
+    return Report(
+        name=config.name,
+        finished=datetime.datetime.now().isoformat(timespec="seconds"),
+        seconds=sum(run.seconds for run in runs),
+        seconds_with_cache=sum(node["made_in"] for node in nodes),
+        nodes=nodes,
+        push=_push(
+            lineage[pushed], missed_thresholds(evaluation), lambda folder: request_text(folder, run, tokens, graph)
+        ),
+        quality=[{"scorer": score.scorer, "metrics": dict(score.metrics)} for score in scores],
+        eval_rows=rows,
+        quality_note=_quality_note(config, scores),
+        evaluation=judged_metrics(config, evaluation, quality),
+        slices=sliced_metrics(evaluation),
+        retrieval=quality["retrieval"],
+        retrieval_note=_retrieval_note(quality),
+        configuration=config.to_mapping(),
+        changed=changed,
+        curves=_curves(history),
+        training_note=_training_note(history),
+        parity=_parity(lineage[pushed]),
+        tables=_tables(by_type["components.TableConfigs"], embedding),
+        vocabularies=[_vocabulary(vocabulary) for vocabulary in vocabularies.values()],
+        drift=[row for vocabulary in vocabularies.values() for row in _drift(vocabulary)],
+        labels=label_figures(by_type["ExampleStatistics"].uri, config.label.column, quality),
+        columns=column_figures(by_type["ExampleStatistics"].uri),
+        features=feature_figures(vocabularies.values(), quality),
+        data={
+            **_data(by_type["Examples"]),
+            **_line_breaks(vocabularies.values()),
+            **_dense_notes(by_type["ModelRun"]),
+        },
+        warm_start=_warm_start(lineage, history),
+    )
+
+
+def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
+    notes = ["The baselines were made in this run, from the same features."]
+    notes += [score.note for score in scores if score.note]
+    notes += _better_baselines(scores)
+    if all(score.metrics["AUC"] is None for score in scores):
+        only = "positives" if config.training.negatives is not None else "one class"
+        notes.append(f"They hold {only} only, so that neither AUC nor log loss can be computed: Recall@k judges.")
+    if config.training.negatives is not None:
+        notes.append("Negatives were drawn while training, so the predicted level is theirs: compare the order (AUC).")
+    return " ".join(notes)
+
+
+def _better_baselines(scores: Sequence[Score]) -> list[str]:
+    """A sentence for each baseline that orders the rows better than the model."""
+    model, *baselines = scores
+    of_model = model.metrics["AUC"]
+    better = [one for one in baselines if of_model is not None and (one.metrics["AUC"] or 0.0) > of_model]
+    return [
+        f"This model is worse than the {one.scorer}: its AUC is {of_model:.4f}, that of the baseline "
+        f"{one.metrics['AUC']:.4f}. Train longer, or bound the AUC with `evaluation.thresholds`, so that such a model "
+        "is not pushed."
+        for one in better
+    ]
+
+
+def _json(path: str) -> Any:
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _files(examples: Node, split: str) -> list[str]:
+    folder = os.path.join(examples.uri, f"Split-{split}")
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder))
+
+
+def _output(store: Any, runs: Sequence[NodeRun], node: str, type_name: str) -> str:
+    """The folder in which a node of this run left its output of that type."""
+    (execution,) = [int(run.execution or 0) for run in runs if run.node == node]
+    outputs = {found.type: found.uri for one in outputs_of(store, execution) for found in [trace(store, one)[one]]}
+    return outputs[type_name]
+
+
+def _node(store: Any, run: NodeRun) -> dict[str, Any]:
+    """What became of a node; of one from the cache also the seconds that its outputs were once made in."""
+    made_in = run.seconds
+    if run.state == "cached" and run.execution is not None:
+        producers = [trace(store, one)[one].producer for one in outputs_of(store, run.execution)[:1]]
+        made_in = max((one.seconds or 0.0 for one in producers if one is not None), default=0.0)
+    known = {"node": run.node, "state": run.state, "seconds": run.seconds, "execution": run.execution}
+    return {**known, "made_in": made_in}
+
+
+def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> dict[str, Any]:
+    pushed = bool(node.facts.get("pushed"))
+    reason = " ".join([str(node.facts.get("reason", "")), *([] if pushed else missed)])
+    destination = str(node.facts.get("pushed_destination", ""))
+    return {
+        "pushed": pushed,
+        "version": str(node.facts.get("pushed_version", "")),
+        "destination": destination,
+        "reason": reason.strip(),
+        "query": request(destination) if pushed else "",
+    }
+
+
+def _retrieval_note(quality: Mapping[str, Any]) -> str:
+    """How the rows were chosen, or why retrieval was not measured."""
+    found = quality["retrieval"]
+    if found is None:
+        return f"not measured: {quality['retrieval_note']}"
+    rows, positive = f"{found['queries']:,}", f"{found['positive_rows']:,}"
+    chosen = f"all {rows}" if rows == positive else f"a seeded sample of {rows} of the {positive}"
+    return (
+        f"{chosen} positive rows of the eval split, each ranked among all {found['candidates']:,} candidates of "
+        f"{found['feature']}; {found['unknown']:,} of them have a candidate that is not among these and count as "
+        "misses; equal scores share their ranks; popularity is counted in the positive rows of the train split."
+    )
+
+
+def _curves(history: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    def points(entries: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+        return [(entry["step"], entry[key]) for entry in entries if entry.get(key) is not None]
+
+    return {
+        "loss": {
+            "train": points(history["train"], "loss"),
+            "validation": points(history.get("validations", ()), "loss"),
+            "eval": points(history["evals"], "loss"),
+        },
+        "auc": {"validation": points(history.get("validations", ()), "auc"), "eval": points(history["evals"], "auc")},
+    }
+
+
+def _training_note(history: Mapping[str, Any]) -> str:
+    known = dict(history["facts"])
+    median = known.pop("rows_per_second", None)
+    facts = ", ".join(f"{key.replace('_', ' ')} {value:,}" for key, value in known.items() if _plain(value))
+    rate = f"; {median:,.0f} rows/s (median)" if median else ""
+    return f"{history['seconds']:.1f} s of training{rate}; {facts}{_stopping_note(history)}"
+
+
+def _stopping_note(history: Mapping[str, Any]) -> str:
+    """How the step was chosen; empty without early stopping."""
+    rows, without_effect = history["facts"].get("validation_rows"), history["facts"].get("early_stopping")
+    if without_effect:
+        return f". {without_effect}"
+    return (
+        f". Early stopping chose the step by {rows:,} rows of the train split that were not trained on." if rows else ""
+    )
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _parity(node: Node) -> list[dict[str, Any]]:
+    figures = node.facts.get("parity") or {}
+    return [
+        {"name": name, "difference": float(item["max_abs"]), "tolerance": figures["tolerance"], "rows": item["rows"]}
+        for name, item in figures.get("differences", {}).items()
+    ]
+
+
+def _tables(node: Node, config: EmbeddingConfig) -> list[dict[str, Any]]:
+    plan = _json(os.path.join(node.uri, "plan.json"))["tables"]
+    return [
+        {
+            "name": table.name,
+            "combiner": table.combiner,
+            "optimizer": type(table.optimizer).__name__ if table.optimizer else "default",
+            **plan[table.name],
+        }
+        for table in sorted(config.tables, key=lambda one: -sum(plan[one.name][key] for key in _BYTES))
+    ]
+
+
+def _warm_start(lineage: Mapping[int, Node], history: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the CheckpointLoader nearest to the model kept of the earlier checkpoint, the trainer of the dense part."""
+    for node in lineage.values():
+        if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
+            dense = history["facts"].get("warm_start")
+            return {"step": node.facts["step"], "dense": dense, **_json(os.path.join(node.uri, REMAP_REPORT))}
+    return None
+
+
+def _dense_notes(run: Node) -> dict[str, str]:
+    """What is wrong with dense features, by a name for the table of the data."""
+    dense = read_dense(os.path.join(run.uri, DENSE))
+    problems = {} if dense is None else range_problems(dense.ranges)
+    return {f"dense feature {name}": text for name, text in problems.items()}
+
+
+def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
+    order = np.argsort(-vocabulary.counts, kind="stable")[:_MOST_FREQUENT]  # with a base rows may have another order
+    return {
+        "name": vocabulary.name,
+        "size": len(vocabulary),
+        "distinct": vocabulary.distinct,
+        "unrepresentable": vocabulary.unrepresentable,
+        "coverage": vocabulary.coverage,
+        "digest": vocabulary.digest,
+        "sample": [
+            shown_token(token.as_py(), private=vocabulary.private) for token in vocabulary.tokens.take(pa.array(order))
+        ],
+        "evolution": None if vocabulary.evolution is None else vocabulary.evolution.facts(),
+    }
+
+
+def _drift(vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    """Per feature the shares of the data that the base vocabulary does not know; nothing without one."""
+    found = {name: drift_of(summary) for name, summary in vocabulary.features.items()}
+    return [{"feature": name, "vocabulary": vocabulary.name, **shares} for name, shares in found.items() if shares]
+
+
+def _data(node: Node) -> dict[str, Any]:
+    ingest = node.facts.get("ingest") or {}
+    rows = {
+        "files": ingest.get("files"),
+        "rows read": ingest.get("rows_read"),
+        **{f"rows left out by {item['filter']}": item["rows"] for item in ingest.get("filtered", ())},
+        "rows in neither split": ingest.get("in_neither_split"),
+        "rows set aside as bad": ingest.get("set_aside", {}).get("rows"),
+        **{f"rows of the {split} split": count for split, count in ingest.get("splits", {}).items()},
+        **{
+            f"values of {name} written as {form}; 3 and 3.0 differ (`data.whole_numbers` joins them)": n
+            for name, forms in ingest.get("mixed_whole_numbers", {}).items()
+            for form, n in forms.items()
+        },
+    }
+    shown = {name: f"{count:,}" for name, count in rows.items() if count is not None}
+    gaps = ingest.get("spans_without_file") or {}
+    if gaps.get("count"):
+        shown["spans without a file"] = str(Gaps(gaps["count"], tuple(gaps["first"])))
+    return shown
+
+
+def _line_breaks(vocabularies: Iterable[Vocabulary]) -> dict[str, str]:
+    """The tokens that no text vocabulary can hold, per vocabulary that has some (docs/decisions/0006)."""
+    return {
+        f"tokens of {one.name} with a line break or NUL, which are looked up as unknown": f"{one.unrepresentable:,}"
+        for one in vocabularies
+        if one.unrepresentable
+    }

@@ -1,0 +1,240 @@
+"""The figures of a lineage page: what the artifacts of a pushed model say, and what changed since the one before."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components.artifact_files import read_embedding_config
+from embedding_core.display import shown_token
+from embedding_core.errors import DataError, EmbeddingError, nearest
+from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
+from pipelines.lineage.ancestors import Generation, generations
+from pipelines.lineage.graph import Node, node_of
+from pipelines.lineage.recorded import files_of
+
+__all__ = ["Page", "TokenRow", "VocabularyChange", "collect_page", "find_token"]
+
+_SAMPLES = 8
+_MODEL_FIGURES = ("eval_auc", "eval_loss", "step", "seconds")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VocabularyChange:
+    """One vocabulary beside the one of the model before.
+
+    Attributes:
+      name: of the vocabulary.
+      size, coverage, digest: of this model's.
+      came, went, stayed: how many tokens are new, gone and in both; None without a model before.
+      new_tokens, lost_tokens: the most frequent of those that came and went; empty where the column is private.
+    """
+
+    name: str
+    size: int
+    coverage: float
+    digest: str
+    came: int | None = None
+    went: int | None = None
+    stayed: int | None = None
+    new_tokens: Sequence[str] = ()
+    lost_tokens: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenRow:
+    """Where one token's row is.
+
+    Attributes:
+      vocabulary, token: which token.
+      row: its row in every table of that vocabulary, from 0.
+      count: how often it was counted.
+      digest: of the vocabulary that the row belongs to.
+      tables: the tables whose rows are that vocabulary's.
+    """
+
+    vocabulary: str
+    token: str
+    row: int
+    count: int
+    digest: str
+    tables: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Page:
+    """What a lineage page shows.
+
+    Attributes:
+      start: id of the artifact that it is about.
+      nodes: its lineage, the artifact itself first; then what else belongs to the pushes that it came out of.
+      files: by artifact the files from outside that it was made of, with `path` and `size`.
+      vocabularies: of the model.
+      tables: per table its rows, dim, bytes, and the rows of the model before, or None.
+      remap: per table what a warm start kept, added and dropped; empty without one.
+      metrics: per figure its value now and before, or None.
+      before: version of the model before, or None.
+      line: the pushed models that this one came out of by warm starts, the oldest first, and itself.
+    """
+
+    start: int
+    nodes: Mapping[int, Node]
+    files: Mapping[int, Sequence[Mapping[str, Any]]]
+    vocabularies: Sequence[VocabularyChange]
+    tables: Sequence[Mapping[str, Any]]
+    remap: Mapping[str, Mapping[str, Any]]
+    metrics: Mapping[str, tuple[Any, Any]]
+    before: str | None
+    line: Sequence[Generation]
+
+
+def collect_page(
+    nodes: Mapping[int, Node],
+    before: Mapping[int, Node] | None = None,
+    line: Sequence[Mapping[int, Node]] | None = None,
+) -> Page:
+    """Read the figures.
+
+    Args:
+      nodes: a lineage, the artifact that the page is about first.
+      before: the lineage of the model pushed before, or None.
+      line: the lineages of the models that it came out of, the oldest first, and its own; None for its own alone.
+    """
+    start = next(iter(nodes.values()))
+    previous = next(iter(before.values())) if before else None
+    earlier, lineages = before or {}, [nodes] if line is None else line
+    shown = {**nodes, **{number: node for lineage in lineages for number, node in lineage.items()}}
+    return Page(
+        start=start.id,
+        nodes=shown,
+        files={node.id: files for node in shown.values() if (files := files_of(node))},
+        vocabularies=_vocabularies(nodes, earlier),
+        tables=_tables(nodes, earlier),
+        remap=_remap(nodes),
+        metrics=_metrics(nodes, earlier),
+        before=None if previous is None else str(previous.facts.get("pushed_version", previous.id)),
+        line=generations(lineages),
+    )
+
+
+def find_token(nodes: Mapping[int, Node], vocabulary: str, token: str) -> TokenRow | None:
+    """Where the row of that token is in the model; None where it has none.
+
+    Raises:
+      DataError: there is no such vocabulary.
+      VocabularyError: it is damaged, or its files are gone.
+    """
+    artifact = node_of(nodes, "components.Vocabularies")
+    if artifact is None:
+        return None
+    known = list(artifact.facts.get("vocabularies", [vocabulary]))
+    if vocabulary not in known:
+        raise DataError(f"there is no vocabulary {vocabulary!r}: {nearest(vocabulary, known)}")
+    found = load_vocabulary(artifact.uri, vocabulary)
+    row = pc.index(found.tokens, pa.scalar(token.encode(), found.tokens.type)).as_py()
+    if row < 0:
+        return None
+    return TokenRow(
+        vocabulary=vocabulary,
+        token=token,
+        row=row,
+        count=int(found.counts[row]),
+        digest=found.digest,
+        tables=_tables_of(nodes, vocabulary),
+    )
+
+
+def _tables_of(nodes: Mapping[int, Node], vocabulary: str) -> tuple[str, ...]:
+    artifact = node_of(nodes, "components.TableConfigs")
+    if artifact is None:
+        return ()
+    config = read_embedding_config(artifact.uri)
+    return tuple(table.name for table in config.tables if table.vocabulary == vocabulary)
+
+
+def _loaded(nodes: Mapping[int, Node]) -> dict[str, Vocabulary]:
+    """The vocabularies of a lineage, as far as their files are still there."""
+    artifact = node_of(nodes, "components.Vocabularies")
+    try:
+        return {} if artifact is None else dict(load_vocabularies(artifact.uri))
+    except (EmbeddingError, OSError):
+        return {}
+
+
+def _vocabularies(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> list[VocabularyChange]:
+    old = _loaded(before)
+    return [_change(vocabulary, old.get(name)) for name, vocabulary in sorted(_loaded(nodes).items())]
+
+
+def _change(vocabulary: Vocabulary, old: Vocabulary | None) -> VocabularyChange:
+    facts = VocabularyChange(
+        name=vocabulary.name, size=len(vocabulary), coverage=vocabulary.coverage, digest=vocabulary.digest
+    )
+    if old is None:
+        return facts
+    came, went = _without(vocabulary.tokens, old.tokens), _without(old.tokens, vocabulary.tokens)
+    private = vocabulary.private or old.private
+    return dataclasses.replace(
+        facts,
+        came=len(came),
+        went=len(went),
+        stayed=len(vocabulary) - len(came),
+        new_tokens=() if private else _shown(came),
+        lost_tokens=() if private else _shown(went),
+    )
+
+
+def _without(tokens: pa.Array, others: pa.Array) -> pa.Array:
+    """The tokens that are not among the others, in their order."""
+    return tokens.filter(pc.invert(pc.is_in(tokens, value_set=others)))
+
+
+def _shown(tokens: pa.Array) -> tuple[str, ...]:
+    return tuple(shown_token(token, private=False) for token in tokens.slice(0, _SAMPLES).to_pylist())
+
+
+def _json(folder: str, name: str) -> Any:
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):  # deleted since, or remote: the page shows what is there
+        return {}
+
+
+def _plan(nodes: Mapping[int, Node]) -> dict[str, Any]:
+    artifact = node_of(nodes, "components.TableConfigs")
+    tables: dict[str, Any] = {} if artifact is None else _json(artifact.uri, "plan.json").get("tables", {})
+    return tables
+
+
+def _tables(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> list[dict[str, Any]]:
+    old = _plan(before)
+    return [
+        {
+            "name": name,
+            "rows": table["rows"],
+            "dim": table["dim"],
+            "bytes": table["table_bytes"] + table["slot_bytes"],
+            "rows_before": old[name]["rows"] if name in old else None,
+        }
+        for name, table in sorted(_plan(nodes).items())
+    ]
+
+
+def _remap(nodes: Mapping[int, Node]) -> dict[str, Mapping[str, Any]]:
+    """What the warm start of this very model kept: of the loader's checkpoint nearest to it."""
+    for node in nodes.values():
+        if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
+            return dict(node.facts["remap"])
+    return {}
+
+
+def _metrics(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> dict[str, tuple[Any, Any]]:
+    now, then = ((found.facts if (found := node_of(part, "ModelRun")) else {}) for part in (nodes, before))
+    return {name: (now.get(name), then.get(name)) for name in _MODEL_FIGURES if now.get(name) is not None}

@@ -1,0 +1,94 @@
+"""Prints a report on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+
+from pipelines.console.plain_table import print_table
+from pipelines.console.terminal import PLAIN, SafeConsole
+from pipelines.report.html_report import Report, figure_text, parity_line
+
+__all__ = ["print_report"]
+
+
+def print_report(report: Report, html: str, console: Console | None = None) -> None:
+    """Show the report on one screen.
+
+    Args:
+      report: the figures.
+      html: path of the full report.
+      console: where to print; standard output by default.
+    """
+    console = console or SafeConsole(highlight=False)
+    print_table(console, f"{report.name}, {report.eval_rows:,} rows of the eval split", _quality_rows(report))
+    if report.quality_note:
+        console.print(report.quality_note, **PLAIN)
+    print_table(console, "evaluation", _evaluation_rows(report))
+    if report.retrieval is not None:
+        console.print(f"retrieval: {report.retrieval_note}", **PLAIN)
+    print_table(console, "tables", _table_rows(report))
+    if report.changed:
+        console.print(f"changed by --set: {', '.join(report.changed)}", **PLAIN)
+    for note in report.notes:
+        console.print(note, **PLAIN)
+    if report.parity:
+        console.print(parity_line(report), **PLAIN)
+    console.print(f"the nodes took {report.took}", **PLAIN)
+    _print_outcome(console, report)
+    console.print(f"report: {html}", **PLAIN)
+
+
+def _print_outcome(console: Console, report: Report) -> None:
+    if report.push["pushed"]:
+        console.print(_pushed(report), **PLAIN)
+        console.print(report.push["query"], **PLAIN)
+    else:
+        console.print(f"nothing was pushed: {report.push['reason']}", style="red", **PLAIN)
+
+
+def _pushed(report: Report) -> str:
+    version, destination = report.push["version"], report.push["destination"]
+    if any(node["node"] == "EmbeddingPusher" and node["state"] == "cached" for node in report.nodes):
+        return f"version {version} is already served; nothing new was trained or pushed: {destination}"
+    return f"pushed version {version} to {destination}"
+
+
+def _quality_rows(report: Report) -> list[dict[str, str]]:
+    return [
+        {"scorer": row["scorer"], **{name: figure_text(row["metrics"].get(name)) for name in report.metric_names}}
+        for row in report.quality
+    ]
+
+
+def _evaluation_rows(report: Report) -> list[dict[str, str]]:
+    popularity: Mapping[str, float] = (report.retrieval or {}).get("popularity", {})
+    return [
+        {
+            "metric": row["metric"],
+            "value": figure_text(row["value"]),
+            "outcome": row["outcome"],
+            "bound": row["bound"] or _beside(popularity.get(row["metric"])),
+        }
+        for row in report.evaluation
+    ]
+
+
+def _beside(popularity: float | None) -> str:
+    return "" if popularity is None else f"(popularity {popularity:.4f})"
+
+
+def _table_rows(report: Report) -> list[dict[str, str]]:
+    coverage = {row["name"]: row["coverage"] for row in report.vocabularies}
+    return [
+        {
+            "table": row["name"],
+            "rows": f"{row['rows']:,}",
+            "dim": str(row["dim"]),
+            "bytes": f"{row['table_bytes'] + row['slot_bytes']:,}",
+            "coverage": "" if row["vocabulary"] not in coverage else f"{coverage[row['vocabulary']]:.2%}",
+            "optimizer": row["optimizer"],
+        }
+        for row in report.tables
+    ]

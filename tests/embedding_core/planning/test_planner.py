@@ -1,0 +1,134 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedding_core.config import ColumnConfig, EmbeddingConfig
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import Adagrad, Adam
+from embedding_core.planning.planner import default_dim, plan_from_vocabularies, plan_report, plan_tables
+from embedding_core.planning.topology import named_topology
+from embedding_core.vocabulary import FeatureSummary, Vocabulary
+
+USER = {"name": "user", "vocabulary": "customer", "column": {"name": "CustomerID", "private": True}}
+BASKET = {"name": "basket", "vocabulary": "item", "column": {"name": "basket", "multivalent": True}}
+ITEM = {"name": "item", "vocabulary": "item"}
+SIZES = {"customer": np.int64(4000), "item": np.int32(99)}
+
+
+def plan(*features, **kwargs) -> EmbeddingConfig:
+    return plan_tables(features or (USER, BASKET, ITEM), SIZES, **kwargs)
+
+
+def refusal(*features, **kwargs) -> str:
+    with pytest.raises(ConfigError) as caught:
+        plan(*features, **kwargs)
+    return str(caught.value)
+
+
+def test_plan_gives_one_table_per_vocabulary_in_order_of_use():
+    config = plan()
+    assert [(table.name, table.vocabulary_size, table.vocabulary) for table in config.tables] == [
+        ("customer", 4001, "customer"),
+        ("item", 100, "item"),
+    ]
+    assert config.table_of("basket") == config.table_of("item")
+
+
+def test_plan_from_numpy_sizes_is_plain_json():
+    config = plan(overrides={"item": {"dim": np.int64(12), "oov_rows": np.int64(2)}})
+    assert config.table("item").vocabulary_size == 101
+    assert EmbeddingConfig.from_json(config.to_json()) == config
+    json.dumps(plan_report(config, named_topology("v3-8")))
+
+
+@given(st.integers(1, 10**9))
+def test_default_dim_is_a_multiple_of_8_at_most_64(rows):
+    assert default_dim(rows) % 8 == 0
+    assert min(64, 6 * rows**0.25) <= default_dim(rows) + 1e-9 <= 64 + 1e-9
+
+
+def test_overrides_of_one_table_win_over_those_of_all():
+    overrides = {"*": {"optimizer": "adam", "dim": 4}, "item": {"optimizer": {"name": "adagrad", "learning_rate": 1.0}}}
+    config = plan(overrides=overrides)
+    assert config.table("customer").optimizer == Adam()
+    assert config.table("item").optimizer == Adagrad(learning_rate=1.0)
+    assert config.table("item").dim == 4
+
+
+def test_sequence_length_auto_is_the_95th_percentile():
+    lengths = {"basket": {"p95": np.float64(6.2), "p99": 11}}
+    assert plan({**BASKET, "max_sequence_length": "auto"}, lengths=lengths).feature("basket").max_sequence_length == 7
+    assert plan({**BASKET, "max_sequence_length": "p99"}, lengths=lengths).feature("basket").max_sequence_length == 11
+    assert plan({**BASKET, "max_sequence_length": np.int64(3)}).feature("basket").max_sequence_length == 3
+    assert "gave no lengths" in refusal({**BASKET, "max_sequence_length": "auto"})
+
+
+def counted(vocabulary: str, size: int, *columns: ColumnConfig) -> Vocabulary:
+    summary = {"rows": 9, "missing": 0, "token_count": 9, "lengths": {"p95": 4}}
+    return Vocabulary(
+        name=vocabulary,
+        tokens=pa.array([b"%d" % i for i in range(size)], pa.large_binary()),
+        counts=np.ones(size, np.int64),
+        total_count=size,
+        distinct=size,
+        features={column.name: FeatureSummary(column=column, **summary) for column in columns},
+    )
+
+
+def test_plan_from_vocabularies_takes_what_counting_found():
+    vocabulary = counted("item", 9, ColumnConfig(name="item", dtype="int64", multivalent=True))
+    config = plan_from_vocabularies([{**ITEM, "max_sequence_length": "auto"}], {"item": vocabulary})
+    assert config.table("item").vocabulary_size == 10
+    assert config.feature("item").max_sequence_length == 4
+    assert config.feature("item").column == ColumnConfig(name="item", dtype="int64", multivalent=True)
+
+
+def test_plan_from_vocabularies_that_were_counted_otherwise_is_refused():
+    vocabularies = {"item": counted("item", 9, ColumnConfig(name="item", separator=","))}
+    with pytest.raises(ConfigError, match="`separator` of feature 'item'"):
+        plan_from_vocabularies([ITEM], vocabularies)
+    with pytest.raises(ConfigError, match="did you mean 'item'"):
+        plan_from_vocabularies([{**ITEM, "name": "itm"}], vocabularies)
+
+
+def test_feature_with_a_table_of_its_own_shares_only_the_vocabulary():
+    config = plan(BASKET, {**ITEM, "table": "item_own"})
+    assert [(table.name, table.vocabulary) for table in config.tables] == [("item", "item"), ("item_own", "item")]
+
+
+@pytest.mark.parametrize(
+    ("features", "overrides", "message"),
+    [
+        ((USER,), {"custmer": {}}, "did you mean 'customer'?"),
+        ((USER,), {"customer": {"dims": 3}}, "did you mean 'dim'?"),
+        ((USER,), {"customer": {"dim": 0}}, "`dim` of table 'customer' is 0"),
+        ((USER,), {"customer": {"oov_rows": -1}}, "`oov_rows` of table 'customer' is -1"),
+        ((USER,), {"customer": {"optimizer": "rmsprop"}}, "must be one of sgd"),
+        ((USER,), {"customer": {"initializer": {"width": 1}}}, "`initializer` of table 'customer'"),
+        (({**USER, "vocabulary": "custmer"},), {}, "did you mean 'customer'?"),
+        (({**USER, "max_length": 3},), {}, "did you mean 'max_sequence_length'?"),
+        (({**USER, "column": {"nme": 3}},), {}, "`column` of feature 'user'"),
+        (({**USER, "max_sequence_length": "p80"},), {}, "or one of the percentiles; did you mean 'p90'?"),
+        ((USER, {**ITEM, "table": "customer"}), {}, "rows of a table belong to one vocabulary"),
+    ],
+)
+def test_mistakes_are_named_with_the_remedy(features, overrides, message):
+    assert message in refusal(*features, overrides=overrides)
+
+
+def test_empty_vocabulary_needs_an_out_of_vocabulary_row():
+    assert plan_tables([ITEM], {"item": 0}).table("item").vocabulary_size == 1
+    with pytest.raises(ConfigError, match="would have no rows"):
+        plan_tables([ITEM], {"item": 0}, overrides={"item": {"oov_rows": 0}})
+
+
+def test_report_counts_a_slot_as_a_table():
+    config = plan(ITEM, overrides={"item": {"dim": 4, "optimizer": "adam"}})
+    report = plan_report(config)
+    assert report["tables"]["item"]["table_bytes"] == 100 * 4 * 4
+    assert report["total"] == {"rows": 100, "table_bytes": 1600, "slot_bytes": 3200}
+    assert report["topology"] is None

@@ -1,0 +1,67 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import Adagrad
+from embedding_core.planning.topology import GIB, memory_plan, named_topology, row_blocks
+
+
+def tables(**rows: int) -> EmbeddingConfig:
+    return EmbeddingConfig(
+        tables=tuple(TableConfig(name=name, vocabulary_size=n, dim=5, optimizer=Adagrad()) for name, n in rows.items()),
+        features=tuple(FeatureConfig(name=name, table=name) for name in rows),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "cores", "gib"),
+    [
+        ("v2-8", 1, 8, 8),
+        ("v3-8", 1, 8, 16),
+        ("v3-32", 4, 8, 16),
+        ("v4-8", 1, 4, 32),
+        ("v4-16", 2, 4, 32),
+        ("v5e-4", 1, 4, 16),
+        ("v5litepod-8", 1, 8, 16),
+        ("v5e-16", 4, 4, 16),
+    ],
+)
+def test_named_topology_has_hosts_cores_and_memory(name, hosts, cores, gib):
+    topology = named_topology(name)
+    assert (topology.hosts, topology.cores_per_host, topology.bytes_per_core) == (hosts, cores, gib * GIB)
+
+
+@pytest.mark.parametrize("name", ["v3-12", "v3-4", "v3-0", "v1-8", "v3", "v5e-3", "v4-4"])
+def test_topology_that_does_not_exist_is_refused(name):
+    with pytest.raises(ConfigError, match="`topology` is"):
+        named_topology(name)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 300))
+def test_row_blocks_share_all_rows_evenly(rows, parts):
+    blocks = row_blocks(rows, parts)
+    assert sum(blocks) == rows
+    assert blocks == sorted(blocks, reverse=True)
+    assert blocks[0] - blocks[-1] <= 1
+
+
+def test_memory_plan_pads_rows_and_counts_slots():
+    plan = memory_plan(tables(t=7), named_topology("v3-32"))
+    assert plan["tables"]["t"]["rows_per_host"] == [2, 2, 2, 1]
+    assert plan["tables"]["t"]["fullest_core_bytes"] == 1 * 8 * 4 * 2
+    assert plan["host_bytes"] == [128, 128, 128, 64]
+    assert plan["fits"]
+
+
+def test_memory_plan_without_embedding_hardware_keeps_whole_copies():
+    plan = memory_plan(tables(t=10), named_topology("v5e-4"))
+    assert plan["fullest_core_bytes"] == 10 * 8 * 4 * 2
+    assert plan["host_bytes"] == [4 * 640]
+
+
+def test_memory_plan_over_budget_names_the_largest_tables():
+    plan = memory_plan(tables(small=100, huge=3 * 10**9, large=10**9), named_topology("v2-8"))
+    assert not plan["fits"]
+    assert plan["over_budget"] == ["huge"]

@@ -1,0 +1,181 @@
+"""What counts as a difference, and which rows are compared besides the real ones."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.proof.edge_cases import edge_cases, read_rows
+from embedding_core.proof.parity import ParityReport, compare
+
+
+def report(expected, actual, tolerance=1e-5):
+    return compare({"logit": np.array(expected)}, {"logit": np.array(actual)}, tolerance=tolerance, signature="s")
+
+
+def test_compare_passes_within_the_tolerance():
+    found = report([[1.0], [0.0]], [[1.0 + 9e-6], [0.0]])
+    assert found.passed
+    assert found.reason == ""
+    assert found.max_abs == pytest.approx(9e-6)
+    assert found.rows == 2
+
+
+def test_compare_is_relative_for_large_values():
+    assert report([[1000.0]], [[1000.005]]).passed
+    assert not report([[1000.0]], [[1000.02]]).passed
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual"),
+    [([[1.0]], [[1.1]]), ([[1.0]], [[np.nan]]), ([[np.nan]], [[np.nan]]), ([[1.0]], [1.0]), ([[np.inf]], [[np.inf]])],
+)
+def test_compare_does_not_pass(expected, actual):
+    found = report(expected, actual)
+    assert not found.passed
+    assert "s/logit" in found.reason
+    assert found.to_dict()["reason"] == found.reason
+
+
+def test_compare_names_the_rules_that_are_broken():
+    expected, actual = np.zeros([3, 2]), np.array([[0, 0], [0, 0.5], [0, 0.25]])
+    rules = ["real rows", "word: unknown", "word: unknown"]
+    found = compare({"a": expected}, {"a": actual}, tolerance=1e-3, signature="s", rules=rules)
+    assert found.broken == {"word: unknown": 0.5}
+    assert "word: unknown" in found.reason
+    assert found.merged(found).to_dict()["broken"] == {"word: unknown": 0.5}
+
+
+def test_compare_misses_nothing():
+    assert not compare({"a": np.ones(2)}, {}, tolerance=1.0, signature="s").passed
+    assert not report(np.zeros([0, 1]), np.zeros([0, 1])).passed
+    assert not ParityReport(tolerance=1.0, differences=()).passed
+
+
+def test_reports_merge_to_the_worst():
+    merged = report([1.0], [1.0]).merged(report([1.0], [2.0]))
+    assert not merged.passed
+    assert merged.max_abs == 1.0
+    assert len(merged.differences) == 2
+
+
+def feature(name, **column):
+    return FeatureConfig(name=name, table="t", column=ColumnConfig(name=name, **column), max_sequence_length=0)
+
+
+CONFIG = EmbeddingConfig(
+    tables=(TableConfig(name="t", vocabulary="t", vocabulary_size=3, dim=2, oov_rows=1),),
+    features=(
+        feature("word"),
+        feature("list", multivalent=True),
+        feature("pieces", separator="|"),
+        feature("number", dtype="int64"),
+        feature("float", dtype="float32"),
+        feature("spared"),
+        feature("made", after_transform=True),
+    ),
+)
+
+
+def row(**columns):
+    example = tf.train.Example()
+    for name, value in columns.items():
+        example.features.feature[name].bytes_list.value.append(value)
+    return example.SerializeToString()
+
+
+def changes(rows):
+    """(column, values) of what each edge case changed in the row it was made from."""
+    base = tf.train.Example.FromString(ROW).features.feature
+    for case in rows:
+        features = tf.train.Example.FromString(case.row).features.feature
+        for name in set(base) | set(features):
+            if name not in features:
+                yield name, []
+            elif name not in base or features[name] != base[name]:
+                kind = features[name].WhichOneof("kind")
+                yield name, list(getattr(features[name], kind).value)
+
+
+ROW = row(word=b"a", list=b"b", pieces=b"a|b", spared=b"s", other=b"o")
+
+
+def test_edge_cases_cover_each_column():
+    found = list(changes(edge_cases([ROW], CONFIG, ["spared"])))
+    assert {name for name, _ in found} == {"word", "list", "pieces", "number", "float"}
+    words = [values for name, values in found if name == "word"]
+    assert [] in words
+    assert [b""] in words
+    assert any(len(value) > 60000 for values in words for value in values)
+    assert any(b"\xff" in value for values in words for value in values)
+    assert any(values[:1] * 2 == values for name, values in found if name == "list")
+    assert [-1] in [values for name, values in found if name == "number"]
+
+
+@pytest.mark.parametrize(("invalid_id", "outside"), [("error", False), ("drop", True), ("row", True)])
+def test_edge_cases_of_raw_ids_follow_their_policy(invalid_id, outside):
+    column = ColumnConfig(name="id", dtype="int64", multivalent=True)
+    config = EmbeddingConfig(
+        tables=(TableConfig(name="t", vocabulary_size=3, dim=2),),
+        features=(FeatureConfig(name="id", table="t", column=column, invalid_id=invalid_id),),
+    )
+    cases = edge_cases([ROW], config)
+    assert {case.feature for case in cases} == {"id"}
+    ids = [number for _, values in changes(cases) for number in values]
+    assert {0, 2} <= set(ids)
+    assert any(not 0 <= number < 3 for number in ids) == outside
+
+
+def test_edge_cases_of_no_rows_are_none():
+    assert edge_cases([], CONFIG) == []
+
+
+def test_read_rows_stops_at_the_limit(tmp_path):
+    for number in range(2):
+        options = tf.io.TFRecordOptions(compression_type="GZIP")
+        with tf.io.TFRecordWriter(str(tmp_path / f"{number}.gz"), options) as writer:
+            writer.write(b"%d-a" % number)
+            writer.write(b"%d-b" % number)
+    files = [str(tmp_path / "1.gz"), str(tmp_path / "0.gz")]
+    assert read_rows(files, 3) == [b"0-a", b"0-b", b"1-a"]
+    assert len(read_rows(files, 100)) == 4
+
+
+SCORER = """
+import os, sys, time
+from embedding_core.proof.scoring import end_with_parent
+end_with_parent()
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+PROVER = (
+    "import sys; from embedding_core.proof.parity import _run; _run([sys.executable, '-c', *sys.argv[1:]], 'model', 60)"
+)
+
+
+def test_scoring_process_ends_when_the_process_that_proves_is_killed(tmp_path):
+    noted = tmp_path / "pid"
+    prover = subprocess.Popen([sys.executable, "-c", PROVER, SCORER, str(noted)])
+    scorer = int(wait_for(lambda: noted.exists() and noted.read_text()))
+    prover.kill()
+    prover.wait()
+    assert wait_for(lambda: not Path(f"/proc/{scorer}").exists() or "\nState:\tZ" in status(scorer))
+
+
+def status(pid):
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "\nState:\tZ"
+
+
+def wait_for(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found

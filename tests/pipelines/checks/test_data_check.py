@@ -1,0 +1,199 @@
+"""`validate --data`: what the first rows say, with the readers and rules of ExampleGen."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from components.example_gen.encoding import examples
+from embedding_core.errors import DataError
+from pipelines.checks.data_check import check_data
+from pipelines.checks.early_checks import check_data_settings
+from pipelines.config import load_config
+
+ROWS = [f"i{row % 5},{row % 7}.0,{'a|b' if row % 2 else 'b|c'},{row * 0.5},x,{row % 2}" for row in range(200)]
+CSV = "item,shop,tags,price,same,bought\n" + "\n".join(ROWS) + "\n"
+TEXT = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item], dense: [price]}\n"
+
+
+@pytest.fixture
+def checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def check(*sets, csv=CSV, rows=10_000, text=TEXT):
+        (tmp_path / "rows.csv").write_text(csv)
+        (tmp_path / "my.yaml").write_text(text)
+        config = load_config(tmp_path / "my.yaml", sets)
+        return check_data(config, check_data_settings(config), rows)
+
+    return check
+
+
+def test_good_data_has_a_line_for_each_column_and_nothing_else(checked):
+    found = checked()
+    assert (found.warnings, found.problems) == ((), ())
+    assert "item (categorical feature item): text, 5 distinct, 0.0% missing; i0, i1, i2" in found.lines
+    assert "price (dense feature price): numbers, 200 distinct, 0.0% missing; 0.0, 0.5, 1.0" in found.lines
+    assert "label bought: '0' (100 rows), '1' (100 rows); 50.0% are positive" in found.lines
+    assert found.lines[0].startswith("all 200 rows of ")
+
+
+def test_positive_written_as_a_comparison_is_answered_with_the_bound(checked):
+    found = checked("label={column: price, positive: '>15'}", "features.dense=[]")
+    assert "a bound on a number is `label.above`" in found.problems[0]
+    found = checked("label={column: price, positive: '>15'}", "features.dense=[]", rows=50)
+    assert "`label.positive` is ['>15']" in found.warnings[0]
+    assert "69.0% are positive" in checked("label={column: price, above: 30.5}", "features.dense=[]").lines[-2]
+
+
+def test_rows_that_are_set_aside_are_shown_also_where_the_rate_allows_them(checked):
+    found = checked("data.allowed_bad_rate=0.1", csv=CSV.replace("0.5", "NA", 1))
+    assert found.problems == ()
+    assert 'set `data: {missing: ["NA"]}`' in found.lines[-1]
+
+
+def test_every_absent_column_is_named_with_the_nearest(checked):
+    found = checked("features.categorical.0=itm", "features.dense.0=prise", "label=bought")
+    assert found.problems == (
+        "there is no column 'itm': did you mean 'item'?",
+        "there is no column 'prise': did you mean 'price'?",
+    )
+    assert any(line.startswith("bought (label)") for line in found.lines)
+
+
+@pytest.mark.parametrize(
+    ("csv", "sets", "words"),
+    [
+        (CSV.replace(",", ";"), [], 'set `data: {delimiter: ";"}`'),
+        (CSV.replace(",1\n", ",2\n"), [], "neither 0 nor 1"),
+        (CSV.replace("0.5", "cheap", 1), [], "'cheap' is no"),
+        (CSV.replace("i3,", "i3,,", 1), [], "7 fields, the header has 6"),
+        ("item,price,bought\n", [], "there is no row"),
+        (CSV, ["split={by: column, column: same, train: [x], eval: [y]}"], "no row is left for the eval split"),
+    ],
+)
+def test_what_would_end_a_run_is_a_problem(checked, csv, sets, words):
+    try:
+        problems = "\n".join(checked(*sets, csv=csv).problems)
+    except DataError as error:
+        problems = str(error)
+    assert any(one in problems for one in words.split("|")), problems
+
+
+@pytest.mark.parametrize(
+    ("feature", "words"),
+    [
+        ("{name: shop}", "`data: {whole_numbers: [shop]}`"),
+        ("{name: tags}", "give the feature `separator: '|'`"),
+        ("{name: tags, separator: ';'}", "no value of column 'tags' in the rows looked at is split by it"),
+        ("{name: same}", "one value in all rows"),
+        ("{name: id, column: price}", "200 of 200 values of column 'price' are different"),
+    ],
+)
+def test_what_a_user_should_look_at_is_a_warning(checked, feature, words):
+    found = checked(f"features={{categorical: [{feature}]}}")
+    assert words in "\n".join(found.warnings)
+    assert found.problems == ()
+
+
+def test_good_forms_are_not_warned_of(checked):
+    assert checked("features={categorical: [{name: tags, separator: '|'}]}").warnings == ()
+    assert checked("features={categorical: [shop]}", "data.whole_numbers=[shop]").warnings == ()
+
+
+def test_one_class_is_a_warning(checked):
+    assert "both classes" in "\n".join(checked(csv=CSV.replace(",0\n", ",1\n")).warnings)
+
+
+def test_some_rows_say_nothing_of_the_splits_of_all(checked):
+    """Sorted by time, the first rows are all of the train split."""
+    times = "\n".join(f"i{row % 5},{row},2011-01-{1 + row // 10:02d},{row % 2}" for row in range(300))
+    text = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item], dense: [price]}\n"
+    split = "split={by: time, column: day, before: 2011-01-20}"
+    found = checked(split, csv=f"item,price,day,bought\n{times}\n", rows=100, text=text)
+    assert found.problems == ()
+    assert found.lines[0].startswith("the first 100 rows of")
+
+
+def test_private_values_are_shown_as_digests(checked):
+    found = checked("features.categorical.0={name: item, private: true}")
+    (line,) = [line for line in found.lines if line.startswith("item ")]
+    assert "sha256:" in line
+    assert "i0" not in line
+
+
+def test_text_among_numbers_is_not_shown_where_a_column_is_private(checked):
+    csv = CSV.replace("0.5", "name-of-a-person", 1)
+    assert "name-of-a-person" in "".join(checked(csv=csv).problems)
+    found = checked("features.categorical=[{name: item, private: true}]", csv=csv)
+    assert "column 'price': a text (sha256:" in "".join(found.problems)
+    assert not [line for line in (*found.lines, *found.problems, *found.warnings) if "person" in line]
+
+
+def test_first_rows_of_files_spread_over_all_are_looked_at(checked, tmp_path):
+    (tmp_path / "days").mkdir()
+    for day in range(1, 12):
+        (tmp_path / "days" / f"{day:02d}.csv").write_text(CSV)
+    (tmp_path / "days" / "11.csv").write_text(CSV.replace("price", "prize", 1))
+    found = checked("data=days/*.csv")
+    assert found.problems == ("there is no column 'price' in every file: 11.csv has none; did you mean 'prize'?",)
+
+
+CODE = """
+import sys
+from pipelines.commands import cli
+try:
+    cli.main(sys.argv[1:])
+finally:
+    print("loaded:", *(name for name in ("tensorflow", "tfx", "apache_beam") if name in sys.modules))
+"""
+
+
+def _table():
+    return pa.table(
+        {
+            "item": [f"i{row % 5}" for row in range(60)],
+            "price": [row * 0.25 for row in range(60)],
+            "bought": [row % 2 for row in range(60)],
+        }
+    )
+
+
+def _write_tfrecord(path):
+    import tensorflow as tf
+
+    columns = {"item": pa.array([b"a", b"b"] * 30, pa.large_binary()), "price": pa.array(range(60), pa.float32())}
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples({**columns, "bought": pa.array([0, 1] * 30, pa.int64())}):
+            writer.write(example)
+
+
+@pytest.mark.parametrize("name", ["rows.csv.gz", "rows.parquet", "rows.tfrecord"])
+def test_every_format_is_looked_at_without_anything_heavy(tmp_path, name):
+    if name == "rows.parquet":
+        parquet.write_table(_table(), tmp_path / name)
+    elif name == "rows.tfrecord":
+        _write_tfrecord(tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(gzip.compress(CSV.encode()))
+    (tmp_path / "my.yaml").write_text(TEXT.replace("rows.csv", name))
+    given = [sys.executable, "-c", CODE, "validate", str(tmp_path / "my.yaml"), "--data"]
+    done = subprocess.run(given, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "item (categorical feature item): text" in done.stdout
+    assert "50.0% are positive" in done.stdout
+    assert done.stdout.endswith("loaded:\n")
+
+
+def test_problem_is_exit_code_1_and_a_line_for_each(tmp_path):
+    (tmp_path / "rows.csv").write_text(CSV)
+    (tmp_path / "my.yaml").write_text(TEXT.replace("item", "itm").replace("price", "prise"))
+    given = [sys.executable, "-c", CODE, "validate", str(tmp_path / "my.yaml"), "--data"]
+    done = subprocess.run(given, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "error"]

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from embedding_core.errors import DataError, PreemptionError
+from pipelines.commands import cli
+from pipelines.config import load_config
+from pipelines.local import run_log
+
+TEXT = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(cli, "silence", lambda: None)
+    monkeypatch.setattr(cli, "load_tensorflow", lambda: None)
+    (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
+    (tmp_path / "my.yaml").write_text(TEXT)
+    return tmp_path / "my.yaml"
+
+
+def _code(*arguments):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([str(one) for one in arguments])
+    return caught.value.code or 0
+
+
+def _command(monkeypatch, name, **functions):
+    """Replaces the module `pipelines.<name>`."""
+    wing, _, last = f"pipelines.{name}".rpartition(".")
+    module = types.ModuleType(f"{wing}.{last}")
+    vars(module).update(functions)
+    monkeypatch.setitem(sys.modules, f"{wing}.{last}", module)
+    monkeypatch.setattr(importlib.import_module(wing), last, module, raising=False)
+
+
+def test_validate_prints_a_config_that_reads_back_equal(file, capsys):
+    assert _code("validate", file, "--set", "seed=3") == 0
+    printed = capsys.readouterr().out
+    (file.parent / "printed.yaml").write_text(printed)
+    assert load_config(file.parent / "printed.yaml") == load_config(file, ["seed=3"])
+    assert yaml.safe_load(printed)["seed"] == 3
+
+
+def test_mistakes_are_lines_on_stderr_and_exit_code_1(file, capsys):
+    assert _code("validate", file, "--set", "seed=-1", "--set", "sed=1") == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split(":")[0] for line in err.splitlines()] == ["error", "error"]
+    assert "Traceback" not in err
+
+
+def test_wrong_usage_is_exit_code_2(file):
+    assert _code("validate") == 2
+    assert _code("frobnicate") == 2
+    assert _code("validate", file, "--no-such-option") == 2
+
+
+def test_help_is_exit_code_0(capsys):
+    assert _code("--help") == 0
+    assert "lineage" in capsys.readouterr().out
+
+
+def test_run_hands_the_checked_config_on(file, monkeypatch):
+    given = []
+    _command(monkeypatch, "local.run_local", run=lambda config, **_: given.append(config) or _report(pushed=True))
+    assert _code("run", file, "--set", "training.steps=7") == 0
+    assert given[0].training.steps == 7
+
+
+def test_run_that_pushes_nothing_is_exit_code_3(file, monkeypatch):
+    _command(monkeypatch, "local.run_local", run=lambda *_, **__: _report(pushed=False))
+    assert _code("run", file) == 3
+
+
+def _report(*, pushed):
+    return SimpleNamespace(push={"pushed": pushed})
+
+
+def _raise(error):
+    def function(*_, **__):
+        try:
+            raise error
+        except Exception as cause:
+            raise RuntimeError("wrapped by an orchestrator") from cause
+
+    return function
+
+
+def test_error_on_purpose_inside_another_is_its_one_line(file, monkeypatch, capsys):
+    _command(monkeypatch, "local.run_local", run=_raise(DataError("rows.csv:2: no label.")))
+    assert _code("run", file) == 1
+    assert capsys.readouterr().err == "error: rows.csv:2: no label.\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"), [("warm_start=nowhere", "manifest.json"), ("vocabulary_evolution=nowhere", "*.counts.npy")]
+)
+def test_earlier_run_that_is_not_there_is_said_before_anything_runs(file, monkeypatch, capsys, change, missing):
+    _command(monkeypatch, "local.run_local", run=_raise(KeyError("not reached")))
+    assert _code("run", file, "--set", change) == 1
+    assert f"nowhere': there is no {missing} in it" in capsys.readouterr().err
+
+
+def test_preempted_run_says_how_to_go_on_and_is_exit_code_75(file, monkeypatch, capsys):
+    _command(monkeypatch, "local.run_local", run=_raise(PreemptionError("SIGTERM came: the state is saved.")))
+    assert _code("run", file) == 75
+    assert capsys.readouterr().err == "error: SIGTERM came: the state is saved.\n"
+
+
+def test_debug_shows_the_traceback(file, monkeypatch, capsys):
+    _command(monkeypatch, "local.run_local", run=_raise(DataError("no label.")))
+    assert _code("run", file, "--debug") == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("error: no label.\n")
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_debug_may_come_before_and_after_the_command(file, monkeypatch, capsys, place):
+    _command(monkeypatch, "local.run_local", run=_raise(DataError("no label.")))
+    assert _code(*(["--debug", "run", file] if place == "before" else ["run", file, "--debug"])) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def _fails_in_a_captured_run(error):
+    def run(config, **_):
+        with run_log.captured(config.work_dir):
+            raise error
+
+    return run
+
+
+def test_error_of_a_run_names_its_log(file, monkeypatch, capfd):
+    _command(monkeypatch, "local.run_local", run=_fails_in_a_captured_run(DataError("no label.")))
+    assert _code("run", file) == 1
+    error, log = capfd.readouterr().err.splitlines()
+    assert error == "error: no label."
+    assert log.startswith(f"log: {file.parent}/runs/my/logs/")
+    assert "DataError: no label." in Path(log.removeprefix("log: ")).read_text()
+
+
+def test_unexpected_error_of_a_run_is_a_line_and_its_traceback_is_in_the_log(file, monkeypatch, capfd):
+    _command(monkeypatch, "local.run_local", run=_fails_in_a_captured_run(KeyError("x")))
+    assert _code("run", file) == 1
+    shown = capfd.readouterr().err
+    assert "Traceback" not in shown
+    assert shown.startswith("error: KeyError: 'x'\nerror: This is not an error that we foresaw")
+    assert "Traceback" in Path(shown.splitlines()[-1].removeprefix("log: ")).read_text()
+
+
+def test_debug_keeps_everything_on_the_screen(file, monkeypatch, capfd):
+    _command(monkeypatch, "local.run_local", run=_fails_in_a_captured_run(KeyError("x")))
+    assert _code("run", file, "--debug") == 1
+    assert "Traceback" in capfd.readouterr().err
+    assert not (file.parent / "runs" / "my" / "logs").exists()
+
+
+def test_ctrl_c_says_how_to_go_on_and_is_exit_code_130(file, monkeypatch, capfd):
+    _command(monkeypatch, "local.run_local", run=_fails_in_a_captured_run(KeyboardInterrupt()))
+    assert _code("run", file) == 130
+    shown = capfd.readouterr().err
+    assert "The same command goes on" in shown
+    assert "Traceback" not in shown
+
+
+def test_unexpected_error_keeps_its_traceback(file, monkeypatch, capsys):
+    _command(monkeypatch, "local.run_local", run=_raise(KeyError("x")))
+    assert _code("run", file) == 1
+    assert "KeyError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("green", "options", "code"), [(True, [], 0), (False, [], 4), (False, ["--no-preflight"], 0)])
+def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path, monkeypatch, green, options, code):
+    written, shown = [], []
+    documents = {
+        "compile_pipeline": lambda config, target: [target],
+        "save_documents": lambda *given: written.append(given),
+    }
+    _command(monkeypatch, "cluster.compile_kubeflow", **documents)
+    _command(
+        monkeypatch,
+        "checks.preflight_command",
+        check=lambda config: SimpleNamespace(green=green),
+        print_report=shown.append,
+    )
+    changes = [
+        "training.strategy=tpu",
+        "training.topology=v5e-4",
+        "kubeflow={image: i, pipeline_root: gs://b/r, project: p, region: r}",
+        "data={path: gs://b/rows.csv, format: csv}",
+        "push=gs://b/serving",
+    ]
+    tpu = [word for change in changes for word in ("--set", change)]
+    assert _code("compile", file, "--target", "vertex", "--out", tmp_path / "p.yaml", *tpu, *options) == code
+    assert written == ([(["vertex"], tmp_path / "p.yaml")] if code == 0 else [])
+    assert len(shown) == (code == 4)
+
+
+def test_lineage_gets_its_own_arguments(monkeypatch, file):
+    given = []
+    _command(monkeypatch, "commands.lineage_command", main=given.append)
+    assert _code("lineage", "some.sqlite", "--id", "3") == 0
+    assert given == [["some.sqlite", "--id", "3"]]

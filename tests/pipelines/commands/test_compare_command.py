@@ -1,0 +1,95 @@
+"""Two versions side by side, from their kept reports."""
+
+import dataclasses
+import json
+
+import pytest
+
+from embedding_core.errors import DataError
+from pipelines.commands import cli
+from pipelines.report.html_report import keep_report
+from tests.pipelines.report.test_html_report import REPORT
+
+PUSHER = [{"node": "EmbeddingPusher", "state": "executed", "seconds": 1.0, "execution": 2, "made_in": 1.0}]
+
+
+@pytest.fixture
+def work_dir(tmp_path):
+    quality = [{"scorer": "this model", "metrics": {"AUC": 0.95, "log loss": 0.3}}]
+    reports = [
+        dataclasses.replace(REPORT, nodes=PUSHER),
+        dataclasses.replace(
+            REPORT,
+            nodes=PUSHER,
+            push={**REPORT.push, "version": "8"},
+            quality=quality,
+            configuration={"model": {"arguments": {"hidden_units": [128]}}, "seed": 7},
+        ),
+        dataclasses.replace(REPORT, push={**REPORT.push, "pushed": False, "reason": "too few rows"}),
+    ]
+    for report in reports:
+        keep_report(report, str(tmp_path / "reports"))
+    return tmp_path
+
+
+def compared(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", *map(str, arguments)])
+    output = capsys.readouterr()
+    return ended.value.code, output.out, output.err
+
+
+def test_what_differs_is_printed_and_nothing_else(work_dir, capsys):
+    code, out, _ = compared(capsys, work_dir, 7, 8)
+    words = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert ["model.arguments.hidden_units", "[64,", "32]", "[128]"] in words
+    assert ["quality.this", "model.metrics.AUC", "0.91234", "0.95"] in words
+    assert "seed" not in out
+
+
+def test_all_prints_what_is_the_same_too(work_dir, capsys):
+    _, out, _ = compared(capsys, work_dir, 7, 8, "--all")
+    assert ["seed", "7", "7"] in [line.split() for line in out.splitlines()]
+
+
+def test_figures_by_token_are_counted_and_only_all_prints_them(tmp_path, capsys):
+    rows = [{"feature": f"f{place}", "vocabulary": "v", "new_rows": 0.1, "new_tokens": 0.2} for place in range(30)]
+    for version, drift in (("7", []), ("8", rows)):
+        report = dataclasses.replace(REPORT, nodes=PUSHER, push={**REPORT.push, "version": version}, drift=drift)
+        keep_report(report, str(tmp_path / "reports"))
+    _, out, _ = compared(capsys, tmp_path, 7, 8)
+    assert "drift" not in out
+    assert "121 more, by token or by variable: `--all` prints them" in out
+    assert compared(capsys, tmp_path, 7, 8, "--all")[1].count(".new_rows ") == 30
+    assert "drift.f0.new_rows" in compared(capsys, tmp_path, 7, 8, "--json")[1]
+
+
+def test_json_holds_both_values(work_dir, capsys):
+    _, out, _ = compared(capsys, work_dir, 7, 8, "--json")
+    assert json.loads(out)["settings"] == {"model.arguments.hidden_units": [[64, 32], [128]]}
+
+
+def test_version_with_itself_has_no_differences(work_dir, capsys):
+    assert "settings: no differences\nfigures: no differences\n" in compared(capsys, work_dir, 7, 7)[1]
+
+
+def test_refused_run_is_compared_by_its_name(work_dir, capsys):
+    _, out, _ = compared(capsys, work_dir, 7, "refused-20260102T030405")
+    assert "too few rows" in out
+
+
+def test_version_without_a_report_is_one_error_that_names_those_there_are(work_dir, capsys):
+    code, _, err = compared(capsys, work_dir, 7, 9)
+    assert code == 1
+    assert "version '9' has no report" in err
+    assert "choose from" in err or "did you mean" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"push": {}, "configuration": {}}', '{"push": 1}', "[" * 100_000])
+def test_damaged_report_is_one_error(work_dir, capsys, text):
+    (work_dir / "reports" / "8" / "report.json").write_text(text)
+    code, _, err = compared(capsys, work_dir, 7, 8)
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert issubclass(DataError, Exception)

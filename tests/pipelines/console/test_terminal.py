@@ -1,0 +1,33 @@
+"""What reaches the terminal holds no control characters of the data."""
+
+import io
+
+from rich.table import Table
+
+from pipelines.console.terminal import PLAIN, SafeConsole, echo
+
+EVIL = "shop\x1b]0;owned\x07\x9b2J\r"
+SHOWN = r"shop\x1b]0;owned\x07\x9b2J\r"
+
+
+def printed(*content, **options):
+    file = io.StringIO()
+    SafeConsole(file=file, width=200).print(*content, **options)
+    return file.getvalue()
+
+
+def test_console_escapes_lines():
+    assert printed(EVIL, **PLAIN) == SHOWN + "\n"
+
+
+def test_console_escapes_cells_and_titles_of_tables():
+    table = Table(EVIL, title=EVIL)
+    table.add_row(EVIL)
+    text = printed(table)
+    assert text.count(SHOWN) == 3
+    assert not set("\x1b\x07\x9b\r") & set(text)
+
+
+def test_echo_escapes_all_but_line_breaks(capsys):
+    echo(f"one\n{EVIL}")
+    assert capsys.readouterr().out == f"one\n{SHOWN}\n"

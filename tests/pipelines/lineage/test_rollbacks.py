@@ -1,0 +1,138 @@
+"""A rollback's copy in ML Metadata, in the lineage, and at the command line."""
+
+import json
+
+import ml_metadata
+import pytest
+from ml_metadata.proto import metadata_store_pb2 as mlmd
+
+from components.pusher.publish import publish
+from components.pusher.rollback import roll_back
+from embedding_core.errors import ConfigError
+from pipelines.commands import cli, lineage_command
+from pipelines.lineage.graph import newest_artifact, open_store, read_graph, trace
+from pipelines.lineage.rollbacks import is_rolled_back, newest_first, pushes_of, record_rollbacks, with_rollbacks
+
+CONFIG = "data: rows.csv\nlabel: label\nfeatures: {categorical: [item]}\n"
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    """A work_dir with two versions that were pushed, each of a training of its own, and the configuration beside it."""
+    (tmp_path / "rows.csv").write_text("item,label\n")
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    work = tmp_path / "runs" / "my"
+    (work / "model").mkdir(parents=True)
+    connection = mlmd.ConnectionConfig()
+    connection.sqlite.filename_uri = str(work / "metadata.sqlite")
+    store = ml_metadata.MetadataStore(connection)
+    kinds = {
+        name: store.put_artifact_type(mlmd.ArtifactType(name=name)) for name in ("PushedModel", "ModelRun", "Model")
+    }
+    place = store.put_context_type(mlmd.ContextType(name="pipeline"))
+    node = store.put_execution_type(mlmd.ExecutionType(name="EmbeddingPusher"))
+    store.put_contexts([mlmd.Context(type_id=place, name="my")])
+    context = store.get_context_by_type_and_name("pipeline", "my")
+    for second in (100, 200):
+        run = str(work / f"artifacts/EmbeddingTrainer/model_run/{second}")
+        (work / "model" / "saved_model.pb").write_text(str(second))
+        facts = {"sources": {"model_run": run}}
+        done = publish(work / "model", work / "serving", check=lambda _, facts=facts: facts, clock=lambda at=second: at)
+        sources = [
+            mlmd.Artifact(type_id=kinds[kind], uri=run, state=mlmd.Artifact.LIVE) for kind in ("ModelRun", "Model")
+        ]
+        push = mlmd.Artifact(type_id=kinds["PushedModel"], uri=f"{run}-pushed", state=mlmd.Artifact.LIVE)
+        push.custom_properties["pushed"].int_value = 1
+        push.custom_properties["pushed_version"].string_value = str(second)
+        push.custom_properties["pushed_destination"].string_value = done.path
+        push.custom_properties["parity"].string_value = json.dumps({"tolerance": 1e-5})
+        events = [(one, mlmd.Event(type=mlmd.Event.INPUT)) for one in sources]
+        execution = mlmd.Execution(type_id=node, last_known_state=mlmd.Execution.COMPLETE)
+        store.put_execution(execution, [*events, (push, mlmd.Event(type=mlmd.Event.OUTPUT))], [context])
+    return tmp_path
+
+
+def graph_of(pipeline):
+    return read_graph(open_store(pipeline / "runs/my/metadata.sqlite"), "my")
+
+
+def serving(pipeline):
+    return str(pipeline / "runs/my/serving")
+
+
+def test_command_records_the_copy_as_what_it_is(pipeline, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["rollback", serving(pipeline)])
+    assert f"; recorded in {pipeline}/runs/my/metadata.sqlite" in capsys.readouterr().out
+    store = open_store(pipeline / "runs/my/metadata.sqlite")
+    copy, pushed, *made_of = trace(store, newest_artifact(store, "PushedModel", pipeline="my")).values()
+    assert (copy.facts["rollback"]["of"], copy.facts["rollback"]["from"]) == (100, 200)
+    assert copy.producer.node == "Rollback"
+    assert pushed.facts["pushed_version"] == 100
+    assert copy.facts["parity"] == pushed.facts["parity"]
+    assert {node.type for node in made_of} == {"ModelRun", "Model"}
+
+
+def test_copy_is_recorded_once_and_seen_before_it_is(pipeline):
+    roll_back(serving(pipeline))
+    before, seen = graph_of(pipeline), with_rollbacks(graph_of(pipeline))
+    (number,) = seen.keys() - before.keys()
+    connection = mlmd.ConnectionConfig()
+    connection.sqlite.filename_uri = str(pipeline / "runs/my/metadata.sqlite")
+    store = ml_metadata.MetadataStore(connection)
+    assert [str(one) for one in record_rollbacks(store, serving(pipeline))] == [seen[number].facts["pushed_version"]]
+    assert record_rollbacks(store, serving(pipeline)) == []
+    recorded = graph_of(pipeline)
+    assert with_rollbacks(recorded) == recorded
+    copies = [max(pushes_of(graph).items())[1] for graph in (seen, recorded)]
+    assert copies[0].inputs == copies[1].inputs
+    assert copies[0].facts["rollback"] == copies[1].facts["rollback"]
+
+
+def test_what_was_pushed_between_the_two_is_rolled_back(pipeline):
+    pushes = pushes_of(graph_of(pipeline))
+    assert [version for version, _ in newest_first(pushes)] == [200, 100]
+    copy = roll_back(serving(pipeline)).version
+    graph = with_rollbacks(graph_of(pipeline))
+    assert list(newest_first(pushes_of(graph))) == [(copy, pushes[100])]
+    assert is_rolled_back(graph, pushes[200].id, serving(pipeline))
+    assert not is_rolled_back(graph, pushes[100].id, serving(pipeline))
+
+
+def test_lineage_names_the_copy_as_what_is_served(pipeline, capsys):
+    copy = roll_back(serving(pipeline)).version
+    for arguments in ([], [f"--version={copy}"]):
+        assert lineage_command.main([str(pipeline / "my.yaml"), *arguments]) == 0
+        shown = capsys.readouterr().out
+        assert f"version {copy} is version 100 again: a rollback from version 200" in shown
+        assert "model_run/100" in shown
+        assert "model_run/200" not in shown
+        assert "out of earlier versions" not in shown
+
+
+@pytest.mark.tfx
+def test_run_whose_version_was_rolled_back_does_not_push_it_again_unless_asked(pipeline, monkeypatch):
+    from pipelines.config import load_config
+    from pipelines.local import run_local
+    from pipelines.local.runner import NodeRun
+    from pipelines.previous.earlier import EarlierRun
+
+    config = load_config(pipeline / "my.yaml")
+    pushed = pushes_of(graph_of(pipeline))[200]
+    node = NodeRun(node="EmbeddingPusher", index=1, count=1, state="cached", execution=pushed.producer.id)
+    ran = []
+    monkeypatch.setattr(run_local, "_run_once", lambda *given: ran.append(given[-1]) or [node])
+    run_local._run_until_served(config, EarlierRun(), None, again=False)
+    roll_back(serving(pipeline))
+    with pytest.raises(ConfigError, match="before, and rolled back"):
+        run_local._run_until_served(config, EarlierRun(), None, again=False)
+    assert ran == [None, None]
+    run_local._run_until_served(config, EarlierRun(), None, again=True)
+    assert ran[-1] == f"in place of execution {pushed.producer.id}"
+
+
+def test_verify_says_that_a_version_is_a_copy(pipeline, capsys):
+    copy = roll_back(serving(pipeline))
+    with pytest.raises(SystemExit):
+        cli.main(["verify", copy.path])
+    assert "a copy of version 100" in capsys.readouterr().out

@@ -1,0 +1,180 @@
+"""Every damage of the store is one error that says what is safe; backups are whole; an old store is upgraded."""
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+
+import ml_metadata
+import pytest
+from ml_metadata.metadata_store import metadata_store as mlmd_store
+from ml_metadata.proto import metadata_store_pb2 as mlmd
+
+from embedding_core.errors import StorageError
+from pipelines.local.metadata_store import SCHEMA_VERSION, back_up, check_store, restore, upgrade
+
+
+def connection(path):
+    config = mlmd.ConnectionConfig()
+    config.sqlite.filename_uri = str(path)
+    config.sqlite.connection_mode = mlmd.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
+    return config
+
+
+def types_in(path):
+    return [one.name for one in ml_metadata.MetadataStore(connection(path)).get_artifact_types()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A store with 200 types."""
+    path = tmp_path_factory.mktemp("store") / "metadata.sqlite"
+    store = ml_metadata.MetadataStore(connection(path))
+    for number in range(200):
+        store.put_artifact_type(mlmd.ArtifactType(name=f"Type{number}"))
+    return path
+
+
+@pytest.fixture
+def path(whole, tmp_path):
+    return str(shutil.copy(whole, tmp_path / "metadata.sqlite"))
+
+
+def change(path, position, data):
+    with open(path, "r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def execute(path, *statements):
+    with sqlite3.connect(path) as database:
+        for statement in statements:
+            database.execute(statement)
+    database.close()
+
+
+DAMAGES = {
+    "half": lambda path: os.truncate(path, os.path.getsize(path) // 2),
+    "half a page": lambda path: os.truncate(path, 100),
+    "a page less": lambda path: os.truncate(path, os.path.getsize(path) - 4096),
+    "text": lambda path: change(path, 0, b"not a database at all"),
+    "header": lambda path: change(path, 16, b"\x07"),
+    "zeros": lambda path: change(path, 4096, bytes(8192)),
+    "noise": lambda path: change(path, 0, random.Random(1).randbytes(os.path.getsize(path))),
+    "page": lambda path: change(path, 4096 * 3, random.Random(1).randbytes(4096)),
+    "another's database": lambda path: (os.remove(path), execute(path, "CREATE TABLE mine (a)")),
+    "a table less": lambda path: execute(path, "DROP TABLE Event"),
+    "no version": lambda path: execute(path, "DELETE FROM MLMDEnv"),
+    "two versions": lambda path: execute(path, "INSERT INTO MLMDEnv (schema_version) VALUES (9)"),
+    "newer version": lambda path: execute(path, f"UPDATE MLMDEnv SET schema_version = {SCHEMA_VERSION + 1}"),
+    "folder": lambda path: (os.remove(path), os.mkdir(path)),
+    "dangling link": lambda path: (os.remove(path), os.symlink("/nowhere/at/all", path)),
+}
+
+
+def test_whole_store_is_as_it_should_be(path):
+    assert check_store(path) == SCHEMA_VERSION
+    assert check_store(f"{path}.absent") is None
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_store_is_one_error(path, damage):
+    DAMAGES[damage](path)
+    with pytest.raises(StorageError, match=r"metadata '.*metadata\.sqlite'") as error:
+        check_store(path)
+    assert "\n" not in str(error.value)
+
+
+def test_empty_file_is_a_store_that_is_not_there_yet(path):
+    os.truncate(path, 0)
+    assert check_store(path) is None
+
+
+def test_store_that_another_process_holds_is_one_error(path, monkeypatch):
+    monkeypatch.setattr("pipelines.local.metadata_store._WAIT_SECONDS", 0.1)
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StorageError, match=r"database is locked.*end other processes"):
+            check_store(path)
+        other.rollback()
+    assert check_store(path) == SCHEMA_VERSION
+
+
+def test_damage_in_a_rollback_journal_that_was_left_is_survived_or_told(path):
+    for name in ("-journal", "-wal", "-shm"):
+        with open(path + name, "wb") as file:
+            file.write(random.Random(1).randbytes(8192))
+    assert check_store(path) == SCHEMA_VERSION
+    assert len(types_in(path)) >= 200
+
+
+def test_backup_is_the_store_and_overwrites_nothing(path, tmp_path):
+    backup = back_up(path, str(tmp_path / "copy"))
+    assert types_in(backup) == types_in(path)
+    with pytest.raises(StorageError, match="overwrites nothing"):
+        back_up(path, backup)
+    assert back_up(path) != back_up(path)
+
+
+def test_backup_of_a_damaged_or_absent_store_is_refused(path, tmp_path):
+    with pytest.raises(StorageError, match="nothing to back up"):
+        back_up(str(tmp_path / "absent"))
+    DAMAGES["zeros"](path)
+    before = os.listdir(tmp_path)
+    with pytest.raises(StorageError, match="is damaged"):
+        back_up(path)
+    assert os.listdir(tmp_path) == before
+
+
+def test_restored_store_is_the_backup_and_the_one_before_is_kept(path):
+    backup = back_up(path)
+    DAMAGES["noise"](path)
+    with open(f"{path}-journal", "wb") as file:
+        file.write(b"of the damaged one")
+    aside = restore(path, backup)
+    assert check_store(path) == SCHEMA_VERSION
+    assert len(types_in(path)) >= 200
+    assert os.path.exists(aside)
+    assert os.path.exists(f"{aside}-journal")
+    assert restore(path, backup) != aside
+
+
+def test_damaged_backup_replaces_nothing(path):
+    backup = back_up(path)
+    DAMAGES["zeros"](backup)
+    with open(path, "rb") as file:
+        before = file.read()
+    with pytest.raises(StorageError, match="is damaged"):
+        restore(path, backup)
+    with open(path, "rb") as file:
+        assert file.read() == before
+
+
+def test_store_of_an_earlier_release_is_upgraded_after_a_backup(path):
+    mlmd_store.downgrade_schema(connection(path), 8)
+    assert check_store(path) == 8
+    backup = upgrade(path)
+    assert (check_store(path), check_store(backup)) == (SCHEMA_VERSION, 8)
+    assert len(types_in(path)) >= 200
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("mounting needs root")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.parametrize("free", [0, 4096, 65536, 131072])
+def test_backup_onto_a_full_disk_leaves_nothing(path, small_disk, free):
+    (small_disk / "full").write_bytes(bytes((1 << 20) - free))
+    with pytest.raises(StorageError, match="make room"):
+        back_up(path, str(small_disk / "copy"))
+    assert os.listdir(small_disk) == ["full"]
+    assert check_store(path) == SCHEMA_VERSION

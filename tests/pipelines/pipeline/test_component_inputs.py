@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from components.example_gen.settings import Settings
+from components.vocabulary_gen.plan import evolution_from_json
+from embedding_core.checkpoint import RemapPolicy
+from embedding_core.config import ColumnConfig
+from embedding_core.training.dense_start import DenseStart
+from pipelines.config import config_from_mapping, data_files
+from pipelines.config.model import DEFAULT_EPOCHS
+from pipelines.pipeline import component_inputs
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "rows.csv").write_text("")
+    values = {
+        "data": {"path": "rows.csv", "allowed_bad_rate": 0.1},
+        "label": {"key": "y", "columns": ["tips"]},
+        "preprocessing_fn": "pipelines.examples.taxi.preprocessing_fn",
+        "columns": {"lat": "float"},
+        "class_weights": {1: 3},
+        "split": {"by": "time", "column": "when", "before": "2011-11-01"},
+        "row_filters": [{"column": "user", "present": True}, {"column": "n", "min": 1, "in": [1, 2]}],
+        "features": {
+            "dense": ["fare", {"name": "log_fare", "column": "fare", "log1p": True}],
+            "categorical": [
+                {"name": "item", "vocabulary": "v"},
+                {"name": "last_items", "vocabulary": "v", "separator": "|", "max_sequence_length": "auto"},
+                {"name": "cell", "after_transform": True},
+                {"name": "own", "vocabulary": "v", "table": "own_rows", "column": "Own Item"},
+            ],
+        },
+        "vocabularies": {"v": {"min_count": 2, "oov_rows": 3}},
+        "tables": {"v": {"dim": 8, "initializer": "uniform"}},
+        "evaluation": {"slices": ["country", "item"]},
+    }
+    return config_from_mapping(values, tmp_path)
+
+
+def test_vocabulary_features_fit_column_config(config):
+    features = component_inputs.vocabulary_features(config)
+    assert [feature["table"] for feature in features] == ["v", "v", "cell", "own_rows"]
+    assert [feature["vocabulary"] for feature in features] == ["v", "v", "cell", "v"]
+    assert ColumnConfig(**features[1]["column"]).many
+    assert features[3]["column"]["name"] == "Own Item"
+
+
+def test_policy_of_a_warm_start_is_what_the_loader_takes(config):
+    policy = {"new_rows": "oov", "new_tables": "initialize", "changed_dim": "resize", "changed_optimizer": "convert"}
+    warm = config_from_mapping({**config.to_mapping(), "seed": 3, "warm_start": {"checkpoint": "latest", **policy}})
+    assert component_inputs.remap_policy(warm) == {**policy, "seed": 3}
+    assert RemapPolicy(**component_inputs.remap_policy(warm)).changed_dim == "resize"
+    assert component_inputs.remap_policy(config) == {"seed": 0}
+
+
+def test_choices_for_the_dense_part_are_what_the_trainer_takes(config):
+    said = {"checkpoint": "latest", "dense": "require", "dense_optimizer": "reset", "ranges": "recompute"}
+    warm = config_from_mapping({**config.to_mapping(), "warm_start": said})
+    start = DenseStart(folder="dense", **component_inputs.trainer_config(warm)["dense_start"])
+    assert (start.dense, start.optimizer, start.ranges) == ("require", "reset", "recompute")
+    assert component_inputs.trainer_config(config)["dense_start"] == {}
+
+
+def test_limits_and_overrides_are_by_vocabulary_and_table(config):
+    assert component_inputs.vocabulary_limits(config) == {
+        "v": {"min_count": 2, "max_size": None},
+        "cell": {"min_count": 1, "max_size": None},
+    }
+    tables = component_inputs.table_overrides(config)
+    assert tables["*"]["optimizer"]["name"] == "adagrad"
+    assert tables["v"] == {"oov_rows": 3, "dim": 8, "initializer": {"name": "uniform", "scale": None}}
+    assert tables["own_rows"] == {"oov_rows": 3}
+
+
+def test_evolution_of_vocabularies_is_what_vocabulary_gen_reads(config):
+    assert component_inputs.vocabulary_evolution(config) == {}
+    values = {**config.to_mapping(), "vocabulary_evolution": "latest"}
+    given = component_inputs.vocabulary_evolution(config_from_mapping(values))
+    base = evolution_from_json(json.dumps(given), "folder", {"v": 3})
+    assert (base.mode, base.expire_after, base.sizes) == ("rerank", None, {"v": 3})
+
+
+def test_example_settings_are_what_example_gen_reads(config):
+    settings = Settings.from_json(json.dumps(component_inputs.example_settings(config)))
+    kinds = {"country": "token", "fare": "float", "item": "token", "last_items": "token", "lat": "float"}
+    assert settings.columns == {**kinds, "tips": "float", "Own Item": "token"}
+    assert len(settings.row_filters) == 3
+    assert settings.split.columns == ("when",)
+    assert settings.allowed_bad_rate == 0.1
+
+
+def test_transform_columns_leave_out_the_answer_when_serving(config):
+    assert component_inputs.transform_columns(config) == ("fare", "lat", "tips")
+    assert component_inputs.transform_columns(config, serving=True) == ("fare", "lat")
+
+
+def test_training_is_what_the_trainer_reads(config):
+    training = pytest.importorskip("embedding_core.training.config")
+    made = training.TrainingConfig.from_json(json.loads(json.dumps(component_inputs.training_config(config))))
+    assert made.epochs == DEFAULT_EPOCHS
+    assert made.class_weights == (1.0, 3.0)
+    assert made.optimizer == "adam"
+
+
+def test_every_input_is_json(config):
+    for name in component_inputs.__all__:
+        if name not in ("data_format",):
+            json.dumps(getattr(component_inputs, name)(config), allow_nan=False)
+
+
+def test_overrides_make_a_plan(config):
+    planner = pytest.importorskip("embedding_core.planning.planner")
+    planned = planner.plan_tables(
+        component_inputs.vocabulary_features(config),
+        {"v": 10, "cell": 4},
+        overrides=component_inputs.table_overrides(config),
+        lengths={"last_items": {"p95": 3.0}},
+    )
+    assert planned.table("v").vocabulary_size == 13
+    assert planned.table("v").dim == 8
+
+
+NAMES = (
+    "a.csv [b].csv _done.csv 2011-01-01.csv 2011-01-02.csv README d1/x.csv d2/x.csv 2011/2011-01-02.csv "
+    "2010/2011-01-02.csv"
+)
+
+
+@pytest.mark.tfx
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".",
+        "a.csv",
+        "*.csv",
+        "[[]b].csv",
+        "d?/*.csv",
+        "{YYYY}-{MM}-{DD}.csv",
+        "{YYYY}/{YYYY}-{MM}-{DD}.csv",
+        "d{SPAN}/x.csv",
+    ],
+)
+def test_example_gen_finds_the_files_of_the_config(tmp_path, path):
+    files = pytest.importorskip("components.example_gen.files")
+    for name in NAMES.split():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    spans = {"spans": {"first": "2011-01-02"}} if "{MM}" in path else {}
+    values = {"data": {"path": path, "format": "csv", **spans}, "label": "y", "features": {"categorical": ["item"]}}
+    config = config_from_mapping(values, tmp_path)
+    base, pattern = component_inputs.input_location(config)
+    example_settings = component_inputs.example_settings(config)
+    if example_settings["spans"] is not None:
+        example_settings["spans"]["pattern"] = pattern
+    settings = Settings.from_json(json.dumps(example_settings))
+    assert tuple(files.find_files(base, files.without_spans(pattern), "csv", settings.spans).files) == data_files(
+        config.data
+    )

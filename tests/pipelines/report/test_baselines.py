@@ -1,0 +1,37 @@
+"""The strength of the baseline's regression is chosen on the train split, the same one again."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.linear_model import LogisticRegression
+
+from pipelines.report import baselines
+
+pytestmark = pytest.mark.tfx
+
+
+def rows(count, columns, seed):
+    """One-hot rows of tokens, each with a small effect, on which scikit-learn's default overfits."""
+    effects = np.random.default_rng(0).normal(0, 0.4, columns)
+    random = np.random.default_rng(seed)
+    tokens = random.integers(columns, size=count)
+    label = (random.random(count) < 1 / (1 + np.exp(-effects[tokens]))).astype(float)
+    features = scipy.sparse.csr_matrix((np.ones(count), tokens, np.arange(count + 1)), shape=(count, columns))
+    return baselines._Rows(features=features, label=label, weight=np.ones(count), predicted=None)
+
+
+def test_regression_is_at_least_as_good_as_with_the_default_strength():
+    train, held_out = rows(3000, 1000, 1), rows(3000, 1000, 2)
+    strength = baselines._chosen_strength(train)
+    assert strength == baselines._chosen_strength(train) < 1
+
+    def loss(model):
+        return baselines._score("", model.predict_proba(held_out.features)[:, 1], held_out).metrics["log loss"]
+
+    default = LogisticRegression(max_iter=1000).fit(train.features, train.label)
+    assert loss(baselines._fitted(train, strength)) < loss(default)
+
+
+def test_part_of_one_class_leaves_the_default_strength():
+    train = rows(4, 2, 1)
+    assert baselines._chosen_strength(train) == 1.0

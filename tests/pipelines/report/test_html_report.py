@@ -1,0 +1,230 @@
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipelines.report.charts import line_chart
+from pipelines.report.html_report import Report, keep_report, save_report
+from pipelines.report.screen_report import print_report
+
+REPORT = Report(
+    name="clicks & <b>buys</b>",
+    finished="2026-01-02T03:04:05",
+    seconds=12.5,
+    nodes=[{"node": "ExampleGen", "state": "cached", "seconds": 0.1, "execution": 1, "made_in": 39.9}],
+    seconds_with_cache=52.3,
+    push={"pushed": True, "version": "7", "destination": "/srv/7", "reason": "", "query": "import tensorflow"},
+    quality=[
+        {"scorer": "this model", "metrics": {"AUC": 0.91234, "log loss": 0.3}},
+        {"scorer": "popularity of item", "metrics": {"AUC": 0.8, "log loss": None}},
+    ],
+    eval_rows=1234,
+    quality_note="",
+    evaluation=[
+        {"metric": "Recall@10", "value": 0.085, "bound": "at least popularity's 0.1390", "outcome": "missed"},
+        {"metric": "AUC", "value": 0.91234, "bound": "at least 0.8", "outcome": "met"},
+        {"metric": "ExampleCount", "value": 1234.0, "bound": "", "outcome": "no bound"},
+    ],
+    slices=[{"slice": "shop = <s>", "metrics": {"AUC": 0.5432, "ExampleCount": 9.0}}],
+    retrieval={"metrics": {"Recall@10": 0.085}, "popularity": {"Recall@10": 0.139}, "feature": "item"},
+    retrieval_note="all 99 positive rows",
+    configuration={"model": {"arguments": {"hidden_units": [64, 32]}}, "seed": 7},
+    changed=["seed"],
+    labels={"rows with label 0": 1000, "rows with label 1": 234, "rate": 0.1896, "train_rate": 0.2111},
+    columns=[{"column": "always", "missing": {"train": 0.25, "eval": 0.5}, "constant": True}],
+    features=[
+        {
+            "feature": "item", "vocabulary": "item", "empty_train": 0.0, "empty_eval": 0.0, "unknown_train": 0.01,
+            "unknown_eval": 0.0765, "unknown_rows_eval": 0.08,
+        }
+    ],
+    curves={"loss": {"train": [(1, 0.7), (2, 0.5)], "eval": []}, "auc": {"eval": []}},
+    training_note="2 s of training",
+    parity=[{"name": "training/logit", "difference": 0.0, "tolerance": 1e-5, "rows": 99}],
+    tables=[
+        {
+            "name": "item", "vocabulary": "item", "rows": 11, "dim": 8, "combiner": "mean", "optimizer": "Adagrad",
+            "table_bytes": 352, "slot_bytes": 352, "features": ["item"],
+        }
+    ],
+    vocabularies=[
+        {
+            "name": "item", "size": 10, "distinct": 12, "coverage": 0.99, "digest": "ab" * 32, "sample": ["<i>"],
+            "evolution": {"mode": "append", "kept": 8, "new": 2, "dropped": 0, "expired": 3, "refused": 0},
+        }
+    ],
+    drift=[{"feature": "item", "vocabulary": "item", "new_rows": 0.1234, "new_tokens": 0.05}],
+    data={"rows read": "1,234"},
+)  # fmt: skip
+
+
+def test_html_shows_the_figures_and_escapes_what_comes_from_data(tmp_path):
+    html = Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
+    assert "0.9123" in html
+    assert "&lt;b&gt;buys" in html
+    assert "<i>" not in html
+    assert "12.34%" in html  # of the rows hold a token that the earlier vocabulary does not have
+
+
+def test_html_shows_how_the_model_was_judged_and_configured(tmp_path):
+    html = Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
+    shown = ["0.0850", "popularity&#39;s 0.1390", ">missed<", ">met<", ">no bound<", "shop = &lt;s&gt;", "0.5432"]
+    shown += [
+        "model.arguments.hidden_units",
+        "[64, 32]",
+        "<code>seed</code>",
+        "18.96%; of the train split 21.11%",
+        "7.65%",
+        "25.00%",
+    ]
+    shown += ["constant in the train split: always", "12.5 s with 1 of 1 nodes from the cache; 52.3 s without"]
+    assert [one for one in shown if one not in html] == []
+
+
+def test_parity_is_one_line_with_its_details_behind_it(tmp_path):
+    html = Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
+    details = html.partition("<details><summary>training equals serving: 1 outputs, 99 rows, at most 0 apart")[2]
+    assert "training/logit" in details.partition("</details>")[0]
+
+
+def test_report_of_a_version_stays_that_of_the_run_that_pushed_it(tmp_path):
+    pusher = {"node": "EmbeddingPusher", "seconds": 1.0, "execution": 2, "made_in": 1.0}
+    first = dataclasses.replace(REPORT, nodes=[{**pusher, "state": "executed"}])
+    again = dataclasses.replace(REPORT, nodes=[{**pusher, "state": "cached"}], seconds=0.5)
+    kept = [keep_report(report, str(tmp_path)) for report in (first, again)]
+    assert kept == [str(tmp_path / "7")] * 2
+    assert json.loads((tmp_path / "7" / "report.json").read_text())["seconds"] == 12.5
+    refused = keep_report(dataclasses.replace(first, push={**REPORT.push, "pushed": False}), str(tmp_path))
+    assert Path(refused).name == "refused-20260102T030405"
+    assert (Path(refused) / "report.html").is_file()
+
+
+def test_html_shows_what_a_warm_start_kept(tmp_path):
+    moved = [{"token": "<x>", "before": 0.0, "now": 0.125}]
+    item = {"rows": 4, "kept": 1234, "new": 2, "dropped": 1, "kept_traffic": 0.875}
+    tables = {"item": {**item, "largest_gains": moved, "largest_losses": []}, "raw": {"rows": 7}}
+    dense = {"dense": "restored", "variables": ["dense/kernel"], "optimizer": "new", "optimizer_reason": "<reset>"}
+    dense["ranges"] = {"fare": "kept"}
+    start = {"step": 40, "tables": tables, "tables_new": ["fresh"], "tables_dropped": [], "dense": dense}
+    html = Path(save_report(dataclasses.replace(REPORT, warm_start=start), str(tmp_path))).read_text(encoding="utf-8")
+    assert "87.50%" in html
+    assert "&lt;x&gt; 0.00→12.50%" in html
+    assert "New tables: fresh." in html
+    assert "raw ids" in html
+    assert "restored (dense/kernel)" in html
+    assert "new: &lt;reset&gt;" in html
+    assert "fare kept" in html
+    assert "Warm start" not in Path(save_report(REPORT, str(tmp_path))).read_text(encoding="utf-8")
+
+
+def test_json_holds_the_same_figures(tmp_path):
+    save_report(REPORT, str(tmp_path))
+    saved = json.loads((tmp_path / "report.json").read_text())
+    assert saved == json.loads(json.dumps(dataclasses.asdict(REPORT)))
+
+
+def test_screen_says_why_nothing_was_pushed():
+    console = Console(record=True, width=120, file=io.StringIO())
+    push = {**REPORT.push, "pushed": False, "reason": "auc is 0.6, its threshold asks for at least 0.9."}
+    print_report(dataclasses.replace(REPORT, push=push), "report.html", console)
+    assert "asks for at least 0.9" in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("executed", "pushed version 7 to /srv/7"),
+        ("cached", "version 7 is already served; nothing new was trained or pushed: /srv/7"),
+    ],
+)
+def test_screen_says_whether_the_version_is_new(state, words):
+    console = Console(record=True, width=120, file=io.StringIO())
+    nodes = [{"node": "EmbeddingPusher", "state": state, "seconds": 0.1, "execution": 9}]
+    print_report(dataclasses.replace(REPORT, nodes=nodes), "report.html", console)
+    assert words in console.export_text()
+
+
+def test_chart_is_one_svg_element_with_readable_text():
+    svg = line_chart({"train": [(1, 2.0), (2, 1.0)], "eval": []}, x_label="step")
+    assert svg.startswith("<svg")
+    assert ">train<" in svg.replace("\n", "")
+
+
+def test_screen_says_how_the_model_was_judged():
+    console = Console(record=True, width=120, file=io.StringIO())
+    print_report(REPORT, "report.html", console)
+    shown = " ".join(console.export_text().split())
+    assert "Recall@10 0.0850 missed at least popularity's 0.1390" in shown
+    assert "ExampleCount 1,234 no bound" in shown
+    assert "retrieval: all 99 positive rows" in shown
+    assert "changed by --set: seed" in shown
+
+
+def test_baseline_that_is_better_than_the_model_is_said():
+    from pipelines.report.baselines import Score
+    from pipelines.report.figures import _better_baselines
+
+    def score(scorer, auc):
+        return Score(scorer=scorer, metrics={"AUC": auc, "log loss": 0.4})
+
+    others = [score("mean of the label", 0.5), score("logistic regression, one-hot", 0.9471)]
+    (said,) = _better_baselines([score("this model", 0.7968), *others])
+    assert said.startswith("This model is worse than the logistic regression, one-hot: its AUC is 0.7968, ")
+    assert _better_baselines([score("this model", 0.95), *others]) == []
+    assert _better_baselines([score("this model", None), score("mean of the label", None)]) == []
+
+
+def test_rate_of_training_is_said_once():
+    from pipelines.report.figures import _training_note
+
+    facts = {"train_rows": 2211, "rows_per_second": 75922.04}
+    train = [{"step": 9, "rows_per_second": 279.0}, {"step": 18, "rows_per_second": 75922.04}]
+    assert _training_note({"seconds": 12.3, "facts": facts, "train": train}) == (
+        "12.3 s of training; 75,922 rows/s (median); train rows 2,211"
+    )
+
+
+def test_screen_of_80_columns_breaks_no_word_and_says_what_it_leaves_out():
+    long = {**REPORT.tables[0], "name": "customer_identifier_of_the_shop", "vocabulary": "item", "rows": 123456789}
+    report = dataclasses.replace(REPORT, tables=[{**long, "table_bytes": 10**12, "optimizer": "AdagradMomentum"}])
+    console = Console(record=True, width=80, file=io.StringIO())
+    print_report(report, "report.html", console)
+    lines = console.export_text().splitlines()
+    (row,) = [line for line in lines if "customer_identifier_of_the_shop" in line]
+    assert "123,456,789" in row
+    assert "1,000,000,000,352" in row
+    assert all(len(line) <= 80 for line in lines if line in row)
+    assert "not shown at this width: optimizer" in lines
+
+
+def test_screen_shows_paths_as_they_are():
+    console = Console(record=True, width=40, file=io.StringIO())
+    push = {
+        **REPORT.push,
+        "destination": "/data/[v1]/serving/7",
+        "query": "model = load('/data/[v1]/" + "x" * 60 + "')",
+    }
+    print_report(dataclasses.replace(REPORT, push=push), "/data/[v1]/report.html", console)
+    shown = console.export_text()
+    assert "/data/[v1]/serving/7" in shown
+    assert push["query"] in shown
+
+
+@pytest.mark.tfx
+def test_tokens_with_a_line_break_are_a_line_of_the_data():
+    import numpy as np
+    import pyarrow as pa
+
+    from embedding_core.vocabulary import vocabulary_from_counts
+    from pipelines.report.figures import _line_breaks
+
+    tokens, counts = pa.array([b"a", b"b\nc"], pa.large_binary()), np.array([2, 3])
+    vocabularies = [
+        vocabulary_from_counts("note", tokens, counts),
+        vocabulary_from_counts("item", tokens[:1], counts[:1]),
+    ]
+    expected = {"tokens of note with a line break or NUL, which are looked up as unknown": "3"}
+    assert _line_breaks(vocabularies) == expected
