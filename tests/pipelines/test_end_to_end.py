@@ -18,7 +18,7 @@ from pipelines.config import data_files, load_config
 
 pytestmark = pytest.mark.tfx
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 TAXI = Path(__file__).parents[2] / "pipelines" / "examples" / "taxi.yaml"
 PRIVATE = "features.categorical.1={name: company, private: true}"
 NODES_AFTER_VOCABULARIES = {
@@ -216,7 +216,7 @@ def test_private_tokens_are_in_the_artifacts_that_readme_lists_and_in_no_other_f
         or ("PushedModel" if served in path.parents else str(path.relative_to(work_dir)))
         for path in files_with(work_dir, tokens)
     }
-    (listed,) = re.findall(r"Private tokens are in (.*?), and nowhere else", README.read_text(), flags=re.DOTALL)
+    (listed,) = re.findall(r"Private tokens are in (.*?), and nowhere else", PAGE.read_text(), flags=re.DOTALL)
     assert found == set(re.findall(r"`(\w+)`", listed))
 
 

@@ -1,4 +1,4 @@
-"""README's section on CSV: its configuration reads a file that is written as it says."""
+"""Section "CSV" of docs/data.md: its configuration reads a file that is written as it says."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.tfx
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "data.md"
 ROWS = """patient;diagnosis;weight;readmitted
 3.0;grippe|fièvre;70,5;<30
 4;?;NA;>30
@@ -18,11 +18,11 @@ ROWS = """patient;diagnosis;weight;readmitted
 """
 
 
-def test_configuration_of_the_readme_reads_such_a_file(ingest, tmp_path):
+def test_configuration_of_the_page_reads_such_a_file(ingest, tmp_path):
     from pipelines.config import load_config
     from pipelines.pipeline import component_inputs
 
-    section = README.read_text(encoding="utf-8").split("### CSV as it is found")[1]
+    section = PAGE.read_text(encoding="utf-8").split("## CSV as it is found")[1]
     (tmp_path / "my.yaml").write_text(re.search(r"```yaml\n(.*?)```", section, re.DOTALL)[1])
     (tmp_path / "visits.csv.zst").write_bytes(pa.compress(ROWS.encode("latin-1"), "zstd", asbytes=True))
     config = load_config(tmp_path / "my.yaml", ["split={by: column, column: patient, train: [3], eval: [4, 5]}"])
