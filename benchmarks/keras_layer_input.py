@@ -22,8 +22,8 @@ import tf_keras
 from benchmarks.zipf_examples import ZipfData, _token, write_examples
 from embedding_core import Adagrad, ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.layer import TPUEmbedding
-from embedding_core.training.inputs import Inputs, RowParser
-from embedding_core.training.stream import batches_once
+from embedding_core.training.row_stream import batches_once
+from embedding_core.training.training_inputs import Inputs, RowParser
 
 BATCH, DIM = 4096, 16
 

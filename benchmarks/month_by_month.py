@@ -215,9 +215,9 @@ def _judged(job: Any, checkpoint: str, month: Month) -> dict[str, float]:
     import tensorflow as tf
 
     from embedding_core.model_inputs import call_model
-    from embedding_core.training.evaluation import auc
-    from embedding_core.training.inputs import RowParser
-    from embedding_core.training.runs import restore_weights
+    from embedding_core.training.eval_metrics import auc
+    from embedding_core.training.finished_run import restore_weights
+    from embedding_core.training.training_inputs import RowParser
 
     engine, model = restore_weights(checkpoint, job.model, job.inputs.config, job.inputs.dense, job.arguments)
     parser, scores, labels = RowParser(job.inputs), [], []

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.serving.module import ServingModule
+from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import over_examples
 
 FEATURES, ROWS, DIM, SKEW = 26, 100_000, 16, 1.05

@@ -12,7 +12,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.serving import DenseInputs
 from embedding_core.training import Inputs
-from embedding_core.training.runs import RunDescription
+from embedding_core.training.finished_run import RunDescription
 
 __all__ = ["NumberSources", "inputs_of_run", "same_run_digests", "sources_of_run"]
 

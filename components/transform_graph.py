@@ -10,7 +10,7 @@ import tensorflow_transform as tft
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.utils import io_utils
 
-from embedding_core.columns.serving_inputs import DenseInputs
+from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.errors import DataError
 
 __all__ = ["RANGE_FIELDS", "number_columns", "open_transform_graph", "range_output", "range_problems", "read_ranges"]

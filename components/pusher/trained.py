@@ -17,8 +17,8 @@ from embedding_core.engines import HostEngine
 from embedding_core.model_inputs import call_model
 from embedding_core.serving import DenseInputs, columns_of, export_model, named_inputs, synthetic_rows
 from embedding_core.training import Inputs
-from embedding_core.training.inputs import RowParser
-from embedding_core.training.runs import restore_run
+from embedding_core.training.finished_run import restore_run
+from embedding_core.training.training_inputs import RowParser
 
 __all__ = ["Sources", "Trained", "load_trained"]
 

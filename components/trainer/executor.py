@@ -14,8 +14,8 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
 from components.record import record_lineage
+from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.history import History
-from embedding_core.training.runs import RunDescription
 
 __all__ = ["Executor", "put_facts"]
 

@@ -24,7 +24,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.serving import export_model
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
 from embedding_core.training.dense_start import DenseStart
-from embedding_core.training.runs import RunDescription
+from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary
 
 __all__ = ["Settings", "run_fn"]

@@ -1,8 +1,8 @@
 """Judges a trained model by its eval split: counts, recall of a retrieval model, and the rules of a push."""
 
-from embedding_core.evaluation.retrieval import RetrievalFigures, measure_retrieval
-from embedding_core.evaluation.rules import Check, Rules, judge
-from embedding_core.evaluation.split import FeatureCounts, SplitCounts, count_split
+from embedding_core.evaluation.push_rules import Check, Rules, judge
+from embedding_core.evaluation.retrieval_figures import RetrievalFigures, measure_retrieval
+from embedding_core.evaluation.split_counts import FeatureCounts, SplitCounts, count_split
 
 __all__ = [
     "Check",

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
-from embedding_core.training.inputs import Batch, Inputs, RowParser
-from embedding_core.training.runs import RestoredRun
-from embedding_core.training.stream import batches_once
+from embedding_core.training.finished_run import RestoredRun
+from embedding_core.training.row_stream import batches_once
+from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 
 __all__ = ["Catalog", "candidate_feature", "candidates_of"]
 

@@ -1,6 +1,6 @@
 """Where each table and each lookup really is, and what TensorFlow does there without saying so."""
 
-from embedding_core.placement.report import Lookup, Placement, Silent, TablePlace
-from embedding_core.placement.run import placement_of
+from embedding_core.placement.placement_report import Lookup, Placement, Silent, TablePlace
+from embedding_core.placement.table_placement import placement_of
 
 __all__ = ["Lookup", "Placement", "Silent", "TablePlace", "placement_of"]

@@ -14,9 +14,9 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0
 from embedding_core.planning.topology import Topology
-from embedding_core.preflight.described import Hardware, described_strategy, no_engine_yet
 from embedding_core.preflight.engine_config import engine_summary
-from embedding_core.preflight.steps import MakeStep, Step
+from embedding_core.preflight.step_to_trace import MakeStep, Step
+from embedding_core.preflight.topology_strategy import Hardware, described_strategy, no_engine_yet
 from embedding_core.translate import config_to_tensorflow
 
 __all__ = ["Traced", "place_of", "trace_step", "user_line"]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from embedding_core.preflight.report import Finding
+from embedding_core.preflight.preflight_report import Finding
 from embedding_core.preflight.trace import Traced, place_of
 
 __all__ = ["Compiled", "compile_findings"]

@@ -1,11 +1,11 @@
 """Export of a SavedModel that looks up on CPU, holds its vocabularies, and loads with TensorFlow alone."""
 
-from embedding_core.columns.serving_inputs import MISSING_INT, DenseInputs, input_name
+from embedding_core.columns.raw_columns import MISSING_INT, DenseInputs, input_name
+from embedding_core.serving.checkpoint_export import export_embeddings
 from embedding_core.serving.export import export_model
-from embedding_core.serving.module import columns_of
-from embedding_core.serving.named import named_inputs
-from embedding_core.serving.of_checkpoint import export_embeddings
-from embedding_core.serving.synthetic import synthetic_rows
+from embedding_core.serving.request_tensors import named_inputs
+from embedding_core.serving.serving_module import columns_of
+from embedding_core.serving.synthetic_requests import synthetic_rows
 
 __all__ = [
     "MISSING_INT",

@@ -8,12 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.columns.serving_inputs import DenseInputs
+from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from embedding_core.serving.holding import require_model_inputs, require_no_lambda
-from embedding_core.serving.module import ServingModule
-from embedding_core.serving.retrieval import is_two_tower, two_tower_signatures
+from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import (
     counters,
     embeddings_signature,
@@ -21,6 +19,8 @@ from embedding_core.serving.signatures import (
     serving_default,
     transform_signature,
 )
+from embedding_core.serving.table_blocks import require_model_inputs, require_no_lambda
+from embedding_core.serving.two_tower_signatures import is_two_tower, two_tower_signatures
 
 __all__ = ["export_model"]
 

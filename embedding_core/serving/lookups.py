@@ -1,7 +1,7 @@
 """The lookups of an exported model: those of `embedding_core.lookup`, for all features together and in few operations.
 
 At a batch of one the number of operations is what a lookup costs, so whatever can be done once for all features
-is. Tables of equal dim lie behind each other in one *block* (`holding.py`), and the features of a block are looked up
+is. Tables of equal dim lie behind each other in one *block* (`table_blocks`), and the features of a block are looked up
 together: an id becomes a place in the block, and one operation gathers, or combines, the rows of all of them.
 
 ========================  ==============================================================================

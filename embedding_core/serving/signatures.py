@@ -4,7 +4,7 @@
 signature              inputs                                      outputs
 =====================  ==========================================  ==========================================
 `serving_default`      examples: serialized tf.Examples `[B]`      logit, probability `[B, 1]`
-`raw`                  one tensor per raw column (`inputs.py`)     logit, probability `[B, 1]`
+`raw`                  one tensor per raw column (`raw_columns`)   logit, probability `[B, 1]`
 `embeddings`           examples                                    per feature `[B, dim]` or `[B, L, dim]`
 `query`                tensors of the query's raw columns          vector `[B, n]`
 `candidate`            tensors of the candidate's raw columns      vector `[B, n]`
@@ -22,9 +22,9 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from embedding_core.columns.serving_inputs import Columns, DenseInputs, RawColumns
+from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
 from embedding_core.model_inputs import call_model
-from embedding_core.serving.module import ServingModule
+from embedding_core.serving.serving_module import ServingModule
 
 __all__ = [
     "counters",

@@ -2,9 +2,9 @@
 
 from embedding_core.training.checkpoints import fingerprint
 from embedding_core.training.config import EarlyStopping, Negatives, TrainingConfig
-from embedding_core.training.inputs import Inputs
 from embedding_core.training.job import TrainingJob
 from embedding_core.training.loop import TrainingResult, train
+from embedding_core.training.training_inputs import Inputs
 
 __all__ = [
     "EarlyStopping",

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.training.evaluation import Evaluation
+from embedding_core.training.eval_metrics import Evaluation
 
 __all__ = ["History", "Summaries"]
 

@@ -15,18 +15,18 @@ import tensorflow as tf
 from embedding_core.errors import DataError
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.dense_start import DenseStart
-from embedding_core.training.inputs import Batch, Inputs, RowParser
+from embedding_core.training.device_choice import Placement
+from embedding_core.training.host_files import HostRows, check_batch, check_input_of_hosts, shares_of
 from embedding_core.training.negatives import negative_sampler
-from embedding_core.training.shares import HostRows, check_batch, check_input_of_hosts, shares_of
-from embedding_core.training.strategy import Placement
-from embedding_core.training.stream import (
+from embedding_core.training.row_stream import (
     batches_once,
     count_rows,
     rows_of_files,
     shuffled_batches,
     steps_per_epoch,
 )
-from embedding_core.training.validation import Keep, parts_of
+from embedding_core.training.training_inputs import Batch, Inputs, RowParser
+from embedding_core.training.validation_split import Keep, parts_of
 
 __all__ = ["JobData", "TrainingJob", "data_errors"]
 

@@ -24,16 +24,16 @@ from embedding_core.storage import scratch_folder
 from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.config import EarlyStopping
 from embedding_core.training.dense_start import dense_inputs, start_dense
-from embedding_core.training.evaluation import Evaluation, evaluate
+from embedding_core.training.device_choice import Placement, choose_placement
+from embedding_core.training.eval_metrics import Evaluation, evaluate
+from embedding_core.training.finished_run import restore_weights
 from embedding_core.training.history import History, Summaries
-from embedding_core.training.inputs import Batch
 from embedding_core.training.job import JobData, TrainingJob, data_errors
+from embedding_core.training.learning_rates import config_with_rates, dense_optimizer
 from embedding_core.training.preemption import noticed_preemption
-from embedding_core.training.rates import config_with_rates, dense_optimizer
-from embedding_core.training.replicated import config_without_slots, keras_optimizers
-from embedding_core.training.runs import restore_weights
+from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
 from embedding_core.training.step import StepsDone, Trainable, new_step
-from embedding_core.training.strategy import Placement, choose_placement
+from embedding_core.training.training_inputs import Batch
 
 __all__ = ["Progress", "TrainingResult", "train"]
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.training.config import Negatives
-from embedding_core.training.inputs import Batch
+from embedding_core.training.training_inputs import Batch
 
 __all__ = ["negative_sampler"]
 

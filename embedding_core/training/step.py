@@ -12,7 +12,7 @@ from embedding_core.checkpoint import Tables
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import call_model
 from embedding_core.training.config import TrainingConfig
-from embedding_core.training.inputs import Batch
+from embedding_core.training.training_inputs import Batch
 
 __all__ = ["Scores", "StepsDone", "Trainable", "new_step", "weighted_loss"]
 

@@ -15,7 +15,7 @@ from components.pusher.served import damage_of
 from embedding_core.errors import ConfigError
 from embedding_core.storage import scratch_tempdir
 from embedding_core.training import TrainingConfig
-from embedding_core.training.strategy import choose_placement
+from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig, data_files
 from pipelines.config.paths import is_remote
 from pipelines.console.terminal import SafeConsole

@@ -19,8 +19,8 @@ import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-from embedding_core.training.inputs import Inputs, RowParser
-from embedding_core.training.stream import batches_once
+from embedding_core.training.row_stream import batches_once
+from embedding_core.training.training_inputs import Inputs, RowParser
 
 __all__ = ["METRICS", "Score", "compare_with_baselines"]
 

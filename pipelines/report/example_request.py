@@ -1,6 +1,6 @@
 """Writes a request to a pushed version, with the names and types of its own inputs, that runs as it stands.
 
-Its values are synthetic (`embedding_core.serving.synthetic_rows`): tokens of private columns are made up.
+Its values are synthetic (`embedding_core.serving.synthetic_requests`): tokens of private columns are made up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from components.run_inputs import sources_of_run
 from embedding_core.serving import columns_of, named_inputs, synthetic_rows
-from embedding_core.training.runs import RunDescription
+from embedding_core.training.finished_run import RunDescription
 
 __all__ = ["request_text"]
 

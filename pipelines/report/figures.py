@@ -19,7 +19,7 @@ from embedding_core.checkpoint.dense import DENSE, read_dense
 from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
-from embedding_core.training.runs import RunDescription
+from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary, drift_of, load_vocabularies
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node, open_store, outputs_of, trace

@@ -21,7 +21,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import build_model
 from embedding_core.training import Negatives, TrainingConfig
-from embedding_core.training.runs import RunDescription
+from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
 pytestmark = pytest.mark.tfx

@@ -18,7 +18,7 @@ from components.trainer.executor import Executor
 from embedding_core.checkpoint import retrieve
 from embedding_core.errors import CheckpointError, ConfigError, DataError
 from embedding_core.planning.planner import plan_tables
-from embedding_core.training.runs import restore_run
+from embedding_core.training.finished_run import restore_run
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
 pytestmark = pytest.mark.tfx

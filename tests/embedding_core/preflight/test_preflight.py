@@ -12,7 +12,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
 from embedding_core.planning.topology import named_topology
 from embedding_core.preflight import PipelineStep, Step, preflight
-from embedding_core.preflight.described import described_strategy, no_engine_yet
+from embedding_core.preflight.topology_strategy import described_strategy, no_engine_yet
 from embedding_core.training.config import TrainingConfig
 
 TRAINING = TrainingConfig(steps=10)

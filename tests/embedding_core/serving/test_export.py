@@ -16,7 +16,7 @@ from embedding_core.engines.host import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, ParityError, VocabularyError
 from embedding_core.model_inputs import call_model, model_inputs
 from embedding_core.proof.parity import compare, score_in_fresh_process, score_signatures
-from embedding_core.serving import MISSING_INT, DenseInputs, columns_of, export_model, holding, named_inputs
+from embedding_core.serving import MISSING_INT, DenseInputs, columns_of, export_model, named_inputs, table_blocks
 
 TOKENS = {
     "words": [b"a", b"b", "žluť".encode(), b"a b"],
@@ -320,7 +320,7 @@ def test_large_table_is_held_itself_and_looked_up_alike(tmp_path, monkeypatch):
     rows = tf.Variable(np.arange(10, dtype=np.float32).reshape(5, 2) + 1)
     examples = tf.constant([example(row) for row in BAD_IDS])
     expected = small(tmp_path)["embeddings"](examples)
-    monkeypatch.setattr(holding, "_LARGE", 1)
+    monkeypatch.setattr(table_blocks, "_LARGE", 1)
     held = []
     monkeypatch.setattr(
         tf.saved_model,

@@ -16,11 +16,11 @@ from embedding_core import SGD
 from embedding_core.columns.tokens import MISSING_INT
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu
-from embedding_core.serving.module import ServingModule
-from embedding_core.serving.named import named_inputs
+from embedding_core.serving.request_tensors import named_inputs
+from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import embeddings_signature, raw_embeddings_signature
 from embedding_core.training import Inputs
-from embedding_core.training.inputs import RowParser
+from embedding_core.training.training_inputs import RowParser
 
 CORES, ROWS = 2, 6
 TOKENS = {"string": [b"a", b"b c", "ž".encode(), b"a|b"], "int64": [b"0", b"-7", b"12"], "float32": [b"0.1", b"3"]}

@@ -13,8 +13,8 @@ from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Adagrad, AdagradMomentum
 from embedding_core.training import TrainingConfig, train
-from embedding_core.training.replicated import keras_optimizers
-from embedding_core.training.strategy import choose_placement
+from embedding_core.training.device_choice import choose_placement
+from embedding_core.training.replicated_tables import keras_optimizers
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
 cases = importlib.util.module_from_spec(_spec)

@@ -14,7 +14,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.errors import CheckpointError, DataError, PreemptionError, TrainingError
 from embedding_core.optimizers import SGD
 from embedding_core.training import EarlyStopping, Inputs, TrainingConfig, TrainingJob, loop, train
-from embedding_core.training.evaluation import evaluate
+from embedding_core.training.eval_metrics import evaluate
 
 WORDS = [f"w{number}" for number in range(8)]
 

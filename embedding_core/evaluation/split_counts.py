@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from embedding_core.config import EmbeddingConfig, TableConfig
-from embedding_core.training.inputs import Inputs, RowParser
-from embedding_core.training.stream import batches_once
+from embedding_core.training.row_stream import batches_once
+from embedding_core.training.training_inputs import Inputs, RowParser
 
 __all__ = ["FeatureCounts", "SplitCounts", "count_split"]
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError
 from embedding_core.placement.executed_graph import Node, Ran, run_once
-from embedding_core.placement.report import Lookup, Placement, Silent, TablePlace
+from embedding_core.placement.placement_report import Lookup, Placement, Silent, TablePlace
 
 __all__ = ["placement_of"]
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from embedding_core.errors import DataError
 from embedding_core.training.config import TrainingConfig
-from embedding_core.training.validation import Keep
+from embedding_core.training.validation_split import Keep
 
 __all__ = ["batches_once", "count_rows", "rows_of_files", "shuffled_batches", "steps_per_epoch"]
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from embedding_core.training.inputs import Batch
 from embedding_core.training.step import Trainable
+from embedding_core.training.training_inputs import Batch
 
 __all__ = ["Evaluation", "auc", "evaluate", "log_loss"]
 

@@ -10,8 +10,8 @@ import pytest
 from embedding_core.engines import simulated_tpu
 from embedding_core.errors import ConfigError
 from embedding_core.training import EarlyStopping, train
+from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.job import JobData
-from embedding_core.training.strategy import Placement, choose_placement
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
 cases = importlib.util.module_from_spec(_spec)

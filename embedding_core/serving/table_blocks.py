@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from embedding_core.columns.serving_inputs import DenseInputs
+from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError, VocabularyError
 from embedding_core.serving.lookups import Rows

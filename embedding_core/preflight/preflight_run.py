@@ -12,19 +12,19 @@ from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Optimizer
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
-from embedding_core.preflight.described import Hardware, hardware_of
-from embedding_core.preflight.report import Finding, Report
-from embedding_core.preflight.rules import (
+from embedding_core.preflight.preflight_report import Finding, Report
+from embedding_core.preflight.static_findings import (
     batch_findings,
     finding_of,
     memory_findings,
     trained_by_other_rules,
     without_ignored,
 )
-from embedding_core.preflight.shapes import dtype_findings, shape_findings, slow_dtypes
-from embedding_core.preflight.steps import MakeStep
+from embedding_core.preflight.step_to_trace import MakeStep
+from embedding_core.preflight.topology_strategy import Hardware, hardware_of
 from embedding_core.preflight.trace import Traced, trace_step, user_line
-from embedding_core.preflight.updates import untrained_findings
+from embedding_core.preflight.types_and_shapes import dtype_findings, shape_findings, slow_dtypes
+from embedding_core.preflight.untrained_tables import untrained_findings
 from embedding_core.preflight.xla import compile_findings
 
 __all__ = ["preflight"]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.training.inputs import Inputs
+from embedding_core.training.training_inputs import Inputs
 
 __all__ = [
     "HostRows",

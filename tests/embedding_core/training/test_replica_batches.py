@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core.training.inputs import Batch
-from embedding_core.training.replicas import padded, replica_batches
+from embedding_core.training.replica_batches import padded, replica_batches
+from embedding_core.training.training_inputs import Batch
 
 
 def _batch(rows: int) -> Batch:

@@ -12,8 +12,8 @@ from embedding_core.engines.configs import refuse_ignored
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, Adam, Optimizer
 from embedding_core.planning.topology import GIB, Topology
-from embedding_core.preflight.described import Hardware
-from embedding_core.preflight.report import Finding, Kind
+from embedding_core.preflight.preflight_report import Finding, Kind
+from embedding_core.preflight.topology_strategy import Hardware
 from embedding_core.translate import model_of
 
 __all__ = ["batch_findings", "finding_of", "memory_findings", "trained_by_other_rules", "without_ignored"]

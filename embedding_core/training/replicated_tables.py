@@ -12,7 +12,7 @@ from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam
 from embedding_core.training.config import TrainingConfig
-from embedding_core.training.rates import scheduled
+from embedding_core.training.learning_rates import scheduled
 
 __all__ = ["config_without_slots", "keras_optimizers"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from embedding_core.preflight.report import Finding
+from embedding_core.preflight.preflight_report import Finding
 from embedding_core.preflight.trace import place_of
 
 __all__ = ["ON_TPU", "dtype_findings", "shape_findings", "slow_dtypes"]

@@ -11,9 +11,9 @@ import tensorflow as tf
 from embedding_core.engines import simulated_tpu
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.training import Negatives, train
+from embedding_core.training.device_choice import Placement
+from embedding_core.training.host_files import bound_to_one_process, refuse_what_is_local, shares_of
 from embedding_core.training.job import JobData
-from embedding_core.training.shares import bound_to_one_process, refuse_what_is_local, shares_of
-from embedding_core.training.strategy import Placement
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
 cases = importlib.util.module_from_spec(_spec)

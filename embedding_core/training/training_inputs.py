@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypedDict
 import tensorflow as tf
 
 from embedding_core.columns.ids import TokenTable
-from embedding_core.columns.serving_inputs import Columns
+from embedding_core.columns.raw_columns import Columns
 from embedding_core.columns.tokens import tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 from embedding_core.errors import ConfigError, DataError

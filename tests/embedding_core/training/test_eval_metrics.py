@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss as sklearn_log_loss
 from sklearn.metrics import roc_auc_score
 
-from embedding_core.training.evaluation import auc, log_loss
+from embedding_core.training.eval_metrics import auc, log_loss
 
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3), st.floats(0.1, 5)), min_size=2, max_size=30).filter(
     lambda rows: len({row[0] for row in rows}) == 2

@@ -12,7 +12,7 @@ from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.checkpoint.manifest import BUNDLE, VOCABULARIES
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, nearest
-from embedding_core.serving.module import ServingModule, only
+from embedding_core.serving.serving_module import ServingModule, only
 from embedding_core.serving.signatures import counters, embeddings_signature, raw_embeddings_signature
 
 __all__ = ["export_embeddings"]

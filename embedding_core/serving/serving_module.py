@@ -10,10 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.columns.ids import TokenTable, kept
-from embedding_core.columns.serving_inputs import MISSING_INT, Columns, DenseInputs, RawColumns
+from embedding_core.columns.raw_columns import MISSING_INT, Columns, DenseInputs, RawColumns
 from embedding_core.columns.tokens import rows_of, text_of, texts_of, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.serving.holding import file_of, hold_tables, require_finite, require_same_names
 from embedding_core.serving.lookups import (
     Counts,
     Rows,
@@ -24,6 +23,7 @@ from embedding_core.serving.lookups import (
     look_up_several,
     look_up_single,
 )
+from embedding_core.serving.table_blocks import file_of, hold_tables, require_finite, require_same_names
 
 __all__ = ["ServingModule", "columns_of", "only"]
 

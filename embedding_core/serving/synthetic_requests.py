@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.columns.serving_inputs import DenseInputs
+from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig
-from embedding_core.serving.module import columns_of
+from embedding_core.serving.serving_module import columns_of
 
 __all__ = ["synthetic_rows"]
 

@@ -15,8 +15,8 @@ from embedding_core.engines import HostEngine
 from embedding_core.evaluation import count_split, measure_retrieval
 from embedding_core.model_inputs import build_model, call_model
 from embedding_core.training import Inputs, Negatives, TrainingConfig
-from embedding_core.training.inputs import RowParser
-from embedding_core.training.runs import RestoredRun, RunDescription
+from embedding_core.training.finished_run import RestoredRun, RunDescription
+from embedding_core.training.training_inputs import RowParser
 
 USERS, ITEMS = [b"u%d" % n for n in range(6)], [b"i%d" % n for n in range(40)]
 VOCABULARIES = {"users": USERS, "items": ITEMS, "shops": [b"s0", b"s1"]}

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from embedding_core.evaluation import ranking
-from embedding_core.evaluation.ranking import Ranks, rank_by_counts, rank_by_product, recall_at
+from embedding_core.evaluation import recall
+from embedding_core.evaluation.recall import Ranks, rank_by_counts, rank_by_product, recall_at
 
 
 def expected_recall(scores, truth, k):
@@ -26,8 +26,8 @@ def test_popularity_counts_a_hit_by_the_share_of_the_orders_of_equal_counts(coun
 
 @pytest.mark.parametrize(("queries", "candidates"), [(1024, 8192), (3, 2)])
 def test_product_ranks_as_sorting_all_scores_does(monkeypatch, queries, candidates):
-    monkeypatch.setattr(ranking, "_QUERIES", queries)
-    monkeypatch.setattr(ranking, "_CANDIDATES", candidates)
+    monkeypatch.setattr(recall, "_QUERIES", queries)
+    monkeypatch.setattr(recall, "_CANDIDATES", candidates)
     chance = np.random.default_rng(1)
     q, c = (chance.normal(size=shape).astype(np.float32) for shape in ((10, 4), (23, 4)))
     truth = chance.integers(-1, 23, 10)
@@ -40,7 +40,7 @@ def test_product_ranks_as_sorting_all_scores_does(monkeypatch, queries, candidat
 
 def test_equal_candidates_are_ties_wherever_they_stand_in_the_blocks(monkeypatch):
     """A matrix product may round the same vector differently in another block."""
-    monkeypatch.setattr(ranking, "_CANDIDATES", 7)
+    monkeypatch.setattr(recall, "_CANDIDATES", 7)
     vector = np.random.default_rng(2).normal(size=(1, 33)).astype(np.float32)
     ranks = rank_by_product(vector * 3, np.repeat(vector, 30, 0), np.array([29]))
     assert (ranks.above[0], ranks.tied[0]) == (0, 29)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from embedding_core.training.inputs import Batch
+from embedding_core.training.training_inputs import Batch
 
 __all__ = ["padded", "replica_batches"]
 

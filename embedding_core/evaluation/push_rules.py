@@ -8,8 +8,8 @@ from typing import Any
 
 from embedding_core.config import RETRIEVAL_METRICS
 from embedding_core.errors import ConfigError, nearest
-from embedding_core.evaluation.retrieval import RetrievalFigures
-from embedding_core.evaluation.split import SplitCounts
+from embedding_core.evaluation.retrieval_figures import RetrievalFigures
+from embedding_core.evaluation.split_counts import SplitCounts
 
 __all__ = ["Check", "Rules", "judge"]
 

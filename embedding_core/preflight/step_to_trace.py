@@ -12,8 +12,8 @@ from embedding_core.engines.configs import embedding_feature
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model
 from embedding_core.training.config import TrainingConfig
-from embedding_core.training.rates import config_with_rates, dense_optimizer
-from embedding_core.training.replicated import config_without_slots, keras_optimizers
+from embedding_core.training.learning_rates import config_with_rates, dense_optimizer
+from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
 from embedding_core.training.step import Trainable, new_step
 
 __all__ = ["MakeStep", "PipelineStep", "Step"]
@@ -81,7 +81,7 @@ class PipelineStep:
         return Step(trainable.train_replica, self._inputs(config, rows))
 
     def _inputs(self, config: EmbeddingConfig, rows: int) -> dict[str, Any]:
-        """A `training.inputs.Batch` of one core."""
+        """A `training_inputs.Batch` of one core."""
         column = tf.TensorSpec([rows, 1], tf.float32)
         return {
             "ids": {feature.name: tf.RaggedTensorSpec([rows, None], tf.int64) for feature in config.features},

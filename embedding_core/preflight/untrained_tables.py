@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.preflight.described import Hardware
-from embedding_core.preflight.report import Finding
+from embedding_core.preflight.preflight_report import Finding
+from embedding_core.preflight.topology_strategy import Hardware
 from embedding_core.preflight.trace import Traced
 
 __all__ = ["untrained_findings"]

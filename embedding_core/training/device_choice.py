@@ -13,7 +13,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.layer import hardware_feature
 from embedding_core.planning.topology import shape_of
 from embedding_core.training.config import TrainingConfig
-from embedding_core.training.replicas import replica_batches
+from embedding_core.training.replica_batches import replica_batches
 
 __all__ = ["Kind", "Placement", "choose_placement"]
 
