@@ -13,8 +13,6 @@ from typing import Any, Literal, TypeAlias
 
 from embedding_core.errors import ConfigError
 
-__all__ = ["ATTRIBUTES", "Attribute", "Trainer", "ignored_by", "refuse_unknown"]
-
 Trainer: TypeAlias = Literal["engine", "V0", "V2"]
 
 _V0 = "cores without an embedding engine (V0) are trained by a Keras optimizer, which would ignore it"

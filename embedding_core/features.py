@@ -19,21 +19,6 @@ from embedding_core.config import Combiner, EmbeddingConfig, FeatureConfig, Inva
 from embedding_core.errors import DataError
 from embedding_core.structures import path_name, paths_of
 
-__all__ = [
-    "FeatureSpec",
-    "NormalForm",
-    "Quantization",
-    "finite_weight",
-    "kind_of",
-    "normal_form",
-    "policed",
-    "refuse_ignored_attributes",
-    "same_indices",
-    "segments_of_splits",
-    "specs_of",
-]
-
-
 tpu = tf.tpu.experimental.embedding
 
 

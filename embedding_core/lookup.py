@@ -12,8 +12,6 @@ from embedding_core.features import FeatureSpec, NormalForm, Quantization, norma
 from embedding_core.structures import flat_like, flat_pairs
 from embedding_core.tracing import as_written
 
-__all__ = ["combine", "combine_in_order", "cpu_embedding_lookup", "divisor", "quantized", "row_gradients"]
-
 
 @as_written
 def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> Any:

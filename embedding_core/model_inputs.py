@@ -16,8 +16,6 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 
-__all__ = ["ModelInputs", "build_model", "call_model", "model_inputs"]
-
 ModelInputs: TypeAlias = "tuple[dict[str, Any], dict[str, Any]]"
 
 _EMBEDDING, _DENSE = "embedding_", "dense_"

@@ -14,8 +14,6 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError, DataError
 
-__all__ = ["Path", "flat_like", "flat_pairs", "path_name", "paths_of"]
-
 Path: TypeAlias = tuple[Any, ...]
 
 

@@ -17,18 +17,6 @@ import tensorflow as tf
 from embedding_core.config import Combiner, EmbeddingConfig
 from embedding_core.optimizers import Optimizer
 
-__all__ = [
-    "Batch",
-    "Oracle",
-    "Samples",
-    "build_dense",
-    "build_ragged",
-    "build_sparse",
-    "oracle_lookup",
-    "oracle_occurrences",
-    "oracle_update",
-]
-
 Array: TypeAlias = Any  # numpy array of float64
 Occurrence: TypeAlias = tuple[int, Array]
 

@@ -7,8 +7,6 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-__all__ = ["as_written"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -22,18 +22,6 @@ from embedding_core.features import FeatureSpec, Quantization, refuse_ignored_at
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
 from embedding_core.structures import path_name, paths_of
 
-__all__ = [
-    "KerasSlots",
-    "Model",
-    "TableSpec",
-    "config_to_tensorflow",
-    "initializer_to_core",
-    "initializer_to_tensorflow",
-    "model_of",
-    "optimizer_to_core",
-    "optimizer_to_tensorflow",
-]
-
 tpu = tf.tpu.experimental.embedding
 
 _OPTIMIZERS: tuple[tuple[Any, type[Optimizer]], ...] = (

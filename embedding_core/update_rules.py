@@ -16,8 +16,6 @@ import tensorflow as tf
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
 
-__all__ = ["Rows", "Slots", "adagrad", "adagrad_momentum", "adam", "clipped", "ftrl", "sgd", "updated"]
-
 Rows: TypeAlias = Any  # float tensor [N, dim]
 Slots: TypeAlias = tuple[Any, ...]
 Rule: TypeAlias = Callable[[Any, Rows, Slots, Any, Any], tuple[Rows, Slots]]

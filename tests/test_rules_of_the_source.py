@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("embedding_core", "components", "pipelines")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 # AutoTrackable, which upstream's own classes are: the holder of tables, and the drop-ins for those classes.
-INTERNAL_ALLOWED = {f"embedding_core/engines/{name}.py" for name in ("tables", "tensorcore", "tpu")}
+INTERNAL_ALLOWED = {f"embedding_core/engines/{name}.py" for name in ("tables", "tensorcore", "tpu_embedding")}
 
 # While TPUEmbedding.build asks a described TPU, in Python, for something that only a real one can answer.
 PATCHED_ALLOWED = {("embedding_core/preflight/topology_strategy.py", "tf.Tensor.__bool__")}

@@ -1,9 +1,9 @@
 """Where tables live and how a step updates them: on this process, or on a TPU, real or simulated."""
 
 from embedding_core.engines.host import HostEngine
-from embedding_core.engines.strategy import SimulatedTPUStrategy, initialize_simulated_tpu, simulated_tpu
+from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy, initialize_simulated_tpu, simulated_tpu
 from embedding_core.engines.tensorcore import TPUEmbeddingV0
-from embedding_core.engines.tpu import TPUEmbedding
+from embedding_core.engines.tpu_embedding import TPUEmbedding
 
 __all__ = [
     "HostEngine",

@@ -18,19 +18,6 @@ from embedding_core.features import segments_of_splits
 from embedding_core.lookup import combine_in_order
 from embedding_core.translate import TableSpec
 
-__all__ = [
-    "WIRE_TYPES",
-    "FeatureIds",
-    "TableBatch",
-    "TableIds",
-    "activations_of",
-    "flattened",
-    "joined",
-    "packed",
-    "row_gradients_of",
-    "traced_once",
-]
-
 WIRE_TYPES = (tf.int64, tf.int64, tf.int64, tf.float32)
 
 

@@ -14,8 +14,6 @@ from embedding_core.errors import DataError
 from embedding_core.features import FeatureSpec, NormalForm, finite_weight, kind_of, normal_form, policed, same_indices
 from embedding_core.translate import Model
 
-__all__ = ["check_inputs", "check_weights", "output_rows", "packed_inputs"]
-
 
 def check_inputs(model: Model, values: Sequence[Any], core_devices: Collection[str]) -> None:
     """Refuse inputs that the TPU's enqueue refuses.

@@ -6,10 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.configs import copied_configs, refuse_ignored
+from embedding_core.engines.hardware_configs import copied_configs, refuse_ignored
 from embedding_core.translate import model_of
-
-__all__ = ["HardwareTPUEmbedding", "HardwareTPUEmbeddingV2"]
 
 
 class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):

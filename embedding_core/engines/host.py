@@ -8,16 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, TableConfig
-from embedding_core.engines.rates import is_schedule, step_rates
+from embedding_core.engines.learning_rates import is_schedule, step_rates
+from embedding_core.engines.table_updates import apply_to_table
 from embedding_core.engines.tables import Tables, new_slots, new_table, unmirrored
-from embedding_core.engines.updates import apply_to_table
 from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.features import FeatureSpec, NormalForm, normal_form, policed, specs_of
 from embedding_core.lookup import combine, row_gradients
 from embedding_core.optimizers import Optimizer
 from embedding_core.tracing import as_written
-
-__all__ = ["HostEngine"]
 
 
 class HostEngine:

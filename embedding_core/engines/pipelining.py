@@ -13,8 +13,6 @@ import tensorflow as tf
 
 from embedding_core.engines.tables import unmirrored
 
-__all__ = ["EarlierRows"]
-
 
 class EarlierRows:
     """The rows of one table that the last update changed, before and after; empty after a lookup.

@@ -15,8 +15,6 @@ from embedding_core.engines.batches import WIRE_TYPES, TableBatch, TableIds, fla
 from embedding_core.engines.tables import unmirrored
 from embedding_core.translate import TableSpec
 
-__all__ = ["CAPACITY", "CoreQueues", "WaitingBatch"]
-
 CAPACITY = 256  # batches that may wait for one core
 
 

@@ -14,18 +14,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines import shapes
-from embedding_core.engines.base import Engine, Track
+from embedding_core.engines import output_shapes as shapes
 from embedding_core.engines.batches import TableBatch, TableIds, activations_of, row_gradients_of, traced_once
-from embedding_core.engines.configs import refuse_ignored
+from embedding_core.engines.engine import Engine, Track
+from embedding_core.engines.failed_steps import Steps
 from embedding_core.engines.feeding import check_inputs, check_weights, output_rows, packed_inputs
+from embedding_core.engines.hardware_configs import refuse_ignored
+from embedding_core.engines.learning_rates import is_schedule, step_rates
 from embedding_core.engines.pipelining import EarlierRows
 from embedding_core.engines.queues import CoreQueues, WaitingBatch
-from embedding_core.engines.rates import is_schedule, step_rates
-from embedding_core.engines.steps import Steps
-from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
+from embedding_core.engines.table_updates import apply_to_table, touched_rows
 from embedding_core.engines.tables import unmirrored
-from embedding_core.engines.updates import apply_to_table, touched_rows
 from embedding_core.engines.variables import device_variables
 from embedding_core.errors import DataError, EngineError
 from embedding_core.features import FeatureSpec, kind_of
@@ -33,8 +33,6 @@ from embedding_core.lookup import quantized
 from embedding_core.optimizers import Optimizer
 from embedding_core.structures import flat_like
 from embedding_core.translate import Model, TableSpec
-
-__all__ = ["SimulatedEngine"]
 
 HOST = "CPU:0"
 

@@ -13,8 +13,6 @@ import tensorflow as tf
 from embedding_core.config import InitializerConfig
 from embedding_core.optimizers import Optimizer
 
-__all__ = ["ROWS_PER_BLOCK", "Tables", "all_rows", "initial_rows", "new_slots", "new_table", "unmirrored"]
-
 ROWS_PER_BLOCK = 4096  # part of the definition of a table's first rows: changing it changes every new table
 
 Made = TypeVar("Made")

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.configs import copied_configs, is_real_tpu, refuse_ignored
-from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.engines.hardware_configs import copied_configs, is_real_tpu, refuse_ignored
+from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.variables import Variables, plain_variables
 from embedding_core.errors import EngineError
 from embedding_core.features import finite_weight, kind_of
@@ -15,8 +15,6 @@ from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.structures import path_name, paths_of
 from embedding_core.tracing import as_written
 from embedding_core.translate import TableSpec, model_of
-
-__all__ = ["HardwareTPUEmbeddingV0", "TPUEmbeddingV0"]
 
 
 class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):

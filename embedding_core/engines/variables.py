@@ -14,8 +14,6 @@ from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import row_blocks
 from embedding_core.translate import TableSpec
 
-__all__ = ["ShardInfo", "Variables", "device_variables", "plain_variables"]
-
 Variables: TypeAlias = dict[str, dict[str, tf.Variable]]
 PARAMETERS = "parameters"
 

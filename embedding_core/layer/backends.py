@@ -11,8 +11,6 @@ import tensorflow as tf
 from embedding_core.engines.variables import Variables
 from embedding_core.translate import Model
 
-__all__ = ["Backend", "Unscale", "keyed_variables"]
-
 Unscale: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 
 

@@ -10,16 +10,23 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.layer.backends import Backend
-from embedding_core.layer.callers import known_loss_scaler, running_loss_scaler, wants_weights_as_list
-from embedding_core.layer.configs import Prepared, config_from_json, config_to_json, flat_inputs, flat_shapes, prepared
-from embedding_core.layer.host import EngineTables, KerasTables
+from embedding_core.layer.call_stack import known_loss_scaler, running_loss_scaler, wants_weights_as_list
+from embedding_core.layer.host_tables import EngineTables, KerasTables
+from embedding_core.layer.keras_files import own_variables, read_tables, refuse_other_keys, write_tables
 from embedding_core.layer.keras_optimizers import followed, refuse_keras_3
-from embedding_core.layer.own_variables import own_variables, read_tables, refuse_other_keys, write_tables
+from embedding_core.layer.layer_configs import (
+    Prepared,
+    config_from_json,
+    config_to_json,
+    flat_inputs,
+    flat_shapes,
+    prepared,
+)
 from embedding_core.layer.symbolic import is_symbolic, placeholders
-from embedding_core.layer.tpu import (
+from embedding_core.layer.tpu_tables import (
     HardwareTables,
     ReplicatedTables,
     SimulatedTables,
@@ -27,12 +34,10 @@ from embedding_core.layer.tpu import (
     hardware_feature,
     on_tpu,
 )
-from embedding_core.layer.trap import trapped
+from embedding_core.layer.virtual_variable import trapped
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.tracing import as_written
 from embedding_core.translate import Model
-
-__all__ = ["TPUEmbedding"]
 
 HELPER = "tpu_embedding_helper_dummy"
 

@@ -14,19 +14,9 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.errors import ConfigError, EngineError
-from embedding_core.layer.callers import called_by_keras_3
+from embedding_core.layer.call_stack import called_by_keras_3
 from embedding_core.optimizers import Optimizer
 from embedding_core.translate import KerasSlots
-
-__all__ = [
-    "CopiedOptimizer",
-    "FollowedRate",
-    "followed",
-    "is_keras_optimizer",
-    "refuse_keras_3",
-    "table_optimizer",
-    "translate_keras_optimizer",
-]
 
 tpu = tf.tpu.experimental.embedding
 legacy = tf_keras.optimizers.legacy

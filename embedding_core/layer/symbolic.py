@@ -9,11 +9,9 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.engines.shapes import configured_shapes, merged_shapes, output_shapes
+from embedding_core.engines.output_shapes import configured_shapes, merged_shapes, output_shapes
 from embedding_core.features import kind_of, normal_form
 from embedding_core.translate import Model
-
-__all__ = ["is_symbolic", "placeholders"]
 
 
 def is_symbolic(inputs: Sequence[Any]) -> bool:

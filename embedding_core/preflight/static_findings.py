@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.configs import refuse_ignored
+from embedding_core.engines.hardware_configs import refuse_ignored
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, Adam, Optimizer
 from embedding_core.planning.topology import GIB, Topology

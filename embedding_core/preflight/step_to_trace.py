@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.configs import embedding_feature
+from embedding_core.engines.hardware_configs import embedding_feature
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model
 from embedding_core.training.config import TrainingConfig

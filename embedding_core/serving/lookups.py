@@ -29,8 +29,6 @@ from embedding_core.config import Combiner
 from embedding_core.features import segments_of_splits
 from embedding_core.lookup import combine_in_order
 
-__all__ = ["Counts", "Rows", "Several", "Single", "is_row", "look_up_sequence", "look_up_several", "look_up_single"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:

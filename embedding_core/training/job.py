@@ -28,8 +28,6 @@ from embedding_core.training.row_stream import (
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from embedding_core.training.validation_split import Keep, parts_of
 
-__all__ = ["JobData", "TrainingJob", "data_errors"]
-
 Sampler: TypeAlias = Callable[[tf.Tensor, Batch], Batch]
 _ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)
 

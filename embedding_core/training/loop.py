@@ -35,8 +35,6 @@ from embedding_core.training.replicated_tables import config_without_slots, kera
 from embedding_core.training.step import StepsDone, Trainable, new_step
 from embedding_core.training.training_inputs import Batch
 
-__all__ = ["Progress", "TrainingResult", "train"]
-
 _log = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int, int, str], None]

@@ -14,8 +14,6 @@ from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.learning_rates import scheduled
 
-__all__ = ["config_without_slots", "keras_optimizers"]
-
 # Keras' namesake of each optimizer, and which of its hyperparameters have the same name there.
 _NAMESAKES: Mapping[type, tuple[str, tuple[str, ...]]] = {
     SGD: ("SGD", ()),

@@ -14,8 +14,6 @@ from embedding_core.model_inputs import call_model
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.training_inputs import Batch
 
-__all__ = ["Scores", "StepsDone", "Trainable", "new_step", "weighted_loss"]
-
 
 class StepsDone(NamedTuple):
     """What a number of steps saw.

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu, updates
+from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu, table_updates
 from embedding_core.testing import Oracle, Samples, build_dense, build_ragged, build_sparse
 
 ROWS, DIM, BATCH, STEPS = 12, 3, 8, 3
@@ -356,7 +356,7 @@ def test_hot_ids_agree_with_the_host_engine(case):
 
 @pytest.mark.parametrize("case", [case for case in DENSE_HOT if case.optimizer == "sgd"], ids=str)
 def test_contract_sees_occurrences_that_do_not_accumulate(case, monkeypatch):
-    monkeypatch.setattr(updates, "accumulated", lambda ids, gradients: (ids, gradients))
+    monkeypatch.setattr(table_updates, "accumulated", lambda ids, gradients: (ids, gradients))
     monkeypatch.setattr(f"{__name__}.run", run.__wrapped__)
     with pytest.raises(AssertionError, match="moved by"):
         check(case)

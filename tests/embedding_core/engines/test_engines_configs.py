@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0, simulated_tpu
-from embedding_core.engines.configs import copied_configs, refuse_ignored
+from embedding_core.engines.hardware_configs import copied_configs, refuse_ignored
 from embedding_core.translate import initializer_to_core, model_of, optimizer_to_core, optimizer_to_tensorflow
 
 tpu = tf.tpu.experimental.embedding

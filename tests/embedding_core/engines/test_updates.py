@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core import SGD, Adagrad
-from embedding_core.engines.updates import LONGEST_SUM, accumulated, apply_to_table
+from embedding_core.engines.table_updates import LONGEST_SUM, accumulated, apply_to_table
 
 
 def moved(count, gradient, *, row, optimizer, dtype=tf.float32):

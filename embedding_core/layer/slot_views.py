@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from embedding_core.engines.tables import Tables
 
-__all__ = ["SlotView", "TablesWithSlots"]
-
 KEY = "VARIABLE_VALUE"  # TensorFlow's name for the value of a variable in a checkpoint
 
 

@@ -21,8 +21,6 @@ from embedding_core.engines.variables import Variables, plain_variables
 from embedding_core.errors import EngineError
 from embedding_core.translate import Model
 
-__all__ = ["Engine", "TablesOnly", "Track"]
-
 Track = Callable[[str, tf.Variable], None]
 
 

@@ -12,8 +12,6 @@ from embedding_core.errors import CheckpointError, EngineError
 from embedding_core.layer.backends import Backend
 from embedding_core.translate import Model
 
-__all__ = ["own_variables", "read_tables", "refuse_other_keys", "write_tables"]
-
 ITERATIONS = "learning_rate/iterations"  # of schedules that follow the layer's own steps
 
 

@@ -8,19 +8,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.configs import refuse_ignored
-from embedding_core.engines.rates import is_schedule, step_rates
+from embedding_core.engines.hardware_configs import refuse_ignored
+from embedding_core.engines.learning_rates import is_schedule, step_rates
+from embedding_core.engines.table_updates import apply_to_table
 from embedding_core.engines.tables import Tables, unmirrored
-from embedding_core.engines.updates import apply_to_table
 from embedding_core.engines.variables import Variables, device_variables, plain_variables
 from embedding_core.errors import EngineError
 from embedding_core.features import FeatureSpec, NormalForm, kind_of, normal_form, policed
 from embedding_core.layer.backends import Backend, Trap, keyed_variables
-from embedding_core.layer.slots import SlotView, TablesWithSlots
+from embedding_core.layer.slot_views import SlotView, TablesWithSlots
 from embedding_core.lookup import combine, row_gradients
 from embedding_core.translate import Model
-
-__all__ = ["EngineTables", "KerasTables"]
 
 
 class KerasTables(Backend):

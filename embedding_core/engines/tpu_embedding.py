@@ -9,16 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.base import Engine, TablesOnly
-from embedding_core.engines.configs import embedding_feature, is_real_tpu
+from embedding_core.engines.engine import Engine, TablesOnly
 from embedding_core.engines.hardware import HardwareTPUEmbedding, HardwareTPUEmbeddingV2
+from embedding_core.engines.hardware_configs import embedding_feature, is_real_tpu
 from embedding_core.engines.simulated import SimulatedEngine
-from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.errors import EngineError
 from embedding_core.tracing import as_written
 from embedding_core.translate import model_of
-
-__all__ = ["TPUEmbedding"]
 
 
 class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):

@@ -14,8 +14,6 @@ import tensorflow as tf
 
 from embedding_core.errors import EngineError
 
-__all__ = ["trapped"]
-
 
 def trapped(
     helper: Any, look_up: Callable[[], list[Any]], update: Callable[[Sequence[Any]], None], owner: str

@@ -10,17 +10,15 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0
-from embedding_core.engines.configs import embedding_feature, is_real_tpu
-from embedding_core.engines.shapes import configured_shapes, merged_shapes, output_shapes
+from embedding_core.engines.hardware_configs import embedding_feature, is_real_tpu
+from embedding_core.engines.output_shapes import configured_shapes, merged_shapes, output_shapes
 from embedding_core.engines.simulated import SimulatedEngine
-from embedding_core.engines.strategy import SimulatedTPUStrategy
+from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.tables import Tables
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer.backends import Backend, Trap, keyed_variables
-from embedding_core.layer.configs import Prepared
+from embedding_core.layer.layer_configs import Prepared
 from embedding_core.translate import Model, config_to_tensorflow
-
-__all__ = ["HardwareTables", "ReplicatedTables", "SimulatedTables", "SparseCoreTables", "hardware_feature", "on_tpu"]
 
 
 def on_tpu(strategy: Any) -> bool:

@@ -10,8 +10,6 @@ from typing import Any
 
 import tf_keras
 
-__all__ = ["called_by_keras_3", "known_loss_scaler", "running_loss_scaler", "wants_weights_as_list"]
-
 _OF_KERAS = ("tf_keras.", "tensorflow.")
 
 

@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from embedding_core.errors import ConfigError, EngineError
 
-__all__ = ["EmbeddingFeature", "SimulatedTPUStrategy", "initialize_simulated_tpu", "simulated_tpu"]
-
 EmbeddingFeature: TypeAlias = Literal["V1", "V0"]
 
 SPARE_CORES = 8  # logical devices made at the first call, so that other small topologies can follow it

@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from embedding_core.optimizers import Optimizer
 
-__all__ = ["distinct_rates", "is_schedule", "step_rates"]
-
 
 def is_schedule(rate: Any) -> bool:
     """Whether a learning rate is a function of the step, as Keras' schedules are, rather than of nothing."""

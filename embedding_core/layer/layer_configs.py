@@ -11,14 +11,12 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.shapes import is_flat_list
+from embedding_core.engines.output_shapes import is_flat_list
 from embedding_core.errors import ConfigError
 from embedding_core.layer.keras_optimizers import CopiedOptimizer, is_keras_optimizer, table_optimizer
 from embedding_core.optimizers import optimizer_from_json, optimizer_to_json
 from embedding_core.structures import flat_like, flat_pairs
 from embedding_core.translate import Model, model_of, optimizer_to_core, optimizer_to_tensorflow
-
-__all__ = ["Prepared", "config_from_json", "config_to_json", "flat_inputs", "flat_shapes", "prepared"]
 
 tpu = tf.tpu.experimental.embedding
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from embedding_core.attributes import Trainer, ignored_by
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.rates import is_schedule
+from embedding_core.engines.learning_rates import is_schedule
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import (
@@ -20,8 +20,6 @@ from embedding_core.translate import (
     model_of,
     optimizer_to_tensorflow,
 )
-
-__all__ = ["copied_configs", "embedding_feature", "is_real_tpu", "refuse_ignored"]
 
 
 def is_real_tpu(strategy: Any) -> bool:

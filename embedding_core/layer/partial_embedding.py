@@ -10,10 +10,8 @@ import tf_keras
 
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.features import FeatureSpec, kind_of, normal_form, refuse_ignored_attributes
-from embedding_core.layer.configs import config_from_json, config_to_json
 from embedding_core.layer.embedding import TPUEmbedding
-
-__all__ = ["PartialTPUEmbedding"]
+from embedding_core.layer.layer_configs import config_from_json, config_to_json
 
 
 @tf_keras.saving.register_keras_serializable("tfx_embeddings")

@@ -10,8 +10,6 @@ import tensorflow as tf
 from embedding_core.optimizers import SGD, Adagrad, Adam, Optimizer
 from embedding_core.update_rules import clipped, updated
 
-__all__ = ["accumulated", "apply_to_table", "touched_rows"]
-
 ROWS_PER_SWEEP = 16384  # how many untouched rows non-lazy Adam moves at a time
 LONGEST_SUM = 4096  # how many float32 gradients of a row are added one after another
 

@@ -14,17 +14,6 @@ import tensorflow as tf
 from embedding_core.errors import DataError
 from embedding_core.features import FeatureSpec, kind_of
 
-__all__ = [
-    "check_defined",
-    "check_shapes",
-    "configured_shapes",
-    "input_shape",
-    "is_flat_list",
-    "merged_shapes",
-    "output_shapes",
-    "shapes_of_batch",
-]
-
 Shapes: TypeAlias = list[Any]  # of tf.TensorShape
 Features: TypeAlias = Sequence[FeatureSpec]
 

@@ -17,8 +17,6 @@ import tensorflow as tf
 
 from embedding_core.engines.tables import unmirrored
 
-__all__ = ["Place", "Steps"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Place:
