@@ -26,7 +26,7 @@ from embedding_core.checkpoint import (
 )
 from embedding_core.engines import HostEngine
 from embedding_core.training import Inputs, TrainingJob, train
-from embedding_core.training.runs import RunDescription, restore_run
+from embedding_core.training.finished_run import RunDescription, restore_run
 
 pytestmark = pytest.mark.tfx
 

@@ -1,3 +1,4 @@
+# ruff: noqa: I001 (modules of the previous release: some names are gone)
 """Writes the files of this folder with the release that is imported: see README.md. Old code; not run by the tests.
 
 cd <checkout of the previous release> && .venv/bin/python <this file> <new folder>
