@@ -37,8 +37,7 @@ import pyarrow.compute as pc
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.planning.planner import plan_tables
-from embedding_core.vocabulary import Vocabulary, save_vocabulary, vocabulary_from_counts
-from embedding_core.vocabulary.evolution import evolved_vocabulary
+from embedding_core.vocabulary import Vocabulary, evolved_vocabulary, save_vocabulary, vocabulary_from_counts
 from pipelines.config import PipelineConfig, load_config
 from pipelines.examples.online_retail_prepare import Purchase, prepare, read_purchases
 from pipelines.pipeline import component_inputs

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from components.artifact_files import read_embedding_config, read_vocabularies
 from components.transform_graph import number_columns, open_transform_graph
+from embedding_core.columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
-from embedding_core.serving import DenseInputs
 from embedding_core.training import Inputs
 from embedding_core.training.finished_run import RunDescription
 

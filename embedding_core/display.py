@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["printable", "shown_token"]
-
 _DIGITS = 12
 
 

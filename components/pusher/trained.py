@@ -12,10 +12,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from components.run_inputs import same_run_digests, sources_of_run
+from embedding_core.columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.model_inputs import call_model
-from embedding_core.serving import DenseInputs, columns_of, export_model, named_inputs, synthetic_rows
+from embedding_core.serving import columns_of, export_model, named_inputs, synthetic_rows
 from embedding_core.training import Inputs
 from embedding_core.training.finished_run import restore_run
 from embedding_core.training.training_inputs import RowParser

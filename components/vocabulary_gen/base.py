@@ -17,10 +17,10 @@ from embedding_core.columns.ids import TokenTable
 from embedding_core.vocabulary import (
     FeatureSummary,
     Vocabulary,
+    evolved_vocabulary,
     load_vocabulary,
     vocabulary_from_counts,
 )
-from embedding_core.vocabulary.evolution import evolved_vocabulary
 
 __all__ = ["base_tables", "make_vocabulary", "read_base"]
 

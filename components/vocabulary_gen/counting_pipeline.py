@@ -22,7 +22,7 @@ from components.vocabulary_gen.parts import is_part, merge_parts, write_part
 from components.vocabulary_gen.plan import CountingPlan
 from components.vocabulary_gen.sources import FileCounter
 from embedding_core.errors import EmbeddingError
-from embedding_core.vocabulary import Vocabulary, drift_of, save_vocabulary
+from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
 __all__ = ["METRICS", "ROWS_METRIC", "count_arrow", "count_files", "write_vocabularies"]
 
@@ -123,7 +123,7 @@ def _facts(vocabulary: Vocabulary) -> dict[str, Any]:
     facts = {key: getattr(vocabulary, key) for key in ("digest", "coverage", "total_count", "private")}
     if vocabulary.evolution is None:
         return facts
-    drift = {name: drift_of(summary) for name, summary in vocabulary.features.items()}
+    drift = {name: summary.drift for name, summary in vocabulary.features.items()}
     return {**facts, "evolution": vocabulary.evolution.facts(), "drift": drift}
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from components.vocabulary_gen.counting import BatchCounts
 from components.vocabulary_gen.merging import Part, TokenCounts, write_counts
 from components.vocabulary_gen.plan import CountedFeature, CountingPlan
-from embedding_core.vocabulary.partitions import part_of
+from embedding_core.vocabulary import partition_of
 
 __all__ = ["FACTS", "SOURCES", "TOKENS", "Gathered", "add_histograms"]
 
@@ -117,7 +117,7 @@ def _parts(vocabulary: str, counted: Part, parts: int) -> Iterator[tuple[str, Pa
         yield vocabulary, counted
         return
     tokens, counts = counted
-    of = part_of(tokens, parts)
+    of = partition_of(tokens, parts)
     for part in np.unique(of):
         rows = np.flatnonzero(of == part)
         yield f"{vocabulary}\n{part:05d}", (tokens.take(pa.array(rows)), counts[rows])

@@ -21,8 +21,14 @@ from components.vocabulary_gen.gathering import TOKENS
 from components.vocabulary_gen.merging import merge_counts, read_counts, write_counts
 from components.vocabulary_gen.plan import CountingPlan
 from embedding_core.errors import ConfigError
-from embedding_core.vocabulary import Vocabulary, representable, total_order
-from embedding_core.vocabulary.partitions import Block, merge_sorted, save_merged
+from embedding_core.vocabulary import (
+    Block,
+    Vocabulary,
+    merge_sorted,
+    representable,
+    save_in_blocks,
+    total_order,
+)
 
 __all__ = ["PARTS_FOLDER", "check_parts", "is_part", "merge_parts", "write_part"]
 
@@ -121,7 +127,7 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
     )
     check_any_token(name, size, vocabulary.unrepresentable)
     merged = merge_sorted([_blocks(part["path"]) for part in parts])
-    facts = save_merged(vocabulary, merged, size, folder, open_file=fileio.open)
+    facts = save_in_blocks(vocabulary, merged, size, folder, open_file=fileio.open)
     return {"size": size, **facts, "total_count": vocabulary.total_count, "private": vocabulary.private}
 
 

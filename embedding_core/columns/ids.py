@@ -14,8 +14,6 @@ import tensorflow as tf
 from embedding_core.config import TableConfig
 from embedding_core.errors import VocabularyError
 
-__all__ = ["TokenTable", "kept"]
-
 
 def _count_lines(path: str) -> int:
     """Number of lines of a file, the last one with or without its LF."""

@@ -33,8 +33,6 @@ from embedding_core.columns.tokens import MISSING_INT, parse_spec
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError
 
-__all__ = ["MISSING", "MISSING_INT", "Columns", "DenseInputs", "RawColumns", "input_name"]
-
 Raw: TypeAlias = "dict[str, Any]"
 
 _DTYPES = {"string": tf.string, "int64": tf.int64, "float32": tf.float32}

@@ -28,8 +28,6 @@ from embedding_core.columns.ids import kept
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
 
-__all__ = ["MISSING_INT", "Values", "parse_spec", "rows_of", "text_of", "texts_of", "tokens_of"]
-
 MISSING_INT = -(2**63)
 
 Values: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"

@@ -16,8 +16,6 @@ from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 
-__all__ = ["Catalog", "candidate_feature", "candidates_of"]
-
 _BATCH = 4096
 
 

@@ -11,8 +11,6 @@ from embedding_core.errors import ConfigError, nearest
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures
 from embedding_core.evaluation.split_counts import SplitCounts
 
-__all__ = ["Check", "Rules", "judge"]
-
 _DEFAULT = "Recall@10"
 _BOUNDS = ("min", "min_over_popularity")
 

@@ -23,9 +23,7 @@ from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Inputs, RowParser
 
-__all__ = ["MOST_QUERIES", "RetrievalFigures", "measure_retrieval"]
-
-MOST_QUERIES = 20_000
+_MOST_QUERIES = 20_000
 _BATCH = 4096
 
 
@@ -58,7 +56,7 @@ def measure_retrieval(
     *,
     train_files: Sequence[str],
     eval_files: Sequence[str],
-    most_queries: int = MOST_QUERIES,
+    most_queries: int = _MOST_QUERIES,
     seed: int = 0,
 ) -> RetrievalFigures | str:
     """Measure Recall@k over all candidates.

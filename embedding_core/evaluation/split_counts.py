@@ -13,8 +13,6 @@ from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Inputs, RowParser
 
-__all__ = ["FeatureCounts", "SplitCounts", "count_split"]
-
 _BATCH = 4096
 
 

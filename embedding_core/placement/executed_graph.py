@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-__all__ = ["Node", "Ran", "run_once"]
-
 
 class Node(NamedTuple):
     """An operation of a graph, or of a function that it calls.

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Lookup", "Placement", "Silent", "SilentKind", "TablePlace"]
-
 SilentKind: TypeAlias = Literal["clamped ids", "copies", "device", "float ids", "no gradient", "whole table"]
 
 

@@ -11,8 +11,6 @@ from embedding_core.errors import ConfigError
 from embedding_core.placement.executed_graph import Node, Ran, run_once
 from embedding_core.placement.placement_report import Lookup, Placement, Silent, TablePlace
 
-__all__ = ["placement_of"]
-
 # Operations that look rows up, and which of their inputs are the ids.
 _LOOKUPS = dict.fromkeys(("Gather", "GatherV2", "GatherNd", "ResourceGather", "ResourceGatherNd"), 1) | dict.fromkeys(
     ("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"), 1

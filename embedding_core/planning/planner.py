@@ -24,16 +24,6 @@ from embedding_core.optimizers import Adagrad, Optimizer, optimizer_from_json
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
 
-__all__ = [
-    "ALL_TABLES",
-    "default_dim",
-    "default_initializer",
-    "default_optimizer",
-    "plan_from_vocabularies",
-    "plan_report",
-    "plan_tables",
-]
-
 ALL_TABLES = "*"
 _TABLE_KEYS = ("combiner", "dim", "initializer", "oov_rows", "optimizer")
 _FEATURE_KEYS = ("column", "max_sequence_length", "name", "table", "vocabulary")
@@ -45,12 +35,12 @@ def default_dim(rows: int) -> int:
     return min(64, 8 * math.ceil(6 * math.sqrt(math.sqrt(rows)) / 8))
 
 
-def default_initializer() -> InitializerConfig:
+def _default_initializer() -> InitializerConfig:
     """The initializer of a table that names none: a truncated normal of width 0.05."""
     return InitializerConfig(scale=0.05)
 
 
-def default_optimizer() -> Optimizer:
+def _default_optimizer() -> Optimizer:
     """The optimizer of a table that names none: Adagrad with a learning rate of 0.05."""
     return Adagrad(learning_rate=0.05)
 
@@ -217,7 +207,7 @@ def _plan_table(name: str, vocabulary: str, size: int, overrides: Mapping[str, M
         dim=given.get("dim", default_dim(rows)),
         combiner=given.get("combiner", "mean"),
         optimizer=_optimizer(given.get("optimizer")),
-        initializer=_initializer(name, given.get("initializer", default_initializer())),
+        initializer=_initializer(name, given.get("initializer", _default_initializer())),
     )
 
 
@@ -231,7 +221,7 @@ def _count(oov_rows: Any) -> int:
 
 def _optimizer(value: Any) -> Optimizer:
     if value is None:
-        return default_optimizer()
+        return _default_optimizer()
     return value if isinstance(value, Optimizer) else optimizer_from_json(value)
 
 

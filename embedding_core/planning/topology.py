@@ -17,10 +17,8 @@ from typing import Any, Literal, NamedTuple
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
 
-__all__ = ["Shape", "Topology", "memory_plan", "named_topology", "row_blocks", "shape_of", "table_bytes"]
-
-FLOAT_BYTES = 4
-PADDING = 8
+_FLOAT_BYTES = 4
+_PADDING = 8
 GIB = 2**30
 
 
@@ -126,8 +124,8 @@ def row_blocks(rows: int, parts: int) -> list[int]:
 
 def table_bytes(table: TableConfig, *, rows: int | None = None, padded: bool = False) -> tuple[int, int]:
     """Bytes of the table's values and of all its slots, for all its rows or for the given number of them."""
-    dim = -(-table.dim // PADDING) * PADDING if padded else table.dim
-    values = (table.vocabulary_size if rows is None else rows) * dim * FLOAT_BYTES
+    dim = -(-table.dim // _PADDING) * _PADDING if padded else table.dim
+    values = (table.vocabulary_size if rows is None else rows) * dim * _FLOAT_BYTES
     return values, values * len(table.optimizer.slots if table.optimizer else ())
 
 

@@ -7,8 +7,6 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf.tpu.tpu_embedding_configuration_pb2 import TPUEmbeddingConfiguration
 
-__all__ = ["engine_summary"]
-
 
 def engine_summary(serialized: bytes) -> dict[str, Any]:
     """A `TPUEmbeddingConfiguration` in plain values.

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["NECESSARY", "Finding", "Kind", "Report"]
-
 Kind: TypeAlias = Literal[
     "batch", "compile", "dtype", "hyperparameter", "input", "kernel", "memory", "shape", "step", "untrained"
 ]

@@ -27,8 +27,6 @@ from embedding_core.preflight.types_and_shapes import dtype_findings, shape_find
 from embedding_core.preflight.untrained_tables import untrained_findings
 from embedding_core.preflight.xla import compile_findings
 
-__all__ = ["preflight"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from embedding_core.preflight.preflight_report import Finding, Kind
 from embedding_core.preflight.topology_strategy import Hardware
 from embedding_core.translate import model_of
 
-__all__ = ["batch_findings", "finding_of", "memory_findings", "trained_by_other_rules", "without_ignored"]
-
 _IGNORED = re.compile(r"`(\w+)` of the optimizer of table '([^']+)'")
 
 

@@ -16,8 +16,6 @@ from embedding_core.training.learning_rates import config_with_rates, dense_opti
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
 from embedding_core.training.step import Trainable, new_step
 
-__all__ = ["MakeStep", "PipelineStep", "Step"]
-
 
 class Step(NamedTuple):
     """One core's part of a training step.

@@ -18,8 +18,6 @@ import tensorflow as tf
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology
 
-__all__ = ["Hardware", "described_strategy", "hardware_of", "no_engine_yet"]
-
 Hardware: TypeAlias = Literal["V0", "V1", "V2"]
 
 _HARDWARE: Mapping[str, Hardware] = {"v2": "V1", "v3": "V1", "v4": "V1", "v5e": "V0", "v5p": "V2", "v6e": "V2"}

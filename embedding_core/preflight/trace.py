@@ -19,8 +19,6 @@ from embedding_core.preflight.step_to_trace import MakeStep, Step
 from embedding_core.preflight.topology_strategy import Hardware, described_strategy, no_engine_yet
 from embedding_core.translate import config_to_tensorflow
 
-__all__ = ["Traced", "place_of", "trace_step", "user_line"]
-
 # Attributes of operations (not of Python objects) by which TensorFlow marks what is compiled for a core, and what of
 # that is left to the core's host.
 _ON_CORE, _ON_HOST = "_tpu_replicate", "_xla_outside_compilation"

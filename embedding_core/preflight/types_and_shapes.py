@@ -9,10 +9,8 @@ import tensorflow as tf
 from embedding_core.preflight.preflight_report import Finding
 from embedding_core.preflight.trace import place_of
 
-__all__ = ["ON_TPU", "dtype_findings", "shape_findings", "slow_dtypes"]
-
 # `kTpuAllTypes` of tensorflow/core/tpu/tpu_defs.h, which TensorFlow installs with its headers.
-ON_TPU = frozenset(
+_ON_TPU = frozenset(
     [
         *("bool", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float32", "float64", "complex64"),
         *("int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64"),
@@ -32,7 +30,7 @@ def dtype_findings(operations: Sequence[tf.Operation]) -> Iterator[Finding]:
     seen: set[str] = set()
     for op, output in [(each, one) for each in operations for one in each.outputs]:
         name = output.dtype.name
-        if output.dtype in (tf.resource, tf.variant) or name in ON_TPU or name in seen:
+        if output.dtype in (tf.resource, tf.variant) or name in _ON_TPU or name in seen:
             continue
         if name == "string" and op.type in _MAY_HOLD_TEXT:
             continue

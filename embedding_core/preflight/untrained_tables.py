@@ -12,8 +12,6 @@ from embedding_core.preflight.preflight_report import Finding
 from embedding_core.preflight.topology_strategy import Hardware
 from embedding_core.preflight.trace import Traced
 
-__all__ = ["untrained_findings"]
-
 _WRITING = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
 _SENDING = ("SendTPUEmbeddingGradients", "XlaSparseDenseMatmulGrad")
 

@@ -17,8 +17,6 @@ import tensorflow as tf
 from embedding_core.preflight.preflight_report import Finding
 from embedding_core.preflight.trace import Traced, place_of
 
-__all__ = ["Compiled", "compile_findings"]
-
 _NO_KERNEL = re.compile(r"No registered '(\w+)' OpKernel")
 _REPORTED = "Failed getting HLO text: '"
 _OPAQUE = (tf.resource, tf.variant)

@@ -9,21 +9,19 @@ import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 
-__all__ = ["EdgeCase", "edge_cases", "read_rows"]
-
 Values: TypeAlias = "list[bytes] | list[int] | list[float]"
 
-_UNKNOWN = b"no such token 5b1f"
+_UNKNOWN_TOKEN = b"no such token 5b1f"
 
 # What each case tries. They are the rules by which lookups of training and serving are known to differ elsewhere.
-MISSING = "a row without ids gives zeros, and the batch keeps it"
-UNKNOWN = "an unknown token goes to the out-of-vocabulary rows"
-INVALID = "an id outside the table follows `invalid_id`"
-DUPLICATE = "equal ids count as often as they stand there"
-OVERLONG = "a sequence is cut and padded with zeros, a long list is combined whole"
-TEXT = "a token is its bytes, whatever they are"
-NUMBER = "a number becomes its shortest decimal text"
-BOUNDARY = "the first and the last row are rows like any other"
+_MISSING = "a row without ids gives zeros, and the batch keeps it"
+_UNKNOWN = "an unknown token goes to the out-of-vocabulary rows"
+_INVALID = "an id outside the table follows `invalid_id`"
+_DUPLICATE = "equal ids count as often as they stand there"
+_OVERLONG = "a sequence is cut and padded with zeros, a long list is combined whole"
+_TEXT = "a token is its bytes, whatever they are"
+_NUMBER = "a number becomes its shortest decimal text"
+_BOUNDARY = "the first and the last row are rows like any other"
 
 
 class EdgeCase(NamedTuple):
@@ -86,39 +84,39 @@ def _with(row: bytes, column: str, values: Values) -> bytes:
 
 def _of_ids(feature: FeatureConfig, column: ColumnConfig, rows: int) -> Iterator[tuple[str, Values]]:
     """Raw ids; those outside the table only where they do not stop training."""
-    yield MISSING, []
-    yield from ((BOUNDARY, [number]) for number in (0, rows - 1))
+    yield _MISSING, []
+    yield from ((_BOUNDARY, [number]) for number in (0, rows - 1))
     if feature.invalid_id != "error":
-        yield from ((INVALID, [number]) for number in (-1, rows, 2**31, 2**40))
+        yield from ((_INVALID, [number]) for number in (-1, rows, 2**31, 2**40))
     if column.multivalent:
-        yield DUPLICATE, _list(rows - 1, 2)
-        yield OVERLONG, _list(0, feature.max_sequence_length + 300)
+        yield _DUPLICATE, _list(rows - 1, 2)
+        yield _OVERLONG, _list(0, feature.max_sequence_length + 300)
 
 
 def _of_tokens(feature: FeatureConfig, column: ColumnConfig) -> Iterator[tuple[str, Values]]:
-    yield MISSING, []
+    yield _MISSING, []
     if column.dtype == "float32":
-        yield from ((NUMBER, [number]) for number in (1e30, -0.0))
-        yield MISSING, [float("nan")]
+        yield from ((_NUMBER, [number]) for number in (1e30, -0.0))
+        yield _MISSING, [float("nan")]
         return
-    unknown: bytes | int = _UNKNOWN if column.dtype == "string" else 2**62
-    yield UNKNOWN, _list(unknown)
-    yield from _texts() if column.dtype == "string" else ((NUMBER, [number]) for number in (-1, 0))
+    unknown: bytes | int = _UNKNOWN_TOKEN if column.dtype == "string" else 2**62
+    yield _UNKNOWN, _list(unknown)
+    yield from _texts() if column.dtype == "string" else ((_NUMBER, [number]) for number in (-1, 0))
     long = feature.max_sequence_length + 300
     if column.multivalent:
-        yield DUPLICATE, _list(unknown, 2)
-        yield OVERLONG, _list(unknown, long)
+        yield _DUPLICATE, _list(unknown, 2)
+        yield _OVERLONG, _list(unknown, long)
     if column.separator is not None:
         separator = column.separator.encode()
-        yield DUPLICATE, [separator.join([_UNKNOWN] * 2)]
-        yield OVERLONG, [separator.join([_UNKNOWN] * long)]
-        yield MISSING, [separator * 3]
+        yield _DUPLICATE, [separator.join([_UNKNOWN_TOKEN] * 2)]
+        yield _OVERLONG, [separator.join([_UNKNOWN_TOKEN] * long)]
+        yield _MISSING, [separator * 3]
 
 
 def _texts() -> Iterator[tuple[str, Values]]:
-    yield MISSING, [b""]
+    yield _MISSING, [b""]
     odd = (b"\xc5\xbelu\xc5\xa5 \xe6\x97\xa5\xe6\x9c\xac", b"\xff\xfe", b" padded ", b"line\nfeed", b"x" * 66000)
-    yield from ((TEXT, [text]) for text in odd)
+    yield from ((_TEXT, [text]) for text in odd)
 
 
 def _list(value: Any, count: int = 1) -> Values:

@@ -22,8 +22,6 @@ import numpy.typing as npt
 from embedding_core.errors import ParityError
 from embedding_core.storage import scratch_folder
 
-__all__ = ["Difference", "Inputs", "ParityReport", "compare", "score_in_fresh_process", "score_signatures"]
-
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Inputs: TypeAlias = Sequence[bytes] | Mapping[str, Any]
 _PROGRAM = Path(__file__).with_name("scoring.py")

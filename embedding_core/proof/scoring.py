@@ -13,10 +13,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
-
 # A server has none of these: loading must not have pulled one in.
-FOREIGN = ("embedding_core", "components", "pipelines", "tensorflow_transform", "tfx", "tfx_bsl")
+_FOREIGN = ("embedding_core", "components", "pipelines", "tensorflow_transform", "tfx", "tfx_bsl")
 
 
 def end_with_parent() -> None:
@@ -61,7 +59,7 @@ def main(model: str, batch_size: str, *requests: str) -> None:
         if request.name not in loaded.signatures:
             sys.exit(f"the SavedModel has no signature {request.name!r}: it has {', '.join(loaded.signatures)}.")
         _answer(loaded.signatures[request.name], request, int(batch_size))
-    foreign = [name for name in FOREIGN if name in sys.modules]
+    foreign = [name for name in _FOREIGN if name in sys.modules]
     if foreign:
         sys.exit(f"loading the SavedModel imported {foreign[0]!r}: it must load with TensorFlow alone.")
 

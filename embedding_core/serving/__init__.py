@@ -1,6 +1,5 @@
 """Export of a SavedModel that looks up on CPU, holds its vocabularies, and loads with TensorFlow alone."""
 
-from embedding_core.columns.raw_columns import MISSING_INT, DenseInputs, input_name
 from embedding_core.serving.checkpoint_export import export_embeddings
 from embedding_core.serving.export import export_model
 from embedding_core.serving.request_tensors import named_inputs
@@ -8,12 +7,9 @@ from embedding_core.serving.serving_module import columns_of
 from embedding_core.serving.synthetic_requests import synthetic_rows
 
 __all__ = [
-    "MISSING_INT",
-    "DenseInputs",
     "columns_of",
     "export_embeddings",
     "export_model",
-    "input_name",
     "named_inputs",
     "synthetic_rows",
 ]

@@ -15,8 +15,6 @@ from embedding_core.errors import ConfigError, nearest
 from embedding_core.serving.serving_module import ServingModule, only
 from embedding_core.serving.signatures import counters, embeddings_signature, raw_embeddings_signature
 
-__all__ = ["export_embeddings"]
-
 
 def export_embeddings(
     checkpoint: str | os.PathLike[str],

@@ -22,8 +22,6 @@ from embedding_core.serving.signatures import (
 from embedding_core.serving.table_blocks import require_model_inputs, require_no_lambda
 from embedding_core.serving.two_tower_signatures import is_two_tower, two_tower_signatures
 
-__all__ = ["export_model"]
-
 
 def export_model(
     destination: str | os.PathLike[str],

@@ -11,8 +11,6 @@ import tensorflow as tf
 
 from embedding_core.columns.raw_columns import MISSING, Columns
 
-__all__ = ["named_inputs"]
-
 _KINDS = {tf.string: "bytes_list", tf.int64: "int64_list", tf.float32: "float_list"}
 
 

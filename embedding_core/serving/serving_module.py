@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.columns.ids import TokenTable, kept
-from embedding_core.columns.raw_columns import MISSING_INT, Columns, DenseInputs, RawColumns
-from embedding_core.columns.tokens import rows_of, text_of, texts_of, tokens_of
+from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
+from embedding_core.columns.tokens import MISSING_INT, rows_of, text_of, texts_of, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.serving.lookups import (
     Counts,
@@ -24,8 +24,6 @@ from embedding_core.serving.lookups import (
     look_up_single,
 )
 from embedding_core.serving.table_blocks import file_of, hold_tables, require_finite, require_same_names
-
-__all__ = ["ServingModule", "columns_of", "only"]
 
 _CPU = "/device:CPU:0"
 

@@ -26,17 +26,6 @@ from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
 from embedding_core.model_inputs import call_model
 from embedding_core.serving.serving_module import ServingModule
 
-__all__ = [
-    "counters",
-    "embeddings_signature",
-    "predictions",
-    "raw_embeddings_signature",
-    "raw_signature",
-    "serving_default",
-    "transform_signature",
-    "vectors",
-]
-
 Outputs = dict[str, tf.Tensor]
 
 

@@ -18,8 +18,6 @@ from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig
 from embedding_core.serving.serving_module import columns_of
 
-__all__ = ["synthetic_rows"]
-
 Value: TypeAlias = "bytes | int | float"
 
 _FIRST_MADE_UP = 10**18  # far from any id that is counted up

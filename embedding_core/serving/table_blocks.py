@@ -13,15 +13,6 @@ from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError, VocabularyError
 from embedding_core.serving.lookups import Rows
 
-__all__ = [
-    "file_of",
-    "hold_tables",
-    "require_finite",
-    "require_model_inputs",
-    "require_no_lambda",
-    "require_same_names",
-]
-
 _CPU = "/device:CPU:0"
 _LARGE = 1 << 26
 _BYTES_PER_CHECK = 1 << 22

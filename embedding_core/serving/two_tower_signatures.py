@@ -10,8 +10,6 @@ import tensorflow as tf
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import over_named, vectors
 
-__all__ = ["CandidateIndex", "is_two_tower", "two_tower_signatures"]
-
 _CANDIDATES_PER_STEP = 65536
 
 

@@ -19,8 +19,6 @@ from embedding_core.config import NonfiniteRows
 from embedding_core.errors import CheckpointError, TrainingError
 from embedding_core.training.step import Trainable
 
-__all__ = ["HISTORY", "RunState", "fingerprint"]
-
 HISTORY = "history.json"
 _KEPT = 2  # states to resume from: where the newest is damaged, there is the one before
 _BEST = "best_step"

@@ -13,8 +13,6 @@ from embedding_core.config import DenseChoice, DenseOptimizerChoice, EmbeddingCo
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.training.step import Trainable
 
-__all__ = ["DenseStart", "dense_inputs", "start_dense"]
-
 _SCALE = ("column", "log1p", "mean", "deviation", "limit")
 
 

@@ -15,8 +15,6 @@ from embedding_core.planning.topology import shape_of
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.replica_batches import replica_batches
 
-__all__ = ["Kind", "Placement", "choose_placement"]
-
 Kind: TypeAlias = Literal["cpu", "gpu", "tpu", "simulated_tpu"]
 _LOCAL_TPU = "local"  # the machine's own, as on a TPU VM
 _SIMULATED = "1x2"

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from embedding_core.training.step import Trainable
 from embedding_core.training.training_inputs import Batch
 
-__all__ = ["Evaluation", "auc", "evaluate", "log_loss"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -22,8 +22,6 @@ from embedding_core.errors import CheckpointError
 from embedding_core.model_inputs import build_model
 from embedding_core.training.config import TrainingConfig
 
-__all__ = ["RestoredRun", "RunDescription", "restore_run", "restore_weights"]
-
 _FILE = "training.json"
 
 

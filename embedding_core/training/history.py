@@ -12,8 +12,6 @@ import tensorflow as tf
 
 from embedding_core.training.eval_metrics import Evaluation
 
-__all__ = ["History", "Summaries"]
-
 
 def _number(value: float) -> float | None:
     """The value as JSON has it: no NaN, no infinity."""

@@ -17,15 +17,6 @@ import tensorflow as tf
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.training.training_inputs import Inputs
 
-__all__ = [
-    "HostRows",
-    "bound_to_one_process",
-    "check_batch",
-    "check_input_of_hosts",
-    "refuse_what_is_local",
-    "shares_of",
-]
-
 _log = logging.getLogger(__name__)
 _PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 

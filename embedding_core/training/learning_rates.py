@@ -13,8 +13,6 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.optimizers import Adagrad
 from embedding_core.training.config import TrainingConfig
 
-__all__ = ["config_with_rates", "dense_optimizer", "scheduled"]
-
 _CLASSES = {
     "adagrad": "Adagrad",
     "adam": "Adam",

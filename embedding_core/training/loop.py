@@ -42,8 +42,8 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 _STEPS_PER_ENTRY = 100  # of the curves: often enough to see them, rarely enough to cost nothing
 _SECONDS_PER_CALL = 1.0  # of the graph, roughly: SIGTERM is noticed between calls
 _STEPS_OF_FIRST_CALL = 10
-NOT_STOPPED = "early_stopping"  # in the facts of the history: why early stopping had no effect
-WARM_START = "warm_start"  # in the facts of the history: what `start_dense` reports
+_NOT_STOPPED = "early_stopping"  # in the facts of the history: why early stopping had no effect
+_WARM_START = "warm_start"  # in the facts of the history: what `start_dense` reports
 _PARTS = {"dense": "dense part", "optimizer": "state of the dense optimizer"}
 
 
@@ -107,7 +107,7 @@ class _Loop:
           PreemptionError: SIGTERM came; the state is saved.
         """
         begun = time.monotonic()
-        if self._state.step == 0 and WARM_START in self.history.facts:
+        if self._state.step == 0 and _WARM_START in self.history.facts:
             self._evaluate_start(summaries)
         if self._evaluation_due(self._state.step) and not self.history.has_eval(self._state.step):
             self._at(self._state.step, summaries)  # SIGTERM came in the middle of this evaluation
@@ -225,13 +225,13 @@ class _Loop:
         """Count an evaluation for early stopping; without a figure to judge by, training goes to its end."""
         state, value = self._state, math.nan if validation is None else float(getattr(validation, stopping.metric))
         if math.isnan(value):
-            self.history.facts[NOT_STOPPED] = (
+            self.history.facts[_NOT_STOPPED] = (
                 f"`{stopping.metric}` of the {self._data.validation_rows} rows of the validation part is undefined: "
                 "they are of one class, or weigh nothing. Early stopping had no effect; raise "
                 "`early_stopping.validation_fraction`, or set `early_stopping` to null."
             )
             if len(self.history.evals) == 1:
-                _log.warning(self.history.facts[NOT_STOPPED])
+                _log.warning(self.history.facts[_NOT_STOPPED])
         elif stopping.is_better(value, float(state.best_value.numpy())):
             state.best_value.assign(value)
             state.best_step.assign(step)
@@ -295,7 +295,7 @@ def _start_warm(job: TrainingJob, trainable: Trainable, history: History) -> Non
         ranges=job.ranges,
         optimizer=job.training.optimizer,
     )
-    history.facts[WARM_START] = report
+    history.facts[_WARM_START] = report
     for part in ("dense", "optimizer"):
         if report[part] == "new":
             _log.warning("warm start: the %s starts from new values: %s", _PARTS[part], report[f"{part}_reason"])

@@ -14,8 +14,6 @@ from embedding_core.errors import ConfigError
 from embedding_core.training.config import Negatives
 from embedding_core.training.training_inputs import Batch
 
-__all__ = ["negative_sampler"]
-
 Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 

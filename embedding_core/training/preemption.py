@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["noticed_preemption"]
-
 
 @contextlib.contextmanager
 def noticed_preemption() -> Iterator[Callable[[], bool]]:

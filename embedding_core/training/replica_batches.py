@@ -12,8 +12,6 @@ import tensorflow as tf
 
 from embedding_core.training.training_inputs import Batch
 
-__all__ = ["padded", "replica_batches"]
-
 
 def padded(batch: Batch, size: int) -> Batch:
     """The batch with empty rows after its own.

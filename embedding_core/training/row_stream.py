@@ -11,8 +11,6 @@ from embedding_core.errors import DataError
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.validation_split import Keep
 
-__all__ = ["batches_once", "count_rows", "rows_of_files", "shuffled_batches", "steps_per_epoch"]
-
 _READERS = 4  # part of the order of rows: not to be chosen by the machine
 _BUFFER = 8 << 20
 

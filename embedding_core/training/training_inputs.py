@@ -14,8 +14,6 @@ from embedding_core.columns.tokens import tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 from embedding_core.errors import ConfigError, DataError
 
-__all__ = ["Batch", "Inputs", "RowParser", "Transform"]
-
 Transform: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 

@@ -11,8 +11,6 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-__all__ = ["Keep", "parts_of"]
-
 Keep: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 _BUCKETS = 1 << 20
 

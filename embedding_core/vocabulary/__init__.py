@@ -1,31 +1,37 @@
 """Vocabularies: the tokens that rows belong to, with their counts and a digest. Loads no TensorFlow."""
 
+from embedding_core.vocabulary.evolution import evolved_vocabulary
+from embedding_core.vocabulary.feature_summary import FeatureSummary, length_percentiles
+from embedding_core.vocabulary.partitions import merge_sorted, partition_of
 from embedding_core.vocabulary.vocabulary import (
     Evolution,
-    FeatureSummary,
     Vocabulary,
-    description_of,
-    drift_of,
-    length_percentiles,
-    load_vocabularies,
-    load_vocabulary,
     representable,
-    save_set,
-    save_vocabulary,
     total_order,
     vocabulary_from_counts,
 )
+from embedding_core.vocabulary.vocabulary_files import (
+    Block,
+    load_vocabularies,
+    load_vocabulary,
+    save_in_blocks,
+    save_set,
+    save_vocabulary,
+)
 
 __all__ = [
+    "Block",
     "Evolution",
     "FeatureSummary",
     "Vocabulary",
-    "description_of",
-    "drift_of",
+    "evolved_vocabulary",
     "length_percentiles",
     "load_vocabularies",
     "load_vocabulary",
+    "merge_sorted",
+    "partition_of",
     "representable",
+    "save_in_blocks",
     "save_set",
     "save_vocabulary",
     "total_order",

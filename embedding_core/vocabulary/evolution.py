@@ -1,21 +1,21 @@
-"""A vocabulary made from today's counts and yesterday's vocabulary, its base; no TensorFlow.
+"""Merges the counts of this run with the vocabulary of a previous run, its base; no TensorFlow.
 
 The rule, run after run (a run counts the data of a day, a month, whatever the pipeline is run on):
 
-* A token is *admitted* in a run in which it is counted at least `min_count` times. It is *idle* for as many runs as
-  have passed without that.
-* A token expires when it has been idle for `expire_after` runs. So, but for `max_size`, the tokens that have not
+* A run *admits* a token that it counts at least `min_count` times. A token is *idle* for as many runs as have passed
+  since one admitted it.
+* A token expires when it has been idle for `expire_after` runs. Apart from `max_size`, the tokens that have not
   expired are those to which plain counting would have given a row in at least one of the last `expire_after` runs.
   Without `expire_after` no token expires.
-* "rerank" gives rows to all tokens that have not expired, in the total order of the counts of the run that last
-  admitted each (an idle token keeps its place among the frequent ones), `max_size` of them at most. Rows move: a
-  checkpoint is remapped by token.
-* "append" leaves the tokens of the base in their rows, expired ones too, and puts those newly admitted after them in
-  the total order of this run's counts, up to `max_size` rows in all. An expired token's row is a tombstone: it is
-  reserved for that token, which finds its own row again should it come back. The plain file of the base is the
-  beginning of the new one. Space is given back by a run in mode "rerank".
+* "rerank" gives rows to all tokens that have not expired, at most `max_size` of them, in the total order of the counts
+  of the run that last admitted each (an idle token keeps its rank among the frequent ones). Rows move: a checkpoint is
+  remapped by token.
+* "append" leaves the tokens of the base in their rows, expired ones too, and puts newly admitted tokens after them in
+  the total order of this run's counts, up to `max_size` rows in all. The row of an expired token is a tombstone: it
+  stays reserved, and the token finds its own row again if it comes back. The plain file of the new vocabulary begins
+  with that of the base. To reclaim the space, run once in mode "rerank".
 
-What a token without a row was counted is not remembered. `docs/decisions/0008-vocabulary-evolution.md` says why.
+Counts of tokens without a row are not remembered. `docs/decisions/0008-vocabulary-evolution.md` says why.
 """
 
 from __future__ import annotations
@@ -29,15 +29,8 @@ import pyarrow.compute as pc
 
 from embedding_core.config import EvolutionMode
 from embedding_core.errors import ConfigError
-from embedding_core.vocabulary import (
-    Evolution,
-    FeatureSummary,
-    Vocabulary,
-    representable,
-    total_order,
-)
-
-__all__ = ["evolved_vocabulary"]
+from embedding_core.vocabulary.feature_summary import FeatureSummary
+from embedding_core.vocabulary.vocabulary import Evolution, Vocabulary, representable, total_order
 
 
 def evolved_vocabulary(
@@ -52,21 +45,21 @@ def evolved_vocabulary(
     private: bool = False,
     features: Mapping[str, FeatureSummary] | None = None,
 ) -> Vocabulary:
-    """Put this run's tokens and those of an earlier vocabulary together, by the rule above.
+    """Merge this run's tokens with those of a previous vocabulary, by the rule above.
 
     Args:
-      base: the earlier vocabulary, with a base of its own or without.
+      base: vocabulary of the previous run; it may have a base itself.
       tokens: [n] large_binary, each distinct token of this run once, in any order.
       counts: [n] int64, of this run.
       mode: "append" or "rerank".
-      expire_after: runs; >= 1, or None.
-      min_count: least count in a run that admits a token; >= 1.
-      max_size: most tokens with a row; None for no limit.
+      expire_after: number of runs; >= 1, or None.
+      min_count: smallest count with which a run admits a token; >= 1.
+      max_size: largest number of tokens with a row; None for no limit.
       private: whether tokens may be shown only as digests.
-      features: what was found out about each feature in this run.
+      features: statistics of each feature in this run.
 
     Returns:
-      A vocabulary of the base's name, whose `counts`, `total_count` and `coverage` are of this run's data.
+      A vocabulary with the base's name; its `counts`, `total_count` and `coverage` are those of this run's data.
 
     Raises:
       ConfigError: no token is left.
@@ -110,27 +103,27 @@ def evolved_vocabulary(
 
 
 def _fresh(base: Vocabulary, tokens: pa.Array, counts: npt.NDArray[np.int64], min_count: int) -> npt.NDArray[np.int64]:
-    """Where the tokens are that are admitted and that the base does not have, in their total order."""
+    """Find the positions of the admitted tokens that the base does not have, in their total order."""
     known = pc.is_in(tokens, value_set=base.tokens).to_numpy(zero_copy_only=False)
     fresh = np.flatnonzero(~known & (counts >= min_count))
     return fresh[total_order(tokens.take(pa.array(fresh)), counts[fresh])]
 
 
 def _counts_of(base: Vocabulary, tokens: pa.Array, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """This run's count of each token of the base."""
-    place = pc.fill_null(pc.index_in(base.tokens, value_set=tokens), -1).to_numpy(zero_copy_only=False)
-    found: npt.NDArray[np.int64] = np.append(counts, 0)[place]
-    return found
+    """Look up this run's count of each token of the base."""
+    positions = pc.fill_null(pc.index_in(base.tokens, value_set=tokens), -1).to_numpy(zero_copy_only=False)
+    of_base: npt.NDArray[np.int64] = np.append(counts, 0)[positions]
+    return of_base
 
 
 def _idleness(
     base: Vocabulary, counts: npt.NDArray[np.int64], min_count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Idle runs and last admitted count of the base's tokens and of the new ones after them."""
+    """Compute the idle runs and the last admitted count of the base's tokens, and of the new ones after them."""
     idle, last_counts = np.zeros_like(counts), counts.copy()
-    earlier = base.evolution
-    idle[: len(base)] = 0 if earlier is None else earlier.idle
-    last_counts[: len(base)] = base.counts if earlier is None else earlier.last_counts
+    previous = base.evolution
+    idle[: len(base)] = 0 if previous is None else previous.idle
+    last_counts[: len(base)] = base.counts if previous is None else previous.last_counts
     admitted = counts >= min_count
     return np.where(admitted, 0, idle + 1), np.where(admitted, counts, last_counts)
 
@@ -142,6 +135,6 @@ def _appended(before: int, after: int, max_size: int | None) -> npt.NDArray[np.i
 def _check_any(name: str, rows: npt.NDArray[np.int64], expire_after: int | None) -> None:
     if not len(rows):
         raise ConfigError(
-            f"`expire_after` {expire_after} leaves vocabulary {name!r} no token: none was counted often enough in the "
-            "last runs; check the data, lower `min_count`, or let tokens expire later."
+            f"`expire_after` {expire_after} leaves vocabulary {name!r} no token: the last runs admitted none; check "
+            "the data, lower `min_count`, or let tokens expire later."
         )

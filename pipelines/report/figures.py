@@ -20,7 +20,7 @@ from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
 from embedding_core.training.finished_run import RunDescription
-from embedding_core.vocabulary import Vocabulary, drift_of, load_vocabularies
+from embedding_core.vocabulary import Vocabulary, load_vocabularies
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node, open_store, outputs_of, trace
 from pipelines.local.runner import NodeRun
@@ -271,7 +271,7 @@ def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _drift(vocabulary: Vocabulary) -> list[dict[str, Any]]:
     """Per feature the shares of the data that the base vocabulary does not know; nothing without one."""
-    found = {name: drift_of(summary) for name, summary in vocabulary.features.items()}
+    found = {name: summary.drift for name, summary in vocabulary.features.items()}
     return [{"feature": name, "vocabulary": vocabulary.name, **shares} for name, shares in found.items() if shares]
 
 

@@ -17,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.serving import DenseInputs, columns_of, export_model, named_inputs
+from embedding_core.serving import columns_of, export_model, named_inputs
 
 WORDS = [b"a", b"b", b"c", b"word"]
 VOCABULARY = {"vocabulary": "words", "vocabulary_size": 6, "oov_rows": 2}

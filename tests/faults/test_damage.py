@@ -17,8 +17,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, VocabularyError
 from embedding_core.optimizers import Adam
-from embedding_core.vocabulary import FeatureSummary, Vocabulary, load_vocabulary, save_vocabulary
-from embedding_core.vocabulary.evolution import evolved_vocabulary
+from embedding_core.vocabulary import FeatureSummary, Vocabulary, evolved_vocabulary, load_vocabulary, save_vocabulary
 from tests.faults.damaging import KINDS, damage
 
 ROWS = 301

@@ -22,11 +22,12 @@ from components.pusher.proof import prove_again
 from components.pusher.publish import versions
 from components.pusher.warmup import WARMUP
 from embedding_core.checkpoint import write_training_checkpoint
+from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import build_model
-from embedding_core.serving import DenseInputs, export_model
+from embedding_core.serving import export_model
 from embedding_core.training import TrainingConfig
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary, save_vocabulary

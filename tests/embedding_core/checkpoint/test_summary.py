@@ -11,8 +11,7 @@ from embedding_core.checkpoint.summary import compare_checkpoints, summarize_che
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import SGD, Adagrad
-from embedding_core.vocabulary import Vocabulary
-from embedding_core.vocabulary.evolution import evolved_vocabulary
+from embedding_core.vocabulary import Vocabulary, evolved_vocabulary
 
 
 def words(*tokens: bytes, private: bool = False) -> Vocabulary:

@@ -9,8 +9,9 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
+from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.serving import DenseInputs, columns_of, named_inputs, synthetic_rows
+from embedding_core.serving import columns_of, named_inputs, synthetic_rows
 
 TOKENS = {"items": [b"lamp", b"chair", b"x,y"], "years": [b"2021", b"2020"], "users": [b"secret-1", b"secret-2"]}
 

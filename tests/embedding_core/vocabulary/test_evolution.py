@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedding_core.errors import ConfigError, VocabularyError
-from embedding_core.vocabulary import load_vocabulary, save_vocabulary, vocabulary_from_counts
-from embedding_core.vocabulary.evolution import evolved_vocabulary
+from embedding_core.vocabulary import evolved_vocabulary, load_vocabulary, save_vocabulary, vocabulary_from_counts
 
 RUN = st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d", b"e\n"]), st.integers(1, 4), max_size=5)
 RUNS = st.lists(RUN, min_size=1, max_size=6)

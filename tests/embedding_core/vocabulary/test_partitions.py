@@ -1,4 +1,4 @@
-"""A vocabulary merged out of sorted parts has the bytes of one that was held as a whole."""
+"""A vocabulary merged from sorted partitions has the same bytes as one that was held as a whole."""
 
 import dataclasses
 
@@ -6,8 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from embedding_core.vocabulary import save_vocabulary, total_order, vocabulary_from_counts
-from embedding_core.vocabulary.partitions import merge_sorted, part_of, save_merged
+from embedding_core.vocabulary import (
+    merge_sorted,
+    partition_of,
+    save_in_blocks,
+    save_vocabulary,
+    total_order,
+    vocabulary_from_counts,
+)
 
 SIZE = 5000
 
@@ -29,7 +35,7 @@ def blocks(tokens, counts, rows):
 
 def in_parts(counted, parts, rows):
     tokens, counts = counted
-    of = part_of(tokens, parts)
+    of = partition_of(tokens, parts)
     places = [np.flatnonzero(of == part) for part in range(parts)]
     return [blocks(tokens.take(pa.array(place)), counts[place], rows) for place in places]
 
@@ -50,7 +56,7 @@ def test_files_are_those_of_a_vocabulary_that_was_held_as_a_whole(counted, tmp_p
         (tmp_path / name).mkdir()
     save_vocabulary(whole, tmp_path / "whole")
     without = dataclasses.replace(whole, tokens=pa.array([], pa.large_binary()), counts=np.zeros(0, np.int64))
-    facts = save_merged(without, merge_sorted(in_parts(counted, 5, 64)), len(whole), tmp_path / "merged")
+    facts = save_in_blocks(without, merge_sorted(in_parts(counted, 5, 64)), len(whole), tmp_path / "merged")
     assert facts == {"digest": whole.digest, "coverage": whole.coverage}
     for file in (tmp_path / "whole").iterdir():
         assert file.read_bytes() == (tmp_path / "merged" / file.name).read_bytes(), file.name
@@ -58,13 +64,13 @@ def test_files_are_those_of_a_vocabulary_that_was_held_as_a_whole(counted, tmp_p
 
 def test_parts_are_even_and_depend_on_the_token_alone(counted):
     tokens, _ = counted
-    of = part_of(tokens, 8)
+    of = partition_of(tokens, 8)
     assert np.bincount(of, minlength=8).min() > len(tokens) / 8 * 0.8
-    assert part_of(tokens[100:300], 8).tolist() == of[100:300].tolist()
-    assert part_of(pa.array([b"", b"a", b"aa"], pa.large_binary()), 8)[0] == 0
-    assert part_of(pa.array([], pa.large_binary()), 8).tolist() == []
+    assert partition_of(tokens[100:300], 8).tolist() == of[100:300].tolist()
+    assert partition_of(pa.array([b"", b"a", b"aa"], pa.large_binary()), 8)[0] == 0
+    assert partition_of(pa.array([], pa.large_binary()), 8).tolist() == []
 
 
 def test_parts_of_numbers_in_a_row_are_even():
     tokens = pa.array([str(number).encode() for number in range(10_000)], pa.large_binary())
-    assert np.bincount(part_of(tokens, 16), minlength=16).min() > 10_000 / 16 * 0.7
+    assert np.bincount(partition_of(tokens, 16), minlength=16).min() > 10_000 / 16 * 0.7

@@ -13,6 +13,7 @@ from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError, VocabularyError
 from embedding_core.vocabulary import (
     FeatureSummary,
+    evolved_vocabulary,
     length_percentiles,
     load_vocabularies,
     load_vocabulary,
@@ -20,7 +21,6 @@ from embedding_core.vocabulary import (
     save_vocabulary,
     vocabulary_from_counts,
 )
-from embedding_core.vocabulary.evolution import evolved_vocabulary
 
 
 def vocabulary(counts, name="user", **thresholds):

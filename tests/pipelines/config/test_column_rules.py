@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embedding_core.serving import input_name
+from embedding_core.columns import input_name
 from pipelines.config.column_rules import _input_key
 
 HEAD = "data: rows.csv\nlabel: bought\n"

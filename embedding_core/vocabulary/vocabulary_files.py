@@ -1,0 +1,250 @@
+"""Writes the files of vocabularies, reads them back and verifies them.
+
+A vocabulary is three files: `<name>.txt`, the tokens one per line, as tf.lookup, TensorFlow Transform and TensorBoard
+read them; `<name>.counts.npy`; and `<name>.json`, everything else. With a base there is a fourth,
+`<name>.evolution.npy`. A folder of several has `vocabularies.set`, which names them all, so that a missing one is an
+error; a folder of an earlier release has none.
+
+Every function takes `open_file`, which opens a path as `open` does; pass another one for remote file systems.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from embedding_core.config import ColumnConfig
+from embedding_core.errors import VocabularyError
+from embedding_core.storage.seals import sealed_json, unsealed_json
+from embedding_core.vocabulary.chunks import (
+    DigestedFile,
+    OpenFile,
+    data_chunks,
+    npy_header,
+    plain_chunks,
+    read_tokens,
+    sha256_of,
+)
+from embedding_core.vocabulary.feature_summary import FeatureSummary
+from embedding_core.vocabulary.vocabulary import Evolution, Vocabulary
+
+Folder: TypeAlias = str | os.PathLike[str]
+Block: TypeAlias = tuple[pa.Array, npt.NDArray[np.int64]]
+"""Distinct tokens (large_binary) and their counts (int64)."""
+
+_EVOLUTION = ".evolution.npy"
+_SET = "vocabularies.set"
+_PLAIN = ("total_count", "distinct", "unrepresentable", "min_count", "max_size", "private")
+
+
+def save_vocabulary(vocabulary: Vocabulary, folder: Folder, *, open_file: OpenFile = open) -> None:
+    """Write the files of a vocabulary into an existing folder; equal vocabularies give equal bytes."""
+    blocks = [(vocabulary.tokens, vocabulary.counts)]
+    save_in_blocks(vocabulary, blocks, len(vocabulary), folder, open_file=open_file)
+
+
+def save_in_blocks(
+    vocabulary: Vocabulary, blocks: Iterable[Block], size: int, folder: Folder, *, open_file: OpenFile = open
+) -> dict[str, Any]:
+    """Write the files of a vocabulary whose tokens come block by block, with one block in memory at a time.
+
+    Args:
+      vocabulary: gives everything but tokens and counts.
+      blocks: tokens and counts, in the order of the rows.
+      size: number of tokens that get a row.
+      folder: existing folder to write to.
+      open_file: opens a path.
+
+    Returns:
+      `digest` and `coverage` of the vocabulary.
+    """
+    path = os.path.join(folder, vocabulary.name)
+    covered, left = 0, size
+    with DigestedFile(path + ".txt", open_file) as plain, DigestedFile(path + ".counts.npy", open_file) as counted:
+        counted.write([npy_header((size,))])
+        for tokens, counts in blocks:
+            plain.write(plain_chunks(tokens[:left]))
+            counted.write(data_chunks(counts[:left]))
+            covered, left = covered + int(counts[:left].sum()), left - len(counts[:left])
+            if not left:
+                break
+    coverage = covered / max(1, vocabulary.total_count)
+    description = {
+        "name": vocabulary.name,
+        "digest": plain.digest,
+        "counts_digest": counted.digest,
+        "size": size,
+        "coverage": coverage,
+        **{key: getattr(vocabulary, key) for key in _PLAIN},
+        "features": {name: _summary_to_json(summary) for name, summary in sorted(vocabulary.features.items())},
+    }
+    if vocabulary.evolution is not None:
+        description["evolution"] = _save_evolution(vocabulary.evolution, path, open_file)
+    _write(path + ".json", description, open_file)
+    return {"digest": plain.digest, "coverage": coverage}
+
+
+def _save_evolution(evolution: Evolution, path: str, open_file: OpenFile) -> dict[str, Any]:
+    arrays = np.stack([evolution.idle, evolution.last_counts])
+    with DigestedFile(path + _EVOLUTION, open_file) as file:
+        file.write([npy_header(arrays.shape)])
+        file.write(data_chunks(arrays))
+    return {**evolution.facts(), "digest": file.digest}
+
+
+def _write(path: str, facts: Mapping[str, Any], open_file: OpenFile) -> None:
+    with open_file(path, "wb") as file:
+        file.write(sealed_json(facts))
+
+
+def _summary_to_json(summary: FeatureSummary) -> dict[str, Any]:
+    return {key: value for key, value in dataclasses.asdict(summary).items() if value is not None}
+
+
+def _summary_from_json(data: Mapping[str, Any]) -> FeatureSummary:
+    return FeatureSummary(**{**data, "column": ColumnConfig(**data["column"])})
+
+
+class _Files(NamedTuple):
+    """The files of one vocabulary."""
+
+    folder: Folder
+    name: str
+    open_file: OpenFile
+
+    def read(self, suffix: str) -> bytes:
+        with _opened(self.folder, self.name + suffix, self.open_file) as file:
+            return file.read()
+
+    def read_tokens(self, description: Mapping[str, Any]) -> pa.Array:
+        with _opened(self.folder, self.name + ".txt", self.open_file) as file:
+            tokens, digest = read_tokens(file)
+        for key, value in {"name": self.name, "digest": digest, "size": len(tokens)}.items():
+            self._check(key, value, description[key])
+        return tokens
+
+    def read_array(self, suffix: str, key: str, digest: str) -> npt.NDArray[np.int64]:
+        data = self.read(suffix)
+        self._check(key, sha256_of([data]), digest)
+        array: npt.NDArray[np.int64] = np.load(io.BytesIO(data), allow_pickle=False)
+        return array
+
+    def read_evolution(self, described: Mapping[str, Any] | None) -> Evolution | None:
+        if described is None:
+            return None
+        idle, last_counts = self.read_array(_EVOLUTION, "evolution.digest", described["digest"])
+        facts = {key: value for key, value in described.items() if key not in ("digest", "expired")}
+        return Evolution(idle=idle, last_counts=last_counts, **facts)
+
+    def _check(self, key: str, actual: object, recorded: object) -> None:
+        if actual != recorded:
+            raise VocabularyError(
+                f"vocabulary {self.name!r} in {os.fspath(self.folder)!r}: its `{key}` is {actual!r}, but {recorded!r} "
+                "was written: its files were changed or damaged; restore them, or make the vocabulary again."
+            )
+
+
+def load_vocabulary(folder: Folder, name: str, *, open_file: OpenFile = open) -> Vocabulary:
+    """Read what `save_vocabulary` wrote, and verify it.
+
+    Raises:
+      VocabularyError: a file is missing, damaged, or of another vocabulary.
+    """
+    files = _Files(folder, name, open_file)
+    try:
+        description = unsealed_json(files.read(".json"))
+        return Vocabulary(
+            name=name,
+            tokens=files.read_tokens(description),
+            counts=files.read_array(".counts.npy", "counts_digest", description["counts_digest"]),
+            features={key: _summary_from_json(value) for key, value in description["features"].items()},
+            evolution=files.read_evolution(description.get("evolution")),
+            **{key: description[key] for key in _PLAIN},
+        )
+    except VocabularyError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise VocabularyError(
+            f"`{name}.json` in {os.fspath(folder)!r} does not describe a vocabulary as it was written ({error}): it "
+            "was changed or damaged; restore it, or make the vocabulary again."
+        ) from error
+
+
+@contextlib.contextmanager
+def _opened(folder: Folder, file_name: str, open_file: OpenFile) -> Iterator[BinaryIO]:
+    try:
+        with open_file(os.path.join(folder, file_name), "rb") as file:
+            yield file
+    except FileNotFoundError as error:
+        raise VocabularyError(
+            f"{os.fspath(folder)!r} has no file {file_name!r}: a vocabulary is `<name>.txt`, `<name>.counts.npy` and "
+            "`<name>.json`, with a base also `<name>.evolution.npy`; copy all, or make the vocabulary again."
+        ) from error
+
+
+def save_set(folder: Folder, digests: Mapping[str, str], *, open_file: OpenFile = open) -> None:
+    """Write which vocabularies a folder holds, after all of them are saved.
+
+    Args:
+      folder: folder of the vocabularies.
+      digests: digest of each vocabulary, by name.
+      open_file: opens a path.
+    """
+    _write(os.path.join(folder, _SET), {"vocabularies": dict(digests)}, open_file)
+
+
+def load_vocabularies(
+    folder: Folder, *, open_file: OpenFile = open, list_folder: Callable[[Any], list[str]] = os.listdir
+) -> dict[str, Vocabulary]:
+    """Read and verify every vocabulary of a folder.
+
+    Args:
+      folder: folder that `save_vocabulary` wrote to.
+      open_file: opens a path.
+      list_folder: lists the names of the files in a folder.
+
+    Returns:
+      Name -> vocabulary, sorted by name.
+
+    Raises:
+      VocabularyError: a file or vocabulary is missing or damaged, or the folder is missing or holds no vocabulary.
+    """
+    try:
+        file_names = list_folder(folder)
+    except OSError as error:  # TFX's own error for a missing folder is one
+        raise VocabularyError(
+            f"{os.fspath(folder)!r} cannot be read as a folder of vocabularies ({error!r}): give the URI of a "
+            "Vocabularies artifact."
+        ) from error
+    names = sorted(name.removesuffix(".json") for name in file_names if name.endswith(".json"))
+    if not names:
+        raise VocabularyError(f"{os.fspath(folder)!r} holds no vocabulary: there is no `<name>.json` in it.")
+    loaded = {name: load_vocabulary(folder, name, open_file=open_file) for name in names}
+    if _SET in file_names:
+        _check_set(folder, {name: vocabulary.digest for name, vocabulary in loaded.items()}, open_file)
+    return loaded
+
+
+def _check_set(folder: Folder, digests: Mapping[str, str], open_file: OpenFile) -> None:
+    try:
+        with _opened(folder, _SET, open_file) as file:
+            recorded = dict(unsealed_json(file.read())["vocabularies"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise VocabularyError(
+            f"`{_SET}` in {os.fspath(folder)!r} is damaged ({error}): restore it, or make the vocabularies again."
+        ) from error
+    wrong = sorted(name for name in recorded.keys() | digests.keys() if recorded.get(name) != digests.get(name))
+    if wrong:
+        what = "is missing" if wrong[0] not in digests else "is another one" if wrong[0] in recorded else "is extra"
+        raise VocabularyError(
+            f"vocabulary {wrong[0]!r} {what} in {os.fspath(folder)!r}, which was written with {sorted(recorded)}: "
+            "restore its files, or make the vocabularies again."
+        )
