@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import codecs
-import dataclasses
-from collections.abc import Iterator
 from typing import Literal
 
 from components.example_gen.formats import Compression
-
-__all__ = ["COMMON_DELIMITERS", "CsvFormat"]
+from embedding_core.schema import Listed, Mistakes, Section
 
 COMMON_DELIMITERS = (";", "\t", "|", "::", ",")
 _LINE_ENDS = "\n\r\0"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CsvFormat:
+class CsvFormat(Section):
     """How CSV files are written.
 
     Attributes:
@@ -29,15 +25,15 @@ class CsvFormat:
       columns: names of all columns, in order, of files without a header; null reads the names from the first line.
     """
 
-    missing: tuple[str, ...] = ()
+    missing: Listed[str] = ()
     delimiter: str = ","
     decimal: Literal[".", ","] = "."
     quote: str = '"'
     encoding: str = "utf-8"
     compression: Compression | None = None
-    columns: tuple[str, ...] | None = None
+    columns: Listed[str] | None = None
 
-    def mistakes(self) -> Iterator[tuple[str, str]]:
+    def mistakes(self) -> Mistakes:
         """The rules that the fields break, as pairs of the key and the words after it."""
         if not self.delimiter or any(sign in self.delimiter for sign in _LINE_ENDS):
             yield "delimiter", f"is {self.delimiter!r}: it must be the text between two fields, and not a line break."
@@ -56,7 +52,7 @@ class CsvFormat:
             )
         yield from self._column_mistakes()
 
-    def _column_mistakes(self) -> Iterator[tuple[str, str]]:
+    def _column_mistakes(self) -> Mistakes:
         if self.columns is None:
             return
         twice = [name for name in self.columns if self.columns.count(name) > 1]
@@ -68,11 +64,7 @@ class CsvFormat:
     @property
     def changed(self) -> tuple[str, ...]:
         """The keys that differ from their defaults."""
-        return tuple(
-            field.name
-            for field in dataclasses.fields(CsvFormat)
-            if getattr(self, field.name) != getattr(CsvFormat(), field.name)
-        )
+        return tuple(name for name, field in CsvFormat.model_fields.items() if getattr(self, name) != field.default)
 
     @property
     def codec(self) -> str:

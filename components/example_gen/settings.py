@@ -329,8 +329,6 @@ class Settings:
             raise ConfigError(f"`allowed_bad_rate` is {rate!r}: it must lie between 0 and 1.")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"`seed` is {self.seed!r}: it must be a whole number.")
-        for key, words in self.csv.mistakes():
-            raise ConfigError(f"`{key}` {words}")
         for name in self.whole_numbers:
             if self.columns.get(name) != "token":
                 raise ConfigError(f"`whole_numbers` names {name!r}: it must be a column that is kept as a token.")
@@ -383,8 +381,7 @@ def _filters(entry: Mapping[str, Any]) -> list[RowFilter]:
 
 
 def _csv(data: Mapping[str, Any]) -> CsvFormat:
-    lists = {key: tuple(value) for key, value in data.items() if isinstance(value, list)}
-    return cast(CsvFormat, _build(CsvFormat, {**data, **lists}, "the format of CSV"))
+    return CsvFormat.from_mapping(data)
 
 
 def _label(data: Mapping[str, Any]) -> LabelColumn:

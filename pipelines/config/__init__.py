@@ -27,7 +27,7 @@ from pipelines.config.model import (
     Training,
     WarmStart,
 )
-from pipelines.config.schema import PipelineConfig
+from pipelines.config.pipeline_config import PipelineConfig
 
 __all__ = [
     "Categorical",

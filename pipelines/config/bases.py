@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["LATEST", "PUSHED", "SERVED", "TRAINED", "WORDS"]
-
 PUSHED, SERVED, TRAINED, LATEST = "pushed", "served", "trained", "latest"
 WORDS = (PUSHED, SERVED, TRAINED, LATEST)
 """The newest version that was pushed and not rolled back; the newest in the serving folder; the newest training that

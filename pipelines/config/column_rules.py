@@ -10,10 +10,7 @@ from embedding_core.errors import ConfigError, nearest
 from pipelines.config.columns import column_kinds, transform_columns
 from pipelines.config.data import Data, SplitByHash
 from pipelines.config.files import data_files
-from pipelines.config.reading import key_of
-from pipelines.config.schema import PipelineConfig
-
-__all__ = ["COLUMN_RULES"]
+from pipelines.config.pipeline_config import PipelineConfig
 
 Mistakes = Iterator[tuple[str, str]]
 
@@ -70,7 +67,7 @@ def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
             if condition != "present":
                 # The value itself is not repeated here: messages end in logs.
                 yield (
-                    f"row_filters.{index}.{key_of(condition)}",
+                    f"row_filters.{index}.{condition.rstrip('_')}",
                     (
                         f"gives a value of {row_filter.column!r}, the column of the private feature "
                         f"{private[row_filter.column]!r}, and reports show it; use `present` alone, or filter the rows "

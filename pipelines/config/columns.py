@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipelines.config.data import ColumnKind
-from pipelines.config.schema import PipelineConfig
-
-__all__ = ["column_kinds", "column_uses", "transform_columns"]
+from pipelines.config.pipeline_config import PipelineConfig
 
 
 def column_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKind]]:

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.formats import DataFormat
 from components.example_gen.settings import MissingSpans
-from pipelines.config.reading import Parse, Rule
-
-__all__ = [
-    "ColumnKind",
-    "Columns",
-    "Data",
-    "Label",
-    "RowFilter",
-    "Scalar",
-    "Spans",
-    "Split",
-    "SplitByColumn",
-    "SplitByHash",
-    "SplitByTime",
-]
+from embedding_core.schema import ChosenBy, Listed, Mistakes, Positive, Rule, Section, Share, Text
 
 
-def _scalar(value: Any) -> Any:
-    if not isinstance(value, str | int | float | bool):
-        raise ValueError("it must be one text, number or boolean.")
+def _regex(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"it must be a regular expression as Python's `re` reads it ({error}).") from error
     return value
 
 
-def _is_regex(value: str) -> bool:
-    try:
-        re.compile(value)
-    except re.error:
-        return False
-    return True
+def _moment(value: str) -> str:
+    if not _is_date(value[:10]):
+        raise ValueError("it must be a date or time such as 2011-11-01.")
+    return value
 
 
 def _is_date(value: object) -> bool:
@@ -61,43 +48,32 @@ def _bound(value: Any) -> Any:
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)
 
 
-Scalar = Annotated[Any, Parse(_scalar)]
-OptionalScalar = Annotated[Any, Parse(lambda value: None if value is None else _scalar(value))]
-
-
-def _one_or_more(value: Any) -> tuple[Any, ...]:
+def _one_or_more(value: Any) -> Any:
     if value is None:
         return ()
-    values = value if isinstance(value, list | tuple) else [value]
-    return tuple(_scalar(one) for one in values)
+    return value if isinstance(value, list | tuple) else [value]
 
 
-OneOrMore = Annotated[tuple[Any, ...], Parse(_one_or_more)]
+def _as_numbers(value: Any) -> Any:
+    """The columns of a list are columns of numbers."""
+    texts = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    return dict.fromkeys(value, "float") if texts else value
+
+
+Scalar = Annotated[bool | int | float | str, Rule("one text, number or boolean")]
+OneOrMore = Annotated[Listed[Scalar], BeforeValidator(_one_or_more)]
 ColumnKind: TypeAlias = Literal["float", "token"]
+Columns = Annotated[
+    Mapping[Text, ColumnKind],
+    BeforeValidator(_as_numbers),
+    Rule("a list of columns that hold numbers, or a mapping of columns to float or token"),
+]
+Regex = Annotated[str, AfterValidator(_regex)]
+Moment = Annotated[str, AfterValidator(_moment)]
+Rate = Annotated[float, Field(ge=0, lt=1), Rule("a number from 0 (none) to below 1")]
 
 
-def _columns(value: Any) -> Mapping[str, ColumnKind]:
-    if isinstance(value, list | tuple):
-        value = dict.fromkeys(value, "float")
-    kinds = get_args(ColumnKind)
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
-        raise ValueError("it must be a list of columns that hold numbers, or a mapping of columns to float or token.")
-    for name, kind in value.items():
-        if kind not in kinds:
-            raise ValueError(f"the kind of column {name!r} must be one of {', '.join(kinds)}.")
-    return dict(value)
-
-
-Columns = Annotated[Mapping[str, ColumnKind], Parse(_columns)]
-Text = Annotated[str, Rule(bool, "not empty")]
-Regex = Annotated[str, Rule(_is_regex, "a regular expression as Python's `re` reads it")]
-Moment = Annotated[str, Rule(lambda value: _is_date(value[:10]), "a date or time such as 2011-11-01")]
-Fraction = Annotated[float, Rule(lambda value: 0 < value < 1, "a number between 0 and 1, both excluded")]
-Rate = Annotated[float, Rule(lambda value: 0 <= value < 1, "a number from 0 (none) to below 1")]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Spans:
+class Spans(Section):
     """Which of the spans in the path's placeholders are read, both ends included; null is open.
 
     Attributes:
@@ -109,13 +85,12 @@ class Spans:
         they are there, they are read.
     """
 
-    first: OptionalScalar = None
-    last: OptionalScalar = None
+    first: Scalar | None = None
+    last: Scalar | None = None
     missing: MissingSpans = "warn"
-    every: Annotated[int, Rule(lambda value: value >= 1, "a whole number of at least 1")] = 1
+    every: Positive = 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Data(CsvFormat):
     """Where the rows are, and how CSV files are written (the keys of `CsvFormat`).
 
@@ -137,7 +112,7 @@ class Data(CsvFormat):
     format: DataFormat | None = None
     spans: Spans | None = None
     allowed_bad_rate: Rate = 0.0
-    whole_numbers: tuple[Text, ...] = ()
+    whole_numbers: Listed[Text] = ()
 
     @property
     def by_date(self) -> bool:
@@ -149,8 +124,8 @@ class Data(CsvFormat):
         """Whether the path has placeholders for spans."""
         return any(part in self.path for part in ("{YYYY}", "{MM}", "{DD}", "{SPAN}"))
 
-    def mistakes(self) -> Iterator[tuple[str, str]]:
-        """The rules over several fields."""
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
         yield from super().mistakes()
         if self.format not in ("csv", None) and self.changed:
             yield self.changed[0], f"is given, and `data.format` is {self.format!r}: it is for CSV files; leave it out."
@@ -174,8 +149,7 @@ class Data(CsvFormat):
                 yield f"spans.{key}", f"is {value!r}: it must be {kind}, as the placeholders of `data.path` are."
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SplitByHash:
+class SplitByHash(Section):
     """Rows go to "eval" by a hash, so that a row keeps its split in every run.
 
     Attributes:
@@ -184,12 +158,11 @@ class SplitByHash:
     """
 
     by: Literal["hash"] = "hash"
-    eval_fraction: Fraction = 0.2
+    eval_fraction: Share = 0.2
     key: Text | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SplitByColumn:
+class SplitByColumn(Section):
     """A column says to which split a row belongs; rows with any other value are in none.
 
     Attributes:
@@ -200,11 +173,11 @@ class SplitByColumn:
 
     by: Literal["column"]
     column: Text
-    train: tuple[Scalar, ...] = ("train",)
-    eval: tuple[Scalar, ...] = ("eval",)
+    train: Listed[Scalar] = ("train",)
+    eval: Listed[Scalar] = ("eval",)
 
-    def mistakes(self) -> Iterator[tuple[str, str]]:
-        """The rules over several fields."""
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
         both = [value for value in self.train if value in self.eval]
         if both:
             yield "eval", f"is {list(self.eval)!r}: {both[0]!r} is also in `split.train`; a value belongs to one split."
@@ -213,8 +186,7 @@ class SplitByColumn:
                 yield key, "is []: it must name at least one value of the column."
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SplitByTime:
+class SplitByTime(Section):
     """Rows before a moment are "train", the others "eval".
 
     Attributes:
@@ -227,11 +199,10 @@ class SplitByTime:
     before: Moment
 
 
-Split: TypeAlias = SplitByHash | SplitByColumn | SplitByTime
+Split = Annotated[SplitByHash | SplitByColumn | SplitByTime, ChosenBy("by", default={"by": "hash"})]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Label:
+class Label(Section):
     """What is predicted: 0 or 1, true or false, yes or no; one class against all others; or a number above a bound.
 
     Attributes:
@@ -250,7 +221,7 @@ class Label:
     positive: OneOrMore = ()
     above: float | None = None
     key: Text | None = None
-    columns: Columns = dataclasses.field(default_factory=dict)
+    columns: Columns = Field(default_factory=dict)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -262,8 +233,8 @@ class Label:
         """The key of the label in Transform's output."""
         return self.key or "label"
 
-    def mistakes(self) -> Iterator[tuple[str, str]]:
-        """The rules over several fields."""
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
         if (self.column is None) == (self.key is None):
             yield "", "must have either `column` (of the data) or `key` (that your `preprocessing_fn` returns)."
         elif self.positive and self.above is not None:
@@ -282,8 +253,7 @@ class Label:
             )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RowFilter:
+class RowFilter(Section):
     """Rows that do not pass are left out, from "train" and "eval" both. All conditions given must hold.
 
     Attributes:
@@ -297,28 +267,28 @@ class RowFilter:
 
     column: Text
     present: bool | None = None
-    equals: OptionalScalar = None
-    not_equals: OptionalScalar = None
+    equals: Scalar | None = None
+    not_equals: Scalar | None = None
     matches: Regex | None = None
     not_matches: Regex | None = None
-    min: OptionalScalar = None
-    max: OptionalScalar = None
-    in_: tuple[Scalar, ...] | None = None
+    min: Scalar | None = None
+    max: Scalar | None = None
+    in_: Listed[Scalar] | None = None
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """The fields that say what must hold of the column."""
-        fields = [field.name for field in dataclasses.fields(self) if field.name != "column"]
-        return tuple(name for name in fields if getattr(self, name) is not None)
+        names = [name for name in RowFilter.model_fields if name != "column"]
+        return tuple(name for name in names if getattr(self, name) is not None)
 
-    def mistakes(self) -> Iterator[tuple[str, str]]:
-        """The rules over several fields."""
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
         if not self.conditions:
-            fields = [field.name.rstrip("_") for field in dataclasses.fields(self) if field.name != "column"]
-            yield "", f"has no condition: give column {self.column!r} at least one of {', '.join(fields)}."
+            keys = ", ".join(key for key in self.keys() if key != "column")
+            yield "", f"has no condition: give column {self.column!r} at least one of {keys}."
         yield from self._bounds()
 
-    def _bounds(self) -> Iterator[tuple[str, str]]:
+    def _bounds(self) -> Mistakes:
         low, high = _bound(self.min), _bound(self.max)
         if type(low) is type(high) and low is not None and low > high:
             yield "min", f"is {self.min!r}: it must be at most `max`, {self.max!r}; no row would pass."

@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from embedding_core.config import Combiner, EvolutionMode, check_name
-from embedding_core.errors import ConfigError
+from pydantic import BeforeValidator, ValidationError, WrapValidator
+
+from embedding_core.config import Combiner, EvolutionMode
 from embedding_core.optimizers import optimizer_from_json, optimizer_to_json
-from pipelines.config.data import Text
-from pipelines.config.reading import Parse, Rule
-
-__all__ = [
-    "Categorical",
-    "Dense",
-    "Features",
-    "Initializer",
-    "Name",
-    "TableOverrides",
-    "VocabularyEvolution",
-    "VocabularyLimits",
-]
+from embedding_core.schema import NAME_RULE, Count, Listed, Mistakes, Name, Positive, Rule, Section, Short, Text
 
 
-_NAME_RULE = (
-    "it must be letters, digits, `_`, `.` or `-`, not start with a dot or dash, and have at most 200 characters"
-)
-
-
-def _name(value: Any) -> str:
-    if value is None:
-        raise ValueError("it must be text: give a name.")
-    if not isinstance(value, str):
-        raise ValueError(f'it must be text: put it in quotes, "{value}".')
+def _feature_name(value: Any, handler: Any) -> Any:
     try:
-        check_name("it", value)
-    except ConfigError as error:
-        raise ValueError(f"{_NAME_RULE}.") from error
-    return value
-
-
-def _feature_name(value: Any) -> str:
-    try:
-        return _name(value)
-    except ValueError as error:
-        raise ValueError(f"{error} A column of another name is written {{name: ..., column: {value!r}}}.") from error
+        return handler(value)
+    except ValidationError as error:
+        remedy = f"A column of another name is written {{name: ..., column: {value!r}}}."
+        raise ValueError(f"it must be {NAME_RULE}. {remedy}") from error
 
 
 def _optimizer(value: Any) -> Mapping[str, Any] | None:
@@ -57,15 +29,15 @@ def _optimizer(value: Any) -> Mapping[str, Any] | None:
     return optimizer_to_json(optimizer_from_json(value))
 
 
-Name = Annotated[str, Parse(_name)]
-FeatureName = Annotated[str, Parse(_feature_name)]
-OptimizerSpec = Annotated[Mapping[str, Any] | None, Parse(_optimizer, short="name")]
-Count = Annotated[int, Rule(lambda value: value >= 0, "a whole number of at least 0")]
-Positive = Annotated[int, Rule(lambda value: value >= 1, "a whole number of at least 1")]
+FeatureName = Annotated[Name, WrapValidator(_feature_name)]
+OptimizerSpec = Annotated[Mapping[str, Any] | None, BeforeValidator(_optimizer), Short("name")]
+Length = Annotated[
+    Count | Literal["auto", "p50", "p90", "p95", "p99", "max"],
+    Rule("a whole number of at least 0, or one of auto, p50, p90, p95, p99, max"),
+]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Dense:
+class Dense(Section):
     """A number per row.
 
     Attributes:
@@ -86,8 +58,7 @@ class Dense:
         return self.column or self.name
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Categorical:
+class Categorical(Section):
     """Tokens per row, looked up in an embedding table.
 
     Attributes:
@@ -114,7 +85,7 @@ class Categorical:
     table: Name | None = None
     private: bool = False
     after_transform: bool = False
-    max_sequence_length: Count | Literal["auto", "p50", "p90", "p95", "p99", "max"] = 0
+    max_sequence_length: Length = 0
 
     @property
     def source(self) -> str:
@@ -132,8 +103,7 @@ class Categorical:
         return self.table or self.vocabulary_name
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Features:
+class Features(Section):
     """What the model sees.
 
     Attributes:
@@ -141,11 +111,11 @@ class Features:
       dense: the numbers.
     """
 
-    categorical: tuple[Categorical, ...]
-    dense: tuple[Dense, ...] = ()
+    categorical: Listed[Categorical]
+    dense: Listed[Dense] = ()
 
-    def mistakes(self) -> Iterator[tuple[str, str]]:
-        """The rules over several fields."""
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
         if not self.categorical:
             yield (
                 "categorical",
@@ -160,7 +130,7 @@ class Features:
         yield from self._shared("table_name", "vocabulary_name", "table")
         yield from self._shared("vocabulary_name", "private", "vocabulary")
 
-    def _shared(self, group: str, value: str, kind: str) -> Iterator[tuple[str, str]]:
+    def _shared(self, group: str, value: str, kind: str) -> Mistakes:
         first: dict[str, Categorical] = {}
         for index, feature in enumerate(self.categorical):
             other = first.setdefault(getattr(feature, group), feature)
@@ -171,8 +141,7 @@ class Features:
                 yield f"categorical.{index}.{key}", f"{text}features that share a {kind} must agree; make them equal."
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class VocabularyLimits:
+class VocabularyLimits(Section):
     """Which tokens of a vocabulary get a row of their own.
 
     Attributes:
@@ -188,8 +157,7 @@ class VocabularyLimits:
     parts: Positive = 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class VocabularyEvolution:
+class VocabularyEvolution(Section):
     """How vocabularies come out of those of an earlier run; the rule is `embedding_core.vocabulary.evolution`'s.
 
     Attributes:
@@ -206,8 +174,7 @@ class VocabularyEvolution:
     expire_after: Positive | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Initializer:
+class Initializer(Section):
     """How rows start; see `embedding_core.config.InitializerConfig`.
 
     Attributes:
@@ -221,8 +188,7 @@ class Initializer:
     scale: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TableOverrides:
+class TableOverrides(Section):
     """What is said of a table beyond the defaults that come from the data; null leaves the default.
 
     Attributes:

@@ -17,8 +17,6 @@ from embedding_core.errors import ConfigError, DataError
 from pipelines.config.data import Data
 from pipelines.config.paths import is_remote
 
-__all__ = ["data_files", "data_location", "missing_spans", "span_bounds"]
-
 _MAGIC = re.compile(r"[*?\[{]")
 
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
-from pipelines.config.data import Text
+from pydantic import AfterValidator, Field
+
+from embedding_core.schema import Key, Listed, Mistakes, PositiveNumber, Rule, Section, Text
 from pipelines.config.paths import is_address
-from pipelines.config.reading import Rule
-
-__all__ = ["Kubeflow", "Resources"]
-
-_Amount = Annotated[float, Rule(lambda value: value > 0, "a number above 0")]
-_Uri = Annotated[str, Rule(is_address, "an address that every task can reach, such as gs://bucket/x")]
-_Chips = Annotated[str, Rule(lambda value: bool(re.fullmatch(r"\d+(x\d+){1,2}", value)), "chips such as 2x2 or 2x2x1")]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Resources:
+def _address(value: str) -> str:
+    if not is_address(value):
+        raise ValueError("it must be an address that every task can reach, such as gs://bucket/x.")
+    return value
+
+
+_Uri = Annotated[str, AfterValidator(_address)]
+_Chips = Annotated[str, Field(pattern=r"^\d+(x\d+){1,2}$"), Rule("chips such as 2x2 or 2x2x1", text=True)]
+
+
+class Resources(Section):
     """What the container of one task is given.
 
     Attributes:
@@ -27,12 +29,11 @@ class Resources:
       memory_gb: memory in GB (10^9 bytes); null leaves it to the backend.
     """
 
-    cpu: _Amount | None = None
-    memory_gb: _Amount | None = None
+    cpu: PositiveNumber | None = None
+    memory_gb: PositiveNumber | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Kubeflow:
+class Kubeflow(Section):
     """Where `tfx-embeddings compile` lets the pipeline run.
 
     Attributes:
@@ -56,11 +57,11 @@ class Kubeflow:
     service_account: Text | None = None
     machine_type: Text | None = None
     tpu_topology: _Chips | None = None
-    beam_args: tuple[Text, ...] = ()
-    resources: Mapping[str, Resources] = dataclasses.field(default_factory=dict)
+    beam_args: Listed[Text] = ()
+    resources: Mapping[Key, Resources] = Field(default_factory=dict)
 
-    def mistakes(self) -> Iterator[tuple[str, str]]:
-        """The rules over several fields."""
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
         for index, argument in enumerate(self.beam_args):
             if not argument.startswith("--"):
                 yield f"beam_args.{index}", f"is {argument!r}: it must be one argument such as --runner=DataflowRunner."

@@ -5,22 +5,21 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
-from embedding_core.errors import ConfigError, nearest
+from pydantic import ValidationError, create_model
+
+from embedding_core.errors import ConfigError
+from embedding_core.schema import Problem, problems_of
 from pipelines.config.bases import WORDS
 from pipelines.config.overrides import apply_overrides
 from pipelines.config.paths import resolve
-from pipelines.config.reading import INVALID, Problem, dotted, key_of, read
+from pipelines.config.pipeline_config import PipelineConfig
 from pipelines.config.resolving import resolved
 from pipelines.config.rules import RULES
-from pipelines.config.schema import PipelineConfig
 from pipelines.config.yaml_text import parse_yaml
-
-__all__ = ["config_from_mapping", "load_config"]
 
 
 def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> PipelineConfig:
@@ -70,6 +69,11 @@ def _text_of(file: FilePath, given: str) -> str:
         raise ConfigError(f"{given}: byte {error.start} is no UTF-8; save the file as UTF-8.") from error
 
 
+def _dotted(path: tuple[str | int, ...]) -> str:
+    """The path as a user writes it, also after `--set`."""
+    return ".".join(map(str, path))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Places:
     """Where every key was written: its line in the file, or the `--set` that gave it."""
@@ -82,7 +86,7 @@ class _Places:
 
         A `--set` of a key inside it comes before both: it made or changed the value.
         """
-        near = dotted(problem.path)
+        near = _dotted(problem.path)
         inside = [place for key, place in self.of.items() if near and key.startswith(f"{near}.")]
         for place in reversed(inside):
             if isinstance(place, str):
@@ -98,7 +102,7 @@ class _Places:
 
     def line(self, problem: Problem) -> str:
         """The problem as one line."""
-        path, place = dotted(problem.path), self.find(problem)
+        path, place = _dotted(problem.path), self.find(problem)
         prefix = place if isinstance(place, str) else f"{self.name}:{place}" if place else self.name
         return f"{prefix}: `{path}` {problem.text}" if path else f"{prefix}: the configuration {problem.text}"
 
@@ -124,22 +128,21 @@ def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> 
             Problem((), f"is {values!r}: it must be a mapping (`key: value` lines) with data, label, features.")
         )
         return None
-    hints = typing.get_type_hints(PipelineConfig, include_extras=True)
-    keys = {key_of(field): hint for field, hint in hints.items()}
-    for key in values:
-        if key not in keys:
-            problems.append(Problem((str(key),), f"is no known key: {nearest(key, keys)}"))
     defaults = {"name": name, "python_path": ".", "work_dir": f"runs/{values.get('name', name)}"}
     values = {**defaults, **{str(key): value for key, value in values.items()}}
-    sections: dict[str, Any] = {}
-    for field in dataclasses.fields(PipelineConfig):
-        if field.name in values:
-            section = read(keys[field.name], values[field.name], (field.name,), problems)
-            sections[field.name] = None if section is INVALID else section
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            problems.append(Problem((field.name,), "is missing: it has no default; add it."))
-            sections[field.name] = None
-    return _with_absolute_paths(PipelineConfig(**sections), str(folder), problems)
+    try:
+        config = PipelineConfig.model_validate(values)
+    except ValidationError as error:
+        problems += problems_of(error)
+        config = _sound_sections(values, {str(problem.path[0]) for problem in problems})
+    return _with_absolute_paths(config, str(folder), problems)
+
+
+def _sound_sections(values: Mapping[str, Any], spoilt: set[str]) -> PipelineConfig:
+    """The configuration with None in place of the sections that have mistakes, for the rules over the others."""
+    fields: dict[str, Any] = {key: (Any, None) for key in spoilt if key in PipelineConfig.model_fields}
+    sound = {key: value for key, value in values.items() if key not in spoilt}
+    return create_model("SoundSections", __base__=PipelineConfig, **fields).model_validate(sound)
 
 
 def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Problem]) -> PipelineConfig:
@@ -153,16 +156,15 @@ def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Pro
             value = resolve(value, folder)
         except ConfigError as error:
             problems.append(Problem(path, str(error)))
-        return dataclasses.replace(section, **{field: value}) if field else value
+        return section.model_copy(update={field: value}) if field else value
 
-    return dataclasses.replace(
-        config,
-        data=absolute(config.data, "data", "path"),
-        push=absolute(config.push, "push", "destination"),
-        evaluation=absolute(config.evaluation, "evaluation", "baseline"),
-        vocabulary_evolution=absolute(config.vocabulary_evolution, "vocabulary_evolution", "base"),
-        warm_start=absolute(config.warm_start, "warm_start", "checkpoint"),
-        work_dir=absolute(config.work_dir, "work_dir"),
-        metadata=absolute(config.metadata, "metadata"),
-        python_path=absolute(config.python_path, "python_path"),
-    )
+    paths = {
+        "data": "path",
+        "push": "destination",
+        "evaluation": "baseline",
+        "vocabulary_evolution": "base",
+        "warm_start": "checkpoint",
+    }
+    sections = {key: absolute(getattr(config, key), key, field) for key, field in paths.items()}
+    texts = {key: absolute(getattr(config, key), key) for key in ("work_dir", "metadata", "python_path")}
+    return config.model_copy(update={**sections, **texts})

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from pydantic import BeforeValidator, Field
 
 from embedding_core.config import RETRIEVAL_METRICS
 from embedding_core.errors import nearest
-from pipelines.config.data import Text
-from pipelines.config.features import Count
-from pipelines.config.reading import Parse
-
-__all__ = ["METRICS", "Evaluation", "Threshold"]
+from embedding_core.schema import Count, Key, Listed, Mistakes, Section, Text
 
 Metric: TypeAlias = Literal[
     "AUC",
@@ -65,8 +62,7 @@ def _meant(metric: str) -> str:
     return f" D{remedy[1:]}" if remedy.startswith("did you mean") else ""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Threshold:
+class Threshold(Section):
     """What a metric has to reach for the model to be blessed; at least one bound.
 
     Attributes:
@@ -81,15 +77,12 @@ class Threshold:
     min_improvement: float | None = None
     min_over_popularity: float | None = None
 
-    def mistakes(self) -> Iterator[tuple[str, str]]:
-        """The rules over several fields."""
-        if all(getattr(self, field.name) is None for field in dataclasses.fields(self)):
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
+        if all(getattr(self, name) is None for name in Threshold.model_fields):
             yield "", "has no bound: give it `min`, `max`, `min_improvement` or `min_over_popularity`."
         elif self.min is not None and self.max is not None and self.min > self.max:
             yield "min", f"is {self.min!r}: it must be at most `max`, {self.max!r}."
-
-
-_Slice = tuple[Text, ...]
 
 
 def _slice(value: Any) -> tuple[str, ...]:
@@ -99,8 +92,7 @@ def _slice(value: Any) -> tuple[str, ...]:
     return tuple(columns)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Section):
     """How the model is judged before it is pushed.
 
     Attributes:
@@ -116,14 +108,14 @@ class Evaluation:
         is the earlier name of "pushed".
     """
 
-    metrics: tuple[Annotated[Metric, Parse(_metric)], ...] = (
+    metrics: Listed[Annotated[Metric, BeforeValidator(_metric)]] = (
         "AUC",
         "BinaryCrossEntropy",
         "Calibration",
         "ExampleCount",
     )
-    slices: tuple[Annotated[_Slice, Parse(_slice)], ...] = ()
-    thresholds: Mapping[str, Threshold] = dataclasses.field(default_factory=dict)
+    slices: Listed[Annotated[tuple[Text, ...], BeforeValidator(_slice)]] = ()
+    thresholds: Mapping[Key, Threshold] = Field(default_factory=dict)
     baseline: Text | None = None
     min_rows: Count = 100
     min_rows_per_class: Count = 10
@@ -137,8 +129,8 @@ class Evaluation:
             if name in RETRIEVAL_METRICS
         }
 
-    def mistakes(self) -> Iterator[tuple[str, str]]:
-        """The rules over several fields."""
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
         if not self.metrics:
             yield "metrics", "is []: it must name at least one metric; leave the key out for the usual ones."
         for index, metric in enumerate(self.metrics):
@@ -146,7 +138,7 @@ class Evaluation:
                 yield f"metrics.{index}", f"is {metric!r}, which stands twice: name each metric once."
         yield from self._thresholds()
 
-    def _thresholds(self) -> Iterator[tuple[str, str]]:
+    def _thresholds(self) -> Mistakes:
         for name, threshold in self.thresholds.items():
             for bound in ("min", "max"):
                 value = getattr(threshold, bound)
@@ -171,7 +163,7 @@ class Evaluation:
                 )
 
 
-def _only_bounds_of_recall(name: str, threshold: Threshold) -> Iterator[tuple[str, str]]:
+def _only_bounds_of_recall(name: str, threshold: Threshold) -> Mistakes:
     over = threshold.min_over_popularity
     if over is not None and not -1 <= over <= 1:
         yield f"thresholds.{name}.min_over_popularity", f"is {over!r}: two recalls differ by at most 1, so must it."

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from embedding_core.config import (
     ChangedDim,
@@ -18,33 +19,27 @@ from embedding_core.config import (
 )
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import shape_of
-from pipelines.config.data import Text
-from pipelines.config.features import Name, OptimizerSpec, Positive
-from pipelines.config.reading import Parse, Rule
-
-__all__ = [
-    "BUILT_IN_MODELS",
-    "DEFAULT_EPOCHS",
-    "DenseOptimizer",
-    "EarlyStopping",
-    "Model",
-    "Negatives",
-    "Push",
-    "Strategy",
-    "Training",
-    "WarmStart",
-]
+from embedding_core.schema import (
+    Key,
+    Listed,
+    Mistakes,
+    Name,
+    NonNegative,
+    Positive,
+    PositiveNumber,
+    Rule,
+    Section,
+    Short,
+    Text,
+)
+from pipelines.config.features import _optimizer
 
 Strategy: TypeAlias = Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"]
 DEFAULT_EPOCHS = 8
 BUILT_IN_MODELS = {"ranking": "pipelines.models.ranking", "two_tower": "pipelines.models.two_tower"}
 
-_NotNegative = Annotated[float, Rule(lambda value: value >= 0, "a number of at least 0")]
-_Rate = Annotated[float, Rule(lambda value: value > 0, "a number above 0")]
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(Section):
     """The model.
 
     Attributes:
@@ -55,7 +50,7 @@ class Model:
     SHORT = "name"
 
     name: Text = "ranking"
-    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    arguments: Mapping[Key, Any] = Field(default_factory=dict)
 
     @property
     def module(self) -> str:
@@ -63,8 +58,7 @@ class Model:
         return BUILT_IN_MODELS.get(self.name, self.name)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DenseOptimizer:
+class DenseOptimizer(Section):
     """The Keras optimizer of everything but the tables.
 
     Attributes:
@@ -75,11 +69,10 @@ class DenseOptimizer:
     SHORT = "name"
 
     name: Literal["adam", "adamw", "adagrad", "ftrl", "nadam", "rmsprop", "sgd"] = "adam"
-    learning_rate: _Rate = 0.001
+    learning_rate: PositiveNumber = 0.001
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EarlyStopping:
+class EarlyStopping(Section):
     """Training ends when a validation part of the train split stops getting better, and goes back to the best step.
 
     Attributes:
@@ -94,12 +87,11 @@ class EarlyStopping:
 
     metric: Literal["auc", "loss"] = "auc"
     patience: Positive = 3
-    min_delta: _NotNegative = 0.0
-    validation_fraction: Annotated[float, Rule(lambda value: 0 < value <= 0.5, "above 0 and at most 0.5")] = 0.1
+    min_delta: NonNegative = 0.0
+    validation_fraction: Annotated[float, Field(gt=0, le=0.5), Rule("above 0 and at most 0.5")] = 0.1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Negatives:
+class Negatives(Section):
     """Negative examples made while training, for data that holds positives only.
 
     Attributes:
@@ -115,7 +107,7 @@ class Negatives:
     feature: Name
     per_positive: Positive = 1
     distribution: Literal["uniform", "count"] = "uniform"
-    candidate_features: tuple[Name, ...] = ()
+    candidate_features: Listed[Name] = ()
 
 
 _TABLE_OPTIMIZER = {"name": "adagrad", "learning_rate": 0.05}
@@ -127,15 +119,10 @@ def _table_optimizer(value: Any) -> Mapping[str, Any]:
         raise ValueError("it must be a name, or a mapping with `name` and hyperparameters.")
     if isinstance(value, Mapping) and "name" not in value:
         value = {**_TABLE_OPTIMIZER, **value}
-    parsed: Mapping[str, Any] = OptimizerSpec.__metadata__[0].make(value)  # type: ignore[attr-defined]
-    return parsed
+    return _optimizer(value) or {}
 
 
-def _topology(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise ValueError("it must be a slice's name such as v3-8, or hosts x cores of each such as 2x2.")
+def _topology(value: str) -> str:
     try:
         shape_of(value)
     except ConfigError as error:
@@ -143,8 +130,7 @@ def _topology(value: Any) -> str | None:
     return value
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Section):
     """How long and with what the model is trained. What it means in detail: `embedding_core.training.config`.
 
     Attributes:
@@ -170,29 +156,36 @@ class Training:
     steps: Positive | None = None
     epochs: Positive | None = None
     batch_size: Positive = 256
-    table_optimizer: Annotated[Mapping[str, Any], Parse(_table_optimizer, short="name")] = dataclasses.field(
+    table_optimizer: Annotated[Mapping[str, Any], BeforeValidator(_table_optimizer), Short("name")] = Field(
         default_factory=lambda: _table_optimizer(_TABLE_OPTIMIZER)
     )
     dense_optimizer: DenseOptimizer = DenseOptimizer()
     decay: Literal["none", "linear"] = "none"
-    embedding_l2: _NotNegative = 0.0
+    embedding_l2: NonNegative = 0.0
     eval_every: Positive | None = None
     early_stopping: EarlyStopping | None = EarlyStopping()
     checkpoint_every: Positive | None = None
     nonfinite_rows: NonfiniteRows = "error"
     shuffle_buffer: Positive = 65536
     strategy: Strategy = "auto"
-    topology: Annotated[str | None, Parse(_topology)] = None
+    topology: (
+        Annotated[
+            str,
+            Rule("a slice's name such as v3-8, or hosts x cores of each such as 2x2", text=True),
+            AfterValidator(_topology),
+        ]
+        | None
+    ) = None
     negatives: Negatives | None = None
 
-    def mistakes(self) -> Iterator[tuple[str, str]]:
-        """The rules over several fields."""
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
         if self.steps is not None and self.epochs is not None:
             yield "epochs", f"is {self.epochs!r}, but `training.steps` is {self.steps!r}: leave out one of the two."
         if self.topology is not None:
             yield from self._topology_mistakes(self.topology)
 
-    def _topology_mistakes(self, topology: str) -> Iterator[tuple[str, str]]:
+    def _topology_mistakes(self, topology: str) -> Mistakes:
         if self.strategy in ("cpu", "gpu"):
             yield "topology", f"is {topology!r}, but `training.strategy` is {self.strategy!r}: leave out one."
         if "x" in topology and self.strategy != "simulated_tpu":
@@ -205,8 +198,7 @@ class Training:
             yield "batch_size", f"is {self.batch_size!r}, {rule}: write {below or above} or {above}."
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WarmStart:
+class WarmStart(Section):
     """What the model starts from, and what becomes of what it does not have.
 
     In detail: `embedding_core.checkpoint.RemapPolicy` for the tables, `embedding_core.training.dense_start.DenseStart`
@@ -248,8 +240,7 @@ class WarmStart:
     ranges: RangesChoice = "keep"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Push:
+class Push(Section):
     """Where the served model goes.
 
     Attributes:
@@ -262,6 +253,6 @@ class Push:
     SHORT = "destination"
 
     destination: Text | None = None
-    tolerance: _NotNegative = 1e-5
+    tolerance: NonNegative = 1e-5
     keep_last: Positive | None = None
     rows_dtype: Literal["float32", "float16"] = "float32"

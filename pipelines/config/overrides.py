@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import functools
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Union
 
 from embedding_core.errors import ConfigError
-from pipelines.config.reading import child_type, default_of, expand, is_list
+from embedding_core.schema import ChosenBy, Section, Short
 from pipelines.config.yaml_text import parse_value
-
-__all__ = ["apply_overrides"]
 
 
 def apply_overrides(
@@ -51,25 +52,97 @@ def _value(text: str, override: str) -> Any:
 def _put(tp: Any, value: Any, path: list[str], new: Any, override: str) -> Any:
     if not path:
         return new
-    value = expand(tp, value)
+    value = _expanded(tp, value)
     if value is None:
-        value = [] if is_list(tp) else {}
+        value = [] if _is_list(tp) else {}
     key, rest = path[0], path[1:]
     if isinstance(value, list):
         if not key.isdecimal() or int(key) > len(value):
             raise ConfigError(f"--set {override!r}: {key!r} must be a position from 0 to {len(value)} (appends).")
         index = int(key)
         old = value[index] if index < len(value) else None
-        return [*value[:index], _put(child_type(tp, value, index), old, rest, new, override), *value[index + 1 :]]
+        return [*value[:index], _put(_child_type(tp, value, index), old, rest, new, override), *value[index + 1 :]]
     if not isinstance(value, dict):
-        raise ConfigError(
-            f"--set {override!r}: {value!r} stands where the mapping with {key!r} should; set that first."
-        )
+        raise ConfigError(f"--set {override!r}: {value!r} is where the mapping with {key!r} should be; set that first.")
     # Keys as the file has them: 1 and "1" are one.
     name = next((known for known in value if str(known) == key), key)
-    child = child_type(tp, value, key)
+    child = _child_type(tp, value, key)
     # What a mapping lacks is filled in when it is read; a list has to be whole for its positions to mean anything.
     old = value.get(name)
-    if name not in value and is_list(child):
-        old = default_of(tp, value, key)
+    if name not in value and _is_list(child):
+        old = _default_of(tp, value, key)
     return {**value, name: _put(child, old, rest, new, override)}
+
+
+@functools.cache
+def _hints(section: type[Section]) -> dict[str, Any]:
+    hints = typing.get_type_hints(section, include_extras=True)
+    return {key: hints[name] for key, name in zip(section.keys(), section.model_fields, strict=True)}
+
+
+def _bare(tp: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The type without its annotations, and these."""
+    return (tp.__origin__, tp.__metadata__) if typing.get_origin(tp) is typing.Annotated else (tp, ())
+
+
+def _alternatives(tp: Any) -> list[Any]:
+    tp = _bare(tp)[0]
+    if typing.get_origin(tp) not in (Union, types.UnionType):
+        return [tp]
+    return [each for one in typing.get_args(tp) for each in _alternatives(one)]
+
+
+def _notes(tp: Any) -> list[Any]:
+    """The annotations of the type, and of its alternatives."""
+    tp, notes = _bare(tp)
+    union = typing.get_origin(tp) in (Union, types.UnionType)
+    return [*notes, *(note for one in (typing.get_args(tp) if union else ()) for note in _notes(one))]
+
+
+def _section_type(tp: Any, value: Any) -> type[Section] | None:
+    """The section that the value is read as, None if the type holds no section."""
+    sections = [one for one in _alternatives(tp) if isinstance(one, type) and issubclass(one, Section)]
+    key = next((note.key for note in _notes(tp) if isinstance(note, ChosenBy)), None)
+    if key is not None and isinstance(value, Mapping):
+        sections = [one for one in sections if value.get(key) in one.words_of(key)] or sections
+    return sections[0] if sections else None
+
+
+def _child_type(tp: Any, value: Any, key: str | int) -> Any:
+    """The type of what stands under the key (or list position) of a value of that type; Any if it is unknown."""
+    section = _section_type(tp, value)
+    if section is not None:
+        return _hints(section).get(str(key), Any)
+    for one in _alternatives(tp):
+        if typing.get_origin(one) is tuple:
+            return typing.get_args(one)[0]
+        if typing.get_origin(one) is Mapping:
+            return typing.get_args(one)[1]
+    return Any
+
+
+def _is_list(tp: Any) -> bool:
+    """Whether the type holds a list and no mapping."""
+    return _section_type(tp, None) is None and any(typing.get_origin(one) is tuple for one in _alternatives(tp))
+
+
+def _default_of(tp: Any, value: Any, key: str) -> Any:
+    """Plain default of a key of the section that the value is read as; None if it has none."""
+    section = _section_type(tp, value)
+    fields = {} if section is None else dict(zip(section.keys(), section.model_fields.values(), strict=True))
+    default = fields[key].get_default(call_default_factory=True) if key in fields else None
+    return list(default) if isinstance(default, tuple) else default
+
+
+def _expanded(tp: Any, value: Any) -> Any:
+    """The value with every short form written out, at any depth; anything else as it is."""
+    if isinstance(value, str):
+        section = _section_type(tp, value)
+        keys = [note.key for note in _notes(tp) if isinstance(note, ChosenBy | Short)]
+        key = keys[0] if keys else section.SHORT if section else ""
+        return {key: value} if key else value
+    if isinstance(value, Mapping):
+        return {key: _expanded(_child_type(tp, value, key), item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_expanded(_child_type(tp, value, index), item) for index, item in enumerate(value)]
+    return value

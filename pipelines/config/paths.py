@@ -8,8 +8,6 @@ import re
 
 from embedding_core.errors import ConfigError
 
-__all__ = ["is_address", "is_remote", "resolve"]
-
 _PACKAGE = "package:"
 _ADDRESS = re.compile(r"\w[\w+.-]*://[^/]")
 

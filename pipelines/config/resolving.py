@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +10,8 @@ from pipelines.config.data import Data
 from pipelines.config.features import Categorical, Dense
 from pipelines.config.files import data_files
 from pipelines.config.model import DEFAULT_EPOCHS, Model, Training
-from pipelines.config.schema import PipelineConfig
+from pipelines.config.pipeline_config import PipelineConfig
 from pipelines.config.sources import keyword_arguments, parse_module
-
-__all__ = ["resolved"]
 
 
 def resolved(config: PipelineConfig) -> PipelineConfig:
@@ -22,44 +19,40 @@ def resolved(config: PipelineConfig) -> PipelineConfig:
 
     A null that is left stands for a rule that needs the data ("once per epoch", "1/sqrt(dim)") or for "none".
     """
-    features = dataclasses.replace(
-        config.features,
+    features = config.features.replace(
         categorical=tuple(map(_categorical, config.features.categorical)),
         dense=tuple(map(_dense, config.features.dense)),
     )
-    return dataclasses.replace(
-        config,
+    return config.replace(
         data=_with_format(config.data),
         features=features,
         model=_model(config.model, config.python_path),
         training=_with_epochs(config.training),
-        push=dataclasses.replace(config.push, destination=config.push_destination),
+        push=config.push.replace(destination=config.push_destination),
         metadata=config.metadata_path,
     )
 
 
 def _categorical(feature: Categorical) -> Categorical:
-    return dataclasses.replace(
-        feature, column=feature.source, vocabulary=feature.vocabulary_name, table=feature.table_name
-    )
+    return feature.replace(column=feature.source, vocabulary=feature.vocabulary_name, table=feature.table_name)
 
 
 def _dense(feature: Dense) -> Dense:
-    return dataclasses.replace(feature, column=feature.source)
+    return feature.replace(column=feature.source)
 
 
 def _with_format(data: Data) -> Data:
-    return data if data.format else dataclasses.replace(data, format=format_of(data_files(data)[0]))
+    return data if data.format else data.replace(format=format_of(data_files(data)[0]))
 
 
 def _with_epochs(training: Training) -> Training:
     if training.steps is not None or training.epochs is not None:
         return training
-    return dataclasses.replace(training, epochs=DEFAULT_EPOCHS)
+    return training.replace(epochs=DEFAULT_EPOCHS)
 
 
 def _model(model: Model, python_path: str) -> Model:
-    return dataclasses.replace(model, arguments={**_defaults(model, python_path), **model.arguments})
+    return model.replace(arguments={**_defaults(model, python_path), **model.arguments})
 
 
 def _defaults(model: Model, python_path: str) -> Mapping[str, Any]:

@@ -10,10 +10,8 @@ from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses
 from pipelines.config.files import data_files, missing_spans
 from pipelines.config.model import BUILT_IN_MODELS
-from pipelines.config.schema import PipelineConfig
+from pipelines.config.pipeline_config import PipelineConfig
 from pipelines.config.sources import Argument, accepts, check_not_shadowed, defines, keyword_arguments, parse_module
-
-__all__ = ["RULES"]
 
 Mistakes = Iterator[tuple[str, str]]
 _PATTERN_SIGNS = "*?[\\"

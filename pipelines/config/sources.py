@@ -17,17 +17,6 @@ from typing import Any
 
 from embedding_core.errors import ConfigError
 
-__all__ = [
-    "UNKNOWN",
-    "Argument",
-    "accepts",
-    "check_not_shadowed",
-    "defines",
-    "keyword_arguments",
-    "parse_module",
-    "source_file",
-]
-
 OWN_PACKAGES = ("pipelines", "components", "embedding_core")
 _SCALARS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 _SEQUENCES = ("tuple", "list", "Sequence", "Iterable")

@@ -9,8 +9,6 @@ import yaml
 
 from embedding_core.errors import ConfigError
 
-__all__ = ["Parsed", "parse_value", "parse_yaml"]
-
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the core schema of YAML 1.2.

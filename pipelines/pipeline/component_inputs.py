@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from embedding_core.errors import ConfigError
@@ -56,7 +55,7 @@ def vocabulary_limits(config: PipelineConfig) -> dict[str, dict[str, Any]]:
     Without the out-of-vocabulary rows, which are the tables' affair: to change them counts nothing anew.
     """
     names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
-    limits = {name: dataclasses.asdict(config.vocabularies.get(name, _DEFAULT_LIMITS)) for name in names}
+    limits = {name: config.vocabularies.get(name, _DEFAULT_LIMITS).to_mapping() for name in names}
     return {
         name: {key: limit[key] for key in ("min_count", "max_size", "parts") if key != "parts" or limit[key] > 1}
         for name, limit in limits.items()
@@ -75,7 +74,7 @@ def table_overrides(config: PipelineConfig) -> dict[str, dict[str, Any]]:
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
         table = config.tables.get(feature.table_name)
-        said = dataclasses.asdict(table) if table else {}
+        said = table.to_mapping() if table else {}
         tables[feature.table_name] = {
             "oov_rows": limits.oov_rows,
             **{key: value for key, value in said.items() if value is not None},
@@ -101,7 +100,7 @@ def quality_rules(config: PipelineConfig) -> dict[str, Any]:
 
 def remap_policy(config: PipelineConfig) -> dict[str, Any]:
     """`policy` of CheckpointLoader: what becomes of what the earlier checkpoint does not have."""
-    said = {} if config.warm_start is None else dataclasses.asdict(config.warm_start)
+    said = {} if config.warm_start is None else config.warm_start.to_mapping()
     for key in ("checkpoint", "repeated_data", "dense", "dense_optimizer", "ranges"):  # no policy of a row
         said.pop(key, None)
     return {**said, "seed": config.seed}

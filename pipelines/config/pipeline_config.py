@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitByHash, Text
-from pipelines.config.features import Count, Features, Name, TableOverrides, VocabularyEvolution, VocabularyLimits
+from pydantic import Field
+
+from embedding_core.schema import Count, Key, Listed, Name, PositiveNumber, Section, Text
+from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitByHash
+from pipelines.config.features import Features, TableOverrides, VocabularyEvolution, VocabularyLimits
 from pipelines.config.kubeflow import Kubeflow
 from pipelines.config.metrics import Evaluation
 from pipelines.config.model import Model, Push, Training, WarmStart
-from pipelines.config.reading import Rule, plain
-
-__all__ = ["PipelineConfig"]
-
-Weight = Annotated[float, Rule(lambda value: value > 0, "a number above 0")]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PipelineConfig:
+class PipelineConfig(Section):
     """One pipeline. Made by `load_config` or `config_from_mapping`, which check it and make its paths absolute.
 
     Attributes:
@@ -57,20 +52,20 @@ class PipelineConfig:
     label: Label
     features: Features
     seed: Count = 0
-    split: Split = dataclasses.field(default_factory=SplitByHash)
+    split: Split = Field(default_factory=SplitByHash)
     preprocessing_fn: Text | None = None
-    columns: Columns = dataclasses.field(default_factory=dict)
+    columns: Columns = Field(default_factory=dict)
     sample_weight: Text | None = None
-    class_weights: Mapping[str, Weight] = dataclasses.field(default_factory=dict)
-    row_filters: tuple[RowFilter, ...] = ()
-    vocabularies: Mapping[str, VocabularyLimits] = dataclasses.field(default_factory=dict)
+    class_weights: Mapping[Key, PositiveNumber] = Field(default_factory=dict)
+    row_filters: Listed[RowFilter] = ()
+    vocabularies: Mapping[Key, VocabularyLimits] = Field(default_factory=dict)
     vocabulary_evolution: VocabularyEvolution | None = None
-    tables: Mapping[str, TableOverrides] = dataclasses.field(default_factory=dict)
-    model: Model = dataclasses.field(default_factory=Model)
-    training: Training = dataclasses.field(default_factory=Training)
-    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    tables: Mapping[Key, TableOverrides] = Field(default_factory=dict)
+    model: Model = Field(default_factory=Model)
+    training: Training = Field(default_factory=Training)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
     warm_start: WarmStart | None = None
-    push: Push = dataclasses.field(default_factory=Push)
+    push: Push = Field(default_factory=Push)
     kubeflow: Kubeflow | None = None
     permissions: Literal["owner", "group", "umask"] = "owner"
     metadata: Text | None = None
@@ -86,12 +81,3 @@ class PipelineConfig:
     def metadata_path(self) -> str:
         """The sqlite file of ML Metadata on a laptop."""
         return self.metadata or os.path.join(self.work_dir, "metadata.sqlite")
-
-    def to_mapping(self) -> dict[str, Any]:
-        """The configuration as plain values, every default written out."""
-        mapping: dict[str, Any] = plain(self)
-        return mapping
-
-    def to_json(self) -> str:
-        """The configuration as JSON, which is YAML too; `config_from_mapping` of it gives an equal object."""
-        return json.dumps(self.to_mapping(), indent=2)

@@ -1,0 +1,279 @@
+"""Declares and checks settings: the base class of every section of the configuration, and the words of its rules.
+
+A section is a frozen pydantic model. It is checked when it is made, by the same rules and in the same words whether a
+program makes it (one `ConfigError`) or a YAML file does (every mistake with its path, see `problems_of`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from typing_extensions import Self
+
+from embedding_core.errors import ConfigError, nearest
+
+Json: TypeAlias = dict[str, Any]
+"""A JSON object."""
+Mistakes: TypeAlias = Iterator[tuple[str, str]]
+"""Pairs of a key ("" for the whole section, dotted for one inside) and what is wrong, to be read after the key."""
+_Item = TypeVar("_Item")
+_WORDED = "worded"  # type of an error whose message is the text of a `Problem`
+_WORDS = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a finite number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "mapping_type": "a mapping (`key: value` lines)",
+    "dict_type": "a mapping (`key: value` lines)",
+    "string_too_short": "text that is not empty",
+}
+
+
+class Rule:
+    """Names a rule: a value that the type refuses is told to be `words`.
+
+    Attributes:
+      words: the rule, as in "it must be <words>".
+      text: whether the value is text, so that a number needs quotes.
+    """
+
+    def __init__(self, words: str, *, text: bool = False) -> None:
+        self.words = words
+        self.text = text
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Replace every error of the type by the rule's words."""
+        kind = "text_rule" if self.text else "rule"
+        return core_schema.custom_error_schema(handler(source), custom_error_type=kind, custom_error_message=self.words)
+
+
+class Short:
+    """Names the key that a lone text stands for, in a mapping that is not a section.
+
+    Attributes:
+      key: the key.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+class ChosenBy:
+    """Chooses one of several sections by a word under one key of the mapping.
+
+    Attributes:
+      key: field of every section, a Literal with the section's word; also what a lone text stands for.
+      default: what a mapping without the key starts from; None refuses it.
+    """
+
+    def __init__(self, key: str, default: Mapping[str, Any] | None = None) -> None:
+        self.key = key
+        self.default = default
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Read a mapping as the section that it names; a section passes as it is."""
+        sections = typing.get_args(source)
+
+        def choose(value: Any, unused: Any) -> Any:
+            return value if isinstance(value, sections) else self.section(sections, value)
+
+        return core_schema.no_info_wrap_validator_function(choose, handler(source))
+
+    def section(self, sections: tuple[type[Section], ...], value: Any) -> Section:
+        """Make the section that the value names."""
+        value = {self.key: value} if isinstance(value, str) else value
+        by_word = {word: each for each in sections for word in each.words_of(self.key)}
+        if not isinstance(value, Mapping):
+            text = f"is {value!r}: it must be a mapping (`key: value` lines) with `{self.key}` and what belongs to it."
+            raise _worded(sections[0], [((), text, value)])
+        value = {**(self.default or {}), **value} if self.key not in value else value
+        word = value.get(self.key)
+        if not isinstance(word, str) or word not in by_word:
+            text = f"is {word!r}: it must be {_one_of(word, list(by_word))}"
+            raise _worded(sections[0], [((self.key,), text, value)])
+        return by_word[word].model_validate(value)
+
+
+def _python_int(value: Any) -> Any:
+    """The value, or the Python int that a numpy integer stands for: sizes are often computed from data."""
+    return value.__index__() if hasattr(value, "__index__") and not isinstance(value, int) else value
+
+
+Listed: TypeAlias = Annotated[tuple[_Item, ...], Field(strict=False)]
+Key: TypeAlias = Annotated[str, BeforeValidator(str)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(_python_int), Rule("a whole number of at least 1")]
+Count = Annotated[int, Field(ge=0), BeforeValidator(_python_int), Rule("a whole number of at least 0")]
+PositiveNumber = Annotated[float, Field(gt=0), Rule("a number above 0")]
+NonNegative = Annotated[float, Field(ge=0), Rule("a number of at least 0")]
+Share = Annotated[float, Field(gt=0, lt=1), Rule("a number between 0 and 1, both excluded")]
+Text = Annotated[str, Field(min_length=1)]
+NAME_RULE = "letters, digits, `_`, `.` or `-`, not start with a dot or dash, and have at most 200 characters"
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=200), Rule(NAME_RULE, text=True)]
+"""A name that is safe as a file name and as a checkpoint key."""
+
+
+class Problem(NamedTuple):
+    """One mistake.
+
+    Attributes:
+      path: keys and list positions from the top of what was read.
+      text: what is wrong and what to do, to be read after the path.
+    """
+
+    path: tuple[str | int, ...]
+    text: str
+
+
+def problems_of(error: ValidationError) -> list[Problem]:
+    """Every mistake that a section's `model_validate` found."""
+    return [Problem(one["loc"], one["msg"]) for one in error.errors(include_url=False)]
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, checked, and equal to what its JSON reads back as.
+
+    Attributes:
+      SHORT: key that a lone text stands for (``model: ranking`` is ``model: {name: ranking}``); "" for none.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=lambda field: field.rstrip("_"),  # `in_` stands for a keyword of Python
+        populate_by_name=True,
+    )
+    SHORT: ClassVar[str] = ""
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise _config_error(type(self), fields, error) from None
+
+    # Sections inside others are then made without `__init__`, and their errors carry their paths.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check(cls, value: Any, handler: Any) -> Any:
+        """Check the fields, then the rules over several of them; word every error as this project does."""
+        try:
+            section = handler({cls.SHORT: value} if cls.SHORT and isinstance(value, str) else value)
+        except ValidationError as error:
+            raise _worded(cls, [(one["loc"], _text(cls, one), one["input"]) for one in error.errors()]) from None
+        mistakes = [(tuple(key.split(".")) if key else (), text, value) for key, text in section.mistakes()]
+        if mistakes:
+            raise _worded(cls, mistakes)
+        return section
+
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
+        return iter(())
+
+    def replace(self, **changes: Any) -> Self:
+        """Make a copy with some fields changed, checked like any other.
+
+        Raises:
+          ConfigError: a field breaks its rule.
+        """
+        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
+
+    def to_mapping(self) -> Json:
+        """Give the settings as plain values of YAML and JSON, every default written out."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def to_json(self) -> str:
+        """Give the settings as JSON, which is YAML too."""
+        return json.dumps(self.to_mapping(), indent=2)
+
+    @classmethod
+    def from_mapping(cls, values: Any) -> Self:
+        """Read what `to_mapping` gave.
+
+        Raises:
+          ConfigError: an unknown key, or a value that breaks its rule; a line for each.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise _config_error(cls, values, error) from None
+
+    @classmethod
+    def words_of(cls, key: str) -> tuple[str, ...]:
+        """Name the words that a field may hold, if it is a Literal."""
+        return typing.get_args(cls.model_fields[key].annotation)
+
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        """Name the keys as a user writes them."""
+        return tuple(field.alias or name for name, field in cls.model_fields.items())
+
+
+def _worded(cls: type[Section], errors: list[tuple[tuple[str | int, ...], str, Any]]) -> ValidationError:
+    details = [
+        InitErrorDetails(type=PydanticCustomError(_WORDED, text), loc=loc, input=value) for loc, text, value in errors
+    ]
+    return ValidationError.from_exception_data(cls.__name__, details)
+
+
+def _text(cls: type[Section], error: Any) -> str:
+    """What is wrong with a value, in words that follow its path."""
+    kind, value = error["type"], error["input"]
+    if kind == _WORDED:
+        return str(error["msg"])
+    if kind == "missing":
+        return "is missing: it has no default; add it."
+    if kind == "extra_forbidden":
+        return f"is not a known key: {nearest(error['loc'][-1], cls.keys())}"
+    if kind == "value_error":
+        return f"is {value!r}: {error['ctx']['error']}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"is {value!r}: it must be a mapping with keys out of {', '.join(cls.keys())}."
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        return f"is {value!r}: it must be {_one_of(value, choices)}"
+    words = error["msg"] if kind in ("rule", "text_rule") else _WORDS.get(kind, error["msg"])
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    quotes = f' Put it in quotes: "{value}".' if number and kind in ("text_rule", "string_type") else ""
+    return f"is {value!r}: it must be {words}.{quotes}"
+
+
+def _one_of(value: Any, choices: list[str]) -> str:
+    close = nearest(value, choices) if isinstance(value, str) else ""
+    remedy = f" D{close[1:]}" if close.startswith("did you mean") else ""
+    return (f"one of {', '.join(choices)}." if len(choices) > 1 else f"{choices[0]!r}.") + remedy
+
+
+def _config_error(cls: type[Section], values: Any, error: ValidationError) -> ConfigError:
+    return ConfigError("\n".join(_sentence(_owner(cls, values, problem), problem) for problem in problems_of(error)))
+
+
+def _sentence(owner: str, problem: Problem) -> str:
+    path = ".".join(map(str, problem.path))
+    return f"`{path}` of {owner} {problem.text}" if path else f"{owner} {problem.text}"
+
+
+def _owner(cls: type[Section], values: Any, problem: Problem) -> str:
+    """What the settings belong to: "early stopping", or "table 'items'" if they have a name that can be told."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__.removesuffix("Config")).lower()
+    name = values.get("name") if isinstance(values, Mapping) and problem.path != ("name",) else None
+    return f"{words} {name!r}" if isinstance(name, str) and "name" in cls.model_fields else words
