@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import json
+from collections.abc import Mapping
+from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.types.component_spec import ComponentSpec
 
-from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
-from components.checkpoint_loader.executor import (
-    EARLIER_CHECKPOINT_KEY,
-    EMBEDDING_CHECKPOINT_KEY,
-    POLICY_KEY,
-    TABLE_CONFIGS_KEY,
-    VOCABULARIES_KEY,
-    Executor,
-)
+from components import spec_keys as keys
+from components.checkpoint_loader.executor import Executor, policy_of
+from components.component_spec import channels, parameters, spec_with_outputs
 
 __all__ = ["CheckpointLoader", "CheckpointLoaderSpec"]
 
@@ -24,23 +20,17 @@ __all__ = ["CheckpointLoader", "CheckpointLoaderSpec"]
 class CheckpointLoaderSpec(ComponentSpec):
     """Inputs, parameters and outputs of CheckpointLoader."""
 
-    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {POLICY_KEY: ExecutionParameter(type=str)}
-    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        EARLIER_CHECKPOINT_KEY: ChannelParameter(type=EmbeddingCheckpoint),
-        VOCABULARIES_KEY: ChannelParameter(type=Vocabularies),
-        TABLE_CONFIGS_KEY: ChannelParameter(type=TableConfigs),
-    }
-    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        EMBEDDING_CHECKPOINT_KEY: ChannelParameter(type=EmbeddingCheckpoint)
-    }
+    PARAMETERS = parameters({keys.POLICY: str})
+    INPUTS = channels(keys.EARLIER_CHECKPOINT, keys.VOCABULARIES, keys.TABLE_CONFIGS)
+    OUTPUTS = channels(keys.EMBEDDING_CHECKPOINT)
 
 
 class CheckpointLoader(base_component.BaseComponent):
-    """Brings an earlier embedding checkpoint to a new run's tables: rows and slots move with their tokens.
+    """Brings the embedding checkpoint of a previous run to a new run's tables: rows and slots move with their tokens.
 
     Component `outputs` contains:
       - `embedding_checkpoint`: Channel of type `EmbeddingCheckpoint`: what the trainer starts from; `remap.json`
-        in it tells per table how many tokens were kept, new and dropped, and the traffic that they cover.
+        in it counts per table the tokens that were kept, new and dropped, and the traffic that they cover.
     """
 
     SPEC_CLASS = CheckpointLoaderSpec
@@ -51,25 +41,27 @@ class CheckpointLoader(base_component.BaseComponent):
         earlier_checkpoint: types.BaseChannel,
         vocabularies: types.BaseChannel,
         table_configs: types.BaseChannel,
-        policy: str = "{}",
+        policy: Mapping[str, Any] | None = None,
     ) -> None:
         """Construct a CheckpointLoader.
 
         Args:
-          earlier_checkpoint: a channel of `EmbeddingCheckpoint`, of CheckpointRetriever in an earlier run; it
+          earlier_checkpoint: a channel of `EmbeddingCheckpoint`, of CheckpointRetriever in a previous run; it
             holds the vocabularies that its rows belong to.
           vocabularies: a channel of `Vocabularies`: the new run's.
           table_configs: a channel of `TableConfigs`: the new run's.
-          policy: JSON object with fields of `embedding_core.checkpoint.RemapPolicy`: `new_rows`, `new_tables`,
-            `changed_optimizer`, `changed_dim` and `seed`.
+          policy: fields of `embedding_core.checkpoint.RemapPolicy`: `new_rows`, `new_tables`, `changed_optimizer`,
+            `changed_dim` and `seed`.
+
+        Raises:
+          ConfigError: an unknown field, or a value that breaks its rule.
         """
-        spec = CheckpointLoaderSpec(
-            **{
-                EARLIER_CHECKPOINT_KEY: earlier_checkpoint,
-                VOCABULARIES_KEY: vocabularies,
-                TABLE_CONFIGS_KEY: table_configs,
-                POLICY_KEY: policy,
-                EMBEDDING_CHECKPOINT_KEY: types.Channel(type=EmbeddingCheckpoint),
-            }
+        policy_of(policy or {})
+        spec = spec_with_outputs(
+            CheckpointLoaderSpec,
+            earlier_checkpoint=earlier_checkpoint,
+            vocabularies=vocabularies,
+            table_configs=table_configs,
+            policy=json.dumps(dict(policy or {})),
         )
         super().__init__(spec=spec)

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types import standard_artifacts
-from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.types.component_spec import ComponentSpec
 
-from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
-from components.checkpoint_retriever.executor import (
-    EMBEDDING_CHECKPOINT_KEY,
-    MODEL_RUN_KEY,
-    NONFINITE_KEY,
-    TABLE_CONFIGS_KEY,
-    VOCABULARIES_KEY,
-    Executor,
-)
+from components import spec_keys as keys
+from components.checkpoint_retriever.executor import Executor
+from components.component_spec import channels, parameters, spec_with_outputs
 
 __all__ = ["CheckpointRetriever", "CheckpointRetrieverSpec"]
 
@@ -25,15 +16,9 @@ __all__ = ["CheckpointRetriever", "CheckpointRetrieverSpec"]
 class CheckpointRetrieverSpec(ComponentSpec):
     """Inputs, parameters and outputs of CheckpointRetriever."""
 
-    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {NONFINITE_KEY: ExecutionParameter(type=str)}
-    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        MODEL_RUN_KEY: ChannelParameter(type=standard_artifacts.ModelRun),
-        TABLE_CONFIGS_KEY: ChannelParameter(type=TableConfigs),
-        VOCABULARIES_KEY: ChannelParameter(type=Vocabularies),
-    }
-    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        EMBEDDING_CHECKPOINT_KEY: ChannelParameter(type=EmbeddingCheckpoint)
-    }
+    PARAMETERS = parameters({keys.NONFINITE: str})
+    INPUTS = channels(keys.MODEL_RUN, keys.TABLE_CONFIGS, keys.VOCABULARIES)
+    OUTPUTS = channels(keys.EMBEDDING_CHECKPOINT)
 
 
 class CheckpointRetriever(base_component.BaseComponent):
@@ -63,13 +48,11 @@ class CheckpointRetriever(base_component.BaseComponent):
           vocabularies: a channel of `Vocabularies`: those that the tables were planned from.
           nonfinite: "error" refuses tables with a NaN or an infinity, "keep" counts them.
         """
-        spec = CheckpointRetrieverSpec(
-            **{
-                MODEL_RUN_KEY: model_run,
-                TABLE_CONFIGS_KEY: table_configs,
-                VOCABULARIES_KEY: vocabularies,
-                NONFINITE_KEY: nonfinite,
-                EMBEDDING_CHECKPOINT_KEY: types.Channel(type=EmbeddingCheckpoint),
-            }
+        spec = spec_with_outputs(
+            CheckpointRetrieverSpec,
+            model_run=model_run,
+            table_configs=table_configs,
+            vocabularies=vocabularies,
+            nonfinite=nonfinite,
         )
         super().__init__(spec=spec)

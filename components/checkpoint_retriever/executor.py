@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, get_args
+from typing import get_args
 
-from tfx import types
 from tfx.dsl.components.base import base_executor
-from tfx.dsl.io import fileio
-from tfx.types import artifact_utils
 
 from components import progress
+from components import spec_keys as keys
 from components.artifact_files import read_embedding_config, read_vocabularies
-from components.record import record_lineage
+from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import latest_training_checkpoint, retrieve
 from embedding_core.checkpoint.dense import DENSE
 from embedding_core.config import NonfiniteRows
@@ -20,46 +18,31 @@ from embedding_core.errors import ConfigError
 
 __all__ = ["Executor"]
 
-MODEL_RUN_KEY = "model_run"
-TABLE_CONFIGS_KEY = "table_configs"
-VOCABULARIES_KEY = "vocabularies"
-NONFINITE_KEY = "nonfinite"
-EMBEDDING_CHECKPOINT_KEY = "embedding_checkpoint"
 
-
-class Executor(base_executor.BaseExecutor):
+class Executor(ComponentExecutor, base_executor.BaseExecutor):
     """Retrieves tables and slots from a training checkpoint."""
 
-    def Do(  # noqa: N802
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    COMPONENT = "CheckpointRetriever"
+
+    def execute(self, execution: Execution) -> None:
         """Write an embedding checkpoint.
 
-        Args:
-          input_dict: `model_run`, `table_configs` and `vocabularies`.
-          output_dict: `embedding_checkpoint`, one artifact.
-          exec_properties: `nonfinite`.
-
         Raises:
+          ConfigError: `nonfinite` is neither "error" nor "keep".
           CheckpointError: the training checkpoint is damaged, not of these tables, or not finite.
         """
-        nonfinite = exec_properties.get(NONFINITE_KEY) or "error"
+        nonfinite = execution.properties.get(keys.NONFINITE) or "error"
         if nonfinite not in get_args(NonfiniteRows):
-            raise ConfigError(f"`{NONFINITE_KEY}` is {nonfinite!r}: it must be 'error' or 'keep'.")
-        folder = {key: artifact_utils.get_single_uri(input_dict[key]) for key in input_dict}
-        config = read_embedding_config(folder[TABLE_CONFIGS_KEY])
-        vocabularies = read_vocabularies(folder[VOCABULARIES_KEY])
-        artifact = artifact_utils.get_single_instance(output_dict[EMBEDDING_CHECKPOINT_KEY])
-        fileio.makedirs(os.path.dirname(artifact.uri))
+            raise ConfigError(f"`{keys.NONFINITE}` is {nonfinite!r}: it must be 'error' or 'keep'.")
+        model_run = execution.uri(keys.MODEL_RUN)
+        config = read_embedding_config(execution.uri(keys.TABLE_CONFIGS))
+        artifact = execution.output(keys.EMBEDDING_CHECKPOINT)
         manifest = retrieve(
-            latest_training_checkpoint(os.path.join(folder[MODEL_RUN_KEY], "checkpoints")),
+            latest_training_checkpoint(os.path.join(model_run, "checkpoints")),
             config,
             artifact.uri,
-            vocabularies=vocabularies,
-            dense=os.path.join(folder[MODEL_RUN_KEY], DENSE),
+            vocabularies=read_vocabularies(execution.uri(keys.VOCABULARIES)),
+            dense=os.path.join(model_run, DENSE),
             nonfinite="keep" if nonfinite == "keep" else "error",
             progress=lambda key, done, total: progress.report(f"retrieve {key}", done, total),
         )
@@ -70,4 +53,3 @@ class Executor(base_executor.BaseExecutor):
             vocabularies=dict(manifest.vocabularies),
             nonfinite_rows=dict(manifest.nonfinite_rows),
         )
-        record_lineage("CheckpointRetriever", input_dict, output_dict)

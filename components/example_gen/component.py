@@ -5,28 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tfx import types
 from tfx.dsl.components.base import executor_spec
 from tfx.proto import example_gen_pb2, range_config_pb2
-from tfx.types import standard_artifacts
-from tfx.types.component_spec import ExecutionParameter
-from tfx.types.standard_component_specs import (
-    CUSTOM_CONFIG_KEY,
-    EXAMPLES_KEY,
-    INPUT_BASE_KEY,
-    INPUT_CONFIG_KEY,
-    OUTPUT_CONFIG_KEY,
-    OUTPUT_DATA_FORMAT_KEY,
-    OUTPUT_FILE_FORMAT_KEY,
-    RANGE_CONFIG_KEY,
-    FileBasedExampleGenSpec,
-)
+from tfx.types.standard_component_specs import FileBasedExampleGenSpec
 
+from components import spec_keys as keys
 from components.compat import FileBasedExampleGen
+from components.component_spec import parameters, spec_with_outputs
 from components.example_gen.driver import Driver
-from components.example_gen.executor import DATA_FORMAT_KEY, SETTINGS_KEY, SPANS_KEY, Executor
+from components.example_gen.executor import Executor
 from components.example_gen.files import without_spans
 from components.example_gen.readers import DATA_FORMATS
 from components.example_gen.settings import Settings
@@ -35,18 +25,15 @@ from embedding_core.errors import ConfigError
 
 __all__ = ["ExampleGen", "ExampleGenSpec"]
 
-CODE_FINGERPRINT_KEY = "code_fingerprint"
-
 
 class ExampleGenSpec(FileBasedExampleGenSpec):
     """Parameters and outputs of ExampleGen: those of TFX's own, with the format and our settings."""
 
     PARAMETERS: ClassVar[dict[str, Any]] = {
-        **{key: given for key, given in FileBasedExampleGenSpec.PARAMETERS.items() if key != CUSTOM_CONFIG_KEY},
-        DATA_FORMAT_KEY: ExecutionParameter(type=str),
-        SETTINGS_KEY: ExecutionParameter(type=str),
-        SPANS_KEY: ExecutionParameter(type=str, optional=True),
-        CODE_FINGERPRINT_KEY: ExecutionParameter(type=str),
+        **{key: given for key, given in FileBasedExampleGenSpec.PARAMETERS.items() if key != keys.CUSTOM_CONFIG},
+        **parameters(
+            {keys.DATA_FORMAT: str, keys.SETTINGS: str, keys.CODE_FINGERPRINT: str}, optional={keys.DATA_SPANS: str}
+        ),
     }
 
 
@@ -59,7 +46,7 @@ class ExampleGen(FileBasedExampleGen):
 
     Component `outputs` contains:
       - `examples`: Channel of type `Examples`: the splits "train" and "eval" as gzipped TFRecord of tf.Examples, the
-        same bytes for the same files and settings; its custom property `ingest` counts what became of the rows.
+        same bytes for the same files and settings; its custom property `ingest` counts its rows.
     """
 
     SPEC_CLASS = ExampleGenSpec
@@ -71,7 +58,7 @@ class ExampleGen(FileBasedExampleGen):
         input_base: str,
         pattern: str,
         data_format: str,
-        settings: str,
+        settings: Mapping[str, Any],
         range_config: range_config_pb2.RangeConfig | None = None,
         spans: str | None = None,
     ) -> None:
@@ -80,12 +67,12 @@ class ExampleGen(FileBasedExampleGen):
         Args:
           input_base: the folder of the data.
           pattern: glob of the files under it; may hold {YYYY}, {MM} and {DD}, or {SPAN}. With `spans` in the settings
-            ({"first": ..., "last": ...}, both optional and included) the files of all these spans are read, and
-            otherwise those of one span, as TFX chooses it: the latest, or that of `range_config`.
+            ({"first": ..., "last": ...}, both optional and included) the files of all these spans are read;
+            otherwise those of the one span that TFX chooses: the latest, or that of `range_config`.
           data_format: "csv", "tfrecord" or "parquet".
-          settings: JSON of the columns, row filters and split, see `components.example_gen.settings.Settings`.
-          range_config: which span TFX is to choose.
-          spans: "<first>/<last>" in place of the bounds in the settings, either side empty for none; "" keeps those.
+          settings: columns, row filters, split and more, see `components.example_gen.settings.Settings`.
+          range_config: the span that TFX chooses.
+          spans: "<first>/<last>" in place of the bounds in the settings; an empty side is open, "" keeps the bounds.
 
         Raises:
           ConfigError: the format is none of these, the pattern has `**`, or the settings break a rule.
@@ -93,39 +80,33 @@ class ExampleGen(FileBasedExampleGen):
         if data_format not in DATA_FORMATS:
             raise ConfigError(f"`data_format` is {data_format!r}: it must be one of {', '.join(DATA_FORMATS)}.")
         if "**" in pattern:
-            raise ConfigError(f"`pattern` is {pattern!r}: TFX knows no `**`; write a `*` for each level of folders.")
-        pattern, settings = _with_pattern(pattern, settings)
-        spec = ExampleGenSpec(
-            **{
-                INPUT_BASE_KEY: input_base,
-                INPUT_CONFIG_KEY: example_gen_pb2.Input(
-                    splits=[example_gen_pb2.Input.Split(name="data", pattern=pattern)]
-                ),
-                OUTPUT_CONFIG_KEY: _named_splits(),
-                RANGE_CONFIG_KEY: range_config,
-                OUTPUT_DATA_FORMAT_KEY: example_gen_pb2.FORMAT_TF_EXAMPLE,
-                OUTPUT_FILE_FORMAT_KEY: example_gen_pb2.FORMAT_TFRECORDS_GZIP,
-                DATA_FORMAT_KEY: data_format,
-                SETTINGS_KEY: settings,
-                SPANS_KEY: spans,
-                CODE_FINGERPRINT_KEY: _code_fingerprint(),
-                EXAMPLES_KEY: types.Channel(type=standard_artifacts.Examples),
-            }
+            raise ConfigError(f"`pattern` is {pattern!r}: TFX has no `**`; write a `*` for each level of folders.")
+        pattern, text = _with_pattern(pattern, settings)
+        spec = spec_with_outputs(
+            ExampleGenSpec,
+            input_base=input_base,
+            input_config=example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="data", pattern=pattern)]),
+            output_config=_named_splits(),
+            range_config=range_config,
+            output_data_format=example_gen_pb2.FORMAT_TF_EXAMPLE,
+            output_file_format=example_gen_pb2.FORMAT_TFRECORDS_GZIP,
+            data_format=data_format,
+            settings=text,
+            data_spans=spans,
+            code_fingerprint=_code_fingerprint(),
         )
         # TFX's own constructor takes no further parameters; what is above it builds the component from a spec.
         super(FileBasedExampleGen, self).__init__(spec=spec)
 
 
-def _with_pattern(pattern: str, settings: str) -> tuple[str, str]:
-    """The glob that TFX watches, and the settings checked; where they choose the spans, with the pattern of these."""
-    data = json.loads(settings)
-    if data.get("spans") is None:
-        Settings.from_json(settings)
-        return pattern, settings
-    data["spans"] = {**data["spans"], "pattern": pattern}
-    settings = json.dumps(data)
-    Settings.from_json(settings)
-    return without_spans(pattern), settings
+def _with_pattern(pattern: str, settings: Mapping[str, Any]) -> tuple[str, str]:
+    """The glob that TFX watches, and the JSON of the settings, checked; if they choose spans, with their pattern."""
+    data, glob = dict(settings), pattern
+    if data.get("spans") is not None:
+        data["spans"], glob = {**data["spans"], "pattern": pattern}, without_spans(pattern)
+    text = json.dumps(data)
+    Settings.from_json(text)
+    return glob, text
 
 
 def _named_splits() -> Any:

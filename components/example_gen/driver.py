@@ -12,8 +12,9 @@ from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
 from tfx.types import standard_component_specs
 
+from components import spec_keys as keys
 from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver
-from components.example_gen.executor import DATA_FORMAT_KEY, settings_of
+from components.example_gen.executor import settings_of
 from components.example_gen.files import check_gaps, escaped, find_files
 from embedding_core.errors import DataError
 
@@ -46,7 +47,7 @@ class Driver(FileBasedDriver):
         resolved[standard_component_specs.INPUT_BASE_KEY] = input_base
         digest = hashlib.sha256()
         spans, pattern = settings_of(exec_properties).spans, config.splits[0].pattern
-        found = find_files(input_base, pattern, exec_properties[DATA_FORMAT_KEY], spans)
+        found = find_files(input_base, pattern, exec_properties[keys.DATA_FORMAT], spans)
         check_gaps(found.gaps, spans, input_base)
         for path in found.files:
             size, changed = _size_and_time(path)

@@ -17,6 +17,8 @@ from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 
+from components import spec_keys as keys
+from components.base_executor import ComponentExecutor, Execution, Properties
 from components.example_gen.files import check_gaps, find_files, group_files, size_of
 from components.example_gen.ingest import ingest
 from components.example_gen.pieces import DATA_FACT, find_pieces, pieces_fact
@@ -24,66 +26,52 @@ from components.example_gen.rows import SHOWN
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally
-from components.record import record_lineage
 from embedding_core.checkpoint.sealed import file_digest
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 
-__all__ = ["DATA_FORMAT_KEY", "INGEST_FACT", "SETTINGS_KEY", "SPANS_KEY", "Executor", "settings_of"]
+__all__ = ["INGEST_FACT", "Executor", "settings_of"]
 
-DATA_FORMAT_KEY = "data_format"
-SETTINGS_KEY = "settings"
-SPANS_KEY = "data_spans"
 INGEST_FACT = "ingest"
 
 
-class Executor(BaseBeamExecutor):
+class Executor(ComponentExecutor, BaseBeamExecutor):
     """Reads groups of files in parallel, each row once, and publishes the shards when all are there."""
 
-    def Do(  # noqa: N802
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
-        """Write the splits "train" and "eval" of `examples`; say on it what was read (`data`) and counted (`ingest`).
+    COMPONENT = "ExampleGen"
 
-        Args:
-          input_dict: nothing.
-          output_dict: `examples`, one `Examples` artifact.
-          exec_properties: `input_base`, `input_config` (the pattern, its span filled in by the driver),
-            `data_format`, `settings` (JSON, see `Settings`) and perhaps `spans`.
+    def execute(self, execution: Execution) -> None:
+        """Write the splits "train" and "eval"; record on them what was read (`data`) and counted (`ingest`).
 
         Raises:
           ConfigError: the settings break a rule.
-          DataError: the data is not what the settings say; nothing is left in the output then.
+          DataError: the data is not what the settings require; the output is then empty.
         """
-        self._log_startup(input_dict, output_dict, exec_properties)
-        examples = artifact_utils.get_single_instance(output_dict[standard_component_specs.EXAMPLES_KEY])
-        settings = settings_of(exec_properties)
-        input_base, pattern = exec_properties[standard_component_specs.INPUT_BASE_KEY], _pattern(exec_properties)
-        found = find_files(input_base, pattern, exec_properties[DATA_FORMAT_KEY], settings.spans)
-        check_gaps(found.gaps, settings.spans, input_base)
+        properties = execution.properties
+        settings = settings_of(properties)
+        input_base, pattern = properties[standard_component_specs.INPUT_BASE_KEY], _pattern(properties)
+        data = find_files(input_base, pattern, properties[keys.DATA_FORMAT], settings.spans)
+        check_gaps(data.gaps, settings.spans, input_base)
+        examples = execution.output(keys.EXAMPLES)
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
         fileio.makedirs(staging)
         try:
-            tally, digests = self._ingest(group_files(found.files), exec_properties, staging)
+            tally, digests = self._ingest(group_files(data.files), properties, staging)
             tally.check(settings, posixpath.join(input_base, pattern))
             _publish(tally, staging, examples)
         finally:
             fileio.rmtree(staging)
-        gaps = {"count": found.gaps.total, "first": found.gaps.first}
-        facts = {**tally.facts(settings), "files_ignored": found.ignored[:SHOWN], "spans_without_file": gaps}
+        gaps = {"count": data.gaps.total, "first": data.gaps.first}
+        facts = {**tally.facts(settings), "files_ignored": data.ignored[:SHOWN], "spans_without_file": gaps}
         examples.set_string_custom_property(INGEST_FACT, json.dumps(facts))
-        data = pieces_fact(find_pieces(found.files, input_base, settings), exec_properties[SETTINGS_KEY], digests)
-        examples.set_string_custom_property(DATA_FACT, json.dumps(data))
-        files = [{"path": path, "size": size_of(path)} for path in found.files]
-        record_lineage("ExampleGen", input_dict, output_dict, files=files)
+        pieces = pieces_fact(find_pieces(data.files, input_base, settings), properties[keys.SETTINGS], digests)
+        examples.set_string_custom_property(DATA_FACT, json.dumps(pieces))
+        execution.files_read.extend({"path": path, "size": size_of(path)} for path in data.files)
 
     def _ingest(
-        self, groups: Sequence[Sequence[str]], exec_properties: dict[str, Any], staging: str
+        self, groups: Sequence[Sequence[str]], properties: Properties, staging: str
     ) -> tuple[Tally, dict[str, str]]:
-        """What became of the rows, and the sha256 of every file."""
-        work = beam.ParDo(_Ingest(exec_properties[DATA_FORMAT_KEY], exec_properties[SETTINGS_KEY], staging))
+        """The counts of the rows, and the sha256 of every file."""
+        work = beam.ParDo(_Ingest(properties[keys.DATA_FORMAT], properties[keys.SETTINGS], staging))
         with self._make_beam_pipeline() as pipeline:
             _ = pipeline | "Files" >> beam.Create(list(enumerate(groups))) | beam.Reshuffle() | "Ingest" >> work
         total, digests = Tally(), {}
@@ -100,7 +88,7 @@ def settings_of(exec_properties: Mapping[str, Any]) -> Settings:
     Raises:
       ConfigError: they break a rule, or bounds are given and the pattern has no placeholders.
     """
-    text, spans = exec_properties[SETTINGS_KEY], exec_properties.get(SPANS_KEY)
+    text, spans = exec_properties[keys.SETTINGS], exec_properties.get(keys.DATA_SPANS)
     if not spans:
         return Settings.from_json(text)
     data = json.loads(text)
@@ -108,7 +96,7 @@ def settings_of(exec_properties: Mapping[str, Any]) -> Settings:
     if not slash or data.get("spans") is None:
         rule = "it must be <first>/<last>" if not slash else "the pattern of the data has no placeholders of spans"
         raise ConfigError(
-            f"`{SPANS_KEY}` is {spans!r}: {rule}; write such as 2011-10-01/2011-10-31, or leave it empty."
+            f"`{keys.DATA_SPANS}` is {spans!r}: {rule}; write such as 2011-10-01/2011-10-31, or leave it empty."
         )
     kept = {key: value for key, value in data["spans"].items() if key not in ("first", "last")}
     data["spans"] = {**kept, **_bounds(first=first, last=last)}
@@ -160,9 +148,9 @@ def _result(staging: str, number: int) -> dict[str, Any]:
     return result
 
 
-def _pattern(exec_properties: dict[str, Any]) -> str:
+def _pattern(properties: Properties) -> str:
     config = json_format.Parse(
-        exec_properties[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
+        properties[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
     )
     if len(config.splits) != 1:
         raise ConfigError(f"`input_config` has {len(config.splits)} splits: it must have one, the pattern of the data.")

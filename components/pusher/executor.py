@@ -1,4 +1,4 @@
-"""The executor of EmbeddingPusher: export, proof, publication, and what the artifact says of them."""
+"""The executor of EmbeddingPusher: export, proof, publication, and the facts on the artifact."""
 
 from __future__ import annotations
 
@@ -13,84 +13,50 @@ from typing import Any
 
 from tfx import types
 from tfx.dsl.io import fileio
-from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
 from components import progress
+from components import spec_keys as keys
+from components.base_executor import ComponentExecutor, Execution
 from components.compat import PusherExecutor
 from components.pusher.proof import Proof, prove, rows_below
 from components.pusher.publish import Publication, publish
 from components.pusher.served import find_published, identity_of
 from components.pusher.trained import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
-from components.record import record_lineage
 from embedding_core.errors import NonfiniteError, ParityError
 from embedding_core.storage import scratch_folder
 
 __all__ = ["Executor"]
 
-MODEL_KEY = "model"
-MODEL_RUN_KEY = "model_run"
-EXAMPLES_KEY = "examples"
-VOCABULARIES_KEY = "vocabularies"
-TABLE_CONFIGS_KEY = "table_configs"
-TRANSFORM_GRAPH_KEY = "transform_graph"
-SCHEMA_KEY = "schema"
-MODEL_BLESSING_KEY = "model_blessing"
-QUALITY_BLESSING_KEY = "quality_blessing"
-PUSH_DESTINATION_KEY = "push_destination"
-TOLERANCE_KEY = "tolerance"
-KEEP_LAST_KEY = "keep_last"
-PARITY_ROWS_KEY = "parity_rows"
-PARITY_SPLIT_KEY = "parity_split"
-REPUBLISH_KEY = "republish"
-ROWS_DTYPE_KEY = "rows_dtype"
-PUSHED_MODEL_KEY = "pushed_model"
-
 _WARMUP_ROWS = 32
-_PROVEN_WITH = (TOLERANCE_KEY, PARITY_ROWS_KEY, PARITY_SPLIT_KEY, ROWS_DTYPE_KEY)
+_PROVEN_WITH = (keys.TOLERANCE, keys.PARITY_ROWS, keys.PARITY_SPLIT, keys.ROWS_DTYPE)
 
 _log = logging.getLogger(__name__)
 
 
-class Executor(PusherExecutor):
+class Executor(ComponentExecutor, PusherExecutor):
     """Pushes a serving-only model after proving that it computes what was trained and evaluated."""
 
-    def Do(  # noqa: N802
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
-        """Push, or say on the artifact why not; in either case record what it is of.
+    COMPONENT = "EmbeddingPusher"
 
-        Args:
-          input_dict: `model`, `model_run`, `examples`, `vocabularies`, `table_configs`, and perhaps
-            `transform_graph`, `schema`, `model_blessing` and `quality_blessing`.
-          output_dict: `pushed_model`, one artifact.
-          exec_properties: `push_destination`, `tolerance`, `keep_last`, `parity_rows`, `parity_split`.
+    def execute(self, execution: Execution) -> None:
+        """Push, or record on the artifact why not; in either case record what it was made of.
 
         Raises:
           EmbeddingError: an input is damaged or of another run, or the destination cannot be written.
         """
-        pushed = artifact_utils.get_single_instance(output_dict[PUSHED_MODEL_KEY])
-        fileio.makedirs(pushed.uri)
-        self._push_or_refuse(pushed, input_dict, exec_properties)
-        record_lineage("EmbeddingPusher", input_dict, output_dict)
-
-    def _push_or_refuse(
-        self, pushed: types.Artifact, input_dict: dict[str, list[types.Artifact]], exec_properties: dict[str, Any]
-    ) -> None:
-        missed = self._missed(input_dict)
+        pushed = execution.output(keys.PUSHED_MODEL)
+        missed = self._missed(execution)
         if missed:
             self._refuse(pushed, f"the model is not blessed: {' '.join(missed)}")
             return
         _report(0, "restoring what was trained")
-        trained = load_trained(_sources(input_dict))
+        trained = load_trained(_sources(execution))
         _put(pushed, vocabularies=dict(trained.digests), vocabularies_digest=_one_digest(trained.digests))
         with _local(pushed.uri) as folder:
             try:
-                published, parity = self._push(folder, trained, input_dict, exec_properties)
+                published, parity = self._push(folder, trained, execution)
             except _NotPushedError as error:
                 self._refuse(pushed, str(error), **error.figures)
                 _clear(folder)
@@ -99,46 +65,34 @@ class Executor(PusherExecutor):
         self._MarkPushed(pushed, pushed_destination=published.path, pushed_version=str(published.version))
         _put(pushed, model_digest=published.digest, parity=parity, reason="")
 
-    def _missed(self, input_dict: dict[str, list[types.Artifact]]) -> list[str]:
+    def _missed(self, execution: Execution) -> list[str]:
         """What the model lacks to be pushed, a sentence for each of its judges."""
-        found = [] if self.CheckBlessing(input_dict) else ["the Evaluator's thresholds were not met."]
-        for blessing in input_dict.get(QUALITY_BLESSING_KEY, ()):
-            if not self.CheckBlessing({MODEL_BLESSING_KEY: [blessing]}):
-                found.append(blessing.get_string_custom_property("reason") or "QualityGate's rules were not met.")
-        return found
+        reasons = [] if self.CheckBlessing(execution.inputs) else ["the Evaluator's thresholds were not met."]
+        for blessing in execution.inputs.get(keys.QUALITY_BLESSING, ()):
+            if not self.CheckBlessing({keys.MODEL_BLESSING: [blessing]}):
+                reasons.append(blessing.get_string_custom_property("reason") or "QualityGate's rules were not met.")
+        return reasons
 
-    def _push(
-        self,
-        folder: str,
-        trained: Trained,
-        input_dict: dict[str, list[types.Artifact]],
-        properties: Mapping[str, Any],
-    ) -> tuple[Publication, dict[str, Any]]:
+    def _push(self, folder: str, trained: Trained, execution: Execution) -> tuple[Publication, dict[str, Any]]:
         """Export into `folder` and publish a copy; it gets its version only if it agrees with training.
 
-        A version that is already this one was published by an execution that ended before it was recorded: it is
-        taken as it is.
+        If an execution that ended before it was recorded has published this very model, that version is taken as it is.
         """
-        destination = properties[PUSH_DESTINATION_KEY]
-        sources = {
-            **dataclasses.asdict(_sources(input_dict)),
-            "evaluated": self.GetModelPath(input_dict),
-            "examples": _folders(input_dict, properties),
-        }
-        settings = {key: properties.get(key) for key in _PROVEN_WITH}
-        identity = identity_of(sources, settings, self.GetModelPath(input_dict))
-        known = find_published(destination, identity)
+        properties, evaluated = execution.properties, self.GetModelPath(execution.inputs)
+        examples = execution.split_folders(keys.EXAMPLES, properties.get(keys.PARITY_SPLIT) or "eval")
+        sources = {**dataclasses.asdict(_sources(execution)), "evaluated": evaluated, "examples": examples}
+        identity = identity_of(sources, {key: properties.get(key) for key in _PROVEN_WITH}, evaluated)
+        known = find_published(properties[keys.PUSH_DESTINATION], identity)
         if known is not None:
             _report(1, f"version {known[0].version} is this model already")
             io_utils.copy_dir(known[0].path, folder)
             return known[0], known[1]["parity"]
-        rows = rows_below(_folders(input_dict, properties), int(properties.get(PARITY_ROWS_KEY) or 1000))
-        tolerance = float(properties[TOLERANCE_KEY])
+        rows = rows_below(examples, int(properties.get(keys.PARITY_ROWS) or 1000))
         measured: list[Proof] = []
 
         def check(copy: str) -> dict[str, Any]:
             _report(2, "comparing with training")
-            measured.append(prove(copy, self.GetModelPath(input_dict), trained, rows, tolerance))
+            measured.append(prove(copy, evaluated, trained, rows, float(properties[keys.TOLERANCE])))
             if not measured[0].report.passed:
                 raise ParityError(measured[0].report.reason)
             _report(3, "publishing")
@@ -149,11 +103,11 @@ class Executor(PusherExecutor):
                 "identity": identity,
             }
 
-        keep_last = properties.get(KEEP_LAST_KEY)
         try:
             _report(1, "exporting")
-            trained.export(folder, properties.get(ROWS_DTYPE_KEY) or "float32")
+            trained.export(folder, properties.get(keys.ROWS_DTYPE) or "float32")
             write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
+            destination, keep_last = properties[keys.PUSH_DESTINATION], properties.get(keys.KEEP_LAST)
             published = publish(folder, destination, check=check, keep_last=keep_last)
         except NonfiniteError as error:
             raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
@@ -164,8 +118,8 @@ class Executor(PusherExecutor):
         return published, measured[0].to_dict()
 
     def _refuse(self, pushed: types.Artifact, reason: str, **figures: Mapping[str, Any]) -> None:
-        """Nothing is pushed, and the artifact says why."""
-        _log.info("nothing is pushed: %s", reason)  # the report says it aloud
+        """Mark the artifact as not pushed, and record why."""
+        _log.info("nothing is pushed: %s", reason)  # the report shows it
         self._MarkNotPushed(pushed)
         _put(pushed, reason=reason, **figures)
 
@@ -182,15 +136,10 @@ def _report(done: int, what: str) -> None:
     progress.report("prove and push", done, 4, unit="steps", detail=what)
 
 
-def _sources(input_dict: Mapping[str, list[types.Artifact]]) -> Sources:
-    keys = (MODEL_RUN_KEY, VOCABULARIES_KEY, TABLE_CONFIGS_KEY, TRANSFORM_GRAPH_KEY, SCHEMA_KEY)
-    return Sources(**{key: artifact_utils.get_single_uri(input_dict[key]) for key in keys if input_dict.get(key)})
-
-
-def _folders(input_dict: Mapping[str, list[types.Artifact]], properties: Mapping[str, Any]) -> list[str]:
-    """Where the rows are that are compared: of the split that training did not see."""
-    split = properties.get(PARITY_SPLIT_KEY) or "eval"
-    return list(artifact_utils.get_split_uris(input_dict[EXAMPLES_KEY], split))
+def _sources(execution: Execution) -> Sources:
+    return Sources(
+        **execution.given_uris(keys.MODEL_RUN, keys.VOCABULARIES, keys.TABLE_CONFIGS, keys.TRANSFORM_GRAPH, keys.SCHEMA)
+    )
 
 
 def _put(artifact: types.Artifact, **facts: Any) -> None:
@@ -214,7 +163,7 @@ def _clear(folder: str) -> None:
 
 @contextlib.contextmanager
 def _local(uri: str) -> Iterator[str]:
-    """A local folder for what ends up at `uri`: itself, or one that is copied there at the end."""
+    """A local folder for the content of `uri`: itself, or one that is copied there at the end."""
     if "://" not in uri:
         yield uri
         return

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tfx.dsl.io import fileio
-from tfx.utils import io_utils
-
+from components.base_executor import files_below
 from components.pusher.manifest import verify_manifest
 from components.pusher.trained import Sources, Trained, load_trained
 from embedding_core.errors import CheckpointError, ParityError
@@ -84,7 +82,7 @@ def prove(exported: str, evaluated: str, trained: Trained, rows: Sequence[bytes]
 
 def rows_below(folders: Sequence[str], limit: int) -> list[bytes]:
     """The first serialized tf.Examples of the folders of a split."""
-    return read_rows([name for folder in folders for name in fileio.glob(io_utils.all_files_pattern(folder))], limit)
+    return read_rows(files_below(folders), limit)
 
 
 def prove_again(version: str, rows: int, tolerance: float) -> Proof:

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types import standard_artifacts
-from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.types.component_spec import ComponentSpec
 
-from components.artifacts import TableConfigs, Vocabularies
-from components.quality_gate.executor import (
-    BLESSING_KEY,
-    CODE_FINGERPRINT_KEY,
-    EXAMPLES_KEY,
-    MODEL_RUN_KEY,
-    RULES_KEY,
-    SCHEMA_KEY,
-    SEED_KEY,
-    TABLE_CONFIGS_KEY,
-    TRANSFORM_GRAPH_KEY,
-    VOCABULARIES_KEY,
-    Executor,
-)
+from components import spec_keys as keys
+from components.component_spec import channels, parameters, spec_with_outputs
+from components.quality_gate.executor import Executor
 from embedding_core.errors import ConfigError
 from embedding_core.evaluation import Rules
 
@@ -34,22 +22,15 @@ __all__ = ["QualityGate", "QualityGateSpec"]
 class QualityGateSpec(ComponentSpec):
     """Inputs, parameters and outputs of QualityGate."""
 
-    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
-        RULES_KEY: ExecutionParameter(type=str),
-        SEED_KEY: ExecutionParameter(type=int),
-        CODE_FINGERPRINT_KEY: ExecutionParameter(type=str, optional=True),
-    }
-    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        MODEL_RUN_KEY: ChannelParameter(type=standard_artifacts.ModelRun),
-        EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
-        VOCABULARIES_KEY: ChannelParameter(type=Vocabularies),
-        TABLE_CONFIGS_KEY: ChannelParameter(type=TableConfigs),
-        TRANSFORM_GRAPH_KEY: ChannelParameter(type=standard_artifacts.TransformGraph, optional=True),
-        SCHEMA_KEY: ChannelParameter(type=standard_artifacts.Schema, optional=True),
-    }
-    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        BLESSING_KEY: ChannelParameter(type=standard_artifacts.ModelBlessing)
-    }
+    PARAMETERS = parameters({keys.RULES: str, keys.SEED: int}, optional={keys.CODE_FINGERPRINT: str})
+    INPUTS = channels(
+        keys.MODEL_RUN,
+        keys.EXAMPLES,
+        keys.VOCABULARIES,
+        keys.TABLE_CONFIGS,
+        optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA],
+    )
+    OUTPUTS = channels(keys.BLESSING)
 
 
 class QualityGate(base_component.BaseComponent):
@@ -99,18 +80,16 @@ class QualityGate(base_component.BaseComponent):
             Rules(**rules)
         except TypeError as error:
             raise ConfigError(f"`rules` of QualityGate is {dict(rules)!r}: {error}.") from error
-        spec = QualityGateSpec(
-            **{
-                MODEL_RUN_KEY: model_run,
-                EXAMPLES_KEY: examples,
-                VOCABULARIES_KEY: vocabularies,
-                TABLE_CONFIGS_KEY: table_configs,
-                TRANSFORM_GRAPH_KEY: transform_graph,
-                SCHEMA_KEY: schema,
-                RULES_KEY: json.dumps(rules, sort_keys=True),
-                SEED_KEY: seed,
-                CODE_FINGERPRINT_KEY: code_fingerprint,
-                BLESSING_KEY: types.Channel(type=standard_artifacts.ModelBlessing),
-            }
+        spec = spec_with_outputs(
+            QualityGateSpec,
+            model_run=model_run,
+            examples=examples,
+            vocabularies=vocabularies,
+            table_configs=table_configs,
+            transform_graph=transform_graph,
+            schema=schema,
+            rules=json.dumps(rules, sort_keys=True),
+            seed=seed,
+            code_fingerprint=code_fingerprint,
         )
         super().__init__(spec=spec)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
-from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.types.component_spec import ComponentSpec
 
-from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
-from components.table_config_gen.executor import (
-    EARLIER_CHECKPOINT_KEY,
-    FEATURES_KEY,
-    TABLE_CONFIGS_KEY,
-    TABLES_KEY,
-    TOPOLOGY_KEY,
-    VOCABULARIES_KEY,
-    Executor,
-)
+from components import spec_keys as keys
+from components.component_spec import channels, parameters, spec_with_outputs
+from components.table_config_gen.executor import Executor
 
 __all__ = ["TableConfigGen", "TableConfigGenSpec"]
 
@@ -25,16 +20,9 @@ __all__ = ["TableConfigGen", "TableConfigGenSpec"]
 class TableConfigGenSpec(ComponentSpec):
     """Inputs, parameters and outputs of TableConfigGen."""
 
-    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
-        FEATURES_KEY: ExecutionParameter(type=str),
-        TABLES_KEY: ExecutionParameter(type=str),
-        TOPOLOGY_KEY: ExecutionParameter(type=str, optional=True),
-    }
-    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        VOCABULARIES_KEY: ChannelParameter(type=Vocabularies),
-        EARLIER_CHECKPOINT_KEY: ChannelParameter(type=EmbeddingCheckpoint, optional=True),
-    }
-    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {TABLE_CONFIGS_KEY: ChannelParameter(type=TableConfigs)}
+    PARAMETERS = parameters({keys.FEATURES: str, keys.TABLES: str}, optional={keys.TOPOLOGY: str})
+    INPUTS = channels(keys.VOCABULARIES, optional=[keys.EARLIER_CHECKPOINT])
+    OUTPUTS = channels(keys.TABLE_CONFIGS)
 
 
 class TableConfigGen(base_component.BaseComponent):
@@ -52,8 +40,8 @@ class TableConfigGen(base_component.BaseComponent):
     def __init__(
         self,
         vocabularies: types.BaseChannel,
-        features: str,
-        tables: str = "{}",
+        features: Sequence[Mapping[str, Any]],
+        tables: Mapping[str, Mapping[str, Any]] | None = None,
         topology: str | None = None,
         earlier_checkpoint: types.BaseChannel | None = None,
     ) -> None:
@@ -61,22 +49,20 @@ class TableConfigGen(base_component.BaseComponent):
 
         Args:
           vocabularies: a channel of `Vocabularies`, from VocabularyGen.
-          features: JSON list of the categorical features, as VocabularyGen's, where each may also have
-            `max_sequence_length` ("auto", a percentile such as "p99", or a whole number) and `table`.
-          tables: JSON object of overrides per table, or for all ("*"): any of dim, combiner, optimizer,
-            initializer and oov_rows (`embedding_core.planning.planner` has the defaults).
+          features: the categorical features, as VocabularyGen's; each may also have `max_sequence_length` ("auto", a
+            percentile such as "p99", or a whole number) and `table`.
+          tables: overrides by table, "*" for all: any of dim, combiner, optimizer, initializer and oov_rows
+            (`embedding_core.planning.planner` has the defaults).
           topology: a TPU slice such as "v3-8" to plan memory for; tables that do not fit are an error.
-          earlier_checkpoint: a channel of `EmbeddingCheckpoint` that training is to start from: a table that it has
-            keeps its dim unless `tables` says otherwise (the default dim goes by the rows, which change).
+          earlier_checkpoint: a channel of `EmbeddingCheckpoint` that training starts from: a table that it has
+            keeps its dim unless `tables` sets another (the default dim depends on the rows, which change).
         """
-        spec = TableConfigGenSpec(
-            **{
-                VOCABULARIES_KEY: vocabularies,
-                FEATURES_KEY: features,
-                TABLES_KEY: tables,
-                TOPOLOGY_KEY: topology,
-                EARLIER_CHECKPOINT_KEY: earlier_checkpoint,
-                TABLE_CONFIGS_KEY: types.Channel(type=TableConfigs),
-            }
+        spec = spec_with_outputs(
+            TableConfigGenSpec,
+            vocabularies=vocabularies,
+            features=json.dumps(list(features)),
+            tables=json.dumps(dict(tables or {})),
+            topology=topology,
+            earlier_checkpoint=earlier_checkpoint,
         )
         super().__init__(spec=spec)

@@ -9,74 +9,45 @@ from typing import Any
 from tfx import types
 from tfx.dsl.components.base import base_executor
 from tfx.dsl.io import fileio
-from tfx.types import artifact_utils
 
+from components import spec_keys as keys
 from components.artifact_files import EMBEDDING_CONFIG_FILE, read_vocabularies
-from components.record import record_lineage
+from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import read_manifest
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.planner import ALL_TABLES, plan_from_vocabularies, plan_report
 from embedding_core.planning.topology import GIB, named_topology
 
-__all__ = ["DIGESTS_FILE", "PLAN_FILE", "Executor"]
+__all__ = ["Executor"]
 
-VOCABULARIES_KEY = "vocabularies"
-EARLIER_CHECKPOINT_KEY = "earlier_checkpoint"
-FEATURES_KEY = "features"
-TABLES_KEY = "tables"
-TOPOLOGY_KEY = "topology"
-TABLE_CONFIGS_KEY = "table_configs"
-
-PLAN_FILE = "plan.json"
-DIGESTS_FILE = "vocabularies.json"
+_PLAN_FILE = "plan.json"
+_DIGESTS_FILE = "vocabularies.json"
 
 
-class Executor(base_executor.BaseExecutor):
+class Executor(ComponentExecutor, base_executor.BaseExecutor):
     """Plans tables from vocabularies."""
 
-    def Do(  # noqa: N802
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    COMPONENT = "TableConfigGen"
+
+    def execute(self, execution: Execution) -> None:
         """Write the tables, their memory plan and the digests of their vocabularies.
 
-        Args:
-          input_dict: `vocabularies`; `earlier_checkpoint` where training is to start from one.
-          output_dict: `table_configs`, one artifact.
-          exec_properties: `features`, `tables` (JSON) and `topology`.
-
         Raises:
-          ConfigError: a wish breaks its rule, or the tables do not fit the topology.
+          ConfigError: an override breaks its rule, or the tables do not fit the topology.
           VocabularyError: a vocabulary is damaged.
           CheckpointError: the earlier checkpoint has no manifest, or a damaged one.
         """
-        vocabularies = read_vocabularies(artifact_utils.get_single_uri(input_dict[VOCABULARIES_KEY]))
-        features = _parsed(FEATURES_KEY, exec_properties[FEATURES_KEY], list)
-        overrides = _parsed(TABLES_KEY, exec_properties.get(TABLES_KEY) or "{}", dict)
-        if input_dict.get(EARLIER_CHECKPOINT_KEY):
-            earlier = read_manifest(artifact_utils.get_single_uri(input_dict[EARLIER_CHECKPOINT_KEY])).config
-            overrides = _with_dims_of(earlier, features, overrides)
+        vocabularies = read_vocabularies(execution.uri(keys.VOCABULARIES))
+        features, overrides = execution.json(keys.FEATURES), execution.json(keys.TABLES) or {}
+        for folder in execution.given_uris(keys.EARLIER_CHECKPOINT).values():
+            overrides = _with_dims_of(read_manifest(folder).config, features, overrides)
         config = plan_from_vocabularies(features, vocabularies, overrides=overrides)
-        topology = exec_properties.get(TOPOLOGY_KEY)
+        topology = execution.properties.get(keys.TOPOLOGY)
         report = plan_report(config, named_topology(topology) if topology else None)
         _check_fits(report)
         used = {table.vocabulary: vocabularies[table.vocabulary].digest for table in config.tables if table.vocabulary}
-        artifact = artifact_utils.get_single_instance(output_dict[TABLE_CONFIGS_KEY])
-        _write(artifact, config, report, used)
-        record_lineage("TableConfigGen", input_dict, output_dict)
-
-
-def _parsed(key: str, text: str, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"`{key}` is {text!r}: it must be JSON ({error}).") from error
-    if not isinstance(value, kind):
-        raise ConfigError(f"`{key}` is {text!r}: it must be a JSON {'list' if kind is list else 'object'}.")
-    return value
+        _write(execution.output(keys.TABLE_CONFIGS), config, report, used)
 
 
 def _with_dims_of(
@@ -104,11 +75,10 @@ def _check_fits(report: dict[str, Any]) -> None:
 
 
 def _write(artifact: types.Artifact, config: EmbeddingConfig, report: dict[str, Any], digests: dict[str, str]) -> None:
-    fileio.makedirs(artifact.uri)
     texts = {
         EMBEDDING_CONFIG_FILE: config.to_sealed_json(),
-        PLAN_FILE: (json.dumps(report, indent=2) + "\n").encode(),
-        DIGESTS_FILE: (json.dumps(digests, indent=2, sort_keys=True) + "\n").encode(),
+        _PLAN_FILE: (json.dumps(report, indent=2) + "\n").encode(),
+        _DIGESTS_FILE: (json.dumps(digests, indent=2, sort_keys=True) + "\n").encode(),
     }
     for name, text in texts.items():
         with fileio.open(os.path.join(artifact.uri, name), "wb") as file:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import json
+from collections.abc import Mapping
+from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
 from tfx.proto import trainer_pb2
-from tfx.types import standard_artifacts
-from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.types.component_spec import ComponentSpec
 
-from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
-from components.trainer.executor import (
-    CODE_FINGERPRINT_KEY,
-    CUSTOM_CONFIG_KEY,
-    EVAL_ARGS_KEY,
-    EXAMPLES_KEY,
-    MODEL_KEY,
-    MODEL_MODULE_KEY,
-    MODEL_RUN_KEY,
-    RESUME_DIR_KEY,
-    RUN_FN_KEY,
-    SCHEMA_KEY,
-    TABLE_CONFIGS_KEY,
-    TRAIN_ARGS_KEY,
-    TRAINING_STEPS_KEY,
-    TRANSFORM_GRAPH_KEY,
-    VOCABULARIES_KEY,
-    WARM_START_KEY,
-    Executor,
-)
+from components import spec_keys as keys
+from components.component_spec import channels, parameters, spec_with_outputs
+from components.trainer.executor import Executor
 
 __all__ = ["EmbeddingTrainer", "EmbeddingTrainerSpec"]
 
@@ -37,28 +21,23 @@ __all__ = ["EmbeddingTrainer", "EmbeddingTrainerSpec"]
 class EmbeddingTrainerSpec(ComponentSpec):
     """Inputs, parameters and outputs of EmbeddingTrainer: those of TFX's Trainer that it uses, and its own."""
 
-    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
-        TRAIN_ARGS_KEY: ExecutionParameter(type=trainer_pb2.TrainArgs),
-        EVAL_ARGS_KEY: ExecutionParameter(type=trainer_pb2.EvalArgs),
-        RUN_FN_KEY: ExecutionParameter(type=str),
-        CUSTOM_CONFIG_KEY: ExecutionParameter(type=str),
-        MODEL_MODULE_KEY: ExecutionParameter(type=str),
-        CODE_FINGERPRINT_KEY: ExecutionParameter(type=str, optional=True),
-        RESUME_DIR_KEY: ExecutionParameter(type=str, optional=True),
-        TRAINING_STEPS_KEY: ExecutionParameter(type=int, optional=True),
-    }
-    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
-        VOCABULARIES_KEY: ChannelParameter(type=Vocabularies),
-        TABLE_CONFIGS_KEY: ChannelParameter(type=TableConfigs),
-        TRANSFORM_GRAPH_KEY: ChannelParameter(type=standard_artifacts.TransformGraph, optional=True),
-        SCHEMA_KEY: ChannelParameter(type=standard_artifacts.Schema, optional=True),
-        WARM_START_KEY: ChannelParameter(type=EmbeddingCheckpoint, optional=True),
-    }
-    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        MODEL_KEY: ChannelParameter(type=standard_artifacts.Model),
-        MODEL_RUN_KEY: ChannelParameter(type=standard_artifacts.ModelRun),
-    }
+    PARAMETERS = parameters(
+        {
+            keys.TRAIN_ARGS: trainer_pb2.TrainArgs,
+            keys.EVAL_ARGS: trainer_pb2.EvalArgs,
+            keys.RUN_FN: str,
+            keys.CUSTOM_CONFIG: str,
+            keys.MODEL_MODULE: str,
+        },
+        optional={keys.CODE_FINGERPRINT: str, keys.RESUME_DIR: str, keys.TRAINING_STEPS: int},
+    )
+    INPUTS = channels(
+        keys.EXAMPLES,
+        keys.VOCABULARIES,
+        keys.TABLE_CONFIGS,
+        optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.WARM_START],
+    )
+    OUTPUTS = channels(keys.MODEL, keys.MODEL_RUN)
 
 
 class EmbeddingTrainer(base_component.BaseComponent):
@@ -81,7 +60,7 @@ class EmbeddingTrainer(base_component.BaseComponent):
         vocabularies: types.BaseChannel,
         table_configs: types.BaseChannel,
         model: str,
-        custom_config: str,
+        custom_config: Mapping[str, Any],
         transform_graph: types.BaseChannel | None = None,
         schema: types.BaseChannel | None = None,
         warm_start: types.BaseChannel | None = None,
@@ -97,38 +76,35 @@ class EmbeddingTrainer(base_component.BaseComponent):
           vocabularies: a channel of `Vocabularies`, from VocabularyGen.
           table_configs: a channel of `TableConfigs`, from TableConfigGen.
           model: dotted module with `build(config, embeddings, dense, **arguments)`.
-          custom_config: JSON object, see `components.trainer.run.Settings`: `training` (a `TrainingConfig`),
-            `arguments` of the model, `dense`, `label_key` and `weight_key` (names of columns, transformed ones where
-            there is a transform graph).
+          custom_config: fields of `components.trainer.run.Settings`: `training` (a `TrainingConfig`), `arguments` of
+            the model, `dense`, `label_key` and `weight_key` (names of columns; of transformed ones if there is a
+            transform graph).
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight;
             without one they are raw columns of numbers.
-          schema: a channel of `Schema`; needed where there is no transform graph.
+          schema: a channel of `Schema`; needed if there is no transform graph.
           warm_start: a channel of `EmbeddingCheckpoint` that tables and slots start from, and the dense part as
-            `dense_start` of `custom_config` says.
+            `dense_start` of `custom_config` chooses.
           run_fn: dotted path of the function that trains.
           code_fingerprint: digest of the code that runs, so that the cache sees a change of it.
           resume_dir: folder that keeps checkpoints while training, outside of what a failed run loses; each
             run has its own folder in there, and removes it when it is done.
-          training_steps: instead of the steps or epochs of `custom_config`, where above 0.
+          training_steps: replaces the steps or epochs of `custom_config` if it is above 0.
         """
-        spec = EmbeddingTrainerSpec(
-            **{
-                EXAMPLES_KEY: examples,
-                VOCABULARIES_KEY: vocabularies,
-                TABLE_CONFIGS_KEY: table_configs,
-                TRANSFORM_GRAPH_KEY: transform_graph,
-                SCHEMA_KEY: schema,
-                WARM_START_KEY: warm_start,
-                TRAIN_ARGS_KEY: trainer_pb2.TrainArgs(splits=["train"]),
-                EVAL_ARGS_KEY: trainer_pb2.EvalArgs(splits=["eval"]),
-                RUN_FN_KEY: run_fn,
-                CUSTOM_CONFIG_KEY: custom_config,
-                MODEL_MODULE_KEY: model,
-                CODE_FINGERPRINT_KEY: code_fingerprint,
-                RESUME_DIR_KEY: resume_dir,
-                TRAINING_STEPS_KEY: training_steps,
-                MODEL_KEY: types.Channel(type=standard_artifacts.Model),
-                MODEL_RUN_KEY: types.Channel(type=standard_artifacts.ModelRun),
-            }
+        spec = spec_with_outputs(
+            EmbeddingTrainerSpec,
+            examples=examples,
+            vocabularies=vocabularies,
+            table_configs=table_configs,
+            transform_graph=transform_graph,
+            schema=schema,
+            warm_start=warm_start,
+            train_args=trainer_pb2.TrainArgs(splits=["train"]),
+            eval_args=trainer_pb2.EvalArgs(splits=["eval"]),
+            run_fn=run_fn,
+            custom_config=json.dumps(dict(custom_config)),
+            model_module=model,
+            code_fingerprint=code_fingerprint,
+            resume_dir=resume_dir,
+            training_steps=training_steps,
         )
         super().__init__(spec=spec)

@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tfx import types
 from tfx.dsl.components.base import executor_spec
 from tfx.extensions.google_cloud_ai_platform.trainer import executor as vertex_trainer
-from tfx.types import artifact_utils
 
+from components import spec_keys as keys
+from components.base_executor import Artifacts, Execution, Properties
 from components.trainer.component import EmbeddingTrainer
-from components.trainer.executor import MODEL_KEY, MODEL_RUN_KEY, Executor, put_facts
+from components.trainer.executor import Executor, put_facts
 
 __all__ = ["VertexEmbeddingTrainer", "VertexExecutor"]
 
 
 class VertexExecutor(vertex_trainer.GenericExecutor):
-    """Starts the CustomJob that `custom_config` describes, waits for it, and records what came of it."""
+    """Starts the CustomJob that `custom_config` describes, waits for it, and records its results."""
 
-    def _GetExecutorClass(self) -> type[Any]:  # noqa: N802
+    def _GetExecutorClass(self) -> type[Executor]:  # noqa: N802
         return Executor
 
-    def Do(  # noqa: N802
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, inputs: Artifacts, outputs: Artifacts, properties: Properties) -> None:  # noqa: N802
         """Train in a job of its own, and record facts on the outputs: the job cannot hand those back itself.
 
         Args:
-          input_dict: as `EmbeddingTrainer`'s executor has it.
-          output_dict: `model` and `model_run`, one artifact each.
-          exec_properties: the parameters of the component.
+          inputs: as `EmbeddingTrainer`'s executor has them.
+          outputs: `model` and `model_run`, one artifact each.
+          properties: the parameters of the component.
 
         Raises:
-          RuntimeError: the job failed; its log says why.
+          RuntimeError: the job failed; see its log.
         """
-        super().Do(input_dict, output_dict, exec_properties)
-        put_facts([artifact_utils.get_single_instance(output_dict[key]) for key in (MODEL_KEY, MODEL_RUN_KEY)])
+        super().Do(inputs, outputs, properties)
+        execution = Execution(inputs, outputs, properties)
+        put_facts([execution.output(key) for key in (keys.MODEL, keys.MODEL_RUN)])
 
 
 class VertexEmbeddingTrainer(EmbeddingTrainer):

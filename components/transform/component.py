@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_beam_component, executor_spec
-from tfx.types import standard_artifacts
-from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
-from tfx.types.standard_component_specs import (
-    CUSTOM_CONFIG_KEY,
-    DISABLE_STATISTICS_KEY,
-    EXAMPLES_KEY,
-    PREPROCESSING_FN_KEY,
-    SCHEMA_KEY,
-    TRANSFORM_GRAPH_KEY,
-)
+from tfx.types.component_spec import ComponentSpec
 
-from components.artifacts import EmbeddingCheckpoint
-from components.transform.executor import BASE_CHECKPOINT_KEY, Executor
+from components import spec_keys as keys
+from components.component_spec import channels, parameters, spec_with_outputs
+from components.transform.executor import Executor
 
 __all__ = ["Transform", "TransformSpec"]
 
@@ -28,19 +20,9 @@ __all__ = ["Transform", "TransformSpec"]
 class TransformSpec(ComponentSpec):
     """Inputs, parameters and outputs of Transform: those of TFX's that the pipeline uses, and the base."""
 
-    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
-        PREPROCESSING_FN_KEY: ExecutionParameter(type=str),
-        CUSTOM_CONFIG_KEY: ExecutionParameter(type=str),
-        DISABLE_STATISTICS_KEY: ExecutionParameter(type=int),
-    }
-    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
-        SCHEMA_KEY: ChannelParameter(type=standard_artifacts.Schema),
-        BASE_CHECKPOINT_KEY: ChannelParameter(type=EmbeddingCheckpoint, optional=True),
-    }
-    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        TRANSFORM_GRAPH_KEY: ChannelParameter(type=standard_artifacts.TransformGraph)
-    }
+    PARAMETERS = parameters({keys.PREPROCESSING_FN: str, keys.CUSTOM_CONFIG: str, keys.DISABLE_STATISTICS: int})
+    INPUTS = channels(keys.EXAMPLES, keys.SCHEMA, optional=[keys.BASE_CHECKPOINT])
+    OUTPUTS = channels(keys.TRANSFORM_GRAPH)
 
 
 class Transform(base_beam_component.BaseBeamComponent):
@@ -74,15 +56,13 @@ class Transform(base_beam_component.BaseBeamComponent):
           base_checkpoint: a channel of `EmbeddingCheckpoint`: dense features keep the ranges of its dense part, which
             the function finds as `ranges` in its `custom_config`.
         """
-        spec = TransformSpec(
-            **{
-                EXAMPLES_KEY: examples,
-                SCHEMA_KEY: schema,
-                BASE_CHECKPOINT_KEY: base_checkpoint,
-                PREPROCESSING_FN_KEY: preprocessing_fn,
-                CUSTOM_CONFIG_KEY: json.dumps(dict(custom_config)),
-                DISABLE_STATISTICS_KEY: 1,
-                TRANSFORM_GRAPH_KEY: types.Channel(type=standard_artifacts.TransformGraph),
-            }
+        spec = spec_with_outputs(
+            TransformSpec,
+            examples=examples,
+            schema=schema,
+            base_checkpoint=base_checkpoint,
+            preprocessing_fn=preprocessing_fn,
+            custom_config=json.dumps(dict(custom_config)),
+            disable_statistics=1,
         )
         super().__init__(spec=spec)

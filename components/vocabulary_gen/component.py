@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_beam_component, executor_spec
-from tfx.types import standard_artifacts
-from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.types.component_spec import ComponentSpec
 
-from components.artifacts import Vocabularies
-from components.vocabulary_gen.executor import (
-    BASE_VOCABULARIES_KEY,
-    EVOLUTION_KEY,
-    EXAMPLES_KEY,
-    FEATURES_KEY,
-    MAX_BAD_ROW_RATE_KEY,
-    RULES_KEY,
-    SPLITS_KEY,
-    TRANSFORM_GRAPH_KEY,
-    VOCABULARIES_KEY,
-    Executor,
-)
+from components import spec_keys as keys
+from components.component_spec import channels, parameters, spec_with_outputs
+from components.vocabulary_gen.executor import Executor
+from embedding_core.errors import ConfigError
 
 __all__ = ["VocabularyGen", "VocabularyGenSpec"]
 
@@ -29,19 +21,17 @@ __all__ = ["VocabularyGen", "VocabularyGenSpec"]
 class VocabularyGenSpec(ComponentSpec):
     """Inputs, parameters and outputs of VocabularyGen."""
 
-    PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
-        FEATURES_KEY: ExecutionParameter(type=str),
-        RULES_KEY: ExecutionParameter(type=str),
-        EVOLUTION_KEY: ExecutionParameter(type=str),
-        SPLITS_KEY: ExecutionParameter(type=str),
-        MAX_BAD_ROW_RATE_KEY: ExecutionParameter(type=float),
-    }
-    INPUTS: ClassVar[dict[str, ChannelParameter]] = {
-        EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
-        TRANSFORM_GRAPH_KEY: ChannelParameter(type=standard_artifacts.TransformGraph, optional=True),
-        BASE_VOCABULARIES_KEY: ChannelParameter(type=Vocabularies, optional=True),
-    }
-    OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {VOCABULARIES_KEY: ChannelParameter(type=Vocabularies)}
+    PARAMETERS = parameters(
+        {
+            keys.FEATURES: str,
+            keys.VOCABULARY_RULES: str,
+            keys.EVOLUTION: str,
+            keys.SPLITS: str,
+            keys.MAX_BAD_ROW_RATE: float,
+        }
+    )
+    INPUTS = channels(keys.EXAMPLES, optional=[keys.TRANSFORM_GRAPH, keys.BASE_VOCABULARIES])
+    OUTPUTS = channels(keys.VOCABULARIES)
 
 
 class VocabularyGen(base_beam_component.BaseBeamComponent):
@@ -64,42 +54,44 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
     def __init__(
         self,
         examples: types.BaseChannel,
-        features: str,
-        vocabularies: str = "{}",
+        features: Sequence[Mapping[str, Any]],
+        vocabularies: Mapping[str, Mapping[str, Any]] | None = None,
         transform_graph: types.BaseChannel | None = None,
         base_vocabularies: types.BaseChannel | None = None,
-        evolution: str = "{}",
-        splits: str = '["train"]',
+        evolution: Mapping[str, Any] | None = None,
+        splits: Sequence[str] = ("train",),
         max_bad_row_rate: float = 0.0,
     ) -> None:
-        """Make the component.
+        """Construct a VocabularyGen.
 
         Args:
           examples: channel of `Examples`; TFRecord files of tf.Examples are read fast, other payloads by TFXIO.
-          features: JSON list of {"name", "column", "vocabulary"}: column holds the fields of `ColumnConfig` but for
-            dtype, which is found in the data, as the valency is where "multivalent" is null or left out; features
-            that name one vocabulary share it, and the default is the feature's name.
-          vocabularies: JSON object {vocabulary: {"min_count": least count, by default 1, "max_size": most tokens}}.
+          features: {"name", "column", "vocabulary"} of each: column has the fields of `ColumnConfig` but for dtype,
+            which is that of the data, as the valency is if "multivalent" is None or left out; features that name one
+            vocabulary share it, and the default is the feature's name.
+          vocabularies: by vocabulary {"min_count": least count, by default 1, "max_size": most tokens}.
           transform_graph: channel of `TransformGraph`, for columns with `after_transform`.
-          base_vocabularies: channel of `Vocabularies`: those of an earlier run, which the new ones come out of by
-            the rule of `embedding_core.vocabulary.evolution`; without, only this run's data counts.
-          evolution: JSON object with any of "mode" ("rerank", the default, or "append": rows of the earlier run stay
-            where they are) and "expire_after" (runs after which a token expires; null, the default, for never).
-          splits: JSON list of the splits that are counted.
+          base_vocabularies: channel of `Vocabularies` of a previous run, which the new ones evolve from by the rule
+            of `embedding_core.vocabulary.evolution`; without it, only this run's data counts.
+          evolution: any of "mode" ("rerank", the default, or "append": rows of the previous run stay where they are)
+            and "expire_after" (runs after which a token expires; None, the default, for never).
+          splits: the splits that are counted.
           max_bad_row_rate: largest share of rows, from 0 to 1, that may be set aside because they do not parse.
+
+        Raises:
+          ConfigError: no split is named.
         """
-        super().__init__(
-            spec=VocabularyGenSpec(
-                **{
-                    EXAMPLES_KEY: examples,
-                    TRANSFORM_GRAPH_KEY: transform_graph,
-                    BASE_VOCABULARIES_KEY: base_vocabularies,
-                    EVOLUTION_KEY: evolution,
-                    FEATURES_KEY: features,
-                    RULES_KEY: vocabularies,
-                    SPLITS_KEY: splits,
-                    MAX_BAD_ROW_RATE_KEY: float(max_bad_row_rate),
-                    VOCABULARIES_KEY: types.Channel(type=Vocabularies),
-                }
-            )
+        if not splits:
+            raise ConfigError('`splits` of VocabularyGen is empty: name at least one split, such as ["train"].')
+        spec = spec_with_outputs(
+            VocabularyGenSpec,
+            examples=examples,
+            transform_graph=transform_graph,
+            base_vocabularies=base_vocabularies,
+            features=json.dumps(list(features)),
+            vocabulary_rules=json.dumps(dict(vocabularies or {})),
+            evolution=json.dumps(dict(evolution or {})),
+            splits=json.dumps(list(splits)),
+            max_bad_row_rate=float(max_bad_row_rate),
         )
+        super().__init__(spec=spec)

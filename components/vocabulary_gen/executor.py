@@ -13,97 +13,69 @@ from tfx.components.util import tfxio_utils
 from tfx.dsl.components.base import base_beam_executor
 from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
-from tfx.types import artifact_utils
 
-from components.record import record_lineage
+from components import spec_keys as keys
+from components.base_executor import ComponentExecutor, Execution
 from components.vocabulary_gen.base import read_base
 from components.vocabulary_gen.counting_pipeline import count_arrow, count_files, write_vocabularies
 from components.vocabulary_gen.parts import PARTS_FOLDER, check_parts
 from components.vocabulary_gen.plan import CountingPlan, plan_from_json
 from components.vocabulary_gen.transforming import plan_after_transform
 from embedding_core import errors
-from embedding_core.errors import ConfigError, DataError, EmbeddingError
+from embedding_core.errors import DataError, EmbeddingError
 from embedding_core.vocabulary import save_set
 
 __all__ = ["REPORT_FILE", "Executor"]
 
-EXAMPLES_KEY = "examples"
-TRANSFORM_GRAPH_KEY = "transform_graph"
-BASE_VOCABULARIES_KEY = "base_vocabularies"
-FEATURES_KEY = "features"
-VOCABULARIES_KEY = "vocabularies"
-RULES_KEY = "vocabulary_rules"
-EVOLUTION_KEY = "evolution"
-SPLITS_KEY = "splits"
-MAX_BAD_ROW_RATE_KEY = "max_bad_row_rate"
-
 _TFRECORD = "tfrecords_gzip"
-"""TFX's word for TFRecord files; each is told to be gzip or plain when it is read."""
+"""TFX's name for TFRecord files, gzipped or plain: each file shows which when it is read."""
 
 REPORT_FILE = "report/counting.json"
 """Rows read, rows set aside and why, and each vocabulary's facts; below the artifact's folder."""
 
 
-class Executor(base_beam_executor.BaseBeamExecutor):
+class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
     """Counts the tokens of all features in one pass over the examples."""
 
-    def Do(  # noqa: N802
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
-        """Count, and write the vocabularies.
+    COMPONENT = "VocabularyGen"
 
-        Args:
-          input_dict: `examples`; `transform_graph` where a column is read after Transform; `base_vocabularies`
-            where the new ones come out of those of an earlier run.
-          output_dict: `vocabularies`, one artifact.
-          exec_properties: `features`, `vocabulary_rules`, `evolution`, `splits` (JSON) and `max_bad_row_rate`.
+    def execute(self, execution: Execution) -> None:
+        """Count, and write the vocabularies.
 
         Raises:
           ConfigError: a parameter breaks its rule.
           DataError: a file is damaged; a feature is absent, empty or of mixed type; too many rows do not parse.
           VocabularyError: an earlier vocabulary is damaged.
         """
-        examples = input_dict[EXAMPLES_KEY]
-        transform = input_dict.get(TRANSFORM_GRAPH_KEY) or []
-        plan = plan_after_transform(
-            plan_from_json(
-                exec_properties[FEATURES_KEY],
-                exec_properties.get(RULES_KEY) or "{}",
-                artifact_utils.get_single_uri(transform) if transform else None,
-            )
-        )
-        base = input_dict.get(BASE_VOCABULARIES_KEY)
-        if base:
-            rule = exec_properties.get(EVOLUTION_KEY) or "{}"
-            plan = dataclasses.replace(plan, base=read_base(artifact_utils.get_single_uri(base), rule))
-        check_parts(plan)
-        artifact = artifact_utils.get_single_instance(output_dict[VOCABULARIES_KEY])
+        plan = _plan(execution)
+        artifact = execution.output(keys.VOCABULARIES)
         report = os.path.join(artifact.uri, REPORT_FILE)
         fileio.makedirs(os.path.dirname(report))
         with self._make_beam_pipeline() as pipeline:
-            counted = _count(pipeline, examples, _splits(exec_properties.get(SPLITS_KEY)), plan)
+            counted = _count(pipeline, execution.inputs[keys.EXAMPLES], execution.json(keys.SPLITS) or ["train"], plan)
             write_vocabularies(counted, plan, artifact.uri, report)
         parts = os.path.join(artifact.uri, PARTS_FOLDER)
         if fileio.exists(parts):
             fileio.rmtree(parts)
         with fileio.open(report) as file:
-            found = json.load(file)
-        sources = next(entry for entry in found if "rows" in entry)
-        _check(found, sources, float(exec_properties.get(MAX_BAD_ROW_RATE_KEY) or 0.0))
-        vocabularies = {entry.pop("vocabulary"): entry for entry in found if "vocabulary" in entry}
+            entries = json.load(file)
+        sources = next(entry for entry in entries if "rows" in entry)
+        _check(entries, sources, float(execution.properties.get(keys.MAX_BAD_ROW_RATE) or 0.0))
+        vocabularies = {entry.pop("vocabulary"): entry for entry in entries if "vocabulary" in entry}
         save_set(artifact.uri, {name: one["digest"] for name, one in vocabularies.items()}, open_file=fileio.open)
         artifact.put_facts(vocabularies=vocabularies, rows=sources["rows"], bad_rows=sources["bad_rows"])
-        record_lineage("VocabularyGen", input_dict, output_dict)
 
 
-def _splits(given: str | None) -> list[str]:
-    splits = json.loads(given or '["train"]')
-    if not isinstance(splits, list) or not splits:
-        raise ConfigError(f'`splits` is {given!r}: it must be a JSON list of split names, such as ["train"].')
-    return splits
+def _plan(execution: Execution) -> CountingPlan:
+    folders = execution.given_uris(keys.TRANSFORM_GRAPH, keys.BASE_VOCABULARIES)
+    properties = execution.properties
+    rules = properties.get(keys.VOCABULARY_RULES) or "{}"
+    plan = plan_after_transform(plan_from_json(properties[keys.FEATURES], rules, folders.get(keys.TRANSFORM_GRAPH)))
+    if keys.BASE_VOCABULARIES in folders:
+        base = read_base(folders[keys.BASE_VOCABULARIES], properties.get(keys.EVOLUTION) or "{}")
+        plan = dataclasses.replace(plan, base=base)
+    check_parts(plan)
+    return plan
 
 
 def _count(

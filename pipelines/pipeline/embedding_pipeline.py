@@ -13,7 +13,6 @@ finds and an Importer brings in, which is the same on every orchestrator.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,7 +77,7 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         input_base=place.input_base,
         pattern=component_inputs.input_location(config)[1],
         data_format=component_inputs.data_format(config),
-        settings=json.dumps(component_inputs.example_settings(config)),
+        settings=component_inputs.example_settings(config),
         spans=place.spans,
     )
     examples = example_gen.outputs["examples"]
@@ -88,20 +87,20 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
     validator = tfx.components.ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
     checkpoint = _imported("WarmStart", earlier.checkpoint, EmbeddingCheckpoint)
     transform = _transform(config, examples, schema, checkpoint)
-    features = json.dumps(component_inputs.vocabulary_features(config))
+    features = component_inputs.vocabulary_features(config)
     known = _imported("BaseVocabularies", earlier.vocabularies, Vocabularies)
     vocabulary_gen = VocabularyGen(
         examples=examples,
         features=features,
-        vocabularies=json.dumps(component_inputs.vocabulary_limits(config)),
-        evolution=json.dumps(component_inputs.vocabulary_evolution(config)),
+        vocabularies=component_inputs.vocabulary_limits(config),
+        evolution=component_inputs.vocabulary_evolution(config),
         **({"transform_graph": transform.outputs["transform_graph"]} if _after_transform(config) else {}),
         **({"base_vocabularies": known[0].outputs["result"]} if known else {}),
     )
     table_config_gen = TableConfigGen(
         vocabularies=vocabulary_gen.outputs["vocabularies"],
         features=features,
-        tables=json.dumps(component_inputs.table_overrides(config)),
+        tables=component_inputs.table_overrides(config),
         topology=component_inputs.planned_topology(config),
         **({"earlier_checkpoint": checkpoint[0].outputs["result"]} if checkpoint else {}),
     )
@@ -115,7 +114,7 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
         transform_graph=transform.outputs["transform_graph"],
         schema=schema,
         model=config.model.module,
-        custom_config=json.dumps({**component_inputs.trainer_config(config), **(place.vertex_job or {})}),
+        custom_config={**component_inputs.trainer_config(config), **(place.vertex_job or {})},
         code_fingerprint=code_fingerprint(config),
         resume_dir=place.resume_dir,
         training_steps=place.training_steps,
@@ -179,7 +178,7 @@ def _evaluator(
 
 
 def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, types.BaseChannel]) -> CheckpointLoader:
-    policy = json.dumps(component_inputs.remap_policy(config))
+    policy = component_inputs.remap_policy(config)
     return CheckpointLoader(earlier_checkpoint=earlier.outputs["result"], policy=policy, **inputs)
 
 

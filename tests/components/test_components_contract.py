@@ -8,6 +8,7 @@ import re
 import pytest
 
 import components
+from components import spec_keys
 
 ROOT = pathlib.Path(components.__file__).parent
 TREE = ast.parse((ROOT / "artifacts.py").read_text())  # read, not imported: collecting tests must not load TFX
@@ -29,15 +30,9 @@ def keys_of(spec) -> set[str]:
     return {*spec.PARAMETERS, *spec.INPUTS, *spec.OUTPUTS}
 
 
-def is_constant_of_a_key(node: ast.AST) -> bool:
-    names = [getattr(target, "id", "") for target in getattr(node, "targets", [])]
-    return isinstance(node, ast.Assign) and any(name.endswith("_KEY") for name in names)
-
-
-def written_out(path: pathlib.Path) -> list[str]:
-    """String literals of a module, but those that define a key's constant."""
-    nodes = [node for node in ast.parse(path.read_text()).body if not is_constant_of_a_key(node)]
-    return [each.value for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant)]
+def written_out(path: pathlib.Path) -> set[str]:
+    """The string literals of a module."""
+    return {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
 
 
 def test_components_exist():
@@ -64,14 +59,23 @@ def test_executor_is_importable_by_its_dotted_path(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
+def test_executor_finds_its_artifacts_and_records_its_lineage_as_all_do(folder):
+    from components.base_executor import ComponentExecutor
+
+    executor = the_class(folder).EXECUTOR_SPEC.executor_class
+    assert issubclass(executor, ComponentExecutor)
+    assert executor.Do is ComponentExecutor.Do
+    assert the_class(folder).__name__ == executor.COMPONENT
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_every_key_of_the_spec_is_a_constant(folder):
-    spec = the_class(folder).SPEC_CLASS
-    if not spec.__module__.startswith("components."):
-        return  # TFX's own keys are constants of TFX
-    module = importlib.import_module(f"components.{folder}.component")
-    constants = {value for name, value in vars(module).items() if name.endswith("_KEY")}
-    assert keys_of(spec) <= constants, "keys without a constant"
-    assert not keys_of(spec) & set(written_out(ROOT / folder / "component.py")), "keys written out, not their constant"
+    from tfx.types.standard_component_specs import FileBasedExampleGenSpec
+
+    keys = keys_of(the_class(folder).SPEC_CLASS) - keys_of(FileBasedExampleGenSpec)
+    constants = {value for name, value in vars(spec_keys).items() if name.isupper()}
+    assert keys <= constants, "keys without a constant"
+    assert not keys & written_out(ROOT / folder / "component.py"), "keys written out, not their constant"
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -141,10 +141,12 @@ def test_retriever_refuses_rows_that_are_not_finite_or_counts_them(tmp_path):
     assert verify(output.uri).nonfinite_rows == {"item": 1}
 
 
-@pytest.mark.parametrize("policy", ["[", '{"rows": 1}', '{"new_rows": "zeros"}', '{"seed": "1"}'])
-def test_loader_policy_that_is_none_is_refused(policy):
+@pytest.mark.parametrize("policy", [{"rows": 1}, {"new_rows": "zeros"}, {"seed": "1"}])
+def test_invalid_policy_is_refused_at_the_component_and_at_the_executor(policy):
     with pytest.raises(ConfigError):
-        LoaderExecutor().Do({}, {}, {"policy": policy})
+        CheckpointLoader(earlier_checkpoint=None, vocabularies=None, table_configs=None, policy=policy)
+    with pytest.raises(ConfigError):
+        LoaderExecutor().Do({}, {}, {"policy": json.dumps(policy)})
 
 
 def test_components_have_typed_channels(retrieved, tmp_path):
@@ -153,7 +155,7 @@ def test_components_have_typed_channels(retrieved, tmp_path):
     run = channel_utils.as_channel([artifact(standard_artifacts.ModelRun, tmp_path / "run")])
     retriever = CheckpointRetriever(model_run=run, **channels)
     loader = CheckpointLoader(
-        earlier_checkpoint=retriever.outputs["embedding_checkpoint"], **channels, policy=json.dumps({"seed": 1})
+        earlier_checkpoint=retriever.outputs["embedding_checkpoint"], **channels, policy={"seed": 1}
     )
     assert loader.outputs["embedding_checkpoint"].type is EmbeddingCheckpoint
     assert config.tables

@@ -7,7 +7,7 @@ from embedding_core.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.tfx
 
-SETTINGS = json.dumps({"columns": {"id": "token"}, "split": {"by": "column", "column": "side"}})
+SETTINGS = {"columns": {"id": "token"}, "split": {"by": "column", "column": "side"}}
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_only_changed_files_or_settings_run_again(run, tmp_path):
     write(tmp_path, "id,side\n1,train\n3,eval\n")
     os.utime(path, ns=(changed, changed + 1000))  # as large as before, within the same second
     assert run()[2:] == ["COMPLETE"]
-    assert run(json.dumps({**json.loads(SETTINGS), "seed": 1}))[3:] == ["COMPLETE"]
+    assert run({**SETTINGS, "seed": 1})[3:] == ["COMPLETE"]
     assert sorted(os.listdir(tmp_path / "root/ExampleGen/examples/1")) == ["Split-eval", "Split-train"]
 
 
@@ -80,7 +80,7 @@ def test_folder_with_brackets_is_watched_literally(run, tmp_path):
 def test_spans_become_a_glob(tmp_path):
     from components.example_gen import ExampleGen
 
-    settings = json.dumps({**json.loads(SETTINGS), "spans": {"first": "2011-10-01"}})
+    settings = {**SETTINGS, "spans": {"first": "2011-10-01"}}
     component = ExampleGen(str(tmp_path), "{YYYY}-{MM}-{DD}.csv", "csv", settings)
     assert json.loads(component.exec_properties["input_config"])["splits"][0]["pattern"] == "*-*-*.csv"
     assert json.loads(component.exec_properties["settings"])["spans"]["pattern"] == "{YYYY}-{MM}-{DD}.csv"
@@ -96,7 +96,7 @@ def test_unknown_format_is_refused(tmp_path):
 def test_glob_over_all_levels_is_refused(tmp_path):
     from components.example_gen import ExampleGen
 
-    with pytest.raises(ConfigError, match=r"`pattern` is '\*\*/a.csv': TFX knows no"):
+    with pytest.raises(ConfigError, match=r"`pattern` is '\*\*/a.csv': TFX has no"):
         ExampleGen(str(tmp_path), "**/a.csv", "csv", SETTINGS)
 
 

@@ -192,7 +192,7 @@ def test_component_has_the_inputs_and_outputs_of_its_contract():
         "warm_start": EmbeddingCheckpoint,
     }
     given = {name: channel_utils.as_channel([cls()]) for name, cls in channels.items()}
-    trainer = EmbeddingTrainer(model="m", custom_config="{}", code_fingerprint="c", resume_dir="r", **given)
+    trainer = EmbeddingTrainer(model="m", custom_config={}, code_fingerprint="c", resume_dir="r", **given)
     assert {name: channel.type for name, channel in trainer.outputs.items()} == {
         "model": standard_artifacts.Model,
         "model_run": standard_artifacts.ModelRun,

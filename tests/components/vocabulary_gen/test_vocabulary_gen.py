@@ -316,9 +316,14 @@ def test_bytes_are_the_same_in_several_processes(tmp_path):
 def test_the_component_passes_parameters_and_gives_vocabularies():
     component = VocabularyGen(
         examples=types.Channel(type=standard_artifacts.Examples),
-        features=json.dumps(FEATURES),
-        vocabularies='{"user": {"min_count": 2}}',
+        features=FEATURES,
+        vocabularies={"user": {"min_count": 2}},
     )
     assert component.outputs["vocabularies"].type is Vocabularies
     assert component.exec_properties["vocabulary_rules"] == '{"user": {"min_count": 2}}'
     assert component.exec_properties["splits"] == '["train"]'
+
+
+def test_component_without_splits_is_refused():
+    with pytest.raises(ConfigError, match="`splits` of VocabularyGen is empty"):
+        VocabularyGen(examples=types.Channel(type=standard_artifacts.Examples), features=FEATURES, splits=[])

@@ -157,8 +157,6 @@ def test_rule_that_is_none_is_one_error(days, rule, message):
 def test_component_takes_the_base_as_an_optional_input():
     channel = types.Channel(type=Vocabularies)
     examples = types.Channel(type=standard_artifacts.Examples)
-    component = VocabularyGen(
-        examples=examples, features="[]", base_vocabularies=channel, evolution='{"mode": "append"}'
-    )
+    component = VocabularyGen(examples=examples, features=[], base_vocabularies=channel, evolution={"mode": "append"})
     assert component.spec.inputs["base_vocabularies"] is channel
     assert component.exec_properties["evolution"] == '{"mode": "append"}'

@@ -1,0 +1,100 @@
+"""Does what every executor does: finds artifacts and parameters, makes output folders, records lineage."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeAlias
+
+from tfx import types
+from tfx.dsl.io import fileio
+from tfx.types import artifact_utils
+from tfx.utils import io_utils
+
+from components.record import record_lineage
+from embedding_core.errors import ConfigError
+
+Artifacts: TypeAlias = dict[str, list[types.Artifact]]
+Properties: TypeAlias = dict[str, Any]
+"""Exec properties: texts and numbers; KFP hands whole numbers back as floats."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """One execution of a component.
+
+    Attributes:
+      inputs: artifacts by key.
+      outputs: artifacts by key.
+      properties: the parameters of the component.
+      files_read: `path` and `size` of every file that was read from outside of the pipeline, for the lineage.
+    """
+
+    inputs: Artifacts
+    outputs: Artifacts
+    properties: Properties
+    files_read: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def uri(self, key: str) -> str:
+        """The folder of an input that is one artifact."""
+        return str(artifact_utils.get_single_uri(self.inputs[key]))
+
+    def given_uris(self, *keys: str) -> dict[str, str]:
+        """The folders of those inputs that are given, by key."""
+        return {key: self.uri(key) for key in keys if self.inputs.get(key)}
+
+    def output(self, key: str) -> Any:
+        """An output that is one artifact; its folder is there."""
+        artifact = artifact_utils.get_single_instance(self.outputs[key])
+        fileio.makedirs(artifact.uri)
+        return artifact
+
+    def json(self, key: str) -> Any:
+        """The value of a parameter that is JSON; None if it is not given.
+
+        Raises:
+          ConfigError: it is not JSON.
+        """
+        text = self.properties.get(key)
+        try:
+            return json.loads(text) if text else None
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"`{key}` is {text!r}: it must be JSON ({error}).") from error
+
+    def split_folders(self, key: str, split: str) -> list[str]:
+        """The folders of one split of an input of examples."""
+        return list(artifact_utils.get_split_uris(self.inputs[key], split))
+
+
+class ComponentExecutor:
+    """Turns one of TFX's executors into one of ours; comes before it among the bases.
+
+    A subclass sets `COMPONENT`, the component's name in the lineage, and defines `execute`.
+    """
+
+    COMPONENT: ClassVar[str]
+
+    def execute(self, execution: Execution) -> None:
+        """Read the inputs, and write the outputs with all their facts."""
+        raise NotImplementedError
+
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: Properties) -> None:  # noqa: N802
+        """Execute, and write the lineage beside every output.
+
+        Args:
+          input_dict: artifacts by key, as the component's spec has them.
+          output_dict: artifacts by key.
+          exec_properties: parameters by key.
+
+        Raises:
+          EmbeddingError: see `execute`.
+        """
+        execution = Execution(input_dict, output_dict, exec_properties)
+        self.execute(execution)
+        record_lineage(self.COMPONENT, input_dict, output_dict, files=execution.files_read)
+
+
+def files_below(folders: Sequence[str]) -> list[str]:
+    """The files of the folders, sorted by name."""
+    return sorted(name for folder in folders for name in fileio.glob(io_utils.all_files_pattern(folder)))
