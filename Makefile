@@ -67,11 +67,11 @@ demo: venv ## the whole pipeline on the Chicago taxi trips, ending with a report
 	$(BIN)/tfx-embeddings run pipelines/examples/taxi.yaml --set work_dir=$(CURDIR)/runs/taxi
 
 online-retail: venv ## the two-tower example; DATA=<folder with the daily CSV files>
-	$(BIN)/python -m pipelines.examples.online_retail_prepare $(DATA) runs/online_retail_data
-	$(BIN)/tfx-embeddings run pipelines/examples/online_retail.yaml
+	$(BIN)/python examples/online_retail/prepare_data.py $(DATA) runs/online_retail_data
+	$(BIN)/tfx-embeddings run examples/online_retail/online_retail.yaml
 
 daily: venv ## a month of Online Retail, a run per day out of the one before; DATA=<folder with the daily CSV files>
-	$(BIN)/python -m pipelines.examples.online_retail_daily $(DATA) runs
+	$(BIN)/python examples/online_retail/daily_runs.py $(DATA) runs
 
 daily-kills: venv ## two days undisturbed, and two days killed at 40 random moments: the same tables; KILLS=40
 	KILLS=$(or $(KILLS),40) $(BIN)/pytest -m slow tests/pipelines/test_daily_kills.py -s

@@ -2,7 +2,7 @@
 
     python -m benchmarks.month_by_month <folder with the daily *.csv.gz files> <working folder>
 
-Each month the two-tower example (`pipelines/examples/online_retail.yaml`: model, tables, optimizer, epochs) is trained
+Each month the two-tower example (`examples/online_retail`: model, tables, optimizer, epochs) is trained
 on that month's purchases and judged on the next month's, by the example's protocol: for each purchase by a customer
 and of an item known from the months so far, one drawn item of those; AUC over all pairs. Three ways:
 
@@ -38,11 +38,11 @@ import pyarrow.compute as pc
 from embedding_core.config import EmbeddingConfig
 from embedding_core.planning.planner import plan_tables
 from embedding_core.vocabulary import Vocabulary, evolved_vocabulary, save_vocabulary, vocabulary_from_counts
+from examples.online_retail.prepare_data import Purchase, prepare, read_purchases
 from pipelines.config import PipelineConfig, load_config
-from pipelines.examples.online_retail_prepare import Purchase, prepare, read_purchases
 from pipelines.pipeline import component_inputs
 
-EXAMPLE = Path(__file__).parents[1] / "pipelines" / "examples" / "online_retail.yaml"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "online_retail" / "online_retail.yaml"
 WAYS = ("cold", "warm", "all")
 HISTORY_LENGTH = 20  # the example has 100: a fifth of the lookups, which are most of the work
 MARKS = "<!-- months: begin -->\n", "<!-- months: end -->\n"

@@ -85,14 +85,14 @@ def test_files_that_read_arrow_data_close_its_known_hole():
 
 
 def test_the_terminal_is_written_to_in_one_place():
-    """`pipelines.console.terminal` escapes control characters; the examples' scripts print their own figures alone."""
+    """`pipelines.console.terminal` escapes control characters."""
     found = {
         name
         for name, tree in trees()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "Console", "typer.echo", "click.echo"}
     }
-    assert {name for name in found if "/examples/" not in name} == {"pipelines/console/terminal.py"}
+    assert found == {"pipelines/console/terminal.py"}
 
 
 @pytest.mark.parametrize("module", ["pickle", "dill", "cloudpickle", "marshal", "shelve"])
@@ -147,6 +147,12 @@ def test_floors_that_the_docs_name_are_those_of_the_contract():
     page = (ROOT / "docs" / "architecture.md").read_text()
     drawn = re.search(r"\n\n    testing (?:.+\n)+", page)[0]
     assert floors(drawn.split(">")) == floors(contract("the floors of embedding_core")["layers"])
+
+
+def test_wings_that_the_docs_name_are_those_of_the_contract():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    drawn = re.search(r"\n\n    commands (?:.+\n)+", page)[0]
+    assert floors(drawn.split(">")) == floors(contract("the wings of pipelines")["layers"])
 
 
 def test_every_component_is_in_the_contract_of_their_independence():

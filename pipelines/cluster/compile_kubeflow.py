@@ -14,7 +14,7 @@ import yaml
 from tfx import v1 as tfx
 
 from embedding_core.errors import ConfigError
-from pipelines.checks.early_checks import Target, check_compile, requested_tpu
+from pipelines.cluster.compile_checks import Target, check_compile, requested_tpu
 from pipelines.cluster.kubeflow_spec import (
     check_spec,
     kubernetes_name,
@@ -28,9 +28,7 @@ from pipelines.config import Kubeflow, PipelineConfig
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.place import IN_PROCESS, Place
-from pipelines.previous.earlier import EarlierRun
-
-__all__ = ["Target", "compile_pipeline", "save_documents"]
+from pipelines.pipeline.previous_run import PreviousRun
 
 _TRAINER = "EmbeddingTrainer"
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
@@ -55,7 +53,7 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[dict[str, A
     tpu = requested_tpu(config, backend)
     job = _vertex_job(backend, tpu) if tpu is not None and target == "vertex" else None
     parameters = _parameters(config, backend)
-    pipeline = create_pipeline(config, earlier=_earlier(parameters), place=_place(config, backend, parameters, job))
+    pipeline = create_pipeline(config, previous=_previous(parameters), place=_place(config, backend, parameters, job))
     spec = _compiled(pipeline, _images(backend, tpu))
     defaults = {name: (one.default, one.description) for name, one in parameters.items()}
     spec = with_defaults(spec, defaults, backend.pipeline_root)
@@ -133,8 +131,8 @@ def _parameters(config: PipelineConfig, backend: Kubeflow) -> dict[str, Any]:
     }
 
 
-def _earlier(parameters: Mapping[str, Any]) -> EarlierRun:
-    return EarlierRun(
+def _previous(parameters: Mapping[str, Any]) -> PreviousRun:
+    return PreviousRun(
         checkpoint=parameters.get("warm_start"),
         vocabularies=parameters.get("base_vocabularies"),
         baseline=parameters.get("baseline"),

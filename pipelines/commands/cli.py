@@ -76,7 +76,7 @@ def run(config: Config, overrides: Override = None, again: Again = False) -> Non
     from pipelines.config import load_config
     from pipelines.local.storage_errors import storage_errors_as_one
     from pipelines.local.work_dir import prepare, ready_metadata
-    from pipelines.previous.earlier import check_earlier
+    from pipelines.previous.references import check_references
 
     checked = load_config(config, overrides or ())
     check_data_settings(checked)
@@ -85,7 +85,7 @@ def run(config: Config, overrides: Override = None, again: Again = False) -> Non
     if upgraded is not None:
         echo(f"the metadata is of an earlier release: it was upgraded, and a backup is {upgraded}", err=True)
     with storage_errors_as_one(checked):
-        check_earlier(checked)  # what is wrong with these is said before anything heavy is loaded
+        check_references(checked)  # before anything heavy is loaded
     prepare(checked)
     try:
         load_tensorflow()
@@ -155,7 +155,7 @@ def preflight(
     if json is not None:
         check_out("--json", json)
     load_tensorflow()
-    from pipelines.checks import preflight_command as command
+    from pipelines.checks import pipeline_preflight as command
 
     report = command.check(
         checked, topology=topology, table_configs=table_configs, batch_size=batch, assumed_tokens=assume
@@ -178,7 +178,8 @@ def compile_(
     overrides: Override = None,
 ) -> None:
     """Compile the pipeline that CONFIG describes for a cluster. Exit code 4: see `preflight`; nothing is written."""
-    from pipelines.checks.early_checks import check_compile, check_data_settings, check_out, requested_slice
+    from pipelines.checks.early_checks import check_data_settings, check_out, requested_slice
+    from pipelines.cluster.compile_checks import check_compile
     from pipelines.config import load_config
 
     checked = load_config(config, overrides or ())
@@ -194,7 +195,7 @@ def compile_(
 
     documents = compile_pipeline(checked, target.value)
     if flown and checked.training.strategy == "tpu":
-        from pipelines.checks import preflight_command as check_first
+        from pipelines.checks import pipeline_preflight as check_first
 
         report = check_first.check(checked)
         if not report.green:

@@ -14,7 +14,7 @@ from pipelines.config import load_config
 from pipelines.console.terminal import SafeConsole
 from pipelines.lineage.ancestors import generations, lineages_of
 from pipelines.lineage.graph import Node, downstream, lineage_tree, open_store, read_graph, upstream
-from pipelines.lineage.recorded import files_of, read_records
+from pipelines.lineage.records import files_of, read_records
 from pipelines.lineage.rollbacks import ROLLBACK, with_rollbacks
 from pipelines.report.lineage_figures import collect_page, find_token
 from pipelines.report.lineage_page import save_page

@@ -1,1 +1,1 @@
-"""Configurations that run as they are, and what prepares their data."""
+"""Holds the taxi example of `make demo`, which the image runs too. Larger examples are in the folder `examples`."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.lineage.graph import Node, node_of, upstream
-from pipelines.lineage.recorded import files_of
+from pipelines.lineage.records import files_of
 from pipelines.lineage.rollbacks import ROLLBACK
 
 __all__ = ["Generation", "generations", "lineages_of"]

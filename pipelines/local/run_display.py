@@ -15,7 +15,7 @@ from rich.text import Text
 
 from components.progress import Report, Sink, log_sink, per_second, resumed, set_sink
 from pipelines.console.terminal import SafeConsole
-from pipelines.local.runner import NodeRun
+from pipelines.report.node_run import NodeRun
 
 __all__ = ["Display"]
 

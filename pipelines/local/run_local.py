@@ -5,38 +5,35 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 
 from components import compat
 from components.pusher.publish import set_version_aside
-from components.pusher.served import damage_of
-from embedding_core.errors import ConfigError
 from embedding_core.storage import scratch_tempdir
 from embedding_core.training import TrainingConfig
 from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig, data_files
 from pipelines.config.paths import is_remote
 from pipelines.console.terminal import SafeConsole
-from pipelines.lineage.graph import open_store, outputs_of, read_graph, trace
-from pipelines.lineage.rollbacks import is_rolled_back, record_rollbacks
+from pipelines.lineage.graph import open_store, outputs_of, trace
+from pipelines.lineage.rollbacks import record_rollbacks
 from pipelines.local.run_display import Display
 from pipelines.local.run_log import captured
-from pipelines.local.runner import NodeRun, ReportingDagRunner
+from pipelines.local.runner import ReportingDagRunner
+from pipelines.local.served_version import check_not_rolled_back, damaged_version, served_push
 from pipelines.local.storage_errors import storage_errors_as_one
 from pipelines.local.upkeep import tidy
 from pipelines.local.work_dir import REPORTS, file_permissions, held, ready_metadata
 from pipelines.pipeline.component_inputs import training_config
 from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.place import local_place
-from pipelines.previous.base_run import find_earlier
-from pipelines.previous.earlier import EarlierRun, served_push
-from pipelines.report.figures import collect_report
+from pipelines.pipeline.previous_run import PreviousRun
+from pipelines.previous.find_previous_run import find_previous_run
 from pipelines.report.html_report import Report, keep_report, save_report
+from pipelines.report.node_run import NodeRun
+from pipelines.report.run_figures import collect_report
 from pipelines.report.screen_report import print_report
-
-__all__ = ["run"]
 
 
 def run(
@@ -85,12 +82,12 @@ def _run(config: PipelineConfig, again: bool, changed: Sequence[str], console: C
         if upgraded is not None:
             display.say(f"the metadata is of an earlier release: it was upgraded, and a backup is {upgraded}")
         _tidy(config, display)
-        earlier = find_earlier(config, again=again)
-        for note in earlier.notes:
+        previous = find_previous_run(config, again=again)
+        for note in previous.notes:
             display.say(note)
-        nodes, pushed = _run_until_served(config, earlier, display, again=again)
+        nodes, pushed = _run_until_served(config, previous, display, again=again)
         report = collect_report(config, nodes, pushed, changed)
-        report = dataclasses.replace(report, notes=_notes(earlier, nodes, report))
+        report = dataclasses.replace(report, notes=_notes(previous, nodes, report))
         keep_report(report, os.path.join(config.work_dir, REPORTS))
         saved = save_report(report, os.path.join(config.work_dir, "report"))
     print_report(report, saved)
@@ -114,16 +111,16 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
         )
 
 
-def _notes(earlier: EarlierRun, nodes: Sequence[NodeRun], report: Report) -> list[str]:
-    """What the run started from, and whether an earlier call had done all of it."""
-    done = earlier.repeats is not None and all(node.state == "cached" for node in nodes)
+def _notes(previous: PreviousRun, nodes: Sequence[NodeRun], report: Report) -> list[str]:
+    """What the run started from, and whether a previous call had done all of it."""
+    done = previous.repeats is not None and all(node.state == "cached" for node in nodes)
     if not done or not report.push["pushed"]:
-        return list(earlier.notes)
-    return [*earlier.notes, f"{earlier.repeats}; nothing was left to do, version {report.push['version']} serves it."]
+        return list(previous.notes)
+    return [*previous.notes, f"{previous.repeats}; nothing was left to do, version {report.push['version']} serves it."]
 
 
 def _run_until_served(
-    config: PipelineConfig, earlier: EarlierRun, display: Display, *, again: bool
+    config: PipelineConfig, previous: PreviousRun, display: Display, *, again: bool
 ) -> tuple[list[NodeRun], int]:
     """Run the nodes; push again if the pusher came from the cache and its version is not served, or is damaged.
 
@@ -135,45 +132,26 @@ def _run_until_served(
     Raises:
       ConfigError: it comes from the cache, and its version was rolled back.
     """
-    nodes = _run_once(config, earlier, display, None)
+    nodes = _run_once(config, previous, display, None)
     store = open_store(config.metadata_path)
     (pushed,) = outputs_of(store, int(nodes[-1].execution or 0))
     if nodes[-1].state == "cached" and not again:
-        _check_not_rolled_back(config, store, pushed)
+        check_not_rolled_back(config, store, pushed)
     served = served_push(store, pushed, config.push_destination)
-    damaged = None if served is None else _damaged_version(store, served, config.push_destination, display)
+    damaged = None if served is None else damaged_version(store, served, config.push_destination)
     if served is not None and damaged is None:
         return nodes, served
-    republished = _run_once(config, earlier, display, f"in place of execution {nodes[-1].execution}")
+    if damaged is not None:
+        display.say(f"{damaged[1]} It is pushed again.")
+    republished = _run_once(config, previous, display, f"in place of execution {nodes[-1].execution}")
     (pushed,) = outputs_of(store, int(republished[-1].execution or 0))
     is_replaced = damaged is not None and bool(trace(store, pushed)[pushed].facts.get("pushed"))
     if damaged is not None and is_replaced and not is_remote(config.push_destination):
-        display.say(f"the damaged version is now {set_version_aside(config.push_destination, damaged)}")
+        display.say(f"the damaged version is now {set_version_aside(config.push_destination, damaged[0])}")
     return [*nodes[:-1], republished[-1]], pushed
 
 
-def _check_not_rolled_back(config: PipelineConfig, store: Any, pushed: int) -> None:
-    if is_rolled_back(read_graph(store, config.name), pushed, config.push_destination):
-        raise ConfigError(
-            f"what this run makes was pushed to {config.push_destination!r} before, and rolled back: change its data "
-            "or configuration, or give `--again` to push it once more."
-        )
-
-
-def _damaged_version(store: Any, pushed: int, destination: str, display: Display) -> int | None:
-    """The number of the version that stands for the push, if it is not as published; None if it is, or was refused."""
-    facts = trace(store, pushed)[pushed].facts
-    if not facts.get("pushed"):
-        return None
-    version = int(facts["pushed_version"])
-    damage = damage_of(destination, version, facts.get("model_digest"))
-    if damage is None:
-        return None
-    display.say(f"{damage} It is pushed again.")
-    return version
-
-
-def _run_once(config: PipelineConfig, earlier: EarlierRun, display: Display, republish: str | None) -> list[NodeRun]:
+def _run_once(config: PipelineConfig, previous: PreviousRun, display: Display, republish: str | None) -> list[NodeRun]:
     runner = ReportingDagRunner(display.node_changed, display.say)
-    runner.run(create_pipeline(config, earlier=earlier, republish=republish))
+    runner.run(create_pipeline(config, previous=previous, republish=republish))
     return runner.nodes

@@ -9,11 +9,10 @@ before a node runs, each of its inputs is read and compared, once in a run. A da
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from ml_metadata.proto import metadata_store_pb2
 
@@ -21,34 +20,12 @@ from components import compat
 from embedding_core.errors import DataError
 from pipelines.local.content import CONTENT, content_json, is_as_recorded, recorded_content
 from pipelines.local.upkeep import record_content, set_aside
+from pipelines.report.node_run import NodeRun, State
 
-__all__ = ["Finished", "NodeRun", "ReportingDagRunner", "Say"]
-
-State: TypeAlias = Literal["running", "executed", "cached", "skipped", "failed", "damaged"]
 Say: TypeAlias = Callable[[str], None]
 
 _ATTEMPTS = 3
 """How often the nodes are run while damaged inputs are found: a disk that damages what is written has no end."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NodeRun:
-    """One node of one run.
-
-    Attributes:
-      node: id of the node.
-      index, count: its place among the nodes of the pipeline, from 1.
-      state: what became of it; "damaged" if it did not run because an input of it is damaged.
-      seconds: wall time that it took; 0 while it runs.
-      execution: id of its execution in ML Metadata, where it has one.
-    """
-
-    node: str
-    index: int
-    count: int
-    state: State
-    seconds: float = 0.0
-    execution: int | None = None
 
 
 Finished: TypeAlias = Callable[[NodeRun], None]

@@ -37,8 +37,8 @@ from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
 from pipelines.pipeline.place import Place, local_place
+from pipelines.pipeline.previous_run import PreviousRun
 from pipelines.pipeline.tfma_config import eval_config
-from pipelines.previous.earlier import EarlierRun
 
 __all__ = ["create_pipeline"]
 
@@ -46,7 +46,7 @@ __all__ = ["create_pipeline"]
 def create_pipeline(
     config: PipelineConfig,
     *,
-    earlier: EarlierRun | None = None,
+    previous: PreviousRun | None = None,
     republish: str | None = None,
     place: Place | None = None,
 ) -> Any:
@@ -54,7 +54,7 @@ def create_pipeline(
 
     Args:
       config: the configuration.
-      earlier: what is taken over from an earlier run.
+      previous: what is taken over from a previous run.
       republish: see `EmbeddingPusher`.
       place: where it runs; None is this machine.
 
@@ -65,14 +65,14 @@ def create_pipeline(
     return tfx.dsl.Pipeline(
         pipeline_name=place.name,
         pipeline_root=place.root,
-        components=_nodes(config, earlier or EarlierRun(), republish, place),
+        components=_nodes(config, previous or PreviousRun(), republish, place),
         enable_cache=True,
         metadata_connection_config=place.metadata,
         beam_pipeline_args=list(place.beam_args),
     )
 
 
-def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, place: Place) -> list[BaseNode]:
+def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None, place: Place) -> list[BaseNode]:
     example_gen = ExampleGen(
         input_base=place.input_base,
         pattern=component_inputs.input_location(config)[1],
@@ -85,10 +85,10 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
     schema_gen = tfx.components.SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
     schema = schema_gen.outputs["schema"]
     validator = tfx.components.ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
-    checkpoint = _imported("WarmStart", earlier.checkpoint, EmbeddingCheckpoint)
+    checkpoint = _imported("WarmStart", previous.checkpoint, EmbeddingCheckpoint)
     transform = _transform(config, examples, schema, checkpoint)
     features = component_inputs.vocabulary_features(config)
-    known = _imported("BaseVocabularies", earlier.vocabularies, Vocabularies)
+    known = _imported("BaseVocabularies", previous.vocabularies, Vocabularies)
     vocabulary_gen = VocabularyGen(
         examples=examples,
         features=features,
@@ -123,7 +123,7 @@ def _nodes(config: PipelineConfig, earlier: EarlierRun, republish: str | None, p
     ).with_id("EmbeddingTrainer")
     nonfinite = config.training.nonfinite_rows
     retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], nonfinite=nonfinite, **inputs)
-    baseline = _imported("BaselineModel", earlier.baseline, tfx.types.standard_artifacts.Model)
+    baseline = _imported("BaselineModel", previous.baseline, tfx.types.standard_artifacts.Model)
     evaluator = _evaluator(config, examples, trainer, baseline)
     quality_gate = QualityGate(
         model_run=trainer.outputs["model_run"],

@@ -1,1 +1,1 @@
-"""Finds previous runs and what a new run takes over from them."""
+"""Finds the previous run that a run starts from, and refuses data that its tables were already trained on."""

@@ -17,7 +17,7 @@ from embedding_core.errors import DataError, EmbeddingError, nearest
 from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
 from pipelines.lineage.ancestors import Generation, generations
 from pipelines.lineage.graph import Node, node_of
-from pipelines.lineage.recorded import files_of
+from pipelines.lineage.records import files_of
 
 __all__ = ["Page", "TokenRow", "VocabularyChange", "collect_page", "find_token"]
 

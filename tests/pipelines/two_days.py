@@ -36,10 +36,10 @@ def chain_of(folder):
     import tensorflow as tf
 
     from pipelines.config import load_config
-    from pipelines.previous.earlier_runs import earlier_runs, generations_of
+    from pipelines.previous.finished_trainings import finished_trainings, trainings_behind
     from pipelines.previous.repeated_data import trained_data
 
-    runs = earlier_runs(load_config(folder / "my.yaml"))
+    runs = finished_trainings(load_config(folder / "my.yaml"))
     newest = next(runs.candidates("pushed"))
     checkpoint = runs.checkpoint_of(newest)
     reader = tf.train.load_checkpoint(f"{checkpoint.uri}/tables")
@@ -52,7 +52,8 @@ def chain_of(folder):
             assert len(values) == len(tokens)
             rows[key] = {token: row.tobytes().hex() for token, row in zip(tokens, values, strict=True)}
     spans = [
-        [piece.span for piece in trained_data(examples).pieces] for _, examples in generations_of(runs, checkpoint.uri)
+        [piece.span for piece in trained_data(examples).pieces]
+        for _, examples in trainings_behind(runs, checkpoint.uri)
     ]
     return {
         "rows": hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest(),

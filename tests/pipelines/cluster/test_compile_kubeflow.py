@@ -13,16 +13,17 @@ from pipelines.config import load_config
 
 pytestmark = pytest.mark.tfx
 
-EXAMPLES = Path(__file__).parents[3] / "pipelines" / "examples"
+ROOT = Path(__file__).parents[3]
+TAXI_FILE, RETAIL_FILE = "pipelines/examples/taxi.yaml", "examples/online_retail/online_retail.yaml"
 GOLDEN = Path(__file__).parent / "golden"
 ADDRESSES = [
     "kubeflow.image=example-docker.pkg.dev/project/repository/tfx-embeddings:0.1.0",
     "kubeflow.pipeline_root=gs://example-bucket/root",
     "push.destination=gs://example-bucket/serving",
 ]
-TAXI = ["taxi", [*ADDRESSES, "data.path=gs://example-bucket/taxi/data.csv"]]
+TAXI = [TAXI_FILE, [*ADDRESSES, "data.path=gs://example-bucket/taxi/data.csv"]]
 TPU = ["training.strategy=tpu", "training.topology=v5e-4", "kubeflow.tpu_image=example-docker.pkg.dev/p/r/tpu:0.1.0"]
-RETAIL = ["online_retail", [*ADDRESSES, "data.path=gs://example-bucket/retail/*.parquet", *TPU]]
+RETAIL = [RETAIL_FILE, [*ADDRESSES, "data.path=gs://example-bucket/retail/*.parquet", *TPU]]
 JOB = ["kubeflow.project=example-project", "kubeflow.region=us-west4"]
 GOLDENS = {
     "taxi_vertex": (*TAXI, [], "vertex"),
@@ -35,7 +36,7 @@ GOLDENS = {
 def compiled(example, overrides, more, target):
     from pipelines.cluster.compile_kubeflow import compile_pipeline
 
-    return compile_pipeline(load_config(EXAMPLES / f"{example}.yaml", [*overrides, *more]), target)
+    return compile_pipeline(load_config(ROOT / example, [*overrides, *more]), target)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_spans_warm_start_and_baseline_are_runtime_parameters_where_configured()
         "vocabulary_evolution=gs://example-bucket/vocabularies",
         "evaluation.baseline=gs://example-bucket/model",
     ]
-    from pipelines.checks.early_checks import task_names
+    from pipelines.cluster.compile_checks import task_names
     from pipelines.cluster.kubeflow_spec import kubernetes_name
 
     spec = compiled(*TAXI, more, "kubeflow")[0]
@@ -125,7 +126,7 @@ def test_spans_warm_start_and_baseline_are_runtime_parameters_where_configured()
         spec["root"]["inputDefinitions"]["parameters"]
     )
     assert "importer" in spec["deploymentSpec"]["executors"]["exec-warm-start"]
-    config = load_config(EXAMPLES / "taxi.yaml", [*TAXI[1], *more])
+    config = load_config(ROOT / TAXI_FILE, [*TAXI[1], *more])
     assert containers(spec) == {kubernetes_name(task) for task in task_names(config)}
 
 
@@ -201,6 +202,6 @@ def containers(spec):
 
 
 def test_tasks_that_resources_may_name_are_those_of_the_pipeline(documents):
-    from pipelines.checks.early_checks import task_names
+    from pipelines.cluster.compile_checks import task_names
 
-    assert containers(documents["taxi_vertex"][0]) == set(task_names(load_config(EXAMPLES / "taxi.yaml", ADDRESSES)))
+    assert containers(documents["taxi_vertex"][0]) == set(task_names(load_config(ROOT / TAXI_FILE, ADDRESSES)))

@@ -10,7 +10,7 @@ import pytest
 from embedding_core.errors import ConfigError, DataError
 from pipelines.cluster.kfp_local import load_spec, run_compiled
 from pipelines.lineage.graph import upstream
-from pipelines.lineage.recorded import files_of, read_records
+from pipelines.lineage.records import files_of, read_records
 
 TAXI = Path(__file__).parents[3] / "pipelines" / "examples" / "taxi.yaml"
 

@@ -188,7 +188,7 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
     _command(monkeypatch, "cluster.compile_kubeflow", **documents)
     _command(
         monkeypatch,
-        "checks.preflight_command",
+        "checks.pipeline_preflight",
         check=lambda config: SimpleNamespace(green=green),
         print_report=shown.append,
     )

@@ -114,20 +114,20 @@ def test_lineage_names_the_copy_as_what_is_served(pipeline, capsys):
 def test_run_whose_version_was_rolled_back_does_not_push_it_again_unless_asked(pipeline, monkeypatch):
     from pipelines.config import load_config
     from pipelines.local import run_local
-    from pipelines.local.runner import NodeRun
-    from pipelines.previous.earlier import EarlierRun
+    from pipelines.pipeline.previous_run import PreviousRun
+    from pipelines.report.node_run import NodeRun
 
     config = load_config(pipeline / "my.yaml")
     pushed = pushes_of(graph_of(pipeline))[200]
     node = NodeRun(node="EmbeddingPusher", index=1, count=1, state="cached", execution=pushed.producer.id)
     ran = []
     monkeypatch.setattr(run_local, "_run_once", lambda *given: ran.append(given[-1]) or [node])
-    run_local._run_until_served(config, EarlierRun(), None, again=False)
+    run_local._run_until_served(config, PreviousRun(), None, again=False)
     roll_back(serving(pipeline))
     with pytest.raises(ConfigError, match="before, and rolled back"):
-        run_local._run_until_served(config, EarlierRun(), None, again=False)
+        run_local._run_until_served(config, PreviousRun(), None, again=False)
     assert ran == [None, None]
-    run_local._run_until_served(config, EarlierRun(), None, again=True)
+    run_local._run_until_served(config, PreviousRun(), None, again=True)
     assert ran[-1] == f"in place of execution {pushed.producer.id}"
 
 

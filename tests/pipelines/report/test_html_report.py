@@ -165,7 +165,7 @@ def test_screen_says_how_the_model_was_judged():
 
 def test_baseline_that_is_better_than_the_model_is_said():
     from pipelines.report.baselines import Score
-    from pipelines.report.figures import _better_baselines
+    from pipelines.report.run_figures import _better_baselines
 
     def score(scorer, auc):
         return Score(scorer=scorer, metrics={"AUC": auc, "log loss": 0.4})
@@ -178,7 +178,7 @@ def test_baseline_that_is_better_than_the_model_is_said():
 
 
 def test_rate_of_training_is_said_once():
-    from pipelines.report.figures import _training_note
+    from pipelines.report.run_figures import _training_note
 
     facts = {"train_rows": 2211, "rows_per_second": 75922.04}
     train = [{"step": 9, "rows_per_second": 279.0}, {"step": 18, "rows_per_second": 75922.04}]
@@ -219,7 +219,7 @@ def test_tokens_with_a_line_break_are_a_line_of_the_data():
     import pyarrow as pa
 
     from embedding_core.vocabulary import vocabulary_from_counts
-    from pipelines.report.figures import _line_breaks
+    from pipelines.report.run_figures import _line_breaks
 
     tokens, counts = pa.array([b"a", b"b\nc"], pa.large_binary()), np.array([2, 3])
     vocabularies = [

@@ -16,7 +16,7 @@ from embedding_core.vocabulary import save_vocabulary, vocabulary_from_counts
 from pipelines.commands.lineage_command import main
 from pipelines.lineage.ancestors import generations, lineages_of
 from pipelines.lineage.graph import downstream, upstream
-from pipelines.lineage.recorded import files_of, read_records
+from pipelines.lineage.records import files_of, read_records
 from pipelines.report.lineage_figures import collect_page, find_token
 from pipelines.report.lineage_page import lineage_html, save_page
 

@@ -3,7 +3,7 @@
 The data is UCI Online Retail (Daqing Chen, 2015, doi:10.24432/C5BW33, CC BY 4.0): the purchases of a
 gift-ware shop, one gzipped CSV a day. The task is retrieval: does this customer buy this item?
 
-    python -m pipelines.examples.online_retail_prepare <folder with the *.csv.gz files> <output folder>
+    python examples/online_retail/prepare_data.py <folder with the *.csv.gz files> <output folder>
 
 writes ``train.parquet`` (purchases before the first evaluation day, label 1: the model draws its negatives
 while it trains) and ``eval.parquet`` (later purchases, label 1, and as many drawn pairs, label 0). Columns:
@@ -14,8 +14,8 @@ while it trains) and ``eval.parquet`` (later purchases, label 1, and as many dra
     History                 items of the customer's earlier invoices, latest first, separated by spaces
     label, split            1 or 0; "train" or "eval"
 
-An evaluation row says only what was known on the evening before the first evaluation day: its country, period
-and history are the customer's in the training purchases, whatever the row's own invoice says.
+An evaluation row holds only what was known on the evening before the first evaluation day: its country, period
+and history come from the customer's training purchases, not from the row's own invoice.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from embedding_core.errors import DataError
-
-__all__ = ["Purchase", "baselines", "distinct", "draw_negatives", "main", "prepare", "read_purchases"]
 
 FIRST_EVALUATION_DAY = "2011-11-01"
 _COLUMNS = ("InvoiceNo", "StockCode", "InvoiceDate", "CustomerID", "Country")
@@ -65,17 +63,17 @@ class _Known:
 
 
 def read_purchases(folder: Path) -> list[Purchase]:
-    """The purchases of products by known customers, in the order of the files' names and lines.
+    """Read the purchases of products by known customers, in the order of the files' names and lines.
 
-    Left out are lines without a customer, cancellations (InvoiceNo starts with C) and codes that are no
-    products (StockCode does not start with five digits).
+    Lines without a customer, cancellations (InvoiceNo starts with C) and codes that do not name a product
+    (StockCode does not start with five digits) are left out.
 
     Raises:
       DataError: the folder has no such file, or a file does not have the columns.
     """
     files = sorted(folder.glob("*.csv.gz"))
     if not files:
-        raise DataError(f"{str(folder)!r} holds no *.csv.gz file: pass the folder with the daily files.")
+        raise DataError(f"{str(folder)!r} has no *.csv.gz file: pass the folder with the daily files.")
     return [Purchase(*row) for file in files for row in _rows(file)]
 
 
@@ -95,7 +93,7 @@ def _rows(file: Path) -> Iterable[tuple[str, ...]]:
 
 
 def distinct(purchases: Iterable[Purchase]) -> list[Purchase]:
-    """The first purchase of every (invoice, item), in order."""
+    """Return the first purchase of every (invoice, item), in order."""
     first: dict[tuple[str, str], Purchase] = {}
     for purchase in purchases:
         first.setdefault((purchase.invoice, purchase.item), purchase)
@@ -103,7 +101,7 @@ def distinct(purchases: Iterable[Purchase]) -> list[Purchase]:
 
 
 def draw_negatives(train: Iterable[Purchase], number: int, seed: int = 0) -> list[str]:
-    """Items drawn uniformly from those of `train`, taken in order of first appearance."""
+    """Draw items uniformly from those of `train`, listed in order of first appearance."""
     items = np.array(list(dict.fromkeys(purchase.item for purchase in train)), dtype=object)
     return list(np.random.RandomState(seed).choice(items, number))
 
@@ -151,16 +149,16 @@ def prepare(
     first_evaluation_day: str = FIRST_EVALUATION_DAY,
     history_length: int = 100,
 ) -> tuple[pa.Table, pa.Table]:
-    """The training rows and the evaluation rows: positives, then negatives in the same order.
+    """Return the training rows and the evaluation rows: positives, then negatives in the same order.
 
     Args:
       purchases: as read by `read_purchases`.
-      first_evaluation_day: "YYYY-MM-DD"; earlier purchases are for training. Of the later ones those count
-        whose customer and item occur in the earlier ones.
-      history_length: how many distinct items of earlier invoices a row's history holds at most.
+      first_evaluation_day: "YYYY-MM-DD"; earlier purchases are for training. A later one is used if its customer and
+        its item both occur in the earlier ones.
+      history_length: maximum number of distinct items of earlier invoices in a row's history.
 
     Raises:
-      DataError: no purchase lies before, or no usable one after the first evaluation day.
+      DataError: there is no purchase before the first evaluation day, or no usable one from then on.
     """
     train = distinct(purchase for purchase in purchases if purchase.date < first_evaluation_day)
     customers, items = {purchase.customer for purchase in train}, {purchase.item for purchase in train}
@@ -171,8 +169,8 @@ def prepare(
     ]
     if not train or not test:
         raise DataError(
-            f"{len(train)} purchases lie before {first_evaluation_day} and {len(test)} usable ones after it: both "
-            "must be some; choose another first evaluation day."
+            f"{len(train)} purchases before {first_evaluation_day} and {len(test)} usable ones from then on: both are "
+            "needed; choose another first evaluation day."
         )
     before, final = _known_over_time(train, history_length)
     rows = [_row(bought, bought.item, before[bought.invoice], 1, "train") for bought in train]
@@ -188,7 +186,7 @@ def _table(rows: Sequence[tuple[object, ...]]) -> pa.Table:
 
 
 def baselines(train: pa.Table, pairs: pa.Table) -> dict[str, float]:
-    """AUC over the evaluation pairs of scorers that count and learn nothing.
+    """Compute the AUC of scorers that count and learn nothing, over the evaluation pairs.
 
     The popularity of an item is how often it was bought, in all training rows or in their last month.
     """
@@ -213,7 +211,7 @@ def baselines(train: pa.Table, pairs: pa.Table) -> dict[str, float]:
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="online_retail_prepare", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="prepare_data.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("source", type=Path, help="folder with the daily *.csv.gz files")
     parser.add_argument("destination", type=Path, help="folder for train.parquet and eval.parquet")
     parser.add_argument("--first-evaluation-day", default=FIRST_EVALUATION_DAY, help="default: %(default)s")
@@ -222,7 +220,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prepare the files named on the command line, and print what came out."""
+    """Prepare the files named on the command line, and print row counts and baselines."""
     given = _arguments(arguments)
     train, pairs = prepare(
         read_purchases(given.source),
@@ -232,9 +230,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given.destination.mkdir(parents=True, exist_ok=True)
     for name, table in (("train", train), ("eval", pairs)):
         pa.parquet.write_table(table, given.destination / f"{name}.parquet")
-    print(f"{train.num_rows} training purchases, {pairs.num_rows} evaluation pairs in {given.destination}")  # noqa: T201
+    print(f"{train.num_rows} training purchases, {pairs.num_rows} evaluation pairs in {given.destination}")
     for name, auc in baselines(train, pairs).items():
-        print(f"AUC of {name}: {auc:.4f}")  # noqa: T201
+        print(f"AUC of {name}: {auc:.4f}")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@ from rich.console import Console
 
 import pipelines.examples
 from embedding_core.errors import ConfigError
+from pipelines.checks.pipeline_preflight import check, print_report, save_json
 from pipelines.checks.planned_tables import planned_tables
-from pipelines.checks.preflight_command import check, print_report, save_json
 from pipelines.commands import cli
 from pipelines.config import load_config
 
 EXAMPLES = pipelines.examples.__path__[0]
+RETAIL = f"{EXAMPLES}/../../examples/online_retail/online_retail.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_demo_is_green(topology, hardware, rows_per_core, rate):
 )
 def test_folder_of_this_machine_is_found_where_several_hosts_are_to_read_it(topology, more, found):
     from embedding_core.planning.topology import named_topology
-    from pipelines.checks.preflight_command import input_findings
+    from pipelines.checks.pipeline_preflight import input_findings
 
     config = taxi("training.strategy=tpu", f"training.topology={topology}", *more)
     assert [one.kind for one in input_findings(config, named_topology(topology))] == found
@@ -76,7 +77,7 @@ def _shown(report):
 
 def test_two_towers_are_green_and_count_their_negatives(tmp_path):
     parquet.write_table(pa.table({"split": ["train"]}), tmp_path / "rows.parquet")
-    config = load_config(f"{EXAMPLES}/online_retail.yaml", [f"data.path={tmp_path}/rows.parquet"])
+    config = load_config(RETAIL, [f"data.path={tmp_path}/rows.parquet"])
     report = check(config, topology="v2-8", assumed_tokens=1000)
     assert report.green
     assert report.batch["rows"] == 5 * 1024

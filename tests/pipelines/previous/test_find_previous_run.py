@@ -1,4 +1,4 @@
-"""Which earlier run a run starts from, over graphs of artifacts as runs leave them."""
+"""Which previous run a run starts from, over graphs of artifacts as runs leave them."""
 
 import dataclasses
 import json
@@ -9,11 +9,11 @@ import pytest
 from components.pusher.manifest import MANIFEST
 from embedding_core.errors import ConfigError
 from pipelines.lineage.graph import Execution, Node
-from pipelines.previous import base_run
-from pipelines.previous.base_run import find_base
-from pipelines.previous.earlier import BASE, BASELINE, START
-from pipelines.previous.earlier_runs import EarlierRuns
-from pipelines.previous.repeated_data import AskedData, Piece
+from pipelines.previous import find_previous_run
+from pipelines.previous.find_previous_run import choose_previous_run
+from pipelines.previous.finished_trainings import FinishedTrainings
+from pipelines.previous.references import BASE, BASELINE, START
+from pipelines.previous.repeated_data import Piece, RunData
 
 pytestmark = pytest.mark.tfx
 
@@ -43,7 +43,7 @@ class Chain:
         return number
 
     def asked(self, *days, rows="all"):
-        return AskedData(rows, [piece(self.folder, span, text) for span, text in days])
+        return RunData(rows, [piece(self.folder, span, text) for span, text in days])
 
     def run(self, *days, start=None, version=None, rows="all", baseline=None):
         """A run on these (span, content); `start` is an earlier one. Returns the numbers of its artifacts by kind."""
@@ -76,8 +76,8 @@ class Chain:
         self.add("PushedModel", "Rollback", [source["push"]], rollback={"of": of}, **facts)
 
     def find(self, asked, given=None, **how):
-        runs = EarlierRuns(self.graph, frozenset(self.live), self.destination)
-        return find_base(runs, asked, given or globals()["given"](), **how)
+        runs = FinishedTrainings(self.graph, frozenset(self.live), self.destination)
+        return choose_previous_run(runs, asked, given or globals()["given"](), **how)
 
     def uri(self, run, kind="checkpoint"):
         return self.graph[run[kind]].uri
@@ -236,7 +236,7 @@ def test_version_whose_push_ended_before_it_was_recorded_is_of_the_run_that_its_
 
 def test_words_that_stand_for_two_runs_are_refused(chain, days):
     chain.run((3, "wednesday"), start=days[1])
-    with pytest.raises(ConfigError, match="stand for two runs"):
+    with pytest.raises(ConfigError, match="refer to two different runs"):
         chain.find(chain.asked((4, "thursday")), given("pushed", base="trained"))
     assert chain.find(chain.asked((5, "friday")), given("trained", base="latest")).checkpoint
 
@@ -287,11 +287,11 @@ def test_newer_versions_that_the_metadata_does_not_know_are_named(chain, days, t
 
 def test_run_on_the_data_of_a_version_that_was_rolled_back_says_so(chain, days, monkeypatch):
     def notes(start, *asked, **how):
-        runs = EarlierRuns(chain.graph, frozenset(chain.live), chain.destination)
-        monkeypatch.setattr(base_run, "check_earlier", lambda _: given(start))
-        monkeypatch.setattr(base_run, "earlier_runs", lambda _: runs)
-        monkeypatch.setattr(base_run, "asked_data", lambda _: chain.asked(*asked))
-        found = base_run.find_earlier(types.SimpleNamespace(warm_start=None), **how)
+        runs = FinishedTrainings(chain.graph, frozenset(chain.live), chain.destination)
+        monkeypatch.setattr(find_previous_run, "references", lambda _: given(start))
+        monkeypatch.setattr(find_previous_run, "finished_trainings", lambda _: runs)
+        monkeypatch.setattr(find_previous_run, "data_of_run", lambda _: chain.asked(*asked))
+        found = find_previous_run.find_previous_run(types.SimpleNamespace(warm_start=None), **how)
         return [one for one in found.notes if "rolled back" in one]
 
     assert notes("pushed", (2, "tuesday")) == notes(None, (2, "tuesday")) == []

@@ -6,12 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from daily_runs import CONFIG, days_of, main, overrides_of, write_days
+from prepare_data import Purchase
 
 from pipelines.config import load_config
-from pipelines.examples.online_retail_daily import CONFIG, days_of, main, overrides_of, write_days
-from pipelines.examples.online_retail_prepare import Purchase
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "online_retail"
+SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "online_retail"
 
 
 def purchase(invoice, item, day, customer="7"):

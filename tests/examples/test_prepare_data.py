@@ -8,10 +8,10 @@ import pyarrow.parquet
 import pytest
 
 from embedding_core.errors import DataError
+from examples.online_retail import prepare_data
 from pipelines.config import load_config
-from pipelines.examples import online_retail_prepare as online_retail
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "online_retail"
+SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "online_retail"
 HEADER = "InvoiceNo,StockCode,Description,Quantity,InvoiceDate,UnitPrice,CustomerID,Country\n"
 
 
@@ -21,7 +21,7 @@ def _line(invoice, item, date, customer, country="France"):
 
 def _purchases(tmp_path, *lines):
     (tmp_path / "day.csv.gz").write_bytes(gzip.compress((HEADER + "".join(lines)).encode()))
-    return online_retail.read_purchases(tmp_path)
+    return prepare_data.read_purchases(tmp_path)
 
 
 LINES = (
@@ -52,28 +52,28 @@ def test_read_purchases_takes_files_in_order_of_their_names(tmp_path):
 
 def test_read_purchases_names_an_empty_folder(tmp_path):
     with pytest.raises(DataError, match="holds no"):
-        online_retail.read_purchases(tmp_path)
+        prepare_data.read_purchases(tmp_path)
 
 
 def test_read_purchases_names_a_file_without_the_columns(tmp_path):
     (tmp_path / "bad.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n"))
     with pytest.raises(DataError, match=r"bad\.csv\.gz"):
-        online_retail.read_purchases(tmp_path)
+        prepare_data.read_purchases(tmp_path)
 
 
 def test_train_rows_are_distinct_and_know_only_earlier_invoices(tmp_path):
-    train, _ = online_retail.prepare(_purchases(tmp_path, *LINES))
+    train, _ = prepare_data.prepare(_purchases(tmp_path, *LINES))
     assert train["StockCode"].to_pylist() == ["10001", "10002", "10003", "10001", "10001"]
     assert train["History"].to_pylist() == ["", "", "10002 10001", "10003 10002 10001", ""]
 
 
 def test_history_holds_the_latest_items_only(tmp_path):
-    train, _ = online_retail.prepare(_purchases(tmp_path, *LINES), history_length=2)
+    train, _ = prepare_data.prepare(_purchases(tmp_path, *LINES), history_length=2)
     assert train["History"].to_pylist()[3] == "10003 10002"
 
 
 def test_eval_rows_know_nothing_of_their_own_period(tmp_path):
-    _, pairs = online_retail.prepare(_purchases(tmp_path, *LINES))
+    _, pairs = prepare_data.prepare(_purchases(tmp_path, *LINES))
     assert pairs["CustomerID"].to_pylist() == ["7.0", "7.0"]
     assert pairs["label"].to_pylist() == [1, 0]
     assert pairs["StockCode"].to_pylist()[0] == "10002"
@@ -83,37 +83,37 @@ def test_eval_rows_know_nothing_of_their_own_period(tmp_path):
 
 
 def test_eval_negatives_follow_the_protocol(tmp_path):
-    train = online_retail.distinct(_purchases(tmp_path, *LINES)[:6])
+    train = prepare_data.distinct(_purchases(tmp_path, *LINES)[:6])
     expected = np.random.RandomState(0).choice(["10001", "10002", "10003"], 20)
-    assert online_retail.draw_negatives(train, 20) == list(expected)
+    assert prepare_data.draw_negatives(train, 20) == list(expected)
 
 
 def test_prepare_refuses_a_date_without_purchases_on_both_sides(tmp_path):
-    with pytest.raises(DataError, match="both must be some"):
-        online_retail.prepare(_purchases(tmp_path, *LINES), first_evaluation_day="2012-01-01")
+    with pytest.raises(DataError, match="both are needed"):
+        prepare_data.prepare(_purchases(tmp_path, *LINES), first_evaluation_day="2012-01-01")
 
 
 def test_main_writes_both_files_and_prints_the_baselines(tmp_path, capsys):
     _purchases(tmp_path, *LINES)
-    online_retail.main([str(tmp_path), str(tmp_path / "out")])
+    prepare_data.main([str(tmp_path), str(tmp_path / "out")])
     assert pyarrow.parquet.read_table(tmp_path / "out" / "train.parquet").num_rows == 5
     assert "AUC of popularity" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the Online Retail files are not here")
 def test_online_retail_gives_the_published_pairs_and_baselines():
-    train, pairs = online_retail.prepare(online_retail.read_purchases(SHARED))
+    train, pairs = prepare_data.prepare(prepare_data.read_purchases(SHARED))
     assert pairs.num_rows == 130_158
     assert sum(pairs["label"].to_pylist()) == 65_079
     assert set(pairs["StockCode"].to_pylist()) <= set(train["StockCode"].to_pylist())
-    popularity, bought_before, _ = online_retail.baselines(train, pairs).values()
+    popularity, bought_before, _ = prepare_data.baselines(train, pairs).values()
     assert (round(popularity, 3), round(bought_before, 3)) == (0.790, 0.826)
 
 
 def test_the_config_reads_what_was_prepared_and_never_chooses_by_the_eval_split(tmp_path):
     _purchases(tmp_path, *LINES)
-    online_retail.main([str(tmp_path), str(tmp_path / "out")])
-    file = Path(online_retail.__file__).with_name("online_retail.yaml")
+    prepare_data.main([str(tmp_path), str(tmp_path / "out")])
+    file = Path(prepare_data.__file__).with_name("online_retail.yaml")
     config = load_config(file, [f"data.path={tmp_path}/out/*.parquet"])
     columns = pyarrow.parquet.read_schema(tmp_path / "out" / "train.parquet").names
     assert {feature.source for feature in config.features.categorical} <= set(columns)

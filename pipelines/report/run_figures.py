@@ -23,13 +23,13 @@ from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node, open_store, outputs_of, trace
-from pipelines.local.runner import NodeRun
 from pipelines.pipeline.tfma_config import missed_thresholds
 from pipelines.report.baselines import Score, compare_with_baselines
 from pipelines.report.column_figures import column_figures, feature_figures, label_figures
 from pipelines.report.evaluation_results import judged_metrics, read_quality, sliced_metrics
 from pipelines.report.example_request import request_text
 from pipelines.report.html_report import Report
+from pipelines.report.node_run import NodeRun
 
 __all__ = ["collect_report"]
 

@@ -1,11 +1,12 @@
-"""A month of Online Retail as daily operation: one run of the pipeline per day, each out of the one before.
+"""Runs the pipeline once per day for a month of Online Retail, each run starting from the one before.
 
-    python -m pipelines.examples.online_retail_daily <folder with the *.csv.gz files> [runs]
+    python examples/online_retail/daily_runs.py <folder with the *.csv.gz files> [runs]
 
-The first run reads a month of purchases as one span, to have something to start from. Every later one reads one day,
-starts from the tables of the run before, remapped by token, and extends its vocabularies. A run is judged on the next
-day's purchases by customers and of items that were known by then, one drawn item for each; AUC over all pairs. Days
-that were run before are not run again. In the end `lineage.html` says what the newest model was made of, day by day.
+The first run reads a month of purchases as one span, so that later runs have a model to start from. Every later run
+reads one day, starts from the tables of the run before, remapped by token, and extends its vocabularies. A run is
+judged on the next day's purchases by customers and of items that were known by then, with one drawn item for each: AUC
+over all pairs. Days that have been run are skipped. At the end `lineage.html` shows what the newest model was made of,
+day by day.
 """
 
 from __future__ import annotations
@@ -21,26 +22,23 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
-
-from pipelines.examples.online_retail_prepare import Purchase, distinct, prepare, read_purchases
-
-__all__ = ["days_of", "main", "overrides_of", "write_days"]
+from prepare_data import Purchase, distinct, prepare, read_purchases
 
 FIRST_MONTH, MONTH = "2011-09", "2011-10"
-CONFIG = Path(__file__).with_name("online_retail_daily.yaml")
+CONFIG = Path(__file__).with_name("daily_runs.yaml")
 _HISTORY_LENGTH = 20
 
 
 def days_of(purchases: Sequence[Purchase], first_month: str, month: str) -> Iterator[tuple[str, pa.Table]]:
-    """The spans: all of the first month under its last day, then every day of the month.
+    """Yield the spans: all of the first month under its last day, then every day of the month.
 
     Args:
-      purchases: of which those of the two months count, and of the first day after them.
+      purchases: those of the two months and of the first day after them are used.
       first_month: "YYYY-MM".
-      month: likewise.
+      month: "YYYY-MM".
 
     Yields:
-      The day, "YYYY-MM-DD", and its rows: purchases with split "train", and the pairs of the following day, known in
+      The day, "YYYY-MM-DD", and its rows: purchases with split "train", and the next day's pairs, as far as known in
       the evening, with split "pairs of <day>".
     """
     known = distinct(purchase for purchase in purchases if purchase.date[:7] >= first_month)
@@ -49,16 +47,16 @@ def days_of(purchases: Sequence[Purchase], first_month: str, month: str) -> Iter
     for day, following in itertools.pairwise(dates):
         if day < last or day[:7] > month:
             continue
-        so_far = [purchase for purchase in known if purchase.date[:10] <= following]
-        train, pairs = prepare(so_far, first_evaluation_day=following, history_length=_HISTORY_LENGTH)
-        days = pa.array([purchase.date[:10] for purchase in so_far if purchase.date[:10] < following])
-        own = train if day == last else train.filter(pc.equal(days, day))
+        until_next = [purchase for purchase in known if purchase.date[:10] <= following]
+        train, pairs = prepare(until_next, first_evaluation_day=following, history_length=_HISTORY_LENGTH)
+        days = pa.array([purchase.date[:10] for purchase in until_next if purchase.date[:10] < following])
+        rows = train if day == last else train.filter(pc.equal(days, day))
         name = pa.array([f"pairs of {day}"] * pairs.num_rows)
-        yield day, pa.concat_tables([own, pairs.set_column(pairs.schema.get_field_index("split"), "split", name)])
+        yield day, pa.concat_tables([rows, pairs.set_column(pairs.schema.get_field_index("split"), "split", name)])
 
 
 def write_days(purchases: Sequence[Purchase], folder: Path, first_month: str, month: str) -> list[str]:
-    """Write `<day>.parquet` for every day that is not there; returns the days."""
+    """Write `<day>.parquet` for every day that has no file yet; return all days."""
     folder.mkdir(parents=True, exist_ok=True)
     days = []
     for day, rows in days_of(purchases, first_month, month):
@@ -71,12 +69,12 @@ def write_days(purchases: Sequence[Purchase], folder: Path, first_month: str, mo
 
 
 def overrides_of(day: str, *, is_first: bool, window: int = 1) -> list[str]:
-    """What differs from run to run, as `--set` takes it.
+    """Return the settings that differ from run to run, as `--set` takes them.
 
     Args:
-      day: the newest one that is read.
-      is_first: whether there is no earlier run; then the one span is read.
-      window: how many days are read, the newest included.
+      day: the newest day to read.
+      is_first: whether this is the first run, which reads one span.
+      window: number of days to read, the newest included.
     """
     first = datetime.date.fromisoformat(day) - datetime.timedelta(days=0 if is_first else window - 1)
     given = [f"data.spans.first={first}", f"data.spans.last={day}", f'split.eval=["pairs of {day}"]']
@@ -84,7 +82,7 @@ def overrides_of(day: str, *, is_first: bool, window: int = 1) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prepare the days, run those that are left, and write the page."""
+    """Prepare the days, run those that are left, and write the lineage page."""
     given = _arguments(arguments)
     from pipelines.commands import lineage_command
     from pipelines.config import load_config
@@ -101,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for number, day in enumerate(days[: given.days]):
         if day in ran:
             continue
-        own = overrides_of(day, is_first=number == 0, window=given.window)
-        run_local.run(load_config(CONFIG, [*everywhere, *own]))
+        changed = overrides_of(day, is_first=number == 0, window=given.window)
+        run_local.run(load_config(CONFIG, [*everywhere, *changed]))
         ran.append(day)
         done.write_text(json.dumps(ran))
     page = ["--html", str(work / "lineage.html")]
@@ -110,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="online_retail_daily", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="daily_runs.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("source", type=Path, help="folder with the daily *.csv.gz files")
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), help="default: %(default)s")
     parser.add_argument("--first-month", default=FIRST_MONTH, help="read as one span; default: %(default)s")

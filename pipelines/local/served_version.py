@@ -1,0 +1,64 @@
+"""Decides whether what a run pushed, perhaps from the cache, is what servers have, or has to be pushed again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ml_metadata import MetadataStore
+
+from components.pusher.served import damage_of, served_versions
+from embedding_core.errors import ConfigError
+from pipelines.config import PipelineConfig
+from pipelines.lineage.graph import Node, newest_artifact, read_graph, trace
+from pipelines.lineage.rollbacks import is_rolled_back
+
+
+def served_push(store: MetadataStore, pushed: int, destination: str) -> int | None:
+    """Return the PushedModel of the version that is served, given the one of a run.
+
+    Args:
+      store: the metadata.
+      pushed: id of the PushedModel of the run.
+      destination: folder of the served versions.
+
+    Returns:
+      `pushed` itself if it was refused or is the newest version; else the push of the newest version if that one has
+      the same model; None if another model is served, or none: the run's model has to be pushed again.
+    """
+    nodes = trace(store, pushed)
+    if not nodes[pushed].facts.get("pushed"):
+        return pushed
+    newest = max(served_versions(destination), default=None)
+    if newest is not None and int(nodes[pushed].facts["pushed_version"]) == newest:
+        return pushed
+    other = newest_artifact(store, "PushedModel", having={"pushed": 1, "pushed_version": newest})
+    if newest is None or other is None:
+        return None
+    return other if _models(trace(store, other)) == _models(nodes) else None
+
+
+def _models(nodes: Mapping[int, Node]) -> list[int]:
+    return [node.id for node in nodes.values() if node.type == "Model"]
+
+
+def check_not_rolled_back(config: PipelineConfig, store: MetadataStore, pushed: int) -> None:
+    """Check that the version of a PushedModel was not rolled back.
+
+    Raises:
+      ConfigError: it was.
+    """
+    if is_rolled_back(read_graph(store, config.name), pushed, config.push_destination):
+        raise ConfigError(
+            f"what this run makes was pushed to {config.push_destination!r} before, and rolled back: change its data "
+            "or configuration, or give `--again` to push it once more."
+        )
+
+
+def damaged_version(store: MetadataStore, pushed: int, destination: str) -> tuple[int, str] | None:
+    """Return the number of a PushedModel's version and its damage; None if it is intact, or was never pushed."""
+    facts = trace(store, pushed)[pushed].facts
+    if not facts.get("pushed"):
+        return None
+    version = int(facts["pushed_version"])
+    damage = damage_of(destination, version, facts.get("model_digest"))
+    return None if damage is None else (version, damage)

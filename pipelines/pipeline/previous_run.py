@@ -1,0 +1,24 @@
+"""Describes what a run takes over from a previous one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreviousRun:
+    """What a run takes over from a previous one; in a compiled pipeline the URIs are runtime parameters.
+
+    Attributes:
+      checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start cold.
+      baseline: URI of a Model that the Evaluator compares with, or None.
+      vocabularies: URI of Vocabularies that the new ones extend, or None to count from this run's data alone.
+      repeats: description of the previous training on this run's data that this run replaces; None without one.
+      notes: sentences for the console and the report: what was chosen and why.
+    """
+
+    checkpoint: str | None = None
+    baseline: str | None = None
+    vocabularies: str | None = None
+    repeats: str | None = None
+    notes: tuple[str, ...] = ()

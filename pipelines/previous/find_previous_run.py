@@ -1,0 +1,268 @@
+"""Finds the previous run that a run starts from: the same one for every call on the same data.
+
+A word of the configuration refers to the newest training of its kind. If that one was trained on this run's own data, a
+previous call of this run finished. This run then starts from what that one started from: a retry comes from the cache,
+and a changed configuration trains the data in its place, not on top of it. Data that the tables were trained on in any
+other way is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator
+
+from embedding_core.errors import ConfigError
+from pipelines.config import PipelineConfig
+from pipelines.config.bases import LATEST, PUSHED, WORDS
+from pipelines.config.paths import is_remote
+from pipelines.lineage.graph import Node
+from pipelines.lineage.records import json_if_readable
+from pipelines.lineage.rollbacks import pushes_of
+from pipelines.pipeline.previous_run import PreviousRun
+from pipelines.previous.finished_trainings import FinishedTrainings, Training, finished_trainings, trainings_behind
+from pipelines.previous.references import BASE, BASELINE, START, References, check_addresses, meaning, references
+from pipelines.previous.repeated_data import Overlap, RunData, compare, data_of_run, describe_pieces, trained_data
+
+
+def find_previous_run(config: PipelineConfig, *, again: bool = False) -> PreviousRun:
+    """Find what the run takes over, from the pipeline's own metadata and the files of its data.
+
+    Args:
+      config: of the pipeline.
+      again: start from the newest training even if it was trained on this run's data.
+
+    Raises:
+      ConfigError: see `choose_previous_run`, and `check_addresses`.
+    """
+    given, trainings = references(config), finished_trainings(config)
+    check_addresses(given)
+    rolled_back = trainings.rolled_back()
+    if all(value is None for value in given.values()) and (again or not rolled_back):
+        return PreviousRun()
+    data = data_of_run(config)
+    repeated = "error" if config.warm_start is None else config.warm_start.repeated_data
+    previous = choose_previous_run(trainings, data, given, again=again, train_again=again or repeated == "train")
+    warnings = () if again else _rollback_warnings(rolled_back, data)
+    return dataclasses.replace(previous, notes=(*previous.notes, *warnings))
+
+
+def _rollback_warnings(rolled_back: Iterable[tuple[int, Node | None]], data: RunData) -> Iterator[str]:
+    """Name each version that was rolled back and that this run makes another model of the same data for."""
+    for version, examples in rolled_back:
+        trained = trained_data(examples)
+        overlap = None if trained is None else compare(data, trained)
+        if overlap is not None and overlap.kind == "same" and not overlap.changed:
+            yield (
+                f"{describe_pieces(data.pieces)}: version {version} was trained on it, and rolled back. If its model "
+                "is not in the cache any more, it is trained and pushed again; change the data or the configuration if "
+                "it must not be."
+            )
+
+
+def choose_previous_run(
+    trainings: FinishedTrainings, data: RunData, given: References, *, again: bool = False, train_again: bool = False
+) -> PreviousRun:
+    """Choose what the run takes over from previous ones.
+
+    Args:
+      trainings: the finished ones.
+      data: of this run.
+      given: words, addresses or None, by key of the configuration.
+      again: treat a training on this run's data as any other.
+      train_again: allow data that the tables were already trained on.
+
+    Raises:
+      ConfigError: what is asked for does not exist or does not belong together, or the data was trained on.
+    """
+    search = _Search(trainings, data, again)
+    start, base, baseline = (given[key] for key in (START, BASE, BASELINE))
+    checkpoint = search.checkpoint(start)
+    vocabularies = search.vocabularies(base)
+    if start in WORDS and base in WORDS:
+        same = meaning(START, start) == meaning(BASE, base)
+        vocabularies = search.matching_vocabularies(checkpoint, vocabularies, same=same)
+    elif checkpoint is not None and vocabularies is not None:
+        search.note_mismatch(checkpoint, vocabularies)
+    if checkpoint is not None and not search.is_repeat:
+        search.check_new(checkpoint, train_again=train_again)
+    return PreviousRun(
+        checkpoint=checkpoint,
+        vocabularies=vocabularies,
+        baseline=search.baseline(baseline),
+        repeats=search.repeats,
+        notes=tuple(dict.fromkeys(search.notes)),
+    )
+
+
+class _Search:
+    """Looks for the previous run of one run, and notes what it chose."""
+
+    def __init__(self, trainings: FinishedTrainings, data: RunData, again: bool) -> None:
+        self._trainings, self._data, self._again = trainings, data, again
+        self.notes: list[str] = []
+        self.repeats: str | None = None
+        self.is_repeat = False
+
+    def checkpoint(self, value: str | None) -> str | None:
+        """Return the URI of the tables to start from."""
+        if value not in WORDS:
+            return value
+        self._warn_of_latest(START, value)
+        for training in self._trainings.candidates(meaning(START, value)):
+            overlap = self._same_step(training)
+            if overlap is None:
+                self.notes.append(f"starts from {training.name}{self._trained_on(training)}.")
+                self._warn_of_unknown(training)
+                return self._trainings.checkpoint_of(training).uri
+            self._note_repeat(training, overlap)
+            started = self._trainings.start_of(training.run)
+            if started is not None:
+                self.is_repeat = not overlap.changed
+                return self._available(started)
+        self.notes.append(f"starts cold: `{START}` is {value!r}, and there is no training yet that it can refer to.")
+        return None
+
+    def vocabularies(self, value: str | None) -> str | None:
+        """Return the URI of the vocabularies that the new ones extend, whatever the tables start from."""
+        if value not in WORDS:
+            return value
+        self._warn_of_latest(BASE, value)
+        for training in self._trainings.candidates(meaning(BASE, value)):
+            if self._same_step(training) is None:
+                base = self._trainings.vocabularies_of(training.run)
+            else:
+                base = self._trainings.base_vocabularies_of(training.run)
+            if base is not None:
+                return base.uri
+        return None
+
+    def baseline(self, value: str | None) -> str | None:
+        """Return the URI of the model to compare with, which is never one that a previous call of this run made."""
+        if value not in WORDS:
+            return value
+        for training in self._trainings.candidates(meaning(BASELINE, value)):
+            if self._same_step(training) is None:
+                model = self._trainings.model_of(training.run)
+            else:
+                model = self._trainings.baseline_of(training.run)
+            if model is not None:
+                return model.uri
+        return None
+
+    def matching_vocabularies(self, checkpoint: str | None, vocabularies: str | None, *, same: bool) -> str | None:
+        """Return the vocabularies that the rows belong to: one run's vocabularies are never used with another's rows.
+
+        The vocabularies of another pipeline's checkpoint are unknown here; those that its run was given stay.
+        """
+        node = None if checkpoint is None else self._trainings.artifact_at(checkpoint)
+        known = None if node is None else self._trainings.vocabularies_of(node)
+        if checkpoint is not None and known is None:
+            return vocabularies
+        of_rows = None if known is None else known.uri
+        if not same and of_rows != vocabularies:
+            raise ConfigError(
+                f"`{START}` and `{BASE}` refer to two different runs: the rows belong to the vocabularies {of_rows!r}, "
+                f"but the new vocabularies would extend {vocabularies!r}; give both the same word."
+            )
+        return of_rows
+
+    def note_mismatch(self, checkpoint: str, vocabularies: str) -> None:
+        """Note it if addresses give rows of one vocabulary and another vocabulary to extend."""
+        rows, base = _digests_of_checkpoint(checkpoint), _digests_of_vocabularies(vocabularies)
+        differing = sorted(name for name in rows.keys() & base.keys() if rows[name] != base[name])
+        if differing:
+            self.notes.append(
+                f"`{BASE}` is not what the rows of `{START}` belong to ({', '.join(differing)}): rows move by token, "
+                "and a token that the checkpoint does not have starts as a new one."
+            )
+
+    def check_new(self, checkpoint: str, *, train_again: bool) -> None:
+        """Refuse data that the tables were trained on.
+
+        Raises:
+          ConfigError: some of it was, and `train_again` is false.
+        """
+        behind = list(trainings_behind(self._trainings, checkpoint))
+        if not behind or any(trained_data(examples) is None for _, examples in behind):
+            self.notes.append("not every run behind these tables recorded its data: unrecorded data is not compared.")
+        for run, examples in behind:
+            trained = trained_data(examples)
+            overlap = None if trained is None else compare(self._data, trained)
+            if overlap is None or overlap.kind == "none":
+                continue
+            what = self._repeated(overlap, run)
+            if not train_again:
+                raise ConfigError(
+                    f"{what}, which the tables of `{START}` {checkpoint!r} come from: give newer data; or `--again` to "
+                    "train on it once more, or `warm_start.repeated_data: train` if that is intended, as for windows "
+                    "that overlap, or row filters that choose other rows of the same files."
+                )
+            self.notes.append(f"{what}: it is trained on once more.")
+
+    def _same_step(self, training: Training) -> Overlap | None:
+        """The overlap of this run's data and a training's if it is the data of the same step; else None."""
+        if self._again:
+            return None
+        trained = trained_data(self._trainings.examples_of(training.run))
+        overlap = None if trained is None else compare(self._data, trained)
+        return overlap if overlap is not None and overlap.kind == "same" else None
+
+    def _note_repeat(self, training: Training, overlap: Overlap) -> None:
+        if self.repeats is None:
+            self.repeats = f"{describe_pieces(self._data.pieces)}: {training.name} was trained on it"
+        if overlap.changed:
+            self.notes.append(
+                f"{describe_pieces(overlap.changed)} changed since {training.name} was trained on it: this run "
+                "replaces that training."
+            )
+
+    def _available(self, checkpoint: Node) -> str:
+        """The checkpoint, or if it is gone the one that was restored from the same training."""
+        run = self._trainings.run_of(checkpoint)
+        if checkpoint.id in self._trainings.live or run is None:
+            return checkpoint.uri
+        return self._trainings.checkpoint_of(Training(run, f"the training #{run.id}")).uri
+
+    def _trained_on(self, training: Training) -> str:
+        trained = trained_data(self._trainings.examples_of(training.run))
+        return "" if trained is None else f", trained on {describe_pieces(trained.pieces)}"
+
+    def _repeated(self, overlap: Overlap, run: Node) -> str:
+        versions = [version for version, push in pushes_of(self._trainings.graph).items() if run.id in push.inputs]
+        name = f"version {max(versions)}" if versions else f"the training #{run.id}"
+        now, then = (describe_pieces(list(dict.fromkeys(side))) for side in zip(*overlap.shared, strict=True))
+        renamed = "" if now == then else f", then {then}"
+        return f"{now}{renamed} was trained on by {name}"
+
+    def _warn_of_unknown(self, training: Training) -> None:
+        if training.version is None:
+            return
+        unknown = self._trainings.unknown_after(training.version)
+        if unknown:
+            self.notes.append(
+                f"{len(unknown)} newer versions in {self._trainings.destination!r}, the newest {unknown[-1]}, are of "
+                "trainings that the metadata does not know, so this run does not continue from them: if the metadata "
+                "was restored, restore a newer backup, or give the address of an EmbeddingCheckpoint."
+            )
+
+    def _warn_of_latest(self, key: str, value: str | None) -> None:
+        if value == LATEST:
+            now, pushed = (next(self._trainings.candidates(word), None) for word in (meaning(key, LATEST), PUSHED))
+            names = [one.name if one else "nothing" for one in (now, pushed)]
+            self.notes.append(
+                f"`{key}` is {LATEST!r}, a former name of {meaning(key, LATEST)!r}, pushed or not: that is "
+                f"{names[0]}; {PUSHED!r} would be {names[1]}."
+            )
+
+
+def _digests_of_checkpoint(folder: str) -> dict[str, str]:
+    path = os.path.join(folder, "manifest.json")
+    return {} if is_remote(folder) else dict(json_if_readable(path).get("vocabularies", {}))
+
+
+def _digests_of_vocabularies(folder: str) -> dict[str, str]:
+    if is_remote(folder):
+        return {}
+    names = [name.removesuffix(".counts.npy") for name in os.listdir(folder) if name.endswith(".counts.npy")]
+    return {name: str(json_if_readable(os.path.join(folder, f"{name}.json")).get("digest")) for name in names}

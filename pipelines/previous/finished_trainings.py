@@ -1,0 +1,222 @@
+"""Finds the trainings that previous runs finished, what they produced, and what they started from."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+from components.pusher.served import manifest_facts, served_versions
+from embedding_core.errors import ConfigError
+from pipelines.config import PipelineConfig
+from pipelines.config.bases import SERVED, TRAINED
+from pipelines.lineage.graph import Node, artifacts_of, open_store, read_graph
+from pipelines.lineage.records import recorded_lineage
+from pipelines.lineage.rollbacks import newest_first, pushes_of, with_rollbacks
+
+_CHECKPOINT, _VOCABULARIES = "components.EmbeddingCheckpoint", "components.Vocabularies"
+_MODEL_RUN, _MODEL, _EXAMPLES = "ModelRun", "Model", "Examples"
+Graph: TypeAlias = Mapping[int, Node]
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A finished training that a run may start from.
+
+    Attributes:
+      run: its ModelRun.
+      name: "version 7", or "the training #12".
+      version: the version that was pushed from it, or None.
+    """
+
+    run: Node
+    name: str
+    version: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedTrainings:
+    """The finished trainings of one pipeline.
+
+    Attributes:
+      graph: its artifacts, including the copies that rollbacks published.
+      live: ids of the EmbeddingCheckpoints that are present and unchanged.
+      destination: folder of the served versions.
+    """
+
+    graph: Graph
+    live: frozenset[int]
+    destination: str
+
+    def candidates(self, word: str) -> Iterator[Training]:
+        """Yield the trainings that a word refers to, the newest first.
+
+        Raises:
+          ConfigError: the folder has versions that the metadata does not know, or all versions are in another folder.
+        """
+        if word == TRAINED:
+            return self._trained()
+        return self._served() if word == SERVED else self._pushed()
+
+    def checkpoint_of(self, training: Training) -> Node:
+        """Return the tables of a training, with the vocabularies that their rows belong to.
+
+        Raises:
+          ConfigError: they are gone.
+        """
+        for checkpoint in self._checkpoints():
+            if training.run.id in checkpoint.inputs:
+                return checkpoint
+        raise ConfigError(
+            f"the EmbeddingCheckpoint of {training.name} is gone or damaged: run the pipeline on the data of that "
+            "version again, which restores it from the training, or give the address of another one."
+        )
+
+    def unknown_after(self, version: int) -> list[int]:
+        """Return the versions in the folder, newer than that one, that the metadata does not know."""
+        known = {**pushes_of(self.graph, self.destination), **self._unrecorded()}
+        return [one for one in served_versions(self.destination) if one > version and one not in known]
+
+    def rolled_back(self) -> list[tuple[int, Node | None]]:
+        """Return the versions that were pushed and rolled back, each with the Examples that it was trained on."""
+        pushes = pushes_of(self.graph, self.destination)
+        valid = {push.id for _, push in newest_first(pushes)}
+        runs = {version: self._input(push, _MODEL_RUN) for version, push in pushes.items() if push.id not in valid}
+        return [(version, self.examples_of(run)) for version, run in sorted(runs.items()) if run is not None]
+
+    def model_of(self, run: Node) -> Node | None:
+        """Return the Model that a training exported."""
+        models = (one for one in self.graph.values() if one.type == _MODEL)
+        return next((one for one in models if one.producer is not None and one.producer == run.producer), None)
+
+    def vocabularies_of(self, node: Node) -> Node | None:
+        """Return the Vocabularies of a checkpoint's or a training's rows; None if another pipeline made them."""
+        return self._input(node, _VOCABULARIES)
+
+    def start_of(self, run: Node) -> Node | None:
+        """Return the checkpoint that a training started from, before its rows were moved; None for a cold start."""
+        loaded = self._input(run, _CHECKPOINT)
+        return None if loaded is None else self._input(loaded, _CHECKPOINT)
+
+    def base_vocabularies_of(self, run: Node) -> Node | None:
+        """Return the Vocabularies that those of a training extend; None if they were counted from its data alone."""
+        vocabularies = self.vocabularies_of(run)
+        return None if vocabularies is None else self._input(vocabularies, _VOCABULARIES)
+
+    def baseline_of(self, run: Node) -> Node | None:
+        """Return the Model that the newest evaluation of a training compared with; None if there was none."""
+        model = self.model_of(run)
+        if model is None:
+            return None
+        blessings = [one for one in self.graph.values() if one.type == "ModelBlessing" and model.id in one.inputs]
+        blessings.sort(key=lambda one: -one.id)
+        others = (one for blessing in blessings for one in _inputs(self.graph, blessing, _MODEL) if one.id != model.id)
+        return next(others, None)
+
+    def examples_of(self, run: Node) -> Node | None:
+        """Return the Examples that a training read."""
+        return self._input(run, _EXAMPLES)
+
+    def run_of(self, checkpoint: Node) -> Node | None:
+        """Return the ModelRun that a checkpoint was taken from; None if another pipeline made it."""
+        return self._input(checkpoint, _MODEL_RUN)
+
+    def artifact_at(self, uri: str) -> Node | None:
+        """Return the artifact with that address."""
+        return next((node for node in self.graph.values() if node.uri.rstrip("/") == uri.rstrip("/")), None)
+
+    def _input(self, node: Node, kind: str) -> Node | None:
+        return next(_inputs(self.graph, node, kind), None)
+
+    def _checkpoints(self) -> list[Node]:
+        """Those of finished trainings, the newest first. A loader's may belong to a run that never trained."""
+        every = (self.graph[one] for one in sorted(self.live, reverse=True))
+        return [one for one in every if one.producer is not None and one.producer.node == "CheckpointRetriever"]
+
+    def _trained(self) -> Iterator[Training]:
+        for run in dict.fromkeys(next(_inputs(self.graph, one, _MODEL_RUN)).id for one in self._checkpoints()):
+            yield Training(self.graph[run], f"the training #{run}")
+
+    def _pushed(self) -> Iterator[Training]:
+        pushes = {**pushes_of(self.graph, self.destination), **self._unrecorded()}
+        self._check_known(pushes)
+        for version, push in newest_first(pushes):
+            yield Training(next(_inputs(self.graph, push, _MODEL_RUN)), f"version {version}", version)
+
+    def _served(self) -> Iterator[Training]:
+        for version in reversed(served_versions(self.destination)):
+            run = self._run_of_version(version)
+            if run is None:
+                raise ConfigError(
+                    f"version {version} of {self.destination!r} is of a training that the metadata of this pipeline "
+                    "does not know: give the address of its EmbeddingCheckpoint, or restore the metadata."
+                )
+            yield Training(run, f"version {version}")
+
+    def _unrecorded(self) -> dict[int, Node]:
+        """Versions of this pipeline's trainings whose push died before the metadata recorded it."""
+        known, unrecorded = pushes_of(self.graph, self.destination), {}
+        for version in served_versions(self.destination):
+            run = None if version in known else self._run_of_version(version)
+            if run is not None:
+                unrecorded[version] = Node(id=0, type="PushedModel", uri="", facts={}, producer=None, inputs=(run.id,))
+        return unrecorded
+
+    def _run_of_version(self, version: int) -> Node | None:
+        try:
+            facts = manifest_facts(self.destination, version)
+        except ConfigError:  # damaged, or another program's folder: it names no training of this pipeline
+            return None
+        return self.artifact_at(str(facts.get("sources", {}).get("model_run", "")))
+
+    def _check_known(self, pushes: Graph) -> None:
+        """Refuse to start cold if versions were pushed that a word cannot refer to."""
+        if pushes:
+            return
+        elsewhere = sorted({os.path.dirname(one.facts["pushed_destination"]) for one in pushes_of(self.graph).values()})
+        there = served_versions(self.destination)
+        if there or elsewhere:
+            what = f"{len(there)} versions there, which the metadata does not know" if there else f"but to {elsewhere}"
+            raise ConfigError(
+                f"nothing was pushed to {self.destination!r} by this pipeline, {what}: restore the metadata or give "
+                "that `push.destination`; or give the address of an EmbeddingCheckpoint, or null to start cold."
+            )
+
+
+def finished_trainings(config: PipelineConfig) -> FinishedTrainings:
+    """Read the finished trainings of the pipeline; there are none before its first run."""
+    if not os.path.isfile(config.metadata_path):
+        return FinishedTrainings({}, frozenset(), config.push_destination)
+    store = open_store(config.metadata_path)
+    graph = with_rollbacks(read_graph(store, config.name))
+    live = frozenset(artifacts_of(store, _CHECKPOINT, pipeline=config.name))
+    return FinishedTrainings(graph, live, config.push_destination)
+
+
+def trainings_behind(trainings: FinishedTrainings, uri: str) -> Iterator[tuple[Node, Node | None]]:
+    """Yield every training that went into the tables of a checkpoint, the newest first, and the Examples that it read.
+
+    The records beside the artifacts continue the walk into other pipelines.
+
+    Args:
+      trainings: of the pipeline that starts from the checkpoint.
+      uri: of the checkpoint.
+    """
+    graph: Graph = trainings.graph
+    checkpoint = trainings.artifact_at(uri)
+    if checkpoint is None or not checkpoint.inputs:
+        graph = recorded_lineage(uri)
+        checkpoint = next(iter(graph.values()), None)
+    while checkpoint is not None:
+        run = next(_inputs(graph, checkpoint, _MODEL_RUN), None)
+        if run is not None:
+            yield run, next(_inputs(graph, run, _EXAMPLES), None)
+        checkpoint = next(_inputs(graph, run or checkpoint, _CHECKPOINT), None)
+        if checkpoint is not None and not checkpoint.inputs:
+            graph = recorded_lineage(checkpoint.uri)
+            checkpoint = next(iter(graph.values()), None)
+
+
+def _inputs(graph: Graph, node: Node, kind: str) -> Iterator[Node]:
+    return (graph[one] for one in node.inputs if one in graph and graph[one].type == kind)
