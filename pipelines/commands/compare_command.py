@@ -14,8 +14,7 @@ import typer
 from embedding_core.errors import DataError, nearest
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
 from pipelines.local.work_dir import REPORTS
-
-__all__ = ["register"]
+from pipelines.report.dotted_keys import flatten
 
 _DROPPED = ("curves", "nodes", "columns", "finished", "parity")  # of a run, or too many to compare by eye
 # Figures by token, and sentences: hundreds of lines between two days, which only `--all` prints.
@@ -103,29 +102,16 @@ def _checked(report: Any) -> dict[str, Any]:
 
 
 def _settings(report: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(_flat("", report["configuration"]))
+    return dict(flatten(report["configuration"], with_lists=True))
 
 
 def _figures(report: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in report.items() if key not in (*_DROPPED, "configuration", "push")}
-    return {"pushed": report["push"]["pushed"], "reason": report["push"]["reason"], **dict(_flat("", kept))}
-
-
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Every value under a dotted key; entries of a list of mappings by their name."""
-    if isinstance(value, Mapping) and value:
-        for name, item in value.items():
-            yield from _flat(f"{key}.{name}" if key else str(name), item)
-    elif isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
-        for place, item in enumerate(value):
-            yield from _flat(f"{key}.{_name(item, place)}", item)
-    else:
-        yield key, value
-
-
-def _name(item: Mapping[str, Any], place: int) -> str:
-    """What an entry of a list is called: its first text, if it has one."""
-    return next((value for value in item.values() if isinstance(value, str)), str(place))
+    return {
+        "pushed": report["push"]["pushed"],
+        "reason": report["push"]["reason"],
+        **dict(flatten(kept, with_lists=True)),
+    }
 
 
 def _beside(first: Mapping[str, Any], second: Mapping[str, Any], *, everything: bool) -> dict[str, list[Any]]:

@@ -1,19 +1,17 @@
-"""The pushed models that a model came out of, one warm start after another, and the figures of each."""
+"""Follows warm starts back to the pushed models that a model descends from, and reads the figures of each."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
-from pipelines.lineage.graph import Node, node_of, upstream
+from pipelines.lineage.graph import Facts, Node, node_of, upstream
 from pipelines.lineage.records import files_of
 from pipelines.lineage.rollbacks import ROLLBACK
 
-__all__ = ["Generation", "generations", "lineages_of"]
-
-Lineage = Mapping[int, Node]
+Lineage: TypeAlias = Mapping[int, Node]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,17 +19,17 @@ class Generation:
     """One pushed model in the line.
 
     Attributes:
-      version: that was pushed.
-      nodes: its lineage without what earlier generations are made of, the newest artifact first.
-      sources: artifacts of earlier generations that it was made of.
+      version: number of the pushed version.
+      nodes: its lineage without what previous generations are made of, the newest artifact first.
+      sources: artifacts of previous generations that it was made of.
       data: the first and the last file of data that it read.
-      rows: how many rows it was trained on, or None.
-      auc: on its eval split, or None.
-      sizes: tokens by vocabulary.
-      new: tokens that came, by vocabulary; empty where the vocabularies did not come out of earlier ones.
-      dropped: tokens that went, likewise.
-      drift: by feature the share of rows with a token that the generation before did not have.
-      kept: by table the share of token occurrences whose rows were taken over; empty without a warm start.
+      rows: number of rows that it was trained on, or None.
+      auc: AUC on its eval split, or None.
+      sizes: number of tokens by vocabulary.
+      new: number of new tokens by vocabulary; empty if the vocabularies do not extend previous ones.
+      dropped: number of dropped tokens by vocabulary; empty likewise.
+      drift: by feature the share of rows with a token that the previous generation did not have.
+      kept: by table the share of token occurrences whose rows were kept; empty without a warm start.
     """
 
     version: str
@@ -48,24 +46,24 @@ class Generation:
 
 
 def lineages_of(graph: Lineage, start: int, pushes: Mapping[int, int]) -> list[dict[int, Node]]:
-    """The lineages of the pushes that an artifact came out of, by version, its own last.
+    """Return the lineages of the pushes that an artifact descends from, by version, its own last.
 
     Args:
       graph: all artifacts.
-      start: the artifact.
-      pushes: the artifact of every version that was pushed.
+      start: id of the artifact.
+      pushes: id of the PushedModel of every version.
     """
-    own = upstream(graph, start)
-    made_of = {one for one in own if own[one].type == "ModelRun"}.difference(_pushed_first(graph, start).inputs)
-    first_push: dict[int, int] = {}  # of every earlier run: a version that was pushed again is one generation
+    lineage = upstream(graph, start)
+    runs = {one for one in lineage if lineage[one].type == "ModelRun"}.difference(_first_push(graph, start).inputs)
+    first_push: dict[int, int] = {}  # of every previous run: a version that was pushed again is one generation
     for _, pushed in sorted(pushes.items()):
-        for run in made_of.intersection(graph[pushed].inputs):
+        for run in runs.intersection(graph[pushed].inputs):
             first_push.setdefault(run, pushed)
-    return [*(upstream(graph, pushed) for pushed in first_push.values()), own]
+    return [*(upstream(graph, pushed) for pushed in first_push.values()), lineage]
 
 
-def _pushed_first(graph: Lineage, start: int) -> Node:
-    """The push that made the model: a copy that a rollback published is a version of the same generation."""
+def _first_push(graph: Lineage, start: int) -> Node:
+    """The push of the model itself: a copy that a rollback published belongs to the same generation."""
     node = graph[start]
     while ROLLBACK in node.facts:
         (source,) = node.inputs
@@ -74,30 +72,30 @@ def _pushed_first(graph: Lineage, start: int) -> Node:
 
 
 def generations(lineages: Sequence[Lineage]) -> list[Generation]:
-    """The figures of each push, of lineages as `lineages_of` gives them."""
-    found: list[Generation] = []
+    """Read the figures of each push from the lineages of `lineages_of`."""
+    result: list[Generation] = []
     before: set[int] = set()
     for lineage in lineages:
-        own = {number: node for number, node in lineage.items() if number not in before}
-        found.append(_generation(own, lineage))
-        before |= own.keys()
-    return found
+        added = {number: node for number, node in lineage.items() if number not in before}
+        result.append(_generation(added, lineage))
+        before |= added.keys()
+    return result
 
 
-def _generation(own: Lineage, lineage: Lineage) -> Generation:
+def _generation(added: Lineage, lineage: Lineage) -> Generation:
     push = next(iter(lineage.values()))
     examples, run = node_of(lineage, "Examples"), node_of(lineage, "ModelRun")
     counted = node_of(lineage, "components.Vocabularies")
-    vocabularies: Mapping[str, Any] = counted.facts.get("vocabularies", {}) if counted else {}
+    vocabularies: Facts = counted.facts.get("vocabularies", {}) if counted else {}
     evolved = {name: one["evolution"] for name, one in vocabularies.items() if "evolution" in one}
     drift = {name: part for one in vocabularies.values() for name, part in one.get("drift", {}).items()}
     started = [lineage[one].facts["remap"] for one in (run.inputs if run else ()) if "remap" in lineage[one].facts]
-    remap: Mapping[str, Any] = started[0] if started else {}
+    remap: Facts = started[0] if started else {}
     paths = sorted(file["path"] for file in files_of(examples)) if examples else []
     return Generation(
         version=str(push.facts.get("pushed_version", push.id)),
-        nodes=own,
-        sources={one: lineage[one] for node in own.values() for one in node.inputs if one not in own},
+        nodes=added,
+        sources={one: lineage[one] for node in added.values() for one in node.inputs if one not in added},
         data=tuple(dict.fromkeys(os.path.basename(path) for path in (*paths[:1], *paths[-1:]))),
         rows=examples.facts.get("ingest", {}).get("splits", {}).get("train") if examples else None,
         auc=run.facts.get("eval_auc") if run else None,

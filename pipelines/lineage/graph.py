@@ -1,8 +1,8 @@
-"""What a model was made of, and what was made of a file: the graph of artifacts in ML Metadata.
+"""Reads the graph of artifacts in ML Metadata: what a model was made of, and what was made of a file.
 
-Walks events breadth first (OUTPUT of which execution, INPUT of that one), which works with every build of
-ML Metadata; the query language that could do it in one call needs a part that some builds lack.
-Reads only: the store is opened read-only, and no file of an artifact is touched.
+Walks events breadth first (OUTPUT of which execution, INPUT of that one), which works with every build of ML Metadata;
+some builds lack the query language that could do it in one call. The store is opened read-only, and no file of an
+artifact is touched.
 """
 
 from __future__ import annotations
@@ -11,32 +11,19 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_metadata
 from google.protobuf import json_format
+from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 from rich.markup import escape
 from rich.tree import Tree
 
 from embedding_core.errors import DataError
 
-__all__ = [
-    "Execution",
-    "Node",
-    "artifacts_of",
-    "downstream",
-    "is_fact",
-    "lineage_tree",
-    "newest_artifact",
-    "node_of",
-    "open_store",
-    "outputs_of",
-    "plain_value",
-    "read_graph",
-    "trace",
-    "upstream",
-]
+Facts: TypeAlias = Mapping[str, Any]
+"""Custom properties of an artifact by name, JSON texts decoded."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,8 +33,8 @@ class Execution:
     Attributes:
       id: its id in ML Metadata.
       node: id of the pipeline node.
-      state: ML Metadata's word for its state, such as "COMPLETE" or "CACHED".
-      seconds: wall time between its creation and its last update; None where it was not recorded.
+      state: its state in ML Metadata, such as "COMPLETE" or "CACHED".
+      seconds: wall time between its creation and its last update; None if it was not recorded.
     """
 
     id: int
@@ -63,8 +50,8 @@ class Node:
     Attributes:
       id: its id in ML Metadata.
       type: name of its type, such as "components.Vocabularies".
-      uri: where its files are.
-      facts: its custom properties, JSON texts decoded.
+      uri: address of its files.
+      facts: its custom properties.
       producer: the execution that made it; None for an imported artifact.
       inputs: ids of the artifacts that went into it, in order.
     """
@@ -72,16 +59,16 @@ class Node:
     id: int
     type: str
     uri: str
-    facts: Mapping[str, Any]
+    facts: Facts
     producer: Execution | None
     inputs: tuple[int, ...]
 
 
-def open_store(metadata_path: str | Path) -> Any:
+def open_store(metadata_path: str | Path) -> MetadataStore:
     """Open the sqlite ML Metadata store at that path, read-only.
 
     Raises:
-      DataError: there is no such file, or it is no such store.
+      DataError: there is no such file, or it is not such a store.
     """
     if not Path(metadata_path).is_file():
         raise DataError(
@@ -94,28 +81,28 @@ def open_store(metadata_path: str | Path) -> Any:
         return ml_metadata.MetadataStore(connection)
     except (RuntimeError, ml_metadata.errors.StatusError) as error:
         raise DataError(
-            f"metadata {str(metadata_path)!r} cannot be opened ({' '.join(str(error).split())[:80]}): it is no store "
-            "of ML Metadata, or it is damaged; restore it, or read the records beside the artifacts with --recorded."
+            f"metadata {str(metadata_path)!r} cannot be opened ({' '.join(str(error).split())[:80]}): it is not a "
+            "store of ML Metadata, or it is damaged; restore it, or read the records beside the artifacts (--recorded)."
         ) from error
 
 
 def newest_artifact(
-    store: Any, type_name: str, *, having: Mapping[str, Any] | None = None, pipeline: str | None = None
+    store: MetadataStore, type_name: str, *, having: Facts | None = None, pipeline: str | None = None
 ) -> int | None:
-    """The newest of `artifacts_of`; None where there is none."""
+    """Return the newest of `artifacts_of`, or None."""
     return max(artifacts_of(store, type_name, having=having, pipeline=pipeline), default=None)
 
 
 def artifacts_of(
-    store: Any, type_name: str, *, having: Mapping[str, Any] | None = None, pipeline: str | None = None
+    store: MetadataStore, type_name: str, *, having: Facts | None = None, pipeline: str | None = None
 ) -> list[int]:
-    """The ids of the live artifacts of that type, the oldest first.
+    """Return the ids of the live artifacts of a type, the oldest first.
 
     Args:
       store: the metadata.
-      type_name: of the artifacts.
+      type_name: name of their type.
       having: what their facts must include.
-      pipeline: name of the pipeline that they are of; None is any in the store.
+      pipeline: name of their pipeline; None is any in the store.
     """
     wanted = having or {}
     return sorted(
@@ -127,52 +114,52 @@ def artifacts_of(
     )
 
 
-def _artifacts(store: Any, pipeline: str | None) -> Sequence[Any]:
+def _artifacts(store: MetadataStore, pipeline: str | None) -> list[mlmd.Artifact]:
     if pipeline is None:
-        every: Sequence[Any] = store.get_artifacts()
-        return every
+        return list(store.get_artifacts())
     context = store.get_context_by_type_and_name("pipeline", pipeline)
-    return [] if context is None else store.get_artifacts_by_context(context.id)
+    return [] if context is None else list(store.get_artifacts_by_context(context.id))
 
 
-def outputs_of(store: Any, execution_id: int) -> list[int]:
-    """The ids of the artifacts that the execution put out, in order; for a cached one, those taken from the cache."""
+def outputs_of(store: MetadataStore, execution_id: int) -> list[int]:
+    """Return the ids of the artifacts that the execution produced, or took from the cache, in order."""
     kinds = (mlmd.Event.OUTPUT, mlmd.Event.DECLARED_OUTPUT)
     return [event.artifact_id for event in store.get_events_by_execution_ids([execution_id]) if event.type in kinds]
 
 
-def trace(store: Any, artifact_id: int) -> dict[int, Node]:
-    """The artifact of that id and everything it was made of, by id, the artifact itself first."""
+def trace(store: MetadataStore, artifact_id: int) -> dict[int, Node]:
+    """Read an artifact and everything it was made of, by id, the artifact itself first."""
     nodes: dict[int, Node] = {}
     waiting = [artifact_id]
     while waiting:
-        fresh = [found for found in dict.fromkeys(waiting) if found not in nodes]
+        fresh = [one for one in dict.fromkeys(waiting) if one not in nodes]
         nodes.update({node.id: node for node in _read_nodes(store, fresh)})
-        waiting = [parent for found in fresh for parent in nodes[found].inputs if parent not in nodes]
+        waiting = [parent for one in fresh for parent in nodes[one].inputs if parent not in nodes]
     return nodes
 
 
-def read_graph(store: Any, pipeline: str | None = None) -> dict[int, Node]:
-    """Every artifact of the pipeline (None: of the store), by id."""
-    return {node.id: node for node in _read_nodes(store, sorted(found.id for found in _artifacts(store, pipeline)))}
+def read_graph(store: MetadataStore, pipeline: str | None = None) -> dict[int, Node]:
+    """Read every artifact of the pipeline (None: of the store), by id."""
+    ids = sorted(artifact.id for artifact in _artifacts(store, pipeline))
+    return {node.id: node for node in _read_nodes(store, ids)}
 
 
 def upstream(graph: Mapping[int, Node], start: int) -> dict[int, Node]:
-    """The artifact and everything in the graph that it was made of, by id, the artifact itself first."""
+    """Return the artifact and everything in the graph that it was made of, by id, the artifact itself first."""
     return _reached(graph, [start], {node.id: node.inputs for node in graph.values()})
 
 
 def node_of(lineage: Mapping[int, Node], kind: str) -> Node | None:
-    """The artifact of that type that is the fewest steps away in what `upstream` gives, or None.
+    """Return the artifact of that type that is the fewest steps away in what `upstream` gives, or None.
 
-    That is the one of the run itself: a run may share it with others, so it need not be the newest, and numbers of
-    artifacts that were read from records tell no order at all.
+    It belongs to the run itself. It need not be the newest, because runs share artifacts, and the numbers of artifacts
+    that were read from records have no order.
     """
     return next((node for node in lineage.values() if node.type == kind), None)
 
 
 def downstream(graph: Mapping[int, Node], starts: Sequence[int]) -> dict[int, Node]:
-    """The artifacts and everything in the graph that was made of them, by id, the artifacts themselves first."""
+    """Return the artifacts and everything in the graph that was made of them, by id, the artifacts themselves first."""
     made: dict[int, list[int]] = {}
     for node in graph.values():
         for source in node.inputs:
@@ -181,16 +168,16 @@ def downstream(graph: Mapping[int, Node], starts: Sequence[int]) -> dict[int, No
 
 
 def _reached(graph: Mapping[int, Node], starts: Sequence[int], edges: Mapping[int, Sequence[int]]) -> dict[int, Node]:
-    found: dict[int, Node] = {}
+    reached: dict[int, Node] = {}
     waiting = list(starts)
     while waiting:
-        found.update({one: graph[one] for one in waiting})
-        waiting = [other for one in waiting for other in dict.fromkeys(edges.get(one, ())) if other not in found]
-    return found
+        reached.update({one: graph[one] for one in waiting})
+        waiting = [other for one in waiting for other in dict.fromkeys(edges.get(one, ())) if other not in reached]
+    return reached
 
 
 def lineage_tree(nodes: Mapping[int, Node]) -> Tree:
-    """The lineage as a tree for a terminal; an artifact that stands in it twice is written out once."""
+    """Draw the lineage as a tree for a terminal; an artifact that occurs twice is written out once."""
     root = next(iter(nodes.values()))
     tree = Tree(_label(root))
     _grow(tree, root, nodes, {root.id})
@@ -198,7 +185,7 @@ def lineage_tree(nodes: Mapping[int, Node]) -> Tree:
 
 
 def _grow(tree: Tree, node: Node, nodes: Mapping[int, Node], shown: set[int]) -> None:
-    for parent in (nodes[found] for found in node.inputs):
+    for parent in (nodes[one] for one in node.inputs):
         if parent.id in shown:
             tree.add(f"[dim]{parent.type} #{parent.id} (above)[/dim]")
             continue
@@ -221,24 +208,23 @@ def _short(value: Any, limit: int = 160) -> str:
     return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
-def _read_nodes(store: Any, artifact_ids: Iterable[int]) -> Iterator[Node]:
+def _read_nodes(store: MetadataStore, artifact_ids: Iterable[int]) -> Iterator[Node]:
     ids = list(artifact_ids)
     artifacts = {artifact.id: artifact for artifact in store.get_artifacts_by_id(ids)}
     makers: dict[int, int] = {}
     for event in store.get_events_by_artifact_ids(ids):
         if event.type in (mlmd.Event.OUTPUT, mlmd.Event.DECLARED_OUTPUT):
-            # A cached execution names the artifact as its output too; the oldest one is the one that made it.
+            # Cached executions name the artifact as their output too; the oldest execution made it.
             makers[event.artifact_id] = min(event.execution_id, makers.get(event.artifact_id, event.execution_id))
-    executions = {found.id: found for found in store.get_executions_by_id(sorted(set(makers.values())))}
+    executions = {one.id: one for one in store.get_executions_by_id(sorted(set(makers.values())))}
     inputs: dict[int, list[int]] = {}
     for event in store.get_events_by_execution_ids(list(executions)):
         if event.type in (mlmd.Event.INPUT, mlmd.Event.DECLARED_INPUT):
             inputs.setdefault(event.execution_id, []).append(event.artifact_id)
-    for found in ids:
-        maker = makers.get(found)
-        artifact = artifacts[found]
+    for number in ids:
+        maker, artifact = makers.get(number), artifacts[number]
         yield Node(
-            id=found,
+            id=number,
             type=artifact.type,
             uri=artifact.uri,
             facts=_facts(artifact),
@@ -247,40 +233,40 @@ def _read_nodes(store: Any, artifact_ids: Iterable[int]) -> Iterator[Node]:
         )
 
 
-def _execution(store: Any, found: Any) -> Execution:
-    contexts = store.get_contexts_by_execution(found.id)
+def _execution(store: MetadataStore, execution: mlmd.Execution) -> Execution:
+    contexts = store.get_contexts_by_execution(execution.id)
     names = [context.name.rpartition(".")[2] for context in contexts if context.type == "node"]
     return Execution(
-        id=found.id,
-        node=names[0] if names else found.type,
-        state=mlmd.Execution.State.Name(found.last_known_state),
-        seconds=(found.last_update_time_since_epoch - found.create_time_since_epoch) / 1000,
+        id=execution.id,
+        node=names[0] if names else execution.type,
+        state=mlmd.Execution.State.Name(execution.last_known_state),
+        seconds=(execution.last_update_time_since_epoch - execution.create_time_since_epoch) / 1000,
     )
 
 
-def _facts(artifact: Any) -> dict[str, Any]:
+def _facts(artifact: mlmd.Artifact) -> Facts:
     return {key: _decoded(value) for key, value in artifact.custom_properties.items() if is_fact(key)}
 
 
 def is_fact(key: str) -> bool:
-    """Whether a custom property says something of the artifact, and not of TFX."""
+    """Whether a custom property describes the artifact, not TFX."""
     return key not in {"name", "tfx_version", "state", "is_external"} and not key.startswith("__")
 
 
-def _decoded(value: Any) -> Any:
-    """A property of ML Metadata as a plain value; a text that is JSON is read."""
+def _decoded(value: mlmd.Value) -> Any:
+    """Convert a property of ML Metadata to a plain value; a text that is JSON is parsed."""
     kind = value.WhichOneof("value")
     if kind in (None, "proto_value"):
         return None
     plain = getattr(value, kind)
     if kind != "struct_value":
         return plain_value(plain)
-    found = json_format.MessageToDict(plain)
-    return plain_value(found["__value__"]) if found.keys() == {"__value__"} else found  # as TFX wraps a JSON value
+    content = json_format.MessageToDict(plain)
+    return plain_value(content["__value__"]) if content.keys() == {"__value__"} else content  # as TFX wraps JSON
 
 
 def plain_value(value: Any) -> Any:
-    """The value; a text that is JSON is read."""
+    """Return the value, parsed if it is a text that is JSON."""
     if not isinstance(value, str):
         return value
     try:

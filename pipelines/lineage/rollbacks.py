@@ -1,7 +1,7 @@
-"""Finds and records the versions that a rollback published: copies of earlier ones, known by their own manifests.
+"""Finds and records the versions that rollbacks published: copies of previous versions, marked in their manifests.
 
-A rollback publishes an earlier version again, under a number of its own. The manifest of the copy says which version it
-is of; ML Metadata has it as a PushedModel made of the earlier one by an execution of "Rollback".
+A rollback publishes a previous version again, under a new number. The manifest of the copy names the version that was
+copied; ML Metadata has the copy as a PushedModel made of that version's by an execution of "Rollback".
 """
 
 from __future__ import annotations
@@ -11,56 +11,46 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import ml_metadata
+from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from components.pusher.served import manifest_facts, served_versions
 from embedding_core.errors import ConfigError
 from pipelines.config.paths import is_remote
-from pipelines.lineage.graph import Execution, Node
-
-__all__ = [
-    "ROLLBACK",
-    "is_rolled_back",
-    "newest_first",
-    "pushes_of",
-    "record_rollback",
-    "record_rollbacks",
-    "with_rollbacks",
-]
+from pipelines.lineage.graph import Execution, Facts, Node
 
 ROLLBACK = "rollback"
 """Fact of a PushedModel, and of a version's manifest: `of`, `from` and `made`, see `components.pusher.rollback`."""
 
-PUSHED_MODEL, NODE = "PushedModel", "Rollback"
+_PUSHED_MODEL, _NODE = "PushedModel", "Rollback"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Copy:
-    """A version that a rollback published, as its manifest says."""
+    """A version that a rollback published, as its manifest describes it."""
 
     version: int
     path: str
-    facts: Mapping[str, Any]
+    facts: Facts
 
 
 def pushes_of(graph: Mapping[int, Node], destination: str | None = None) -> dict[int, Node]:
-    """The PushedModel of every version that was pushed, copies included; None is any destination."""
+    """Return the PushedModel of every version that was pushed, copies included; None is any destination."""
     return {
         int(node.facts["pushed_version"]): node
         for node in graph.values()
-        if node.type == PUSHED_MODEL
+        if node.type == _PUSHED_MODEL
         and node.facts.get("pushed")
         and (destination is None or _folder(node.facts["pushed_destination"]) == _folder(f"{destination}/1"))
     }
 
 
 def newest_first(pushes: Mapping[int, Node]) -> Iterator[tuple[int, Node]]:
-    """The versions that were pushed and not rolled back, the newest first, each with the push that made its model.
+    """Yield the versions that were pushed and not rolled back, the newest first, each with the push of its model.
 
-    A copy stands for the version that it is of; what was pushed between the two was rolled back.
+    A copy counts as the version that was copied; what was pushed between the two was rolled back.
     """
     left = sorted(pushes)
     while left:
@@ -72,14 +62,14 @@ def newest_first(pushes: Mapping[int, Node]) -> Iterator[tuple[int, Node]]:
 
 
 def is_rolled_back(graph: Mapping[int, Node], pushed: int, destination: str) -> bool:
-    """Whether the version of a PushedModel was pushed, and a rollback went back to before it."""
+    """Whether the version of a PushedModel was pushed, and later rolled back."""
     pushes = pushes_of(with_rollbacks(graph), destination)
-    standing = {push.id for _, push in newest_first(pushes)}
-    return pushed in {push.id for push in pushes.values()} and pushed not in standing
+    valid = {push.id for _, push in newest_first(pushes)}
+    return pushed in {push.id for push in pushes.values()} and pushed not in valid
 
 
 def with_rollbacks(graph: Mapping[int, Node]) -> dict[int, Node]:
-    """The graph, and every copy beside its pushed versions that ML Metadata does not have yet."""
+    """Add to the graph every copy beside its pushed versions that ML Metadata does not have yet."""
     whole = dict(graph)
     for destination in sorted(
         {os.path.dirname(node.facts["pushed_destination"]) for node in pushes_of(graph).values()}
@@ -89,25 +79,25 @@ def with_rollbacks(graph: Mapping[int, Node]) -> dict[int, Node]:
             source = known.get(int(copy.facts[ROLLBACK]["of"]))
             if copy.version in known or source is None:
                 continue
-            made = Execution(id=0, node=NODE, state="COMPLETE", seconds=None)
+            made = Execution(id=0, node=_NODE, state="COMPLETE", seconds=None)
             facts = {**source.facts, **_facts(copy), ROLLBACK: copy.facts[ROLLBACK]}
             number = max(whole) + 1
             whole[number] = Node(
-                id=number, type=PUSHED_MODEL, uri=copy.path, facts=facts, producer=made, inputs=(source.id,)
+                id=number, type=_PUSHED_MODEL, uri=copy.path, facts=facts, producer=made, inputs=(source.id,)
             )
     return whole
 
 
-def record_rollbacks(store: Any, destination: str) -> list[int]:
-    """Record in ML Metadata every copy in the folder that it does not have yet; returns their versions.
+def record_rollbacks(store: MetadataStore, destination: str) -> list[int]:
+    """Record in ML Metadata every copy in the folder that it does not have yet; return their versions.
 
     Args:
       store: the metadata, open for writing.
-      destination: the folder of versions.
+      destination: folder of the served versions.
     """
     pushed = {
         int(one.custom_properties["pushed_version"].string_value): one
-        for one in store.get_artifacts_by_type(PUSHED_MODEL)
+        for one in store.get_artifacts_by_type(_PUSHED_MODEL)
         if one.custom_properties["pushed"].int_value
         and _folder(one.custom_properties["pushed_destination"].string_value) == _folder(f"{destination}/1")
     }
@@ -121,10 +111,10 @@ def record_rollbacks(store: Any, destination: str) -> list[int]:
 
 
 def record_rollback(path: str) -> str | None:
-    """Record a copy at once, if its manifest leads to the metadata of a pipeline; returns where, else None.
+    """Record a copy at once if its manifest leads to the metadata of a pipeline; return the path of that, else None.
 
     Args:
-      path: of the copy. It was made of a training in `<work_dir>/artifacts`, beside which the metadata is by default.
+      path: of the copy. Its training is in `<work_dir>/artifacts`; by default the metadata is beside that folder.
     """
     facts = manifest_facts(os.path.dirname(path), int(os.path.basename(path)))
     run = str(facts.get("sources", {}).get("model_run", ""))
@@ -136,7 +126,7 @@ def record_rollback(path: str) -> str | None:
     return metadata if record_rollbacks(ml_metadata.MetadataStore(connection), os.path.dirname(path)) else None
 
 
-def _record(store: Any, copy: _Copy, source: Any) -> None:
+def _record(store: MetadataStore, copy: _Copy, source: mlmd.Artifact) -> None:
     artifact = mlmd.Artifact(type_id=source.type_id, uri=copy.path, state=mlmd.Artifact.LIVE)
     for key in ("pushed", "parity", "vocabularies", "vocabularies_digest", "model_digest", "reason"):
         if key in source.custom_properties:
@@ -145,36 +135,36 @@ def _record(store: Any, copy: _Copy, source: Any) -> None:
         artifact.custom_properties[key].string_value = str(value)
     contexts = [one for one in store.get_contexts_by_artifact(source.id) if one.type == "pipeline"]
     node = _node_context(store, contexts[0].name) if contexts else []
-    kind = store.put_execution_type(mlmd.ExecutionType(name=f"pipelines.{NODE}"))
+    kind = store.put_execution_type(mlmd.ExecutionType(name=f"pipelines.{_NODE}"))
     execution = mlmd.Execution(type_id=kind, last_known_state=mlmd.Execution.COMPLETE)
     read, written = mlmd.Event(type=mlmd.Event.INPUT), mlmd.Event(type=mlmd.Event.OUTPUT)
     store.put_execution(execution, [(source, read), (artifact, written)], [*contexts, *node])
 
 
-def _node_context(store: Any, pipeline: str) -> list[Any]:
+def _node_context(store: MetadataStore, pipeline: str) -> list[mlmd.Context]:
     kind = store.put_context_type(mlmd.ContextType(name="node"))
-    name = f"{pipeline}.{NODE}"
+    name = f"{pipeline}.{_NODE}"
     return [store.get_context_by_type_and_name("node", name) or mlmd.Context(type_id=kind, name=name)]
 
 
-def _facts(copy: _Copy) -> dict[str, Any]:
+def _facts(copy: _Copy) -> Facts:
     return {"pushed_version": str(copy.version), "pushed_destination": copy.path}
 
 
 def _folder(version: str) -> str:
-    """The folder of versions that one of them is in, written in one way."""
+    """The folder of a version, in its normal form."""
     folder = os.path.dirname(version)
     return folder.rstrip("/") if is_remote(folder) else os.path.normpath(folder)
 
 
 def _copies(destination: str) -> list[_Copy]:
-    """The copies in the folder, the oldest first; rollbacks are made in local or mounted folders alone."""
+    """The copies in the folder, the oldest first; rollbacks only work in local or mounted folders."""
     if is_remote(destination):
         return []
-    found = []
+    copies = []
     for version in served_versions(destination):
-        with contextlib.suppress(ConfigError):  # damaged, or of another program: it is not known for a copy
+        with contextlib.suppress(ConfigError):  # damaged, or of another program
             facts = manifest_facts(destination, version)
             if ROLLBACK in facts:
-                found.append(_Copy(version, os.path.join(destination, str(version)), facts))
-    return found
+                copies.append(_Copy(version, os.path.join(destination, str(version)), facts))
+    return copies

@@ -30,9 +30,10 @@ from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.place import local_place
 from pipelines.pipeline.previous_run import PreviousRun
 from pipelines.previous.find_previous_run import find_previous_run
-from pipelines.report.html_report import Report, keep_report, save_report
+from pipelines.report.html_report import save_report
 from pipelines.report.node_run import NodeRun
 from pipelines.report.run_figures import collect_report
+from pipelines.report.run_report import Report
 from pipelines.report.screen_report import print_report
 
 
@@ -88,8 +89,7 @@ def _run(config: PipelineConfig, again: bool, changed: Sequence[str], console: C
         nodes, pushed = _run_until_served(config, previous, display, again=again)
         report = collect_report(config, nodes, pushed, changed)
         report = dataclasses.replace(report, notes=_notes(previous, nodes, report))
-        keep_report(report, os.path.join(config.work_dir, REPORTS))
-        saved = save_report(report, os.path.join(config.work_dir, "report"))
+        saved = save_report(report, os.path.join(config.work_dir, "report"), os.path.join(config.work_dir, REPORTS))
     print_report(report, saved)
     return report
 

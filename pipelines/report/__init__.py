@@ -1,1 +1,1 @@
-"""Reads the figures of a run and shows them on the screen and in HTML pages."""
+"""Reads the figures of runs and lineages, and shows them on the screen and in HTML pages."""

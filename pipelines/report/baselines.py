@@ -1,8 +1,8 @@
-"""Measures in the same run, on the same rows, what the model is compared with: two baselines.
+"""Measures the two baselines that the model is compared with, in the same run and on the same rows.
 
-The label's mean, and a logistic regression on the same features one-hot, whose strength is chosen on a part of the
-train split. If the train split holds positives only (negatives are drawn while training), no regression can be fitted:
-the baseline is then how often the candidate was bought at all.
+They are the label's mean, and a logistic regression on the same features one-hot, whose strength is chosen on a part of
+the train split. If the train split has positive rows only (negatives are drawn while training), no regression can be
+fitted: the baseline is then the popularity of the candidate.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Inputs, RowParser
+from pipelines.report.run_report import METRICS
 
-__all__ = ["METRICS", "Score", "compare_with_baselines"]
-
-METRICS = ("AUC", "log loss")
-MAX_ROWS = 200_000  # of each split: more would change no digit that is shown
+_MAX_ROWS = 200_000  # of each split: more would not change a digit that is shown
 _BATCH = 4096
 _STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # of C, scikit-learn's inverse of the regularisation; 1 is its default
 _HELD_BACK = 5  # one in so many rows of the train split judges the strengths
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+Batch: TypeAlias = Mapping[str, Any]
+"""What RowParser returns: "ids" and "dense" by name, "label" and "weight"."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,9 @@ class Score:
     """How well one scorer does on the eval rows.
 
     Attributes:
-      scorer: what it is, in words.
-      metrics: by name of `METRICS`; None where the scorer gives no such figure, or the rows have one class.
-      note: what a reader has to know of the scorer; may be empty.
+      scorer: description of the scorer.
+      metrics: values by name of `METRICS`; None if the scorer has no such metric, or the rows have one class.
+      note: remark on the scorer for the reader; may be empty.
     """
 
     scorer: str
@@ -50,7 +50,7 @@ class Score:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rows:
-    features: Any  # scipy CSR [rows, columns]
+    features: scipy.sparse.csr_matrix  # [rows, columns]
     label: Floats
     weight: Floats
     predicted: Floats | None
@@ -72,8 +72,8 @@ def compare_with_baselines(
       train_files: TFRecord files of the train split.
       eval_files: of the eval split.
       model_folder: the SavedModel whose `serving_default` is scored.
-      candidate: the feature whose popularity is the baseline where the train split has one class.
-      counts: how often each token is in the train split, by vocabulary.
+      candidate: the feature whose popularity is the baseline if the train split has one class.
+      counts: count of each token in the train split, by vocabulary.
 
     Returns:
       The scores, the model's first, and the number of eval rows.
@@ -81,8 +81,8 @@ def compare_with_baselines(
     parser = RowParser(inputs)
     held_out = _read(inputs, parser, eval_files, _signature(model_folder))
     train = _read(inputs, parser, train_files, None)
-    assert held_out.predicted is not None
-    scores = [_score("this model", held_out.predicted, held_out)]
+    predictions = np.zeros(0) if held_out.predicted is None else held_out.predicted
+    scores = [_score("this model", predictions, held_out)]
     if len(np.unique(train.label)) > 1:
         mean = float(np.average(train.label, weights=train.weight))
         scores.append(_score("mean of the label", np.full_like(held_out.label, mean), held_out))
@@ -100,12 +100,12 @@ def _signature(model_folder: str) -> Any:
     return tf.saved_model.load(model_folder).signatures["serving_default"]
 
 
-def _batches(parser: RowParser, files: Sequence[str]) -> Iterator[tuple[tf.Tensor, Any]]:
+def _batches(parser: RowParser, files: Sequence[str]) -> Iterator[tuple[tf.Tensor, Batch]]:
     read = 0
     for _, serialized in batches_once(list(files), _BATCH):
         yield serialized, parser(serialized)
         read += int(tf.size(serialized))
-        if read >= MAX_ROWS:
+        if read >= _MAX_ROWS:
             return
 
 
@@ -125,8 +125,8 @@ def _read(inputs: Inputs, parser: RowParser, files: Sequence[str], signature: An
     )
 
 
-def _one_hot(inputs: Inputs, batch: Any) -> Any:
-    """CSR [B, sum of the tables' rows + dense]: counts of ids by feature, then the dense values."""
+def _one_hot(inputs: Inputs, batch: Batch) -> scipy.sparse.csr_matrix:
+    """Build [B, sum of the tables' rows + dense]: counts of ids by feature, then the dense values."""
     blocks = []
     for feature in inputs.config.features:
         ids = batch["ids"][feature.name]
@@ -138,11 +138,11 @@ def _one_hot(inputs: Inputs, batch: Any) -> Any:
 
 
 def _chosen_strength(train: _Rows) -> float:
-    """The C with the least log loss on a part of the train split that its regression is not fitted on.
+    """Choose the C with the lowest log loss on a part of the train split that the regression is not fitted on.
 
-    From the strongest regularisation on, each fit starts from the one before, until the loss gets worse: the weakest
-    ones, which take longest, are seldom fitted. The rows that judge are drawn with a fixed seed: the same run makes the
-    same choice.
+    It starts with the strongest regularisation, and each fit starts from the previous one, until the loss gets worse:
+    the weakest regularisations take longest and are rarely fitted. The rows that judge are drawn with a fixed seed, so
+    the same run makes the same choice.
     """
     held_back = np.random.default_rng(0).permutation(len(train.label)) % _HELD_BACK == 0
     fit_on, judge = _some(train, ~held_back), _some(train, held_back)

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG, for a report that is one file."""
+"""Draws line charts as inline SVG, for a report that is one file."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-__all__ = ["line_chart"]
-
 
 def line_chart(
     series: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, width: float = 4.6, height: float = 2.6
 ) -> str:
-    """An `<svg>` element with one line per series.
+    """Draw an `<svg>` element with one line per series.
 
     Args:
-      series: name of a line to its (x, y) points; empty ones are left out.
-      x_label: what x is; it is counted in whole numbers.
-      width: in inches, of 72 dots each.
-      height: likewise.
+      series: (x, y) points by name of the line; empty lines are left out.
+      x_label: name of x, which has whole numbers.
+      width: width in inches of 72 dots.
+      height: height in inches of 72 dots.
 
     Returns:
-      The element alone, without an XML header, so that HTML can hold it.
+      The element without an XML header, for use in HTML.
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
@@ -38,7 +36,7 @@ def line_chart(
     axes.grid(alpha=0.25)
     figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize="small")  # never over a line
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text: small, and found by a reader's search
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text: small, and searchable
         FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
     return svg[svg.index("<svg") :]

@@ -1,24 +1,22 @@
-"""Reads what is known of each column, without a further pass over the data: missing values, constants, unknown tokens.
+"""Reads the figures of each column: missing values, constants, unknown tokens. It needs no further pass over the data.
 
-The counts are exact. Those of raw values come from the statistics of the run, those of tokens from the vocabularies
+The counts are exact. Counts of raw values come from the statistics of the run, counts of tokens from the vocabularies
 (train split) and from QualityGate (eval split).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from embedding_core.vocabulary import Vocabulary
+from pipelines.report.run_report import Figures
 
-__all__ = ["column_figures", "feature_figures", "label_figures"]
 
-
-def column_figures(statistics_uri: str) -> list[dict[str, Any]]:
-    """Per raw column its `column`, `missing` (share of the rows, by split) and `constant` (bool, in the train split).
+def column_figures(statistics_uri: str) -> list[Figures]:
+    """Return for each raw column `column`, `missing` (share of the rows by split) and `constant` (in the train split).
 
     Args:
       statistics_uri: of the ExampleStatistics artifact.
@@ -27,54 +25,54 @@ def column_figures(statistics_uri: str) -> list[dict[str, Any]]:
     return [
         {
             "column": name,
-            "missing": {split: _missing(found[name]) for split, found in splits.items() if name in found},
+            "missing": {split: _missing(features[name]) for split, features in splits.items() if name in features},
             "constant": _is_constant(feature),
         }
         for name, feature in splits["train"].items()
     ]
 
 
-def label_figures(statistics_uri: str, column: str | None, quality: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of each label in the eval split, and the share of label 1 in both: `rate` (eval) and `train_rate`.
+def label_figures(statistics_uri: str, column: str | None, quality: Figures) -> Figures:
+    """Return the rows of each label in the eval split, and the share of label 1 in both: `rate` and `train_rate`.
 
     Args:
       statistics_uri: of the ExampleStatistics artifact.
-      column: that holds the label as 0 or 1; None if a function computes it, and `train_rate` is None.
+      column: the column that holds the label as 0 or 1; None if a function computes it, then `train_rate` is None.
       quality: of `read_quality`.
     """
     held_out = quality["eval_split"]
-    found = _statistics(statistics_uri, "train").get(str(column))
+    feature = _statistics(statistics_uri, "train").get(str(column))
     return {
         "rows with label 0": held_out["negatives"],
         "rows with label 1": held_out["positives"],
         "rate": held_out["positives"] / max(1, held_out["rows"]),
-        "train_rate": None if found is None else _rate(found),
+        "train_rate": None if feature is None else _rate(feature),
     }
 
 
-def _rate(feature: Any) -> float | None:
+def _rate(feature: statistics_pb2.FeatureNameStatistics) -> float | None:
     """The mean of a column of numbers from 0 to 1; None for any other."""
     numbers = feature.num_stats if feature.HasField("num_stats") else None
     return float(numbers.mean) if numbers is not None and 0 <= numbers.min <= numbers.max <= 1 else None
 
 
-def _statistics(uri: str, split: str) -> dict[str, Any]:
+def _statistics(uri: str, split: str) -> dict[str, statistics_pb2.FeatureNameStatistics]:
     with open(os.path.join(uri, f"Split-{split}", "FeatureStats.pb"), "rb") as file:
-        found = statistics_pb2.DatasetFeatureStatisticsList.FromString(file.read())
-    return {".".join(feature.path.step) or feature.name: feature for feature in found.datasets[0].features}
+        statistics = statistics_pb2.DatasetFeatureStatisticsList.FromString(file.read())
+    return {".".join(feature.path.step) or feature.name: feature for feature in statistics.datasets[0].features}
 
 
-def _missing(feature: Any) -> float:
+def _missing(feature: statistics_pb2.FeatureNameStatistics) -> float:
     common = _common(feature)
     return float(common.num_missing / max(1, common.num_missing + common.num_non_missing))
 
 
-def _common(feature: Any) -> Any:
+def _common(feature: statistics_pb2.FeatureNameStatistics) -> statistics_pb2.CommonStatistics:
     return (feature.string_stats if feature.HasField("string_stats") else feature.num_stats).common_stats
 
 
-def _is_constant(feature: Any) -> bool:
-    """Whether all values that are there are the same one."""
+def _is_constant(feature: statistics_pb2.FeatureNameStatistics) -> bool:
+    """Whether all values that are not missing are equal."""
     if not _common(feature).num_non_missing:
         return True
     if feature.HasField("string_stats"):
@@ -82,8 +80,8 @@ def _is_constant(feature: Any) -> bool:
     return bool(feature.num_stats.min == feature.num_stats.max)
 
 
-def feature_figures(vocabularies: Iterable[Vocabulary], quality: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Per categorical feature the shares of rows without a token, and of unknown tokens, in both splits.
+def feature_figures(vocabularies: Iterable[Vocabulary], quality: Figures) -> list[Figures]:
+    """Return for each categorical feature the shares of rows without a token and of unknown tokens, in both splits.
 
     Args:
       vocabularies: of the run; counted over the train split.

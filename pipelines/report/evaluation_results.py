@@ -1,12 +1,12 @@
-"""Reads what the Evaluator and QualityGate found: every metric, its bound and whether it was met, and the slices."""
+"""Reads the results of the Evaluator and QualityGate: every metric with its bound and outcome, and the slices."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import tensorflow_model_analysis as tfma
 
@@ -14,23 +14,23 @@ from components.quality_gate.executor import QUALITY_FILE
 from embedding_core.display import shown_token
 from pipelines.config import PipelineConfig
 from pipelines.pipeline.tfma_config import BASELINE, CANDIDATE, bound_words, eval_config
+from pipelines.report.run_report import Figures
 
-__all__ = ["MET", "MISSED", "UNBOUND", "judged_metrics", "read_quality", "sliced_metrics"]
-
-MET, MISSED, UNBOUND = "met", "missed", "no bound"
+_MET, _MISSED, _UNBOUND = "met", "missed", "no bound"
 _COUNT = "ExampleCount"
+Proto: TypeAlias = Any  # TFMA's messages carry no types
 _OF_BOTH_LABELS = ("AUC", "AUCPrecisionRecall")
 
 
-def read_quality(blessing_uri: str) -> dict[str, Any]:
-    """The figures of QualityGate: `eval_split`, `retrieval`, `retrieval_note` and `checks`."""
+def read_quality(blessing_uri: str) -> Figures:
+    """Read the figures of QualityGate: `eval_split`, `retrieval`, `retrieval_note` and `checks`."""
     with open(os.path.join(blessing_uri, QUALITY_FILE), encoding="utf-8") as file:
-        figures: dict[str, Any] = json.load(file)
+        figures: Figures = json.load(file)
     return figures
 
 
-def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every metric over all rows, as `metric`, `value` (None for NaN), `bound` and `outcome`; those missed first.
+def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures) -> list[Figures]:
+    """Return for every metric over all rows `metric`, `value` (None for NaN), `bound` and `outcome`; missed ones first.
 
     Args:
       config: the configuration that the Evaluator had.
@@ -50,22 +50,27 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Mapping
     bound = {row["metric"] for row in rows}
     retrieval = quality["retrieval"] or {"metrics": {}}
     rows += [_row(name, value, "", True) for name, value in retrieval["metrics"].items() if name not in bound]
-    return sorted(rows, key=lambda row: (MISSED, MET, UNBOUND).index(row["outcome"]))
+    return sorted(rows, key=lambda row: (_MISSED, _MET, _UNBOUND).index(row["outcome"]))
 
 
-def _without_meaning(config: PipelineConfig, quality: Mapping[str, Any]) -> dict[str, None]:
-    """The metrics that TFMA gives as 0 if there is none: the areas under a curve of rows of one label."""
+def _without_meaning(config: PipelineConfig, quality: Figures) -> dict[str, None]:
+    """The metrics that are undefined, though TFMA gives 0: areas under a curve, if all rows have one label."""
     counts = quality["eval_split"]
-    chosen = [name for name in _OF_BOTH_LABELS if name in config.evaluation.metrics]
-    return {} if counts["positives"] and counts["negatives"] else dict.fromkeys(chosen)
+    areas = [name for name in _OF_BOTH_LABELS if name in config.evaluation.metrics]
+    return {} if counts["positives"] and counts["negatives"] else dict.fromkeys(areas)
 
 
-def _row(metric: str, value: float | None, bound: str, met: bool) -> dict[str, Any]:
-    return {"metric": metric, "value": value, "bound": bound, "outcome": (MET if met else MISSED) if bound else UNBOUND}
+def _row(metric: str, value: float | None, bound: str, met: bool) -> Figures:
+    return {
+        "metric": metric,
+        "value": value,
+        "bound": bound,
+        "outcome": (_MET if met else _MISSED) if bound else _UNBOUND,
+    }
 
 
 def _bounds(config: PipelineConfig, has_baseline: bool) -> dict[str, str]:
-    """The bounds that were in force, by metric; without the one that every evaluation reaches."""
+    """The configured bounds by metric, without the one that every evaluation meets."""
     return {
         name: words
         for metric in eval_config(config, has_baseline=has_baseline).metrics_specs[0].metrics
@@ -75,28 +80,31 @@ def _bounds(config: PipelineConfig, has_baseline: bool) -> dict[str, str]:
     }
 
 
-def sliced_metrics(evaluation_uri: str) -> list[dict[str, Any]]:
-    """Per slice its `slice`, in words, and its `metrics`; the slices with the most rows first."""
+def sliced_metrics(evaluation_uri: str) -> list[Figures]:
+    """Return for each slice its name, `slice`, and its `metrics`; the slices with the most rows first."""
     rows = [
-        {"slice": ", ".join(_key(one) for one in metrics.slice_key.single_slice_keys), "metrics": _values(metrics)}
+        {
+            "slice": ", ".join(_label(one) for one in metrics.slice_key.single_slice_keys),
+            "metrics": _values(metrics),
+        }
         for metrics in tfma.load_metrics(evaluation_uri)
         if metrics.slice_key.single_slice_keys
     ]
     return sorted(rows, key=lambda row: (-(row["metrics"].get(_COUNT) or 0), row["slice"]))
 
 
-def _key(key: Any) -> str:
+def _label(key: Proto) -> str:
     kind = key.WhichOneof("kind")
     value = getattr(key, kind)
     return f"{key.column} = {shown_token(value, private=False) if isinstance(value, bytes) else value}"
 
 
-def _values(metrics: Any) -> dict[str, float | None]:
+def _values(metrics: Proto) -> dict[str, float | None]:
     return dict(_numbers(metrics))
 
 
-def _numbers(metrics: Any) -> Iterator[tuple[str, float | None]]:
-    """The metrics of the model itself, and as "<name>, change" their difference to the baseline model."""
+def _numbers(metrics: Proto) -> Iterator[tuple[str, float | None]]:
+    """Yield the metrics of the model, and their difference to the baseline model as "<name>, change"."""
     for entry in metrics.metric_keys_and_values:
         kind = entry.value.WhichOneof("type")
         if entry.key.model_name not in ("", CANDIDATE) or kind not in ("double_value", "bounded_value"):

@@ -1,6 +1,6 @@
-"""Writes a request to a pushed version, with the names and types of its own inputs, that runs as it stands.
+"""Writes a request to a pushed version that runs as it is, with the names and types of the version's inputs.
 
-Its values are synthetic (`embedding_core.serving.synthetic_requests`): tokens of private columns are made up.
+The values are synthetic (`embedding_core.serving.synthetic_rows`): tokens of private columns are invented.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from components.run_inputs import sources_of_run
 from embedding_core.serving import columns_of, named_inputs, synthetic_rows
 from embedding_core.training.finished_run import RunDescription
 
-__all__ = ["request_text"]
-
 _ROWS = 2
 
 
 def request_text(version: str, run: RunDescription, vocabularies: str, transform_graph: str) -> str:
-    """Lines of Python that ask a version for two rows by its signature `raw`; TensorFlow is all that they need.
+    """Write lines of Python that ask a version for two rows by its signature `raw`; they only need TensorFlow.
 
     Args:
       version: folder of the pushed version.
@@ -47,7 +45,7 @@ def request_text(version: str, run: RunDescription, vocabularies: str, transform
 
 
 def _literal(value: npt.NDArray[Any]) -> str:
-    """The array as a Python literal, with its dtype if TensorFlow would choose another one."""
+    """Write the array as a Python literal, with its dtype if TensorFlow would choose another one."""
     if value.dtype == object:
         return repr([_shown(one) for one in value.tolist()])
     dtype = "" if value.dtype == np.float32 else f", tf.{value.dtype.name}"
@@ -55,7 +53,7 @@ def _literal(value: npt.NDArray[Any]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Bytes as text if they are UTF-8."""
+    """Decode bytes that are UTF-8."""
     if isinstance(value, list):
         return [_shown(one) for one in value]
     try:

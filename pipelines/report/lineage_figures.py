@@ -1,9 +1,8 @@
-"""The figures of a lineage page: what the artifacts of a pushed model say, and what changed since the one before."""
+"""Reads the figures of a lineage page: what a pushed model was made of, and what changed since the previous one."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,9 +16,8 @@ from embedding_core.errors import DataError, EmbeddingError, nearest
 from embedding_core.vocabulary import Vocabulary, load_vocabularies, load_vocabulary
 from pipelines.lineage.ancestors import Generation, generations
 from pipelines.lineage.graph import Node, node_of
-from pipelines.lineage.records import files_of
-
-__all__ = ["Page", "TokenRow", "VocabularyChange", "collect_page", "find_token"]
+from pipelines.lineage.records import files_of, json_if_readable
+from pipelines.report.run_report import Figures
 
 _SAMPLES = 8
 _MODEL_FIGURES = ("eval_auc", "eval_loss", "step", "seconds")
@@ -27,13 +25,13 @@ _MODEL_FIGURES = ("eval_auc", "eval_loss", "step", "seconds")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularyChange:
-    """One vocabulary beside the one of the model before.
+    """One vocabulary, compared with that of the previous model.
 
     Attributes:
       name: of the vocabulary.
-      size, coverage, digest: of this model's.
-      came, went, stayed: how many tokens are new, gone and in both; None without a model before.
-      new_tokens, lost_tokens: the most frequent of those that came and went; empty where the column is private.
+      size, coverage, digest: of this model's vocabulary.
+      came, went, stayed: numbers of tokens that are new, gone, and in both; None without a previous model.
+      new_tokens, lost_tokens: most frequent tokens that came and went; empty if the column is private.
     """
 
     name: str
@@ -49,14 +47,14 @@ class VocabularyChange:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenRow:
-    """Where one token's row is.
+    """The row of one token.
 
     Attributes:
-      vocabulary, token: which token.
+      vocabulary, token: the token.
       row: its row in every table of that vocabulary, from 0.
-      count: how often it was counted.
+      count: number of its occurrences.
       digest: of the vocabulary that the row belongs to.
-      tables: the tables whose rows are that vocabulary's.
+      tables: names of the tables of that vocabulary.
     """
 
     vocabulary: str
@@ -69,26 +67,26 @@ class TokenRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a lineage page shows.
+    """The figures of a lineage page.
 
     Attributes:
-      start: id of the artifact that it is about.
-      nodes: its lineage, the artifact itself first; then what else belongs to the pushes that it came out of.
+      start: id of the artifact that the page is about.
+      nodes: its lineage, the artifact itself first; then the other artifacts of the pushes that it descends from.
       files: by artifact the files from outside that it was made of, with `path` and `size`.
-      vocabularies: of the model.
-      tables: per table its rows, dim, bytes, and the rows of the model before, or None.
+      vocabularies: changes of the model's vocabularies.
+      tables: per table its rows, dim, bytes, and the rows of the previous model, or None.
       remap: per table what a warm start kept, added and dropped; empty without one.
-      metrics: per figure its value now and before, or None.
-      before: version of the model before, or None.
-      line: the pushed models that this one came out of by warm starts, the oldest first, and itself.
+      metrics: by name the value of each figure and its previous value, or None.
+      before: version of the previous model, or None.
+      line: the pushed models that this one descends from by warm starts, the oldest first, and itself.
     """
 
     start: int
     nodes: Mapping[int, Node]
-    files: Mapping[int, Sequence[Mapping[str, Any]]]
+    files: Mapping[int, Sequence[Figures]]
     vocabularies: Sequence[VocabularyChange]
-    tables: Sequence[Mapping[str, Any]]
-    remap: Mapping[str, Mapping[str, Any]]
+    tables: Sequence[Figures]
+    remap: Mapping[str, Figures]
     metrics: Mapping[str, tuple[Any, Any]]
     before: str | None
     line: Sequence[Generation]
@@ -103,49 +101,49 @@ def collect_page(
 
     Args:
       nodes: a lineage, the artifact that the page is about first.
-      before: the lineage of the model pushed before, or None.
-      line: the lineages of the models that it came out of, the oldest first, and its own; None for its own alone.
+      before: lineage of the model pushed before it, or None.
+      line: lineages of the models that it descends from, the oldest first, and its own; None for its own only.
     """
     start = next(iter(nodes.values()))
     previous = next(iter(before.values())) if before else None
-    earlier, lineages = before or {}, [nodes] if line is None else line
+    past, lineages = before or {}, [nodes] if line is None else line
     shown = {**nodes, **{number: node for lineage in lineages for number, node in lineage.items()}}
     return Page(
         start=start.id,
         nodes=shown,
         files={node.id: files for node in shown.values() if (files := files_of(node))},
-        vocabularies=_vocabularies(nodes, earlier),
-        tables=_tables(nodes, earlier),
+        vocabularies=_vocabularies(nodes, past),
+        tables=_tables(nodes, past),
         remap=_remap(nodes),
-        metrics=_metrics(nodes, earlier),
+        metrics=_metrics(nodes, past),
         before=None if previous is None else str(previous.facts.get("pushed_version", previous.id)),
         line=generations(lineages),
     )
 
 
 def find_token(nodes: Mapping[int, Node], vocabulary: str, token: str) -> TokenRow | None:
-    """Where the row of that token is in the model; None where it has none.
+    """Find the row of a token in the model; None if it has none.
 
     Raises:
-      DataError: there is no such vocabulary.
-      VocabularyError: it is damaged, or its files are gone.
+      DataError: the vocabulary is unknown.
+      VocabularyError: the vocabulary is damaged, or its files are gone.
     """
     artifact = node_of(nodes, "components.Vocabularies")
     if artifact is None:
         return None
     known = list(artifact.facts.get("vocabularies", [vocabulary]))
     if vocabulary not in known:
-        raise DataError(f"there is no vocabulary {vocabulary!r}: {nearest(vocabulary, known)}")
-    found = load_vocabulary(artifact.uri, vocabulary)
-    row = pc.index(found.tokens, pa.scalar(token.encode(), found.tokens.type)).as_py()
+        raise DataError(f"unknown vocabulary {vocabulary!r}: {nearest(vocabulary, known)}")
+    loaded = load_vocabulary(artifact.uri, vocabulary)
+    row = pc.index(loaded.tokens, pa.scalar(token.encode(), loaded.tokens.type)).as_py()
     if row < 0:
         return None
     return TokenRow(
         vocabulary=vocabulary,
         token=token,
         row=row,
-        count=int(found.counts[row]),
-        digest=found.digest,
+        count=int(loaded.counts[row]),
+        digest=loaded.digest,
         tables=_tables_of(nodes, vocabulary),
     )
 
@@ -159,7 +157,7 @@ def _tables_of(nodes: Mapping[int, Node], vocabulary: str) -> tuple[str, ...]:
 
 
 def _loaded(nodes: Mapping[int, Node]) -> dict[str, Vocabulary]:
-    """The vocabularies of a lineage, as far as their files are still there."""
+    """The vocabularies of a lineage; empty if their files are gone or damaged."""
     artifact = node_of(nodes, "components.Vocabularies")
     try:
         return {} if artifact is None else dict(load_vocabularies(artifact.uri))
@@ -199,21 +197,14 @@ def _shown(tokens: pa.Array) -> tuple[str, ...]:
     return tuple(shown_token(token, private=False) for token in tokens.slice(0, _SAMPLES).to_pylist())
 
 
-def _json(folder: str, name: str) -> Any:
-    try:
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError):  # deleted since, or remote: the page shows what is there
-        return {}
-
-
-def _plan(nodes: Mapping[int, Node]) -> dict[str, Any]:
+def _plan(nodes: Mapping[int, Node]) -> Figures:
     artifact = node_of(nodes, "components.TableConfigs")
-    tables: dict[str, Any] = {} if artifact is None else _json(artifact.uri, "plan.json").get("tables", {})
+    path = None if artifact is None else os.path.join(artifact.uri, "plan.json")
+    tables: Figures = {} if path is None else json_if_readable(path).get("tables", {})
     return tables
 
 
-def _tables(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> list[dict[str, Any]]:
+def _tables(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> list[Figures]:
     old = _plan(before)
     return [
         {
@@ -227,8 +218,8 @@ def _tables(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> list[dict[
     ]
 
 
-def _remap(nodes: Mapping[int, Node]) -> dict[str, Mapping[str, Any]]:
-    """What the warm start of this very model kept: of the loader's checkpoint nearest to it."""
+def _remap(nodes: Mapping[int, Node]) -> dict[str, Figures]:
+    """What the warm start of this model kept: facts of the nearest CheckpointLoader's checkpoint."""
     for node in nodes.values():
         if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
             return dict(node.facts["remap"])
@@ -236,5 +227,6 @@ def _remap(nodes: Mapping[int, Node]) -> dict[str, Mapping[str, Any]]:
 
 
 def _metrics(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> dict[str, tuple[Any, Any]]:
-    now, then = ((found.facts if (found := node_of(part, "ModelRun")) else {}) for part in (nodes, before))
+    runs = [node_of(part, "ModelRun") for part in (nodes, before)]
+    now, then = ({} if run is None else run.facts for run in runs)
     return {name: (now.get(name), then.get(name)) for name in _MODEL_FIGURES if now.get(name) is not None}

@@ -1,4 +1,4 @@
-"""A lineage as one HTML file: a drawing with a box per artifact, and below it what each of them is."""
+"""Renders a lineage as one HTML file: a drawing with a box per artifact, and the details of each artifact."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from pipelines.lineage.ancestors import Generation
 from pipelines.lineage.graph import Node
 from pipelines.report.charts import line_chart
 from pipelines.report.lineage_figures import Page
-
-__all__ = ["lineage_html", "save_page"]
+from pipelines.report.run_report import Figures
 
 _BOX, _GAP, _STEP, _LINE = (180, 46), 18, 224, 1.4
 _COLOURS = {
@@ -30,7 +29,7 @@ _HIDDEN = {"content", "data", "ingest", "parity", "remap", "vocabularies"}  # sh
 
 
 def save_page(page: Page, path: str | os.PathLike[str], title: str) -> None:
-    """Write the page; the file is whole or not there.
+    """Write the page in one step: the file is complete, or not written.
 
     Raises:
       DataError: it cannot be written.
@@ -49,11 +48,11 @@ def save_page(page: Page, path: str | os.PathLike[str], title: str) -> None:
 
 
 def lineage_html(page: Page, title: str) -> str:
-    """The page, with nothing in it that a browser would have to load.
+    """Render the page, which loads nothing else in a browser.
 
     Args:
       page: its figures.
-      title: what it is about.
+      title: of the page.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipelines"), autoescape=True, undefined=jinja2.StrictUndefined
@@ -68,8 +67,8 @@ def lineage_html(page: Page, title: str) -> str:
     return html
 
 
-def _part(generation: Generation) -> dict[str, Any]:
-    """One generation: its drawing, at whose left stands what it took over from earlier ones, and its artifacts."""
+def _part(generation: Generation) -> Figures:
+    """One generation: its drawing, with what it took over from previous ones on the left, and its artifacts."""
     sources = {number: dataclasses.replace(node, inputs=()) for number, node in generation.sources.items()}
     return {
         "version": generation.version,
@@ -79,7 +78,7 @@ def _part(generation: Generation) -> dict[str, Any]:
 
 
 def _charts(line: Sequence[Generation]) -> list[dict[str, str]]:
-    """What changed from run to run; nothing where there was one run."""
+    """Draw what changed from run to run; nothing for a single run."""
     if len(line) < 2:
         return []
     charts: dict[str, dict[str, list[tuple[float, float]]]] = {"AUC on the eval split": {}, "tokens with a row": {}}
@@ -98,7 +97,7 @@ def _charts(line: Sequence[Generation]) -> list[dict[str, str]]:
     ]
 
 
-def _artifact(node: Node) -> dict[str, Any]:
+def _artifact(node: Node) -> Figures:
     """One artifact as the page shows it."""
     facts = {key: value for key, value in sorted(node.facts.items()) if key not in _HIDDEN and value not in ("", None)}
     return {
@@ -110,7 +109,7 @@ def _artifact(node: Node) -> dict[str, Any]:
 
 
 def _spans(node: Node) -> dict[str, str]:
-    """The spans that Examples were read from; nothing if they have none."""
+    """The spans that Examples were read from; empty without spans."""
     pieces = (node.facts.get("data") or {}).get("pieces", ())
     spans = [str(piece["span"]) for piece in pieces if piece["span"] is not None]
     if not spans:
@@ -137,7 +136,7 @@ def _share(value: float | None) -> str:
 
 
 def _size(count: float) -> str:
-    """Bytes in words."""
+    """Format a number of bytes."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -146,7 +145,7 @@ def _size(count: float) -> str:
 
 
 def _change(values: Sequence[Any]) -> str:
-    """The difference of two numbers, with its sign."""
+    """Format the difference of two numbers, with its sign."""
     now, then = values
     if not isinstance(now, int | float) or not isinstance(then, int | float):
         return "-"
@@ -154,22 +153,25 @@ def _change(values: Sequence[Any]) -> str:
 
 
 def _drawing(nodes: Mapping[int, Node]) -> str:
-    """The graph as an SVG element: sources on the left, what was made of them to the right."""
-    places = _places(nodes)
-    width = max(x for x, _ in places.values()) + _BOX[0] + 2
-    height = max(y for _, y in places.values()) + _BOX[1] + 2
+    """Draw the graph as an SVG element: sources on the left, what was made of them to the right."""
+    corners = _corners(nodes)
+    width = max(x for x, _ in corners.values()) + _BOX[0] + 2
+    height = max(y for _, y in corners.values()) + _BOX[1] + 2
     lines = [
-        _edge(places[source], places[node.id]) for node in nodes.values() for source in node.inputs if source in places
+        _edge(corners[source], corners[node.id])
+        for node in nodes.values()
+        for source in node.inputs
+        if source in corners
     ]
-    boxes = [_box(node, *places[node.id]) for node in nodes.values()]
+    boxes = [_box(node, *corners[node.id]) for node in nodes.values()]
     return (
         f'<svg viewBox="-1 -1 {width} {height}" width="{width}" height="{height}" role="img" '
         f'aria-label="lineage">{"".join(lines)}{"".join(boxes)}</svg>'
     )
 
 
-def _places(nodes: Mapping[int, Node]) -> dict[int, tuple[int, int]]:
-    """Where each box stands: its column is the longest way to it from a source."""
+def _corners(nodes: Mapping[int, Node]) -> dict[int, tuple[int, int]]:
+    """Compute the corner of each box; its column is the length of the longest path to it from a source."""
     depths: dict[int, int] = {}
 
     def depth(node: int) -> int:

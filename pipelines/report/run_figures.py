@@ -1,4 +1,4 @@
-"""The figures of a run, read from its artifacts: what `report.py` shows."""
+"""Reads the figures of a run from its artifacts, for its report."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import datetime
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from ml_metadata import MetadataStore
 
 from components.artifact_files import read_embedding_config
 from components.example_gen.settings import Gaps
@@ -28,10 +30,8 @@ from pipelines.report.baselines import Score, compare_with_baselines
 from pipelines.report.column_figures import column_figures, feature_figures, label_figures
 from pipelines.report.evaluation_results import judged_metrics, read_quality, sliced_metrics
 from pipelines.report.example_request import request_text
-from pipelines.report.html_report import Report
 from pipelines.report.node_run import NodeRun
-
-__all__ = ["collect_report"]
+from pipelines.report.run_report import Figures, Report
 
 _MOST_FREQUENT = 5
 _BYTES = ("table_bytes", "slot_bytes")
@@ -42,8 +42,8 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
 
     Args:
       config: of the pipeline.
-      runs: what became of each node, the pusher last.
-      pushed: id of the PushedModel that stands for what is served.
+      runs: the node runs, the pusher's last.
+      pushed: id of the PushedModel of the version that is served.
       changed: dotted keys of the settings that `--set` changed.
     """
     store = open_store(config.metadata_path)
@@ -61,7 +61,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
         candidate=config.training.negatives.feature if config.training.negatives else None,
         counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
     )
-    history = _json(os.path.join(by_type["ModelRun"].uri, "history.json"))
+    history = _json(by_type["ModelRun"].uri, "history.json")
     evaluation = _output(store, runs, "Evaluator", "ModelEvaluation")
     quality = read_quality(_output(store, runs, "QualityGate", "ModelBlessing"))
     nodes = [_node(store, run) for run in runs]
@@ -107,14 +107,14 @@ def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
     notes += _better_baselines(scores)
     if all(score.metrics["AUC"] is None for score in scores):
         only = "positives" if config.training.negatives is not None else "one class"
-        notes.append(f"They hold {only} only, so that neither AUC nor log loss can be computed: Recall@k judges.")
+        notes.append(f"The rows are {only} only, so neither AUC nor log loss can be computed: Recall@k judges.")
     if config.training.negatives is not None:
         notes.append("Negatives were drawn while training, so the predicted level is theirs: compare the order (AUC).")
     return " ".join(notes)
 
 
 def _better_baselines(scores: Sequence[Score]) -> list[str]:
-    """A sentence for each baseline that orders the rows better than the model."""
+    """Write a sentence for each baseline that orders the rows better than the model."""
     model, *baselines = scores
     of_model = model.metrics["AUC"]
     better = [one for one in baselines if of_model is not None and (one.metrics["AUC"] or 0.0) > of_model]
@@ -126,9 +126,8 @@ def _better_baselines(scores: Sequence[Score]) -> list[str]:
     ]
 
 
-def _json(path: str) -> Any:
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+def _json(uri: str, name: str) -> Any:
+    return json.loads(Path(uri, name).read_bytes())
 
 
 def _files(examples: Node, split: str) -> list[str]:
@@ -136,15 +135,15 @@ def _files(examples: Node, split: str) -> list[str]:
     return sorted(os.path.join(folder, name) for name in os.listdir(folder))
 
 
-def _output(store: Any, runs: Sequence[NodeRun], node: str, type_name: str) -> str:
-    """The folder in which a node of this run left its output of that type."""
-    (execution,) = [int(run.execution or 0) for run in runs if run.node == node]
-    outputs = {found.type: found.uri for one in outputs_of(store, execution) for found in [trace(store, one)[one]]}
+def _output(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name: str) -> str:
+    """The folder of a node's output of that type in this run."""
+    (execution,) = [int(run.execution or 0) for run in runs if run.node == name]
+    outputs = {node.type: node.uri for one in outputs_of(store, execution) for node in [trace(store, one)[one]]}
     return outputs[type_name]
 
 
-def _node(store: Any, run: NodeRun) -> dict[str, Any]:
-    """What became of a node; of one from the cache also the seconds that its outputs were once made in."""
+def _node(store: MetadataStore, run: NodeRun) -> Figures:
+    """The figures of a node run, with the seconds that its outputs took if they come from the cache."""
     made_in = run.seconds
     if run.state == "cached" and run.execution is not None:
         producers = [trace(store, one)[one].producer for one in outputs_of(store, run.execution)[:1]]
@@ -153,7 +152,7 @@ def _node(store: Any, run: NodeRun) -> dict[str, Any]:
     return {**known, "made_in": made_in}
 
 
-def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> dict[str, Any]:
+def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> Figures:
     pushed = bool(node.facts.get("pushed"))
     reason = " ".join([str(node.facts.get("reason", "")), *([] if pushed else missed)])
     destination = str(node.facts.get("pushed_destination", ""))
@@ -166,22 +165,22 @@ def _push(node: Node, missed: Sequence[str], request: Callable[[str], str]) -> d
     }
 
 
-def _retrieval_note(quality: Mapping[str, Any]) -> str:
-    """How the rows were chosen, or why retrieval was not measured."""
-    found = quality["retrieval"]
-    if found is None:
+def _retrieval_note(quality: Figures) -> str:
+    """Say how the rows were chosen, or why retrieval was not measured."""
+    retrieval = quality["retrieval"]
+    if retrieval is None:
         return f"not measured: {quality['retrieval_note']}"
-    rows, positive = f"{found['queries']:,}", f"{found['positive_rows']:,}"
+    rows, positive = f"{retrieval['queries']:,}", f"{retrieval['positive_rows']:,}"
     chosen = f"all {rows}" if rows == positive else f"a seeded sample of {rows} of the {positive}"
     return (
-        f"{chosen} positive rows of the eval split, each ranked among all {found['candidates']:,} candidates of "
-        f"{found['feature']}; {found['unknown']:,} of them have a candidate that is not among these and count as "
-        "misses; equal scores share their ranks; popularity is counted in the positive rows of the train split."
+        f"{chosen} positive rows of the eval split, each ranked among all {retrieval['candidates']:,} candidates of "
+        f"{retrieval['feature']}; {retrieval['unknown']:,} of them have a candidate that is not among these and count "
+        "as misses; equal scores share their ranks; popularity is counted in the positive rows of the train split."
     )
 
 
-def _curves(history: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    def points(entries: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    def points(entries: Sequence[Figures], key: str) -> list[tuple[float, float]]:
         return [(entry["step"], entry[key]) for entry in entries if entry.get(key) is not None]
 
     return {
@@ -194,7 +193,7 @@ def _curves(history: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[float,
     }
 
 
-def _training_note(history: Mapping[str, Any]) -> str:
+def _training_note(history: Figures) -> str:
     known = dict(history["facts"])
     median = known.pop("rows_per_second", None)
     facts = ", ".join(f"{key.replace('_', ' ')} {value:,}" for key, value in known.items() if _plain(value))
@@ -202,8 +201,8 @@ def _training_note(history: Mapping[str, Any]) -> str:
     return f"{history['seconds']:.1f} s of training{rate}; {facts}{_stopping_note(history)}"
 
 
-def _stopping_note(history: Mapping[str, Any]) -> str:
-    """How the step was chosen; empty without early stopping."""
+def _stopping_note(history: Figures) -> str:
+    """Say how the step was chosen; empty without early stopping."""
     rows, without_effect = history["facts"].get("validation_rows"), history["facts"].get("early_stopping")
     if without_effect:
         return f". {without_effect}"
@@ -216,7 +215,7 @@ def _plain(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _parity(node: Node) -> list[dict[str, Any]]:
+def _parity(node: Node) -> list[Figures]:
     figures = node.facts.get("parity") or {}
     return [
         {"name": name, "difference": float(item["max_abs"]), "tolerance": figures["tolerance"], "rows": item["rows"]}
@@ -224,8 +223,8 @@ def _parity(node: Node) -> list[dict[str, Any]]:
     ]
 
 
-def _tables(node: Node, config: EmbeddingConfig) -> list[dict[str, Any]]:
-    plan = _json(os.path.join(node.uri, "plan.json"))["tables"]
+def _tables(node: Node, config: EmbeddingConfig) -> list[Figures]:
+    plan = _json(node.uri, "plan.json")["tables"]
     return [
         {
             "name": table.name,
@@ -237,24 +236,24 @@ def _tables(node: Node, config: EmbeddingConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _warm_start(lineage: Mapping[int, Node], history: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the CheckpointLoader nearest to the model kept of the earlier checkpoint, the trainer of the dense part."""
+def _warm_start(lineage: Mapping[int, Node], history: Figures) -> Figures | None:
+    """What the nearest CheckpointLoader kept of the previous checkpoint, and the trainer of the dense part."""
     for node in lineage.values():
         if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
             dense = history["facts"].get("warm_start")
-            return {"step": node.facts["step"], "dense": dense, **_json(os.path.join(node.uri, REMAP_REPORT))}
+            return {"step": node.facts["step"], "dense": dense, **_json(node.uri, REMAP_REPORT)}
     return None
 
 
 def _dense_notes(run: Node) -> dict[str, str]:
-    """What is wrong with dense features, by a name for the table of the data."""
+    """Describe what is wrong with dense features, by a name for the table of the data."""
     dense = read_dense(os.path.join(run.uri, DENSE))
     problems = {} if dense is None else range_problems(dense.ranges)
     return {f"dense feature {name}": text for name, text in problems.items()}
 
 
-def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
-    order = np.argsort(-vocabulary.counts, kind="stable")[:_MOST_FREQUENT]  # with a base rows may have another order
+def _vocabulary(vocabulary: Vocabulary) -> Figures:
+    order = np.argsort(-vocabulary.counts, kind="stable")[:_MOST_FREQUENT]  # extended ones may have another order
     return {
         "name": vocabulary.name,
         "size": len(vocabulary),
@@ -269,13 +268,13 @@ def _vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _drift(vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """Per feature the shares of the data that the base vocabulary does not know; nothing without one."""
-    found = {name: summary.drift for name, summary in vocabulary.features.items()}
-    return [{"feature": name, "vocabulary": vocabulary.name, **shares} for name, shares in found.items() if shares]
+def _drift(vocabulary: Vocabulary) -> list[Figures]:
+    """By feature the shares of the data that the base vocabulary does not know; empty without a base."""
+    drift = {name: summary.drift for name, summary in vocabulary.features.items()}
+    return [{"feature": name, "vocabulary": vocabulary.name, **shares} for name, shares in drift.items() if shares]
 
 
-def _data(node: Node) -> dict[str, Any]:
+def _data(node: Node) -> dict[str, str]:
     ingest = node.facts.get("ingest") or {}
     rows = {
         "files": ingest.get("files"),
@@ -298,7 +297,7 @@ def _data(node: Node) -> dict[str, Any]:
 
 
 def _line_breaks(vocabularies: Iterable[Vocabulary]) -> dict[str, str]:
-    """The tokens that no text vocabulary can hold, per vocabulary that has some (docs/decisions/0006)."""
+    """Count the tokens that a text vocabulary cannot hold, by vocabulary that has some (docs/decisions/0006)."""
     return {
         f"tokens of {one.name} with a line break or NUL, which are looked up as unknown": f"{one.unrepresentable:,}"
         for one in vocabularies

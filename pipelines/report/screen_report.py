@@ -8,9 +8,8 @@ from rich.console import Console
 
 from pipelines.console.plain_table import print_table
 from pipelines.console.terminal import PLAIN, SafeConsole
-from pipelines.report.html_report import Report, figure_text, parity_line
-
-__all__ = ["print_report"]
+from pipelines.report.html_report import figure_text, parity_line
+from pipelines.report.run_report import Report
 
 
 def print_report(report: Report, html: str, console: Console | None = None) -> None:
@@ -19,7 +18,7 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
     Args:
       report: the figures.
       html: path of the full report.
-      console: where to print; standard output by default.
+      console: the console to print to; standard output by default.
     """
     console = console or SafeConsole(highlight=False)
     print_table(console, f"{report.name}, {report.eval_rows:,} rows of the eval split", _quality_rows(report))

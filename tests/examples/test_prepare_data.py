@@ -51,7 +51,7 @@ def test_read_purchases_takes_files_in_order_of_their_names(tmp_path):
 
 
 def test_read_purchases_names_an_empty_folder(tmp_path):
-    with pytest.raises(DataError, match="holds no"):
+    with pytest.raises(DataError, match="has no"):
         prepare_data.read_purchases(tmp_path)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from embedding_core.errors import DataError
 from pipelines.commands import cli
-from pipelines.report.html_report import keep_report
+from pipelines.report.html_report import save_report
 from tests.pipelines.report.test_html_report import REPORT
 
 PUSHER = [{"node": "EmbeddingPusher", "state": "executed", "seconds": 1.0, "execution": 2, "made_in": 1.0}]
@@ -28,7 +28,7 @@ def work_dir(tmp_path):
         dataclasses.replace(REPORT, push={**REPORT.push, "pushed": False, "reason": "too few rows"}),
     ]
     for report in reports:
-        keep_report(report, str(tmp_path / "reports"))
+        save_report(report, str(tmp_path / "report"), str(tmp_path / "reports"))
     return tmp_path
 
 
@@ -57,7 +57,7 @@ def test_figures_by_token_are_counted_and_only_all_prints_them(tmp_path, capsys)
     rows = [{"feature": f"f{place}", "vocabulary": "v", "new_rows": 0.1, "new_tokens": 0.2} for place in range(30)]
     for version, drift in (("7", []), ("8", rows)):
         report = dataclasses.replace(REPORT, nodes=PUSHER, push={**REPORT.push, "version": version}, drift=drift)
-        keep_report(report, str(tmp_path / "reports"))
+        save_report(report, str(tmp_path / "report"), str(tmp_path / "reports"))
     _, out, _ = compared(capsys, tmp_path, 7, 8)
     assert "drift" not in out
     assert "121 more, by token or by variable: `--all` prints them" in out

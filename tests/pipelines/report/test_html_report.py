@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from pipelines.report.charts import line_chart
-from pipelines.report.html_report import Report, keep_report, save_report
+from pipelines.report.html_report import save_report
+from pipelines.report.run_report import Report
 from pipelines.report.screen_report import print_report
 
 REPORT = Report(
@@ -94,12 +95,13 @@ def test_report_of_a_version_stays_that_of_the_run_that_pushed_it(tmp_path):
     pusher = {"node": "EmbeddingPusher", "seconds": 1.0, "execution": 2, "made_in": 1.0}
     first = dataclasses.replace(REPORT, nodes=[{**pusher, "state": "executed"}])
     again = dataclasses.replace(REPORT, nodes=[{**pusher, "state": "cached"}], seconds=0.5)
-    kept = [keep_report(report, str(tmp_path)) for report in (first, again)]
-    assert kept == [str(tmp_path / "7")] * 2
+    for report in (first, again):
+        save_report(report, str(tmp_path / "last"), str(tmp_path))
+    assert json.loads((tmp_path / "last" / "report.json").read_text())["seconds"] == 0.5
     assert json.loads((tmp_path / "7" / "report.json").read_text())["seconds"] == 12.5
-    refused = keep_report(dataclasses.replace(first, push={**REPORT.push, "pushed": False}), str(tmp_path))
-    assert Path(refused).name == "refused-20260102T030405"
-    assert (Path(refused) / "report.html").is_file()
+    refused = dataclasses.replace(first, push={**REPORT.push, "pushed": False})
+    save_report(refused, str(tmp_path / "last"), str(tmp_path))
+    assert (tmp_path / "refused-20260102T030405" / "report.html").is_file()
 
 
 def test_html_shows_what_a_warm_start_kept(tmp_path):

@@ -1,0 +1,95 @@
+"""Defines the figures of a run that `report.json`, the HTML page and the screen show."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+METRICS = ("AUC", "log loss")
+"""The metrics that the model and the baselines are compared by."""
+
+Figures: TypeAlias = Mapping[str, Any]
+"""Numbers, texts, lists and mappings by name, as JSON holds them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """The figures of one run, as `report.json` holds them.
+
+    Attributes:
+      name: of the pipeline.
+      finished: local time at which the run ended, ISO.
+      seconds: wall time of all nodes.
+      seconds_with_cache: the same, plus the time that it once took to make what came from the cache.
+      nodes: per node its name, state, seconds, execution id, and `made_in`: the seconds that its outputs once took.
+      push: `pushed`, `version`, `destination`, `reason`, and `query`, lines of Python that send it a request.
+      metric_names: the metrics of `quality`.
+      quality: per scorer (the model first, then the baselines) its metrics on the eval split.
+      eval_rows: number of those rows.
+      quality_note: remarks on `quality` for its reader.
+      evaluation: per metric its value over all rows, bound and outcome ("met", "missed", "no bound").
+      slices: per slice its name and metrics.
+      retrieval: Recall@k of the model and of popularity, and their rows; None if it was not measured.
+      retrieval_note: how the rows were chosen, or why it was not measured.
+      configuration: every setting of the run, defaults included.
+      changed: the settings that `--set` changed, as dotted keys.
+      curves: per curve ("loss", "auc") and series its (step, value) points.
+      training_note: steps, rows and rate in words.
+      parity: per comparison of training with serving its name, largest difference, tolerance and rows.
+      tables: per table its name, rows, dim, combiner, optimizer, bytes and features; the largest first.
+      vocabularies: per vocabulary its size, distinct tokens, coverage, digest, most frequent tokens, and how it
+        extends a previous one (or None).
+      drift: per feature the shares of rows and tokens that a previous vocabulary does not have; empty without one.
+      labels: rows of each label in the eval split, and the share of label 1 in both splits.
+      columns: per raw column the share of missing values by split, and whether it is constant.
+      features: per categorical feature the shares of empty rows and of unknown tokens by split.
+      data: rows read, kept and set aside, in words.
+      warm_start: what the model started from: `remap.json` of the CheckpointLoader, the `step` of the previous
+        checkpoint, and under `dense` what was kept of the dense part, its optimizer and ranges; None for a cold start.
+      notes: sentences on which previous run it started from, and why.
+    """
+
+    name: str
+    finished: str
+    seconds: float
+    seconds_with_cache: float = 0.0
+    nodes: Sequence[Figures]
+    push: Figures
+    metric_names: Sequence[str] = METRICS
+    quality: Sequence[Figures]
+    eval_rows: int
+    quality_note: str
+    evaluation: Sequence[Figures] = ()
+    slices: Sequence[Figures] = ()
+    retrieval: Figures | None = None
+    retrieval_note: str = ""
+    configuration: Figures = dataclasses.field(default_factory=dict)
+    changed: Sequence[str] = ()
+    curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
+    training_note: str
+    parity: Sequence[Figures]
+    tables: Sequence[Figures]
+    vocabularies: Sequence[Figures]
+    drift: Sequence[Figures] = ()
+    labels: Figures = dataclasses.field(default_factory=dict)
+    columns: Sequence[Figures] = ()
+    features: Sequence[Figures] = ()
+    data: Figures
+    warm_start: Figures | None = None
+    notes: Sequence[str] = ()
+
+    @property
+    def cached(self) -> int:
+        """Number of nodes that came from the cache."""
+        return sum(node["state"] == "cached" for node in self.nodes)
+
+    @property
+    def took(self) -> str:
+        """Time of the run in words."""
+        if not self.cached:
+            return f"{self.seconds:.1f} s"
+        return (
+            f"{self.seconds:.1f} s with {self.cached} of {len(self.nodes)} nodes from the cache; "
+            f"{self.seconds_with_cache:.1f} s without"
+        )
