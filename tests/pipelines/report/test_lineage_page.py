@@ -344,7 +344,7 @@ def test_command_starts_from_a_checkpoint_or_an_older_version(root, capsys, tmp_
         (["--checkpoint", "/x"], DataError, "choose from"),
         (["--forward", "9.csv"], DataError, "no examples were made of '9.csv'"),
         (["--token", "company"], ConfigError, "VOCABULARY=TOKEN"),
-        (["--token", "compani=Taxi"], DataError, "there is no vocabulary 'compani': did you mean 'company'"),
+        (["--token", "compani=Taxi"], DataError, "unknown vocabulary 'compani': did you mean 'company'"),
         (["--html", "/nowhere/page.html"], DataError, "cannot be written"),
     ],
 )
