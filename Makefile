@@ -1,6 +1,7 @@
 # Every target runs from a fresh clone with python3, pip and make; `make venv` sets up the rest.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE  # without bytecode, each process takes twice as long to start
 BIN := .venv/bin
 LOCKED := requirements.lock
 
@@ -42,10 +43,10 @@ format: venv ## mend what ruff can mend
 	$(BIN)/ruff format .
 
 test: venv ## the tests, a process for each core (the long campaigns have targets of their own)
-	$(BIN)/pytest -m "not slow" --numprocesses=auto --dist=loadfile
+	$(BIN)/pytest -m "not slow" --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
-test-fast: venv ## the tests that import no TFX
-	$(BIN)/pytest -m "not slow and not tfx" --numprocesses=auto --dist=loadfile
+test-fast: venv ## the tests of code without TensorFlow
+	$(BIN)/pytest -m "light and not slow and not tfx" --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle, and random models
 	$(BIN)/pytest tests/embedding_core/test_contract.py tests/embedding_core/engines/test_topologies.py \

@@ -1,15 +1,99 @@
-"""One process for all kinds of tests: quiet, tf_keras, and logical devices for the simulated TPU."""
+"""Prepares the process of the tests: quiet, tf_keras, and 8 logical devices for the simulated TPU.
+
+A file marked `light` tests code without TensorFlow; if a run collects only such files, TensorFlow is never loaded.
+"""
+
+import gc
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
 
 from pipelines.console.quiet import load_tensorflow, silence
 
+TESTS = Path(__file__).parent
+# Whole files go to one process, which trains and exports once for all of their tests. Those of more than 20 s start
+# first, longest first, so that no process is left with a long one at the end.
+LONGEST_FIRST = (
+    "pipelines/test_end_to_end.py",
+    "embedding_core/training/test_training.py",
+    "embedding_core/test_contract.py",
+    "components/vocabulary_gen/test_vocabulary_gen.py",
+    "embedding_core/training/test_strategies.py",
+    "components/test_beam_runners.py",
+    "components/pusher/test_pusher.py",
+    "embedding_core/training/test_dense_start.py",
+    "faults/test_saving.py",
+    "embedding_core/training/test_host_files.py",
+    "pipelines/test_preprocessing.py",
+    "embedding_core/layer/test_engine_mode.py",
+    "faults/test_push_fuzzed.py",
+    "pipelines/checks/test_preflight_command.py",
+    "embedding_core/preflight/test_preflight.py",
+    "embedding_core/serving/test_export.py",
+    "embedding_core/layer/test_on_tpu.py",
+    "components/vocabulary_gen/test_vocabulary_gen_base.py",
+    "embedding_core/layer/test_documented_examples.py",
+    "components/trainer/test_trainer.py",
+)
+_LIGHT = re.compile(r"^pytestmark = .*\blight\b", re.MULTILINE)
+
 
 def pytest_configure():
-    """TensorFlow fixes its logical devices at its first operation, so they are asked for before any test is imported.
+    silence()
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        sys.dont_write_bytecode = False  # else each process that a test starts compiles every module that it imports
+
+
+def is_light(path):
+    return _LIGHT.search(Path(path).read_text()) is not None
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out the files that `-m light` would deselect: importing them is what takes long."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and config.option.markexpr.startswith("light") and not is_light(collection_path) else None
+
+
+def pytest_pycollect_makemodule(module_path):
+    if not is_light(module_path):
+        start_tensorflow()
+
+
+def start_tensorflow():
+    """Load TensorFlow and ask for its logical devices, which it fixes at its first operation.
 
     2 hosts x 4 cores is the largest topology in the tests; the default device stays the first one.
     """
-    silence()
+    if "tensorflow" in sys.modules:
+        return
     load_tensorflow()
+    from tensorflow.python.autograph.core import config
+
     from embedding_core.engines import simulated_tpu
 
+    # AutoGraph leaves Keras' own code as it is, but knows it by the name `keras` only: converting that of `tf_keras`
+    # takes each process 6 s.
+    config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
     simulated_tpu(hosts=2, cores_per_host=4)
+
+
+def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).as_posix(), len(places)))
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector what the imports made: walking the objects of TFX costs more than many a test."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _light_files_load_no_tensorflow(request):
+    """Fails the test of a light file that loads TensorFlow, in a run of light files."""
+    loaded = "tensorflow" in sys.modules
+    yield
+    assert loaded or request.node.get_closest_marker("light") is None or "tensorflow" not in sys.modules

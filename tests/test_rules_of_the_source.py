@@ -1,6 +1,7 @@
 """What the design forbids in the shipped packages, checked over their syntax trees."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import tomli
+
+pytestmark = pytest.mark.light
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("embedding_core", "components", "pipelines")
@@ -19,6 +22,7 @@ INTERNAL_ALLOWED = {f"embedding_core/engines/{name}.py" for name in ("tables", "
 PATCHED_ALLOWED = {("embedding_core/preflight/topology_strategy.py", "tf.Tensor.__bool__")}
 
 
+@functools.cache
 def trees():
     return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())) for path in FILES]
 
@@ -169,3 +173,19 @@ def test_no_function_is_longer_than_80_lines():
         if isinstance(node, kinds)
     }
     assert {name: lines for name, lines in lengths.items() if lines > 80} == {}
+
+
+def test_files_whose_tests_start_first_exist():
+    from tests import conftest
+
+    assert [name for name in conftest.LONGEST_FIRST if not (ROOT / "tests" / name).is_file()] == []
+
+
+def test_light_files_load_no_tensorflow():
+    """Collecting them loads none; that their tests load none is seen when they run."""
+    program = (
+        "import pytest, sys; code = pytest.main(['-q', '--collect-only', '-m', 'light', '-p', 'no:cacheprovider']);"
+        "assert not code; assert 'tensorflow' not in sys.modules, 'TensorFlow is loaded'"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,8 @@
+import pytest
+
 from components import progress
+
+pytestmark = pytest.mark.light
 
 
 def test_short_task_is_not_logged():

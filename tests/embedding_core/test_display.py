@@ -6,6 +6,8 @@ import pytest
 
 from embedding_core.display import printable, shown_token
 
+pytestmark = pytest.mark.light
+
 
 @pytest.mark.parametrize(
     ("text", "shown"),

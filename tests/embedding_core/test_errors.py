@@ -4,6 +4,8 @@ import pytest
 
 from embedding_core.errors import nearest
 
+pytestmark = pytest.mark.light
+
 
 @pytest.mark.parametrize(
     ("name", "known", "hint"),

@@ -8,6 +8,8 @@ from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import optimizer_from_json, optimizer_names, optimizer_to_json
 
+pytestmark = pytest.mark.light
+
 OUT_OF_RANGE = [
     (SGD, {"learning_rate": -0.1}, "learning_rate"),
     (SGD, {"learning_rate": math.nan}, "learning_rate"),

@@ -11,6 +11,8 @@ from prepare_data import Purchase
 
 from pipelines.config import load_config
 
+pytestmark = pytest.mark.light
+
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "online_retail"
 
 

@@ -11,6 +11,8 @@ from embedding_core.errors import DataError
 from examples.online_retail import prepare_data
 from pipelines.config import load_config
 
+pytestmark = pytest.mark.light
+
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "online_retail"
 HEADER = "InvoiceNo,StockCode,Description,Quantity,InvoiceDate,UnitPrice,CustomerID,Country\n"
 
@@ -102,7 +104,7 @@ def test_main_writes_both_files_and_prints_the_baselines(tmp_path, capsys):
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the Online Retail files are not here")
 def test_online_retail_gives_the_published_pairs_and_baselines():
-    train, pairs = prepare_data.prepare(prepare_data.read_purchases(SHARED))
+    train, pairs = prepare_data.prepare(prepare_data.read_purchases(SHARED), history_length=1)
     assert pairs.num_rows == 130_158
     assert sum(pairs["label"].to_pylist()) == 65_079
     assert set(pairs["StockCode"].to_pylist()) <= set(train["StockCode"].to_pylist())

@@ -17,6 +17,8 @@ from components.pusher.rollback import roll_back
 from components.pusher.served import damage_of, find_published
 from embedding_core.errors import CheckpointError, ConfigError
 
+pytestmark = pytest.mark.light
+
 
 @pytest.fixture
 def model(tmp_path):

@@ -13,6 +13,8 @@ from embedding_core.planning.planner import default_dim, plan_from_vocabularies,
 from embedding_core.planning.topology import named_topology
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
 
+pytestmark = pytest.mark.light
+
 USER = {"name": "user", "vocabulary": "customer", "column": {"name": "CustomerID", "private": True}}
 BASKET = {"name": "basket", "vocabulary": "item", "column": {"name": "basket", "multivalent": True}}
 ITEM = {"name": "item", "vocabulary": "item"}

@@ -7,6 +7,8 @@ from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Adagrad
 from embedding_core.planning.topology import GIB, memory_plan, named_topology, row_blocks
 
+pytestmark = pytest.mark.light
+
 
 def tables(**rows: int) -> EmbeddingConfig:
     return EmbeddingConfig(

@@ -1,6 +1,10 @@
 import os
 
+import pytest
+
 from embedding_core.storage import free_name, sync_tree
+
+pytestmark = pytest.mark.light
 
 
 def test_free_name_is_one_that_not_even_a_broken_link_has(tmp_path):

@@ -2,6 +2,8 @@ import pytest
 
 from embedding_core.storage import locked_folder
 
+pytestmark = pytest.mark.light
+
 
 def test_second_holder_does_not_wait_unless_asked(tmp_path):
     with locked_folder(str(tmp_path), wait=False) as first, locked_folder(str(tmp_path), wait=False) as second:

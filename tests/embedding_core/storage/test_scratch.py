@@ -11,6 +11,8 @@ import pytest
 
 from embedding_core.storage import scratch_folder, scratch_tempdir
 
+pytestmark = pytest.mark.light
+
 HOLD = """
 import sys, time
 from embedding_core.storage import scratch_folder

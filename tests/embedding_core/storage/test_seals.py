@@ -7,6 +7,8 @@ from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Adagrad
 from embedding_core.storage.seals import sealed_json, unsealed_json
 
+pytestmark = pytest.mark.light
+
 CONFIG = EmbeddingConfig(
     tables=(TableConfig(name="user", vocabulary_size=8, dim=4, optimizer=Adagrad(learning_rate=0.05)),),
     features=(FeatureConfig(name="user", table="user"),),

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from embedding_core.errors import ConfigError, VocabularyError
 from embedding_core.vocabulary import evolved_vocabulary, load_vocabulary, save_vocabulary, vocabulary_from_counts
 
+pytestmark = pytest.mark.light
+
 RUN = st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d", b"e\n"]), st.integers(1, 4), max_size=5)
 RUNS = st.lists(RUN, min_size=1, max_size=6)
 FIRST = {b"a": 9, b"b": 5, b"c": 5, b"d": 2}

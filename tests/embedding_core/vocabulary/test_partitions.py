@@ -15,6 +15,8 @@ from embedding_core.vocabulary import (
     vocabulary_from_counts,
 )
 
+pytestmark = pytest.mark.light
+
 SIZE = 5000
 
 

@@ -22,6 +22,8 @@ from embedding_core.vocabulary import (
     vocabulary_from_counts,
 )
 
+pytestmark = pytest.mark.light
+
 
 def vocabulary(counts, name="user", **thresholds):
     tokens = pa.array(list(counts), pa.large_binary())

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.light
+
 TEXT = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
 HEAVY = ("tensorflow", "tfx", "apache_beam", "kfp")
 KUBEFLOW = "kubeflow={image: i, pipeline_root: gs://b/r}"

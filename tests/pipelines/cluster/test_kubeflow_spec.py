@@ -3,6 +3,8 @@ import pytest
 from embedding_core.errors import ConfigError
 from pipelines.cluster.kubeflow_spec import check_spec, kubernetes_name, with_defaults, with_kubernetes_names
 
+pytestmark = pytest.mark.light
+
 
 def spec(executor=None):
     """Two tasks; the second reads what the first puts out."""

@@ -3,6 +3,8 @@ import pytest
 from embedding_core.errors import ConfigError
 from pipelines.cluster.tpu_request import tpu_request
 
+pytestmark = pytest.mark.light
+
 
 @pytest.mark.parametrize(
     ("name", "machine", "topology", "chips"),

@@ -14,6 +14,8 @@ from pipelines.commands import cli
 from pipelines.config import load_config
 from pipelines.local import run_log
 
+pytestmark = pytest.mark.light
+
 TEXT = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
 
 

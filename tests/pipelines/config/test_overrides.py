@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.light
+
 
 def test_set_overrides_a_nested_key(load, minimal):
     assert load(minimal, "training.batch_size=512").training.batch_size == 512

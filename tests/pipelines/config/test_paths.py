@@ -11,6 +11,8 @@ from pipelines.config.data import Data, Spans
 from pipelines.config.files import data_files, data_location, missing_spans
 from pipelines.config.paths import resolve
 
+pytestmark = pytest.mark.light
+
 
 def _touch(folder, *names):
     for name in names:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.config import config_from_mapping, load_config
+
+pytestmark = pytest.mark.light
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,6}", fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Nd"]), min_size=1, max_size=5)

@@ -7,6 +7,8 @@ import pytest
 from embedding_core.errors import ConfigError
 from pipelines.config.sources import Argument, accepts, defines, keyword_arguments, parse_module
 
+pytestmark = pytest.mark.light
+
 
 @pytest.mark.parametrize(
     ("annotation", "good", "bad"),

@@ -5,6 +5,8 @@ import pytest
 from embedding_core.errors import ConfigError
 from pipelines.config.yaml_text import parse_value, parse_yaml
 
+pytestmark = pytest.mark.light
+
 
 @pytest.mark.parametrize(
     ("text", "value"),

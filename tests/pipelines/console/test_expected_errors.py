@@ -6,6 +6,8 @@ from embedding_core import errors
 from embedding_core.errors import DataError
 from pipelines.console.expected_errors import expected_message
 
+pytestmark = pytest.mark.light
+
 
 def _raised(error, cause):
     try:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.light
+
 ROOT = Path(__file__).parents[3]
 
 

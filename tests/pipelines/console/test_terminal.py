@@ -2,9 +2,12 @@
 
 import io
 
+import pytest
 from rich.table import Table
 
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
+
+pytestmark = pytest.mark.light
 
 EVIL = "shop\x1b]0;owned\x07\x9b2J\r"
 SHOWN = r"shop\x1b]0;owned\x07\x9b2J\r"

@@ -9,6 +9,8 @@ from rich.console import Console
 from embedding_core.errors import DataError
 from pipelines.lineage.graph import lineage_tree, newest_artifact, open_store, outputs_of, trace
 
+pytestmark = pytest.mark.light
+
 EVENT, STATE = mlmd.Event, mlmd.Execution
 
 

@@ -14,6 +14,8 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from embedding_core.errors import StorageError
 from pipelines.local.metadata_store import SCHEMA_VERSION, back_up, check_store, restore, upgrade
 
+pytestmark = pytest.mark.light
+
 
 def connection(path):
     config = mlmd.ConnectionConfig()

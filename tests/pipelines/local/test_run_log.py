@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.light
+
 START = """
 import logging, os, subprocess, sys
 from pipelines.console.quiet import silence

@@ -10,6 +10,8 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from pipelines.local.content import CONTENT, read_content
 from pipelines.local.upkeep import record_content, set_aside, tidy
 
+pytestmark = pytest.mark.light
+
 STATE = mlmd.Execution
 
 

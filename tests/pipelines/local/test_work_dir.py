@@ -9,6 +9,8 @@ import pytest
 from embedding_core.errors import ConfigError
 from pipelines.local.work_dir import file_permissions, held, prepare
 
+pytestmark = pytest.mark.light
+
 
 def configured(work_dir, metadata=None, name="demo", permissions="owner"):
     return SimpleNamespace(

@@ -1,4 +1,8 @@
+import pytest
+
 from pipelines.pipeline.fingerprint import digest_of_files
+
+pytestmark = pytest.mark.light
 
 
 def test_digest_follows_the_contents_and_not_the_place(tmp_path):

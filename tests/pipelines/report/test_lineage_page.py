@@ -20,6 +20,8 @@ from pipelines.lineage.records import files_of, read_records
 from pipelines.report.lineage_figures import collect_page, find_token
 from pipelines.report.lineage_page import lineage_html, save_page
 
+pytestmark = pytest.mark.light
+
 
 def vocabulary(name, tokens, **more):
     """The first token is the most frequent one."""
