@@ -30,7 +30,7 @@ LONGEST_FIRST = (
     "pipelines/test_preprocessing.py",
     "embedding_core/layer/test_engine_mode.py",
     "faults/test_push_fuzzed.py",
-    "pipelines/checks/test_preflight_command.py",
+    "pipelines/checks/test_pipeline_preflight.py",
     "embedding_core/preflight/test_preflight.py",
     "embedding_core/serving/test_export.py",
     "embedding_core/layer/test_on_tpu.py",
