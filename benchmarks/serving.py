@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.serving.serving_module import ServingModule
-from embedding_core.serving.signatures import over_examples
+from embedding_core.serving.signatures import signature_of_examples
 
 FEATURES, ROWS, DIM, SKEW = 26, 100_000, 16, 1.05
 NAMES = [f"f{number:02d}" for number in range(FEATURES)]
@@ -92,7 +92,7 @@ def ours(case, tables, vocabulary):
         found = module.inputs_of(columns.parse(examples), NAMES)[0]
         return {"vectors": tf.concat([found[name] for name in NAMES], 1)}
 
-    return module, over_examples(look_up)
+    return module, signature_of_examples(look_up)
 
 
 def upstream(case, tables, vocabulary):
@@ -113,7 +113,7 @@ def upstream(case, tables, vocabulary):
         found = embedding.serving_embedding_lookup(ids, None, held, features)
         return {"vectors": tf.concat([found[name] for name in NAMES], 1)}
 
-    return module, over_examples(look_up)
+    return module, signature_of_examples(look_up)
 
 
 def _their_vocabulary(path):
@@ -133,7 +133,7 @@ def parsing(case, tables, vocabulary):
         values = [found[name].values if case.multivalent else found[name] for name in NAMES]
         return {"values": tf.add_n([tf.size(value) for value in values])}
 
-    return tf.Module(), over_examples(parse)
+    return tf.Module(), signature_of_examples(parse)
 
 
 def bare(case, tables, vocabulary):
@@ -158,7 +158,7 @@ def bare(case, tables, vocabulary):
                 found.append(tf.gather(table, ids))
         return {"vectors": tf.concat(found, 1)}
 
-    return module, over_examples(look_up)
+    return module, signature_of_examples(look_up)
 
 
 def _bare_vocabulary(path):

@@ -1,8 +1,8 @@
-"""From tokens to ids: one lookup, and one policy for unknown tokens, in training and serving.
+"""Looks up the ids of tokens, with one policy for unknown tokens in training and serving.
 
-An *unknown token* (not in the vocabulary) goes to one of the table's `oov_rows`, by its hash; with none
-it is dropped. *Invalid ids*, which only raw integer features can have, are the engine's matter: the
-lookup itself applies the feature's `invalid_id` (`embedding_core.features`).
+An *unknown token* (not in the vocabulary) goes to one of the table's `oov_rows`, by its hash; if the table has none,
+it is dropped. *Invalid ids*, which only raw integer features can have, are left to the lookup of rows, which applies
+the feature's `invalid_id` (`embedding_core.features`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from embedding_core.errors import VocabularyError
 
 
 def _count_lines(path: str) -> int:
-    """Number of lines of a file, the last one with or without its LF."""
+    """Count the lines of a file; the last one may lack its LF."""
     lines, last = 0, b"\n"
     with tf.io.gfile.GFile(path, "rb") as file:
         while chunk := file.read(1 << 22):
@@ -26,9 +26,9 @@ def _count_lines(path: str) -> int:
 
 
 def kept(rows: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:
-    """The ragged `[B, None]` with only the flat values where the bool `[N]` `keep` is true.
+    """Keep the flat values of a ragged `[B, None]` for which the bool `[N]` `keep` is true.
 
-    As tf.ragged.boolean_mask, in a tenth of its operations.
+    The same as tf.ragged.boolean_mask, with a tenth of its operations.
     """
     before = tf.concat([[0], tf.cumsum(tf.cast(keep, rows.row_splits.dtype))], 0)
     splits = tf.gather(before, rows.row_splits)
@@ -36,11 +36,11 @@ def kept(rows: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:
 
 
 class TokenTable(tf.Module):
-    """Token -> id of one table: the same lookup in the training input and inside an exported model.
+    """Token -> id of one table: the same lookup in the training input and in an exported model.
 
-    Tokens of the vocabulary get their line number. Any other token gets
-    ``tokens + fingerprint64(token) % oov_rows``, as `tf.lookup.StaticVocabularyTable` would; with
-    `oov_rows` 0 it gets no id at all. The lookup runs on the host's CPU. Kept as an attribute of an
+    A token of the vocabulary gets its line number. Any other token gets
+    ``tokens + fingerprint64(token) % oov_rows``, as in `tf.lookup.StaticVocabularyTable`; with
+    `oov_rows` 0 it gets no id. The lookup runs on the host's CPU. If this is an attribute of an
     exported `tf.Module`, the vocabulary file becomes an asset of the SavedModel.
     """
 
@@ -49,8 +49,8 @@ class TokenTable(tf.Module):
 
         Args:
           vocabulary_file: plain tokens, one per line, in the order of the rows.
-          vocabulary_size: number of rows of the table, the out-of-vocabulary rows included.
-          oov_rows: how many of the rows, the last ones, are shared by unknown tokens.
+          vocabulary_size: number of rows of the table, including the out-of-vocabulary rows.
+          oov_rows: number of rows, the last ones, that unknown tokens share.
 
         Raises:
           VocabularyError: the file does not hold exactly `vocabulary_size - oov_rows` tokens.
@@ -59,10 +59,10 @@ class TokenTable(tf.Module):
         path = os.fspath(vocabulary_file)
         self.tokens = int(vocabulary_size) - int(oov_rows)
         self.oov_rows = int(oov_rows)
-        found = _count_lines(path)
-        if found != self.tokens:
+        lines = _count_lines(path)
+        if lines != self.tokens:
             raise VocabularyError(
-                f"{path!r} holds {found} tokens: a table of {vocabulary_size} rows, {oov_rows} of them out of "
+                f"{path!r} holds {lines} tokens: a table of {vocabulary_size} rows, {oov_rows} of them out of "
                 f"vocabulary, needs {self.tokens}; compute vocabularies and tables from the same run."
             )
         self._table = None if self.tokens == 0 else self._load(path)
@@ -76,28 +76,28 @@ class TokenTable(tf.Module):
             tf.lookup.TextFileIndex.LINE_NUMBER,
             vocab_size=self.tokens,
         )
-        # The only row for unknown tokens needs no hash of them.
+        # If there is a single row for unknown tokens, no hash is needed.
         return tf.lookup.StaticHashTable(initializer, default_value=self.tokens if self.oov_rows == 1 else -1)
 
     @classmethod
     def of(cls, table: TableConfig, vocabulary_file: str | os.PathLike[str]) -> TokenTable:
-        """The token table of a configured embedding table."""
+        """Make the token table of a configured embedding table."""
         return cls(vocabulary_file, table.vocabulary_size, table.oov_rows)
 
     def lookup(self, tokens: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Ids of tokens.
+        """Look up ids of tokens.
 
         Args:
           tokens: string `[B, None]`.
 
         Returns:
-          int64 `[B, None]`, rows in the same order; shorter where unknown tokens were dropped.
+          int64 `[B, None]`, rows in the same order, without unknown tokens that were dropped.
         """
         ids = tokens.with_flat_values(self.ids_of(tokens.flat_values))
         return ids if self.oov_rows else kept(ids, ids.flat_values >= 0)
 
     def ids_of(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Ids of a flat string tensor, of the same shape; -1 for an unknown token that has no row."""
+        """Look up ids of a flat string tensor, of the same shape; -1 for an unknown token that has no row."""
         if self._table is None:
             known = tf.fill(tf.shape(tokens), tf.constant(0 if self.oov_rows == 1 else -1, tf.int64))
         else:

@@ -1,10 +1,10 @@
-"""What a serving signature reads: serialized tf.Examples, or one named tensor per raw column.
+"""Reads raw columns from serialized tf.Examples or from one named tensor per column, for training and serving.
 
-Both give the same raw columns. An unknown token, a missing value, an empty list are all legal; a
+Both sources give the same raw columns. An unknown token, a missing value and an empty list are legal. A
 row that lacks a dense value which Transform requires is marked, and its prediction is NaN rather than
-that of a made-up value. So no value of one row fails the others, but for what TensorFlow's parser
-itself refuses: a record that is no tf.Example, a column of another type, two values in a column of one
-(training refuses such a row too). The named tensors know no such case.
+that of a made-up value. So no row fails the others, except for what TensorFlow's parser itself refuses: a record that
+is not a tf.Example, a column of another type, two values in a column of one (training refuses such a row too). Named
+tensors cannot have these errors.
 
 The named tensors of a column (its name with every character but letters, digits and `_` replaced by `_`):
 
@@ -14,7 +14,7 @@ column                tensor                  missing, and padding
 string                string `[B]`            ""
 int64                 int64 `[B]`             `MISSING_INT`, -2**63
 float32               float32 `[B]`           NaN
-multivalent           `[B, n]`, padded        as above, any place
+multivalent           `[B, n]`, padded        as above, at any index
 ====================  ======================  ========================
 """
 
@@ -29,27 +29,26 @@ import numpy as np
 import tensorflow as tf
 
 from embedding_core.columns.ids import kept
-from embedding_core.columns.tokens import MISSING_INT, parse_spec
+from embedding_core.columns.tokens import DTYPES, MISSING_INT, parse_spec
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError
 
 Raw: TypeAlias = "dict[str, Any]"
 
-_DTYPES = {"string": tf.string, "int64": tf.int64, "float32": tf.float32}
 MISSING = {tf.string: b"", tf.int64: MISSING_INT, tf.float32: float("nan")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DenseInputs:
-    """Where the dense inputs of a model come from.
+    """The source of a model's dense inputs.
 
     Attributes:
-      names: the model's dense inputs.
-      spec: how to read the raw columns that they are computed from, as for `tf.io.parse_example`.
+      names: names of the model's dense inputs.
+      spec: specification of the raw columns that they are computed from, as for `tf.io.parse_example`.
       transform: raw columns -> float `[B]` or `[B, 1]` by name, at least `names` and the columns
-        `after_transform`; None takes the raw columns as they are. A tf.Module, such as TFT's
-        layer, is kept inside the SavedModel with its resources.
-      resources: what else `transform` needs inside the SavedModel.
+        `after_transform`; None uses the raw columns as they are. A tf.Module, such as TFT's
+        layer, is kept in the SavedModel with its resources.
+      resources: other objects that `transform` needs in the SavedModel.
     """
 
     names: tuple[str, ...] = ()
@@ -58,16 +57,16 @@ class DenseInputs:
     resources: tuple[Any, ...] = ()
 
     def outputs(self, raw: Raw) -> dict[str, Any]:
-        """All outputs of the transform, or the raw columns where there is none."""
+        """Compute all outputs of the transform; without one, return the raw columns."""
         return dict(raw if self.transform is None else self.transform(raw))
 
     def values(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """The model's dense inputs among the outputs: float32 `[B, 1]` by name."""
+        """Select the model's dense inputs from the outputs: float32 `[B, 1]` by name."""
         return {name: _column_vector(outputs[name]) for name in self.names}
 
     @property
     def tracked(self) -> list[Any]:
-        """What the SavedModel must hold for the transform to run."""
+        """The objects that the SavedModel must hold for the transform to run."""
         owner = [self.transform] if isinstance(self.transform, tf.Module) else []
         return [*owner, *self.resources]
 
@@ -79,7 +78,7 @@ def _column_vector(value: Any) -> tf.Tensor:
 
 
 class RawColumns(NamedTuple):
-    """The raw columns of one batch: those of categorical features, those of dense inputs, and which rows lack one."""
+    """The raw columns of one batch: those of categorical features, those of dense inputs, and the incomplete rows."""
 
     categorical: Raw
     dense: Raw
@@ -87,20 +86,20 @@ class RawColumns(NamedTuple):
 
 
 def input_name(column: str) -> str:
-    """The name of a column's tensor in the signatures that take named tensors."""
+    """Make the name of a column's tensor in the signatures that take named tensors."""
     name = re.sub(r"\W", "_", column, flags=re.ASCII)
     return name if name[:1].isalpha() else f"column_{name.lstrip('_')}"
 
 
 class Columns:
-    """The raw columns that a signature needs, and the two ways to read them."""
+    """The raw columns that a model needs, and the two ways to read them."""
 
     def __init__(self, categorical: Iterable[ColumnConfig], dense: Mapping[str, Any]) -> None:
         """Plan the reading.
 
         Args:
           categorical: columns of categorical features; those `after_transform` are left out.
-          dense: how to read the columns of the dense inputs, as for `tf.io.parse_example`.
+          dense: specification of the columns of the dense inputs, as for `tf.io.parse_example`.
 
         Raises:
           ConfigError: two columns would have the same input name.
@@ -127,7 +126,7 @@ class Columns:
     def _named_spec(self, name: str, key: str) -> tf.TensorSpec:
         if name in self._categorical:
             column = self._categorical[name]
-            return tf.TensorSpec([None] * (2 if column.multivalent else 1), _DTYPES[column.dtype], key)
+            return tf.TensorSpec([None] * (2 if column.multivalent else 1), DTYPES[column.dtype], key)
         feature = self._dense[name]
         shape = list(feature.shape) if isinstance(feature, tf.io.FixedLenFeature) else []
         return tf.TensorSpec([None, *shape], feature.dtype, key)
@@ -147,7 +146,7 @@ class Columns:
         return self._rows({name: _present(values[name]) for name in self._categorical}, values)
 
     def _rows(self, categorical: Raw, dense: Raw) -> RawColumns:
-        absent = [_absent(feature, dense[name]) for name, feature in self._dense.items() if _is_required_int(feature)]
+        absent = [_absent(dense[name]) for name, feature in self._dense.items() if _is_required_int(feature)]
         return RawColumns(
             {name: categorical[name] for name in self._categorical},
             {name: _as_specified(feature, dense[name]) for name, feature in self._dense.items()},
@@ -156,10 +155,10 @@ class Columns:
 
 
 def _of_one(column: ColumnConfig) -> tf.io.FixedLenFeature | None:
-    """How to read a column of at most one value: as `[B]`, which every later step is faster with."""
+    """Specify a column of at most one value as `[B]`, which is faster in every later step."""
     if column.multivalent:
         return None
-    dtype = _DTYPES[column.dtype]
+    dtype = DTYPES[column.dtype]
     return tf.io.FixedLenFeature([], dtype, MISSING[dtype])
 
 
@@ -167,14 +166,13 @@ def _is_required_int(feature: Any) -> bool:
     return isinstance(feature, tf.io.FixedLenFeature) and feature.dtype == tf.int64 and feature.default_value is None
 
 
-def _absent(feature: Any, value: tf.Tensor) -> tf.Tensor:
-    """Which rows lack a value of a required int64 column; bool [B]."""
-    del feature
+def _absent(value: tf.Tensor) -> tf.Tensor:
+    """Mark the rows that lack a value of a required int64 column; bool [B]."""
     return tf.reduce_any(tf.reshape(value, [tf.shape(value)[0], -1]) == MISSING_INT, 1)
 
 
 def _safe(feature: Any) -> Any:
-    """A way to read a dense column in which nothing that a row lacks fails the batch.
+    """Specify a dense column so that a row without a value does not fail the batch.
 
     Floats are never read with a variable length: a malformed list of floats can end the process
     inside TensorFlow's parser.
@@ -198,7 +196,7 @@ def _mask(value: tf.Tensor) -> tf.Tensor:
 
 
 def _present(value: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-    """The values of `[B, n]` that are not missing, ragged `[B, None]`; `[B]` stays, with what stands for missing."""
+    """Drop the missing values of `[B, n]`, which becomes ragged `[B, None]`; `[B]` stays as it is."""
     return value if value.shape.rank == 1 else _ragged(value)
 
 
@@ -207,7 +205,7 @@ def _ragged(rows: tf.Tensor) -> tf.RaggedTensor:
 
 
 def _as_specified(feature: Any, value: Any) -> Any:
-    """A column in the form that its specification promises to the transform."""
+    """Return a column in the form that its specification promises to the transform."""
     if isinstance(value, tf.SparseTensor):
         return _at_least_one_wide(value)
     if not isinstance(value, tf.Tensor):
@@ -222,6 +220,6 @@ def _as_specified(feature: Any, value: Any) -> Any:
 
 
 def _at_least_one_wide(value: tf.SparseTensor) -> tf.SparseTensor:
-    """The same values in a shape `[B, n]`, n >= 1: a batch without any value still has its rows."""
+    """Widen the shape `[B, n]` to n >= 1: a batch without any value still has its rows."""
     shape = tf.maximum(value.dense_shape, tf.constant([0, 1], tf.int64))
     return tf.SparseTensor(value.indices, value.values, shape)

@@ -1,20 +1,20 @@
-"""Raw column -> tokens: the one graph function that counting, training and serving share.
+"""Turns raw columns into tokens: the one graph function that counting, training and serving share.
 
-What a token is, case by case:
+The tokens of each type of value:
 
 =====================================  ==================================================================
-string                                 its bytes as they stand in the data: any encoding, spaces kept
+string                                 its bytes as in the data: any encoding, spaces kept
 string with a `separator`              the pieces between separators
 int64                                  decimal text: ``-7``
 float32                                the shortest decimal text that reads back as the same float: ``0.1``,
                                        ``1234567``; ``-0.0`` and denormals are ``0``
 missing, empty list, "" and NaN        no token (a zero vector later, not an unknown token)
-int64 -2**63                           no token: `MISSING_INT` stands for "missing" where there must be a number
-a token that holds LF, CR or NUL       a token, but one that no text vocabulary can hold: it is counted
-                                       apart, has no row, and is looked up as an unknown token
+int64 -2**63                           no token: `MISSING_INT` marks a missing value in dense tensors
+a token that holds LF, CR or NUL       a token that no text vocabulary can hold: it is counted separately,
+                                       has no row, and is looked up as an unknown token
 =====================================  ==================================================================
 
-Each value becomes its tokens on its own, whatever the others are; counting relies on that.
+The tokens of a value do not depend on other values; counting relies on that.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ MISSING_INT = -(2**63)
 
 Values: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"
 
-_DTYPES = {"string": tf.string, "int64": tf.int64, "float32": tf.float32}
+DTYPES = {"string": tf.string, "int64": tf.int64, "float32": tf.float32}
 _LARGEST_FLOAT_DIGITS = 9
 _SMALLEST_FLOAT_DIGITS = 6
 
 
 def parse_spec(columns: Iterable[ColumnConfig]) -> dict[str, tf.io.RaggedFeature | tf.io.FixedLenFeature]:
-    """How to read the raw columns from serialized tf.Examples; columns `after_transform` are left out.
+    """Specify how to read raw columns from serialized tf.Examples; columns `after_transform` are left out.
 
     String and int64 columns are read ragged: a missing value, an empty list and a list of any length are
-    all legal, and an int64 has no value to spare for "missing". Floats are read with a fixed length (NaN
+    all legal, and no int64 is free to mean "missing". Floats are read with a fixed length (NaN
     for missing), because a malformed float list read with a variable length can end the process
     inside TensorFlow's parser.
 
@@ -66,7 +66,7 @@ def parse_spec(columns: Iterable[ColumnConfig]) -> dict[str, tf.io.RaggedFeature
 
 def _feature(column: ColumnConfig) -> tf.io.RaggedFeature | tf.io.FixedLenFeature:
     if column.dtype != "float32":
-        return tf.io.RaggedFeature(_DTYPES[column.dtype], row_splits_dtype=tf.int64)
+        return tf.io.RaggedFeature(DTYPES[column.dtype], row_splits_dtype=tf.int64)
     if column.many:
         raise DataError(
             f"column {column.name!r} holds lists of floats: as a categorical feature a float column must have at most "
@@ -76,10 +76,10 @@ def _feature(column: ColumnConfig) -> tf.io.RaggedFeature | tf.io.FixedLenFeatur
 
 
 def tokens_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
-    """The tokens of each row of a column.
+    """Compute the tokens of each row of a column.
 
     Args:
-      column: what the column is.
+      column: description of the column.
       values: [B], [B, n], or sparse or ragged [B, None]; string, int64 or float32 as `column.dtype` says.
 
     Returns:
@@ -93,7 +93,7 @@ def tokens_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
 
 
 def texts_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
-    """As `tokens_of`, with "" wherever a value is no token."""
+    """Compute the same as `tokens_of`, with "" for each value that gives no token."""
     rows = rows_of(column, values)
     texts = rows.with_values(text_of(column, rows.values))
     if column.separator is None:
@@ -103,10 +103,10 @@ def texts_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
 
 
 def rows_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
-    """The values of each row of a column, before they become tokens.
+    """Arrange the values of a column by row, before they become tokens.
 
     Args:
-      column: what the column is.
+      column: description of the column.
       values: [B], [B, n], or sparse or ragged [B, None].
 
     Returns:
@@ -115,10 +115,10 @@ def rows_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
     Raises:
       DataError: the values have another dtype than the column (found while tracing).
     """
-    if values.dtype != _DTYPES[column.dtype]:
+    if values.dtype != DTYPES[column.dtype]:
         raise DataError(
             f"column {column.name!r} is {values.dtype.name} in the data, but {column.dtype} in the configuration: "
-            "change the one or the other."
+            "change one of the two."
         )
     if isinstance(values, tf.RaggedTensor):
         return values.merge_dims(1, -1) if values.shape.rank != 2 else values
@@ -131,7 +131,7 @@ def rows_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
 
 
 def text_of(column: ColumnConfig, values: tf.Tensor) -> tf.Tensor:
-    """Flat values as text, of the same shape; NaN and `MISSING_INT` become ""."""
+    """Convert flat values to text of the same shape; NaN and `MISSING_INT` become ""."""
     if column.dtype == "int64":
         return tf.where(tf.equal(values, MISSING_INT), "", tf.strings.as_string(values))
     if column.dtype == "float32":
@@ -140,7 +140,7 @@ def text_of(column: ColumnConfig, values: tf.Tensor) -> tf.Tensor:
 
 
 def _shortest_text(values: tf.Tensor) -> tf.Tensor:
-    """The text with the fewest significant digits, of 6 to 9, that reads back as the same float32."""
+    """Format with the fewest significant digits, 6 to 9, that read back as the same float32."""
     text = tf.strings.as_string(values, precision=_LARGEST_FLOAT_DIGITS, shortest=True)
     for digits in range(_LARGEST_FLOAT_DIGITS - 1, _SMALLEST_FLOAT_DIGITS - 1, -1):
         shorter = tf.strings.as_string(values, precision=digits, shortest=True)

@@ -1,4 +1,4 @@
-"""Judges a trained model by its eval split: counts, recall of a retrieval model, and the rules of a push."""
+"""Judges a trained model on its eval split: counts, recall of a retrieval model, and the rules for a push."""
 
 from embedding_core.evaluation.push_rules import Check, Rules, judge
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures, measure_retrieval

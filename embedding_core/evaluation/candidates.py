@@ -1,10 +1,10 @@
-"""Finds all candidates of a two-tower model: their vectors, and how often each is in the positive rows of a split."""
+"""Collects the candidates of a two-tower model: their vectors, and their counts in the positive rows of a split."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,15 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
+from embedding_core.serving.serving_module import config_of_features
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
+
+Ids: TypeAlias = npt.NDArray[np.int64]
+Vectors: TypeAlias = npt.NDArray[np.float32]
+ModelInputs: TypeAlias = Mapping[str, Any]
+"""The parts `ids` and `dense` of a batch."""
 
 _BATCH = 4096
 
@@ -25,25 +31,25 @@ class Catalog:
 
     Attributes:
       vectors: float32 `[tokens, d]`.
-      counts: int64 `[tokens]`, positive rows of the train split with that candidate.
-      known: bool `[tokens]`: which ids are candidates. All tokens of the vocabulary if the candidate tower reads
-        that feature alone; else those that the train split has a row of.
+      counts: int64 `[tokens]`, number of positive rows of the train split with each candidate.
+      known: bool `[tokens]`: whether each id is a candidate: all tokens of the vocabulary if the candidate tower reads
+        only that feature; else those in the rows of the train split.
     """
 
-    vectors: npt.NDArray[np.float32]
-    counts: npt.NDArray[np.int64]
+    vectors: Vectors
+    counts: Ids
     known: npt.NDArray[np.bool_]
 
-    def ids_of(self, ids: tf.RaggedTensor) -> npt.NDArray[np.int64]:
-        """The candidate of each row, int64 `[B]`; -1 if the row has none, or one that is unknown."""
+    def ids_of(self, ids: tf.RaggedTensor) -> Ids:
+        """Return the candidate of each row, int64 `[B]`; -1 if the row has none, or an unknown one."""
         return _single(ids, len(self.counts))
 
 
 def candidate_feature(run: RestoredRun) -> str:
-    """The feature that identifies a candidate.
+    """Find the feature that identifies a candidate.
 
     Raises:
-      DataError: none of the candidate tower's features does.
+      DataError: the candidate tower does not have one categorical feature, and no negatives name one of its features.
     """
     towers = [one for one in run.model.candidate_features if one in _names(run.description.config)]
     negatives = run.description.training.negatives
@@ -63,8 +69,8 @@ def candidates_of(run: RestoredRun, inputs: Inputs, feature: str, files: Sequenc
 
     Args:
       run: the trained model.
-      inputs: how rows are read.
-      feature: that identifies a candidate.
+      inputs: sources of the model's inputs.
+      feature: feature that identifies a candidate.
       files: TFRecord files of the train split.
 
     Raises:
@@ -99,46 +105,43 @@ def _names(config: EmbeddingConfig) -> list[str]:
 
 
 def _only(inputs: Inputs, features: Sequence[str], *, dense: bool) -> Inputs:
-    """The inputs of some of the features: what is not needed is not read."""
-    kept = tuple(inputs.config.feature(name) for name in features)
-    used = {feature.table for feature in kept}
-    tables = tuple(table for table in inputs.config.tables if table.name in used)
-    config = EmbeddingConfig(tables=tables, features=kept)
+    """Reduce the inputs to some features, so that nothing else is read."""
+    config = config_of_features(inputs.config, features)
     return dataclasses.replace(inputs, config=config, dense=inputs.dense if dense else ())
 
 
-def _single(ids: tf.RaggedTensor, tokens: int) -> npt.NDArray[np.int64]:
-    """The one id of each row, -1 for none or an unknown one."""
+def _single(ids: tf.RaggedTensor, tokens: int) -> Ids:
+    """Return the single id of each row; -1 for none or an unknown one."""
     lengths = ids.row_lengths().numpy()
     if (lengths > 1).any():
-        raise DataError("a row has several candidates: Recall@k needs rows of one candidate each.")
-    found = np.full(len(lengths), -1, np.int64)
-    found[lengths == 1] = ids.values.numpy()
-    found[(found >= tokens) | (found < 0)] = -1
-    return found
+        raise DataError("a row has several candidates: Recall@k needs one candidate per row; split such rows.")
+    single = np.full(len(lengths), -1, np.int64)
+    single[lengths == 1] = ids.values.numpy()
+    single[(single >= tokens) | (single < 0)] = -1
+    return single
 
 
-def _first_seen(ids: npt.NDArray[np.int64], known: npt.NDArray[np.bool_]) -> tuple[Any, Any]:
-    """The candidates that were not known before, and the first row of each."""
-    found, rows = np.unique(ids, return_index=True)
-    new = (found >= 0) & ~known[np.maximum(found, 0)]
-    return found[new], rows[new]
+def _first_seen(ids: Ids, known: npt.NDArray[np.bool_]) -> tuple[Ids, Ids]:
+    """Find the candidates that were not known before, and the first row of each."""
+    distinct, rows = np.unique(ids, return_index=True)
+    new = (distinct >= 0) & ~known[np.maximum(distinct, 0)]
+    return distinct[new], rows[new]
 
 
-def _rows(batch: Batch, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _rows(batch: Batch, rows: Ids) -> ModelInputs:
     parts = {"ids": batch["ids"], "dense": batch["dense"]}
-    taken: dict[str, Any] = tf.nest.map_structure(lambda value: tf.gather(value, rows), parts)
+    taken: ModelInputs = tf.nest.map_structure(lambda value: tf.gather(value, rows), parts)
     return taken
 
 
-def _vectors(run: RestoredRun, names: Sequence[str], batch: Any) -> npt.NDArray[np.float32]:
+def _vectors(run: RestoredRun, names: Sequence[str], batch: ModelInputs) -> Vectors:
     given = {**batch["dense"], **run.engine.lookup(batch["ids"])}
-    vectors: npt.NDArray[np.float32] = run.model.candidate_vectors({name: given[name] for name in names}).numpy()
+    vectors: Vectors = run.model.candidate_vectors({name: given[name] for name in names}).numpy()
     return vectors
 
 
-def _vectors_alone(run: RestoredRun, feature: str, tokens: int) -> npt.NDArray[np.float32]:
-    """The vectors of all tokens of a feature that the candidate tower reads alone."""
+def _vectors_alone(run: RestoredRun, feature: str, tokens: int) -> Vectors:
+    """Compute the vectors of all tokens of a feature that the candidate tower reads alone."""
     parts = []
     for start in range(0, max(tokens, 1), _BATCH):
         ids = tf.range(start, min(start + _BATCH, tokens), dtype=tf.int64)

@@ -1,4 +1,4 @@
-"""Applies the rules that the eval split and the retrieval of a model have to pass before a push."""
+"""Applies the rules that a model's eval split and retrieval must pass before a push."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Check:
     """The outcome of one rule.
 
     Attributes:
-      name: what was measured.
-      value: its value; None if it could not be measured.
-      bound: what it has to reach, in words.
-      met: whether it does.
-      reason: why not, in a sentence; empty if it does.
+      name: name of the figure.
+      value: measured value; None if it could not be measured.
+      bound: required value, in words.
+      met: whether the rule is met.
+      reason: sentence that says why not; empty if the rule is met.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Check:
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The outcome as JSON values."""
+        """Return the outcome as JSON values."""
         return dataclasses.asdict(self)
 
 
@@ -75,9 +75,9 @@ def judge(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) 
     """Apply the rules.
 
     Args:
-      counts: of the eval split.
-      retrieval: how the model retrieves, or why that was not measured.
-      rules: what it has to pass.
+      counts: counts of the eval split.
+      retrieval: figures of the model's retrieval, or why they were not measured.
+      rules: rules to apply.
 
     Returns:
       The outcome of each rule that applies.
@@ -95,7 +95,7 @@ def _floors(counts: SplitCounts, rules: Rules) -> Iterator[Check]:
 
 def _floor(name: str, rows: int, least: int, key: str) -> Check:
     reason = (
-        f"{name}: {rows:,}, but `evaluation.{key}` is {least:,}: hold out more rows, or set it lower and trust the "
+        f"{name}: {rows:,}, but `evaluation.{key}` is {least:,}: hold out more rows, or lower it and trust the "
         "figures less."
     )
     return Check(
@@ -132,5 +132,5 @@ def _bound(name: str, value: float, least: float, words: str) -> Check:
         value=value,
         bound=words,
         met=met,
-        reason="" if met else f"{name} is {value:.4f}, it must be {words}: {remedy}",
+        reason="" if met else f"{name} is {value:.4f}: it must be {words}; {remedy}",
     )

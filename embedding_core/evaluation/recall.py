@@ -1,9 +1,9 @@
-"""Ranks true candidates among all candidates, and computes the recall that follows. Plain NumPy.
+"""Ranks true candidates among all candidates, and computes recall from the ranks. Plain NumPy.
 
-A rank is kept as two numbers: how many other candidates have a higher score, and how many have the same score. A hit
-among the first k then counts by the share of the orders of equal scores in which the true candidate is among them, so
-that neither a constant score nor one with many ties is favoured. A score that is not finite is worse than every finite
-one for the true candidate and better for any other: a model with such scores never gains by them.
+A rank is two numbers: how many other candidates have a higher score, and how many have the same score. A hit among the
+first k counts by the share of the orders of equal scores that put the true candidate among them, so that neither a
+constant score nor one with many ties gains. A score that is not finite counts as worse than every finite one for the
+true candidate and as better for any other, so that a model never gains from such scores.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ def rank_by_product(queries: Floats, candidates: Floats, truth: Ints) -> Ranks:
       candidates: `[m, d]`.
       truth: `[n]`, the row of each query's true candidate; -1 if it has none.
     """
-    found = [
+    blocks = [
         _rank_block(queries[start : start + _QUERIES], candidates, truth[start : start + _QUERIES])
         for start in range(0, len(queries), _QUERIES)
     ]
     empty = np.zeros(0, np.int64)
-    above = np.concatenate([empty, *(ranks.above for ranks in found)])
+    above = np.concatenate([empty, *(ranks.above for ranks in blocks)])
     return _without_truth_last(
-        Ranks(above, np.concatenate([empty, *(ranks.tied for ranks in found)])), truth, candidates
+        Ranks(above, np.concatenate([empty, *(ranks.tied for ranks in blocks)])), truth, candidates
     )
 
 
 def _rank_block(queries: Floats, candidates: Floats, truth: Ints) -> Ranks:
-    own = candidates[np.maximum(truth, 0)] if len(candidates) else np.zeros_like(queries)
-    score = np.einsum("nd,nd->n", queries, own)[:, np.newaxis]
-    margin = _ROUNDING * (np.linalg.norm(queries, axis=1) * np.linalg.norm(own, axis=1))[:, np.newaxis]
+    true = candidates[np.maximum(truth, 0)] if len(candidates) else np.zeros_like(queries)
+    score = np.einsum("nd,nd->n", queries, true)[:, np.newaxis]
+    margin = _ROUNDING * (np.linalg.norm(queries, axis=1) * np.linalg.norm(true, axis=1))[:, np.newaxis]
     above, tied = np.zeros(len(queries), np.int64), np.zeros(len(queries), np.int64)
     for start in range(0, len(candidates), _CANDIDATES):
         scores = queries @ candidates[start : start + _CANDIDATES].T
-        lower, higher = scores < score - margin, ~(scores <= score + margin)  # NaN is not at most anything: higher
+        lower, higher = scores < score - margin, ~(scores <= score + margin)  # NaN compares false: higher
         inside = np.flatnonzero((truth >= start) & (truth < start + scores.shape[1]))
         higher[inside, truth[inside] - start] = False
         lower[inside, truth[inside] - start] = True  # the true candidate is not its own rival
@@ -64,26 +64,26 @@ def _rank_block(queries: Floats, candidates: Floats, truth: Ints) -> Ranks:
 
 
 def rank_by_counts(counts: Ints, truth: Ints) -> Ranks:
-    """Rank by how often each candidate occurred: the same ranking for every query.
+    """Rank by the count of each candidate: the same ranking for every query.
 
     Args:
       counts: `[m]`.
       truth: `[n]`, the true candidates; -1 if a query has none.
     """
     ascending = np.sort(counts)
-    own = counts[np.maximum(truth, 0)] if len(counts) else np.zeros_like(truth)
-    upper = np.searchsorted(ascending, own, side="right")
-    tied = upper - np.searchsorted(ascending, own, side="left") - 1
+    true = counts[np.maximum(truth, 0)] if len(counts) else np.zeros_like(truth)
+    upper = np.searchsorted(ascending, true, side="right")
+    tied = upper - np.searchsorted(ascending, true, side="left") - 1
     return _without_truth_last(Ranks(len(counts) - upper, tied), truth, counts)
 
 
 def _without_truth_last(ranks: Ranks, truth: Ints, candidates: Floats | Ints) -> Ranks:
-    """A query without a true candidate is a miss at every k."""
+    """Rank queries without a true candidate last, which is a miss at every k."""
     absent = truth < 0
     return Ranks(np.where(absent, len(candidates), ranks.above), np.where(absent, 0, ranks.tied))
 
 
 def recall_at(k: int, ranks: Ranks, truth: Ints) -> float:
-    """The share of queries whose true candidate is among the first k; 0 if there are no queries."""
+    """Compute the share of queries whose true candidate is among the first k; 0 without queries."""
     hits = np.clip((k - ranks.above) / (ranks.tied + 1), 0, 1)
     return float(np.where(truth < 0, 0, hits).mean()) if len(hits) else 0.0

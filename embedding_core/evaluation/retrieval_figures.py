@@ -1,7 +1,7 @@
 """Measures a two-tower model as a retriever: Recall@k over all candidates, and that of popularity on the same rows.
 
-Each positive row of the eval split is one query, whose true candidate is the row's own. Nothing is filtered: candidates
-that the query already had stay in, and a row whose candidate the vocabulary does not know is a miss.
+Each positive row of the eval split is one query, and its candidate is the true one. Nothing is filtered: candidates
+from earlier rows of the same query stay in, and a row with an unknown candidate is a miss.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embedding_core.evaluation.recall import Ranks, rank_by_counts, rank_by_prod
 from embedding_core.serving.two_tower_signatures import is_two_tower
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
-from embedding_core.training.training_inputs import Inputs, RowParser
+from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 
 _MOST_QUERIES = 20_000
 _BATCH = 4096
@@ -33,12 +33,12 @@ class RetrievalFigures:
 
     Attributes:
       metrics: "Recall@10" and "Recall@50" of the model.
-      popularity: the same of the ranking by how often a candidate is in the positive rows of the train split.
-      queries: rows that were measured.
-      positive_rows: positive rows of the eval split; more than `queries` if a sample was drawn.
-      unknown: measured rows whose candidate is not among the candidates; each is a miss.
-      candidates: how many were ranked for each query.
-      feature: the feature that identifies a candidate.
+      popularity: the same metrics when candidates are ranked by their counts in the positive rows of the train split.
+      queries: number of measured rows.
+      positive_rows: number of positive rows of the eval split; more than `queries` if a sample was drawn.
+      unknown: number of measured rows whose candidate is unknown; each is a miss.
+      candidates: number of candidates ranked for each query.
+      feature: feature that identifies a candidate.
     """
 
     metrics: Mapping[str, float]
@@ -63,14 +63,14 @@ def measure_retrieval(
 
     Args:
       run: the trained model.
-      inputs: how rows are read, as in training.
-      train_files: TFRecord files of the train split, from which popularity is counted.
-      eval_files: of the eval split.
-      most_queries: largest number of queries; of more positive rows a sample of so many is drawn.
-      seed: of the sample, which is a function of it and of the order of the rows.
+      inputs: sources of the inputs, as in training.
+      train_files: TFRecord files of the train split, for the counts of popularity.
+      eval_files: TFRecord files of the eval split.
+      most_queries: largest number of queries; of more positive rows a sample of that size is drawn.
+      seed: seed of the sample, which also depends on the order of the rows.
 
     Returns:
-      The figures, or in a sentence why there are none.
+      The figures, or a sentence that says why there are none.
     """
     if not is_two_tower(run.model):
         return "the model has no query and candidate towers."
@@ -82,18 +82,18 @@ def measure_retrieval(
         return str(error)
     if not len(drawn.truth):
         return "the eval split has no positive row."
-    places = np.flatnonzero(catalog.known)
-    place_of = np.full(len(catalog.known) + 1, -1, np.int64)  # one more, for the truth -1
-    place_of[places] = np.arange(len(places))
-    truth = place_of[drawn.truth]
-    by_model = rank_by_product(drawn.vectors, catalog.vectors[places], truth)
+    known = np.flatnonzero(catalog.known)
+    row_of_id = np.full(len(catalog.known) + 1, -1, np.int64)  # one more, for the truth -1
+    row_of_id[known] = np.arange(len(known))
+    truth = row_of_id[drawn.truth]
+    by_model = rank_by_product(drawn.vectors, catalog.vectors[known], truth)
     return RetrievalFigures(
         metrics=_recalls(by_model, truth),
-        popularity=_recalls(rank_by_counts(catalog.counts[places], truth), truth),
+        popularity=_recalls(rank_by_counts(catalog.counts[known], truth), truth),
         queries=len(truth),
         positive_rows=drawn.positive_rows,
         unknown=int((truth < 0).sum()),
-        candidates=len(places),
+        candidates=len(known),
         feature=feature,
     )
 
@@ -112,7 +112,7 @@ class _Queries:
 def _draw_queries(
     run: RestoredRun, inputs: Inputs, feature: str, catalog: Catalog, files: Sequence[str], most: int, seed: int
 ) -> _Queries:
-    """The positive rows of the split, or a sample of them: those with the smallest of keys drawn row by row."""
+    """Read the positive rows of the split, or a sample of them: those with the smallest random keys."""
     parser, draws, positive_rows = RowParser(inputs), np.random.default_rng(seed), 0
     kept: tuple[npt.NDArray[Any], ...] = (
         np.zeros(0),
@@ -123,20 +123,20 @@ def _draw_queries(
         batch = parser(serialized)
         positive = np.flatnonzero(batch["label"].numpy()[:, 0] == 1)
         vectors = _query_vectors(run, batch)[positive]
-        found: tuple[npt.NDArray[Any], ...] = (
+        read: tuple[npt.NDArray[Any], ...] = (
             draws.random(len(positive)),
             vectors,
             catalog.ids_of(batch["ids"][feature])[positive],
         )
         positive_rows += len(positive)
-        kept = tuple(np.concatenate([old, new]) for old, new in zip(kept, found, strict=True))
+        kept = tuple(np.concatenate([old, new]) for old, new in zip(kept, read, strict=True))
         if len(kept[0]) > most:
             smallest = np.sort(np.argpartition(kept[0], most - 1)[:most])
             kept = tuple(part[smallest] for part in kept)
     return _Queries(vectors=kept[1], truth=kept[2], positive_rows=positive_rows)
 
 
-def _query_vectors(run: RestoredRun, batch: Any) -> npt.NDArray[np.float32]:
+def _query_vectors(run: RestoredRun, batch: Batch) -> npt.NDArray[np.float32]:
     names = run.model.query_features
     ids = {name: batch["ids"][name] for name in names if name in batch["ids"]}
     given: dict[str, tf.Tensor] = {**batch["dense"], **run.engine.lookup(ids)}

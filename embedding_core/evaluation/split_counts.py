@@ -1,13 +1,13 @@
-"""Counts the rows of a split: its classes, and per feature the tokens that the vocabulary does not know."""
+"""Counts the rows of a split by class, and the tokens of each feature that its vocabulary does not know."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.training.row_stream import batches_once
@@ -18,13 +18,13 @@ _BATCH = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureCounts:
-    """What one categorical feature has in a split.
+    """Counts of one categorical feature in a split.
 
     Attributes:
-      empty_rows: rows without any token.
-      tokens: occurrences of tokens.
-      unknown_tokens: occurrences of tokens that the vocabulary does not have; 0 for raw ids.
-      unknown_rows: rows with at least one of these.
+      empty_rows: number of rows without any token.
+      tokens: number of token occurrences.
+      unknown_tokens: number of occurrences of tokens that the vocabulary does not have; 0 for raw ids.
+      unknown_rows: number of rows with at least one of these.
     """
 
     empty_rows: int
@@ -35,11 +35,11 @@ class FeatureCounts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitCounts:
-    """What a split holds.
+    """Counts of a split.
 
     Attributes:
-      rows: how many rows.
-      positives: rows with label 1; all rows if the data has no label.
+      rows: number of rows.
+      positives: number of rows with label 1; all rows if the data has no label.
       features: counts by categorical feature.
     """
 
@@ -49,39 +49,39 @@ class SplitCounts:
 
     @property
     def negatives(self) -> int:
-        """Rows with label 0."""
+        """Number of rows with label 0."""
         return self.rows - self.positives
 
 
 def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:
-    """Count the rows of a split in one pass, by the functions that training reads it with.
+    """Count the rows of a split in one pass, with the functions by which training reads it.
 
     Args:
-      inputs: how rows are read.
+      inputs: sources of the inputs.
       files: TFRecord files of the split.
     """
     counting = dataclasses.replace(inputs, config=_with_one_unknown_row(inputs.config))
-    parser, found, rows, positives = RowParser(counting), Counter[tuple[str, str]](), 0, 0
+    parser, counts, rows, positives = RowParser(counting), Counter[tuple[str, str]](), 0, 0
     for _, serialized in batches_once(list(files), _BATCH):
         batch = parser(serialized)
         rows += int(batch["rows"])
         positives += int((batch["label"].numpy() == 1).sum())
         for feature in counting.config.features:
             table = counting.config.table_of(feature.name)
-            found.update({(feature.name, key): n for key, n in _counts(table, batch["ids"][feature.name]).items()})
+            counts.update({(feature.name, key): n for key, n in _counts(table, batch["ids"][feature.name]).items()})
     names = [field.name for field in dataclasses.fields(FeatureCounts)]
     return SplitCounts(
         rows=rows,
         positives=positives,
         features={
-            feature.name: FeatureCounts(**{name: found[feature.name, name] for name in names})
+            feature.name: FeatureCounts(**{name: counts[feature.name, name] for name in names})
             for feature in inputs.config.features
         },
     )
 
 
 def _with_one_unknown_row(config: EmbeddingConfig) -> EmbeddingConfig:
-    """The configuration in which every unknown token has the last id of its table: none is dropped unseen."""
+    """Give every table one unknown row, its last id, so that no unknown token is dropped uncounted."""
     tables = [
         table
         if table.vocabulary is None
@@ -91,7 +91,7 @@ def _with_one_unknown_row(config: EmbeddingConfig) -> EmbeddingConfig:
     return dataclasses.replace(config, tables=tuple(tables))
 
 
-def _counts(table: TableConfig, ids: Any) -> dict[str, int]:
+def _counts(table: TableConfig, ids: tf.RaggedTensor) -> dict[str, int]:
     values, splits = ids.values.numpy(), ids.row_splits.numpy()
     unknown = (values == table.vocabulary_size - 1) & (table.vocabulary is not None)
     before = np.concatenate([[0], np.cumsum(unknown)])

@@ -1,7 +1,7 @@
-"""The graph that TensorFlow really ran: after placement, inlining and optimization, device by device.
+"""Records the graph that TensorFlow really ran: after placement, inlining and optimization, device by device.
 
-`tf.summary.trace_on` records it. The requested devices in a traced graph tell nothing: a lookup runs where its
-table is, and soft placement moves what a device cannot do.
+`tf.summary.trace_on` records it. The requested devices in a traced graph are not reliable: a lookup runs on the device
+of its table, and soft placement moves operations that a device does not support.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Node(NamedTuple):
     """An operation of a graph, or of a function that it calls.
 
     Attributes:
-      definition: its NodeDef.
-      scope: the name of the function that it is in, or "".
+      definition: NodeDef of the operation.
+      scope: name of the function that it is in, or "".
       compiled: whether it is inside a function that XLA compiles.
     """
 
@@ -30,28 +30,26 @@ class Node(NamedTuple):
 
     @property
     def op(self) -> str:
-        """The type."""
+        """The operation's type."""
         return str(self.definition.op)
 
 
-class Ran(NamedTuple):
+class ExecutedCall(NamedTuple):
     """One call, as it was traced and as it ran.
 
     Attributes:
-      traced: the operations before placement, those of called functions among them, by scope and name.
-      placed: the operations as they ran, by name; those inside functions that XLA compiled are not among them.
-      variables: per name of an argument's operation in `placed`, the handle of the variable that it is.
-      captured: per name of a placeholder in `traced`, likewise.
+      traced: operations before placement, including those of called functions, by scope and name.
+      placed: operations as they ran, by name, without those inside functions that XLA compiled.
+      variables: handle of the captured variable, by name of the argument's operation in `placed`.
     """
 
     traced: Mapping[tuple[str, str], Node]
     placed: Mapping[str, Any]
     variables: Mapping[str, Any]
-    captured: Mapping[str, Any]
 
 
-def run_once(function: Callable[..., Any], *arguments: Any) -> Ran:
-    """Trace a function, run it once, and say what ran where."""
+def run_once(function: Callable[..., Any], *arguments: Any) -> ExecutedCall:
+    """Trace a function, run it once, and record what ran on which device."""
     mark = f"placement_{uuid.uuid4().hex}"
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -68,17 +66,17 @@ def run_once(function: Callable[..., Any], *arguments: Any) -> Ran:
         for node in partition.node
     }
     captured = {inner.name.partition(":")[0]: outer for outer, inner in graph.captures}
-    places = {place: tensor.name.partition(":")[0] for place, tensor in enumerate(graph.inputs)}
+    arguments_by_index = {index: tensor.name.partition(":")[0] for index, tensor in enumerate(graph.inputs)}
     variables = {
-        name: captured[places[node.attr["index"].i]]
+        name: captured[arguments_by_index[node.attr["index"].i]]
         for name, node in placed.items()
-        if node.op == "_Arg" and places.get(node.attr["index"].i) in captured
+        if node.op == "_Arg" and arguments_by_index.get(node.attr["index"].i) in captured
     }
-    return Ran(_traced(graph.as_graph_def()), placed, variables, captured)
+    return ExecutedCall(_traced(graph.as_graph_def()), placed, variables)
 
 
 def _recorded(call: Callable[[], Any]) -> Iterator[list[Any]]:
-    """The partitions of every function graph that ran during the call."""
+    """Yield the partitions of every function graph that ran during the call."""
     with tempfile.TemporaryDirectory() as folder:
         writer = tf.summary.create_file_writer(folder)
         tf.summary.trace_on(graph=True, profiler=False)
@@ -97,9 +95,9 @@ def _recorded(call: Callable[[], Any]) -> Iterator[list[Any]]:
 
 
 def _traced(graph: Any) -> dict[tuple[str, str], Node]:
-    """All operations, and those of the functions that they call, with whether XLA compiles them."""
+    """Collect all operations, including those of called functions, with whether XLA compiles them."""
     functions = {function.signature.name: function for function in graph.library.function}
-    found: dict[tuple[str, str], Node] = {}
+    operations: dict[tuple[str, str], Node] = {}
     waiting = [("", False, graph.node)]
     seen: set[tuple[str, bool]] = set()
     while waiting:
@@ -109,12 +107,12 @@ def _traced(graph: Any) -> dict[tuple[str, str], Node]:
         seen.add((scope, compiled))
         for node in nodes:
             inside = compiled or node.attr["_XlaMustCompile"].b
-            found[scope, node.name] = Node(node, scope, compiled)
+            operations[scope, node.name] = Node(node, scope, compiled)
             for name in _called(node):
                 if name in functions:
                     must = inside or functions[name].attr["_XlaMustCompile"].b
                     waiting.append((name, must, functions[name].node_def))
-    return found
+    return operations
 
 
 def _called(node: Any) -> Iterator[str]:

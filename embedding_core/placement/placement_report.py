@@ -1,4 +1,4 @@
-"""Where tables and lookups are, and what is silent about it: plain values. No TensorFlow."""
+"""Defines the report on the devices of tables and lookups, in plain values. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SilentKind: TypeAlias = Literal["clamped ids", "copies", "device", "float ids", 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Silent:
-    """One thing that TensorFlow does without saying so.
+    """One thing that TensorFlow silently does.
 
     Attributes:
-      kind: which of them.
-      what: where it was seen.
-      rule: what TensorFlow does.
-      remedy: what to do.
+      kind: kind of the problem.
+      what: table or lookup that has it.
+      rule: behaviour of TensorFlow.
+      remedy: advice on what to change.
     """
 
     kind: SilentKind
@@ -31,14 +31,14 @@ class Silent:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TablePlace:
-    """Where one table is.
+    """The devices of one table.
 
     Attributes:
-      name: as given.
-      devices: of its copies; one where it is not mirrored.
-      dtype: of its values.
+      name: name given by the caller.
+      devices: device of each copy; one if the table is not mirrored.
+      dtype: dtype of its values.
       shape: rows and dim.
-      bytes: of one copy.
+      bytes: size of one copy.
     """
 
     name: str
@@ -50,12 +50,12 @@ class TablePlace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lookup:
-    """Where one lookup ran.
+    """The device of one lookup.
 
     Attributes:
-      operation: its type and name in the graph.
-      table: the table's name, or None where it could not be told.
-      device: where it ran.
+      operation: type and name in the graph.
+      table: name of the table; None if it is unknown.
+      device: device that it ran on.
       compiled: whether XLA compiled it.
     """
 
@@ -67,13 +67,13 @@ class Lookup:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where tables and lookups of one call really were.
+    """The real devices of tables and lookups of one call.
 
     Attributes:
-      tables: by the names given.
-      lookups: every lookup of the call.
-      silent: what TensorFlow did without saying so.
-      for_gpu: per table what it lacks to be on a GPU; empty where it is on one.
+      tables: the tables given by the caller.
+      lookups: all lookups of the call.
+      silent: what TensorFlow silently did.
+      for_gpu: what each table lacks to be on a GPU; empty if it is on one.
     """
 
     tables: Sequence[TablePlace]
@@ -82,5 +82,5 @@ class Placement:
     for_gpu: Mapping[str, Sequence[str]]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
+        """Return the report as a JSON object."""
         return dataclasses.asdict(self)

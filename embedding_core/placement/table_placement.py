@@ -1,4 +1,4 @@
-"""Where each table and each lookup really is, and what TensorFlow does there without saying so."""
+"""Finds the real devices of tables and lookups, and what TensorFlow silently does there."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.errors import ConfigError
-from embedding_core.placement.executed_graph import Node, Ran, run_once
+from embedding_core.placement.executed_graph import ExecutedCall, Node, run_once
 from embedding_core.placement.placement_report import Lookup, Placement, Silent, TablePlace
 
-# Operations that look rows up, and which of their inputs are the ids.
+# Operations that look up rows, and the index of the input with the ids.
 _LOOKUPS = dict.fromkeys(("Gather", "GatherV2", "GatherNd", "ResourceGather", "ResourceGatherNd"), 1) | dict.fromkeys(
     ("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"), 1
 )
 _PASSING_ON = ("Identity", "Reshape", "ExpandDims", "Squeeze", "Unique", "UniqueV2", "_Send", "_Recv", "Cast")
-_CONTROL_FLOW = ("Switch", "Merge", "Enter")  # what tf.cond and tf.while_loop have become when they run
+_CONTROL_FLOW = ("Switch", "Merge", "Enter")  # what tf.cond and tf.while_loop are lowered to
 _WITH_GRADIENT = (tf.bfloat16, tf.float16, tf.float32, tf.float64)
 
 
@@ -26,29 +26,29 @@ def placement_of(
     tables: Mapping[str, tf.Variable],
     expect: str | None = None,
 ) -> Placement:
-    """Run a function once, and say where its tables and lookups were.
+    """Run a function once, and report the devices of its tables and lookups.
 
     Args:
       function: a tf.function or a Python function, such as one training step; it runs once, side effects included.
-      *arguments: of the function, as in real use.
-      tables: variables that rows are looked up in, by name.
-      expect: where the tables are meant to be: "CPU", "GPU", or a whole device name; None expects nothing.
+      *arguments: arguments of the function, as in real use.
+      tables: variables of the looked-up tables, by name.
+      expect: expected device of the tables: "CPU", "GPU", or a whole device name; None expects nothing.
 
     Raises:
-      ConfigError: `tables` holds something that is no variable.
+      ConfigError: a value of `tables` is not a variable.
     """
     for name, table in tables.items():
         if not isinstance(table, tf.Variable | tf.distribute.DistributedValues):
             raise ConfigError(f"table {name!r} is {type(table).__name__}: it must be a tf.Variable.")
-    ran = run_once(function, *arguments)
+    call = run_once(function, *arguments)
     places = [_place(name, table) for name, table in tables.items()]
     handles = [(name, copy.handle) for name, table in tables.items() for copy in _copies(table)]
-    lookups = [*_placed_lookups(ran, handles), *_compiled_lookups(ran)]
+    lookups = [*_placed_lookups(call, handles), *_compiled_lookups(call)]
     silent = [
         *_of_tables(places, expect),
-        *_whole_tables(ran, handles, places),
+        *_whole_tables(call, handles, places),
         *_clamped(lookups),
-        *_float_ids(ran),
+        *_float_ids(call),
     ]
     return Placement(tables=places, lookups=lookups, silent=silent, for_gpu={one.name: _lacks(one) for one in places})
 
@@ -69,34 +69,34 @@ def _place(name: str, table: Any) -> TablePlace:
     )
 
 
-def _placed_lookups(ran: Ran, handles: list[tuple[str, Any]]) -> Iterator[Lookup]:
-    for node in ran.placed.values():
+def _placed_lookups(call: ExecutedCall, handles: list[tuple[str, Any]]) -> Iterator[Lookup]:
+    for node in call.placed.values():
         if node.op in _LOOKUPS:
-            table = _table_of(ran, node, handles)
+            table = _table_of(call, node, handles)
             if table is not None or node.op.startswith("Resource"):
                 yield Lookup(operation=f"{node.op} {node.name}", table=table, device=node.device, compiled=False)
 
 
-def _compiled_lookups(ran: Ran) -> Iterator[Lookup]:
-    devices = [node.device for node in ran.placed.values() if node.attr["_XlaMustCompile"].b] or [""]
-    for node in ran.traced.values():
+def _compiled_lookups(call: ExecutedCall) -> Iterator[Lookup]:
+    devices = [node.device for node in call.placed.values() if node.attr["_XlaMustCompile"].b] or [""]
+    for node in call.traced.values():
         if node.compiled and node.op in _LOOKUPS:
             operation = f"{node.op} {node.definition.name}"
             yield Lookup(operation=operation, table=None, device=devices[0], compiled=True)
 
 
-def _table_of(ran: Ran, node: Any, handles: list[tuple[str, Any]]) -> str | None:
-    """The table that the rows come from: back along the first input to the variable that the call captured."""
-    sent = {one.attr["tensor_name"].s: one for one in ran.placed.values() if one.op == "_Send"}
+def _table_of(call: ExecutedCall, node: Any, handles: list[tuple[str, Any]]) -> str | None:
+    """Find the table that the rows come from: follow the first input back to the variable that the call captured."""
+    sent = {one.attr["tensor_name"].s: one for one in call.placed.values() if one.op == "_Send"}
     while node is not None and node.op != "_Arg":
         if node.op == "_Recv":
             node = sent.get(node.attr["tensor_name"].s)
         elif node.op in (*_LOOKUPS, *_PASSING_ON, *_CONTROL_FLOW, "ReadVariableOp") and node.input:
-            node = ran.placed.get(_source(node.input[0]))
+            node = call.placed.get(_source(node.input[0]))
         else:
             return None
-    handle = None if node is None else ran.variables.get(node.name)
-    return next((name for name, own in handles if own is handle), None)
+    handle = None if node is None else call.variables.get(node.name)
+    return next((name for name, of_table in handles if of_table is handle), None)
 
 
 def _source(edge: str) -> str:
@@ -110,22 +110,21 @@ def _of_tables(places: list[TablePlace], expect: str | None) -> Iterator[Silent]
             yield Silent(
                 kind="device",
                 what=f"table {one.name!r} is on {elsewhere[0]}, not on {expect}",
-                rule="where a device is not there or cannot hold a variable, TensorFlow places it elsewhere (soft "
-                "placement)",
+                rule="TensorFlow uses another device if one does not exist or cannot hold a variable (soft placement)",
                 remedy="tf.config.set_soft_device_placement(False) makes it an error; " + "; ".join(_lacks(one)),
             )
         if len(one.devices) > 1:
             yield Silent(
                 kind="copies",
                 what=f"table {one.name!r} has {len(one.devices)} copies of {one.bytes:,} bytes",
-                rule="a variable made in a strategy's scope is mirrored on every replica, and updated on each",
-                remedy="make large tables outside of the scope, or use an embedding engine, which shards them",
+                rule="a variable made in a strategy's scope is mirrored on every replica and updated on each of them",
+                remedy="make large tables outside the scope, or use an embedding engine, which shards them",
             )
         if tf.as_dtype(one.dtype) not in _WITH_GRADIENT:
             yield Silent(
                 kind="no gradient",
-                what=f"table {one.name!r} is of {one.dtype}",
-                rule="a lookup in it has no gradient: the tape gives None, and nothing is trained",
+                what=f"table {one.name!r} has dtype {one.dtype}",
+                rule="its lookup has no gradient: the tape returns None, and the table is not trained",
                 remedy="make it float32 (or bfloat16, float16, float64)",
             )
 
@@ -136,18 +135,18 @@ def _is_on(device: str, expect: str) -> bool:
     return f"device:{expect.upper()}:" in device
 
 
-def _whole_tables(ran: Ran, handles: list[tuple[str, Any]], places: list[TablePlace]) -> Iterator[Silent]:
-    """Lookups in a copy of the table on another device."""
+def _whole_tables(call: ExecutedCall, handles: list[tuple[str, Any]], places: list[TablePlace]) -> Iterator[Silent]:
+    """Find lookups that run on another device than their table."""
     devices = {one.name: one.devices for one in places}
     sizes = {one.name: one.bytes for one in places}
-    for node in ran.placed.values():
-        table = _table_of(ran, node, handles) if node.op in _LOOKUPS else None
+    for node in call.placed.values():
+        table = _table_of(call, node, handles) if node.op in _LOOKUPS else None
         if table is not None and node.device not in devices[table]:
             yield Silent(
                 kind="whole table",
                 what=f"lookup {node.name} runs on {node.device}, its table {table!r} is on {devices[table][0]}",
-                rule=f"the whole table ({sizes[table]:,} bytes) is copied between the devices in every call",
-                remedy="give the variable itself to tf.nn.embedding_lookup or tf.gather, not its value",
+                rule=f"every call copies the whole table ({sizes[table]:,} bytes) between the devices",
+                remedy="pass the variable itself to tf.nn.embedding_lookup or tf.gather, not its value",
             )
 
 
@@ -157,16 +156,16 @@ def _clamped(lookups: list[Lookup]) -> Iterator[Silent]:
             yield Silent(
                 kind="clamped ids",
                 what=f"lookup {one.operation} is compiled by XLA",
-                rule="an id out of range is no error there: it gets the first or the last row (a GPU gives zeros)",
-                remedy="check ids outside of jit_compile, with embedding_core.columns.ids or tf.debugging.assert_less",
+                rule="there an id out of range is not an error: it gets the first or the last row (on a GPU zeros)",
+                remedy="check ids outside jit_compile, with embedding_core.columns.ids or tf.debugging.assert_less",
             )
 
 
-def _float_ids(ran: Ran) -> Iterator[Silent]:
-    for (scope, name), node in ran.traced.items():
+def _float_ids(call: ExecutedCall) -> Iterator[Silent]:
+    for (scope, name), node in call.traced.items():
         if node.op not in _LOOKUPS:
             continue
-        cast = _float_cast(ran, scope, node)
+        cast = _float_cast(call, scope, node)
         if cast is not None:
             yield Silent(
                 kind="float ids",
@@ -176,10 +175,10 @@ def _float_ids(ran: Ran) -> Iterator[Silent]:
             )
 
 
-def _float_cast(ran: Ran, scope: str, node: Node) -> Node | None:
+def _float_cast(call: ExecutedCall, scope: str, node: Node) -> Node | None:
     edge = node.definition.input[_LOOKUPS[node.op]]
     while True:
-        before = ran.traced.get((scope, _source(edge)))
+        before = call.traced.get((scope, _source(edge)))
         if before is None or before.op not in _PASSING_ON or not before.definition.input:
             return None
         if before.op == "Cast" and tf.as_dtype(before.definition.attr["SrcT"].type).is_floating:
@@ -188,14 +187,14 @@ def _float_cast(ran: Ran, scope: str, node: Node) -> Node | None:
 
 
 def _lacks(table: TablePlace) -> list[str]:
-    """What a table lacks to be on a GPU."""
+    """List what a table lacks to be on a GPU."""
     if any(_is_on(device, "GPU") for device in table.devices):
         return []
     lacks = []
     if not tf.config.list_physical_devices("GPU"):
         lacks.append("TensorFlow finds no GPU in this process: check the driver and the build of TensorFlow")
     if tf.as_dtype(table.dtype) not in _WITH_GRADIENT:
-        lacks.append(f"{table.dtype} is no type to train: make it float32")
-    lacks.append("the variable has to be made where the GPU is the device, as in `with tf.device('/GPU:0'):`")
-    lacks.append(f"{table.bytes:,} bytes, and as much again for each slot, have to be free in the GPU's memory")
+        lacks.append(f"{table.dtype} cannot be trained: make it float32")
+    lacks.append("make the variable on the GPU, as in `with tf.device('/GPU:0'):`")
+    lacks.append(f"the GPU needs {table.bytes:,} bytes of free memory, and as much again for each slot")
     return lacks

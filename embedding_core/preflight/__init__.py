@@ -1,4 +1,4 @@
-"""What a TPU would be given, found out without a TPU: tables, memory, and the training step's traced program."""
+"""Checks without a TPU what a TPU would run: tables, memory, and the traced program of the training step."""
 
 from embedding_core.preflight.preflight_report import NECESSARY, Finding, Report
 from embedding_core.preflight.preflight_run import preflight

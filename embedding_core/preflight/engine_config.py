@@ -1,4 +1,4 @@
-"""The embedding engine's configuration, as the traced program hands it to the TPU."""
+"""Summarizes the configuration of the embedding engine that the traced program hands to the TPU."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tensorflow.core.protobuf.tpu.tpu_embedding_configuration_pb2 import TPUEmbe
 
 
 def engine_summary(serialized: bytes) -> dict[str, Any]:
-    """A `TPUEmbeddingConfiguration` in plain values.
+    """Convert a `TPUEmbeddingConfiguration` to plain values.
 
     Returns:
-      "hosts", "cores", "pipelined"; "tables": per table its rows, dim, optimizer, the optimizer's parameters and
-      its learning rate, a number or the tag under which each step sends it; "features": per feature its table and
-      the shape of its activations on one core, without the dim.
+      "hosts", "cores", "pipelined"; "tables": rows, dim, optimizer, the optimizer's parameters and the learning rate of
+      each table, a number or the tag under which each step sends it; "features": table of each feature, and the shape
+      of its activations on one core, without the dim.
     """
     proto = TPUEmbeddingConfiguration.FromString(serialized)
     tables = [_table(table) for table in proto.table_descriptor]
@@ -33,16 +33,16 @@ def engine_summary(serialized: bytes) -> dict[str, Any]:
 def _table(table: Any) -> dict[str, Any]:
     parameters = table.optimization_parameters
     kind = parameters.WhichOneof("parameters")
-    said: dict[str, Any] = MessageToDict(parameters, preserving_proto_field_name=True)
+    common: dict[str, Any] = MessageToDict(parameters, preserving_proto_field_name=True)
     rate = parameters.learning_rate
     dynamic = rate.WhichOneof("learning_rate") == "dynamic"
-    own = said.pop(kind, {})
-    said.pop("learning_rate", None)
+    of_optimizer = common.pop(kind, {})
+    common.pop("learning_rate", None)
     return {
         "name": table.name,
         "rows": table.vocabulary_size,
         "dim": table.dimension,
         "optimizer": kind,
-        "parameters": {**own, **said},
+        "parameters": {**of_optimizer, **common},
         "learning_rate": {"tag": rate.dynamic.tag} if dynamic else rate.constant,
     }

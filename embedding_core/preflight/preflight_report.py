@@ -1,4 +1,4 @@
-"""What a preflight found out: plain values, which JSON holds. No TensorFlow."""
+"""Defines the report of a preflight, in plain JSON values. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Kind: TypeAlias = Literal[
 ]
 
 NECESSARY = (
-    "Green is necessary, not sufficient: nothing ran, and XLA compiled for a CPU. Speed, numerics, the host's input "
-    "pipeline and the memory of activations show on the TPU alone."
+    "Green is necessary, not sufficient: nothing ran, and XLA compiled for a CPU. Only the TPU itself shows speed, "
+    "numerics, the host's input pipeline and the memory of activations."
 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that would fail, or silently mean something else, on the TPU.
+    """One thing that would fail on the TPU, or silently mean something else there.
 
     Attributes:
-      kind: which check found it.
-      what: what was given.
-      rule: what the TPU asks for.
-      remedy: what to do.
+      kind: check that found it.
+      what: the given value or operation.
+      rule: requirement of the TPU.
+      remedy: advice on what to change.
     """
 
     kind: Kind
@@ -38,19 +38,19 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a TPU slice would be given, and what is wrong with it.
+    """What a TPU slice would run, and the problems found.
 
     Attributes:
       topology: name, hosts, cores_per_host, bytes_per_core and placement of the slice.
       hardware: "V1" for an embedding engine, "V2" for SparseCores, "V0" for neither.
-      sizes: where the numbers of rows come from, in words.
+      sizes: source of the numbers of rows, in words.
       batch: "rows" of a global batch, "cores", and "rows_per_core", with which the step was traced.
-      tables: per table its rows, dim, combiner, features, optimizer and learning rate, rows per host and bytes.
-      features: per feature its table, activations' shape on a core, and max_sequence_length.
-      memory: as of `embedding_core.planning.topology.memory_plan`.
-      program: what was traced, or None where tracing failed.
-      findings: what is to be mended; none is green.
-      notes: what can only be known on the TPU, or is good to know.
+      tables: rows, dim, combiner, features, optimizer, learning rate, rows per host and bytes of each table.
+      features: table, shape of the activations on a core, and max_sequence_length of each feature.
+      memory: plan of `embedding_core.planning.topology.memory_plan`.
+      program: summary of the traced program; None if tracing failed.
+      findings: problems to fix; the report is green if there are none.
+      notes: further information, and what only the TPU can show.
     """
 
     topology: Mapping[str, Any]
@@ -66,9 +66,9 @@ class Report:
 
     @property
     def green(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not self.findings
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
+        """Return the report as a JSON object."""
         return {"green": self.green, "necessary_not_sufficient": NECESSARY, **dataclasses.asdict(self)}

@@ -1,4 +1,4 @@
-"""The preflight itself: every check, and the report of them."""
+"""Runs every check of the preflight, and makes the report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import traceback
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
@@ -41,21 +41,21 @@ def preflight(
     sizes: str = "the given configuration",
     notes: Iterable[str] = (),
 ) -> Report:
-    """Find out, without a TPU, what a TPU slice would be given, and what of it would fail there.
+    """Check without a TPU what a TPU slice would run, and find what would fail there.
 
     Args:
       config: tables and features; every table has an optimizer.
-      topology: the slice, of `topology.named_topology`.
-      batch_size: rows of a global batch.
-      make_step: makes the model and one core's step; `steps.PipelineStep` is the pipeline's own.
-      own_tables: whether `make_step` makes the embedding by itself, such as a Keras layer, and builds it: it is then
-        given the configuration, without what the hardware ignores, in the embedding's place.
-      hardware: the slice's embedding hardware; None is what its name lets expect.
-      sizes: where the numbers of rows come from, for the report.
-      notes: further ones for the report.
+      topology: the slice, made by `topology.named_topology`.
+      batch_size: number of rows of a global batch.
+      make_step: makes the model and one core's step; that of the pipeline is `PipelineStep`.
+      own_tables: whether `make_step` makes and builds the embedding, such as a Keras layer. It then receives the
+        configuration, without hyperparameters that the hardware ignores, in place of the embedding.
+      hardware: embedding hardware of the slice; None looks it up by the slice's name.
+      sizes: source of the numbers of rows, for the report.
+      notes: further notes for the report.
 
     Raises:
-      ConfigError: `batch_size` is no number of rows, or a table has no optimizer.
+      ConfigError: `batch_size` is not a whole number >= 1, or a table has no optimizer.
     """
     _check(config, batch_size)
     hardware = hardware or hardware_of(topology)
@@ -103,10 +103,10 @@ def _program(
     make_step: MakeStep,
     own_tables: bool,
 ) -> tuple[dict[str, Any] | None, list[Finding], list[str]]:
-    """The traced program in plain values, what is wrong with it, and notes."""
+    """Trace the program; returns its summary in plain values, findings and notes."""
     try:
         traced = trace_step(config, topology, hardware, rows, make_step, own_tables=own_tables)
-    except Exception as error:  # the caller's code may raise anything, and that is what was to be found out
+    except Exception as error:  # the caller's code may raise anything; the finding shows it
         _log.debug("the step cannot be traced", exc_info=True)
         return None, [_not_traced(error)], []
     compiled = compile_findings(traced)
@@ -129,12 +129,12 @@ def _not_traced(error: Exception) -> Finding:
         kind="step",
         what=f"the step raises {type(error).__name__}{f' at {line}' if line else ''}: {text[:600]}",
         rule="a TPU program is traced as a graph under tf.distribute.TPUStrategy before anything runs",
-        remedy="correct what the error names; values of tensors are not there while tracing",
+        remedy="fix what the error names; tensors have no values during tracing",
     )
 
 
 def _dynamic_inputs(traced: Traced) -> list[str]:
-    """A note on what comes to a core with an unknown size; what merely passes on its way to the host does not count."""
+    """Make a note on tensors that come to a core with an unknown size, unless they only pass through to the host."""
     made_on_core = {op.name for op in traced.on_core if op.type != "Identity"}
     ragged = {
         tensor.name: tensor.shape
@@ -146,17 +146,17 @@ def _dynamic_inputs(traced: Traced) -> list[str]:
         return []
     name, shape = next(iter(ragged.items()))
     note = (
-        f"{len(ragged)} tensors come to a core with a dimension that is known only when running, such as {name} of "
-        f"shape {shape}: for every new size the TPU compiles anew, or refuses; feed dense ids, or set "
-        "`max_sequence_length`, where that is slow."
+        f"{len(ragged)} tensors come to a core with a dimension that is only known at run time, such as {name} of "
+        f"shape {shape}: the TPU compiles again for every new size, or refuses it; if that is slow, feed dense ids or "
+        "set `max_sequence_length`."
     )
     return [note]
 
 
 def _table(config: EmbeddingConfig, table: TableConfig, plan: dict[str, Any]) -> dict[str, Any]:
     values, slots = table_bytes(table, padded=True)
-    assert isinstance(table.optimizer, Optimizer)
-    optimizer = {field.name: getattr(table.optimizer, field.name) for field in dataclasses.fields(table.optimizer)}
+    fields = dataclasses.fields(cast(Optimizer, table.optimizer))
+    optimizer = {field.name: getattr(table.optimizer, field.name) for field in fields}
     rate = optimizer.pop("learning_rate")
     return {
         "name": table.name,

@@ -1,4 +1,4 @@
-"""What can be said of a configuration without tracing anything."""
+"""Finds problems of a configuration that show without tracing a program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.hardware_configs import refuse_ignored
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import FTRL, Adam, Optimizer
+from embedding_core.optimizers import FTRL, Adam
 from embedding_core.planning.topology import GIB, Topology
 from embedding_core.preflight.preflight_report import Finding, Kind
 from embedding_core.preflight.topology_strategy import Hardware
@@ -20,7 +20,7 @@ _IGNORED = re.compile(r"`(\w+)` of the optimizer of table '([^']+)'")
 
 
 def batch_findings(batch_size: int, topology: Topology) -> Iterator[Finding]:
-    """A global batch that cannot be cut into equal parts, one per core."""
+    """Find a global batch that cannot be cut into equal parts, one per core."""
     cores = topology.hosts * topology.cores_per_host
     rest = batch_size % cores
     if rest:
@@ -28,32 +28,32 @@ def batch_findings(batch_size: int, topology: Topology) -> Iterator[Finding]:
         yield Finding(
             kind="batch",
             what=f"a global batch of {batch_size:,} rows on {cores} cores",
-            rule=f"every core gets equally many rows, a number fixed when the program is compiled; {rest} are left",
+            rule=f"every core gets the same number of rows, fixed when the program is compiled; {rest} rows are left",
             remedy=f"pass {f'{below:,} or ' if below else ''}{above:,}",
         )
 
 
 def memory_findings(plan: dict[str, Any]) -> Iterator[Finding]:
-    """Tables that do not fit on a core; the plan is `topology.memory_plan`'s."""
+    """Find tables that do not fit on a core, in a plan of `topology.memory_plan`."""
     if plan["fits"]:
         return
     tables = plan["tables"]
-    named = ", ".join(f"{name!r} ({tables[name]['fullest_core_bytes'] / GIB:.2f} GiB)" for name in plan["over_budget"])
+    names = ", ".join(f"{name!r} ({tables[name]['fullest_core_bytes'] / GIB:.2f} GiB)" for name in plan["over_budget"])
     copies = "a whole copy of every table" if plan["placement"] == "replicated" else "its share of every table"
     yield Finding(
         kind="memory",
         what=f"tables and slots of {plan['fullest_core_bytes'] / GIB:.2f} GiB on the fullest core of {plan['name']}",
-        rule=f"each core holds {copies} and has {plan['bytes_per_core'] / GIB:.0f} GiB; without {named} the rest fits",
-        remedy="give those a smaller `dim`, a smaller `max_size` or larger `min_count`, or an optimizer with fewer "
-        "slots, or take a larger slice",
+        rule=f"each core holds {copies} and has {plan['bytes_per_core'] / GIB:.0f} GiB; without {names} the rest fits",
+        remedy="give these a smaller `dim`, a smaller `max_size`, a larger `min_count` or an optimizer with fewer "
+        "slots, or use a larger slice",
     )
 
 
 def without_ignored(config: EmbeddingConfig, hardware: Hardware) -> tuple[EmbeddingConfig, list[Finding]]:
-    """Name the hyperparameters that the hardware would silently ignore, every one of every table.
+    """Find all hyperparameters that the hardware would silently ignore.
 
     Returns:
-      The configuration with their defaults in their place, which can be traced, and the findings.
+      The configuration with the defaults of these, which can be traced, and the findings.
     """
     findings: list[Finding] = []
     while hardware != "V1":
@@ -71,24 +71,20 @@ def without_ignored(config: EmbeddingConfig, hardware: Hardware) -> tuple[Embedd
 
 
 def _with_default(config: EmbeddingConfig, table: str, name: str) -> EmbeddingConfig:
-    optimizer = config.table(table).optimizer
-    assert isinstance(optimizer, Optimizer)
+    optimizer: Any = config.table(table).optimizer
     default = next(field.default for field in dataclasses.fields(optimizer) if field.name == name)
-    changed = dataclasses.replace(
-        config.table(table),
-        optimizer=dataclasses.replace(optimizer, **{name: default}),  # type: ignore[arg-type]
-    )
+    changed = dataclasses.replace(config.table(table), optimizer=dataclasses.replace(optimizer, **{name: default}))
     tables = tuple(changed if one.name == table else one for one in config.tables)
     return dataclasses.replace(config, tables=tables)
 
 
 def finding_of(error: ConfigError, kind: Kind) -> Finding:
-    """An error of this project as a finding; its message is made of the same three parts."""
+    """Convert an error of this project to a finding: its message has the same three parts."""
     what, _, rest = str(error).partition(": ")
     rule, _, remedy = rest.partition("; ")
     return Finding(kind=kind, what=what, rule=rule.rstrip("."), remedy=remedy.rstrip(".") or "change it")
 
 
 def trained_by_other_rules(config: EmbeddingConfig, hardware: Hardware) -> bool:
-    """Whether a table's updates differ on V0 from an embedding engine's: Keras' Adam and Ftrl are not lazy."""
+    """Return whether tables on V0 train by other rules than on an engine: Keras' Adam and Ftrl are not lazy."""
     return hardware == "V0" and any(isinstance(table.optimizer, Adam | FTRL) for table in config.tables)

@@ -1,4 +1,4 @@
-"""The training step that is traced: the caller's own, or the pipeline's over a model's `build`."""
+"""Defines the training step to trace: a caller's step, or the pipeline's step over a model's `build`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Step(NamedTuple):
     """One core's part of a training step.
 
     Attributes:
-      replica: what `strategy.run` calls, with one argument: the core's batch.
-      inputs: the batch's structure of `tf.TypeSpec`, with a static number of rows.
-      before: what is called before `strategy.run` with the batches of all cores, a `tf.distribute.DistributedValues`
+      replica: function that `strategy.run` calls with the core's batch.
+      inputs: structure of the batch in `tf.TypeSpec`, with a static number of rows.
+      before: function called before `strategy.run` with the batches of all cores, a `tf.distribute.DistributedValues`
         for each part; for steps that enqueue on the host.
     """
 
@@ -38,9 +38,9 @@ MakeStep: TypeAlias = Callable[[Any, int], Step]
 
 
 class PipelineStep:
-    """The step of the pipeline's training: the Keras layer of tables, the model of `build`, the loss, the optimizers.
+    """The pipeline's training step: the Keras layer of tables, the model of `build`, the loss, the optimizers.
 
-    Give it to `preflight` with `own_tables=True`.
+    Pass it to `preflight` with `own_tables=True`.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class PipelineStep:
         Args:
           model: dotted module with `build`.
           dense: names of the dense features.
-          arguments: of `build`.
-          training: optimizers, rates and the loss' weights.
-          steps: of the run, over which rates fall.
+          arguments: arguments of `build`.
+          training: optimizers, rates and weights of the loss.
+          steps: number of steps of the run, over which rates fall.
         """
         self._model = model
         self._dense = tuple(dense)
@@ -79,7 +79,7 @@ class PipelineStep:
         return Step(trainable.train_replica, self._inputs(config, rows))
 
     def _inputs(self, config: EmbeddingConfig, rows: int) -> dict[str, Any]:
-        """A `training_inputs.Batch` of one core."""
+        """Specify a `training_inputs.Batch` of one core."""
         column = tf.TensorSpec([rows, 1], tf.float32)
         return {
             "ids": {feature.name: tf.RaggedTensorSpec([rows, None], tf.int64) for feature in config.features},

@@ -1,4 +1,4 @@
-"""The training step as the program that a described TPU would be given."""
+"""Traces the training step into the program that a TPU of a given topology would run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0
 from embedding_core.planning.topology import Topology
 from embedding_core.preflight.engine_config import engine_summary
 from embedding_core.preflight.step_to_trace import MakeStep, Step
-from embedding_core.preflight.topology_strategy import Hardware, described_strategy, no_engine_yet
+from embedding_core.preflight.topology_strategy import Hardware, no_engine_yet, strategy_of_topology
 from embedding_core.translate import config_to_tensorflow
 
 # Attributes of operations (not of Python objects) by which TensorFlow marks what is compiled for a core, and what of
@@ -29,9 +29,9 @@ class Traced(NamedTuple):
     """A traced program.
 
     Attributes:
-      graph: of the whole step.
-      on_core: the operations that are compiled for every core.
-      on_host: those that a core leaves to its host in every step.
+      graph: graph of the whole step.
+      on_core: operations that are compiled for every core.
+      on_host: operations that a core leaves to its host in every step.
     """
 
     graph: Any
@@ -39,7 +39,7 @@ class Traced(NamedTuple):
     on_host: tuple[tf.Operation, ...]
 
     def summary(self) -> dict[str, Any]:
-        """The program in plain values: how many operations of which type where, and the engine's configuration."""
+        """Summarize the program in plain values: operations by type and device, and the engine's configuration."""
         of_engine = tuple(op for op in self.graph.get_operations() if _of_embedding(op.type))
         configs = [op.node_def.attr["config"].s for op in self.on_core if op.type == "RecvTPUEmbeddingActivations"]
         return {
@@ -61,24 +61,24 @@ def trace_step(
     *,
     own_tables: bool = False,
 ) -> Traced:
-    """Build tables, model and step under `tf.distribute.TPUStrategy` over the described slice, and trace the step.
+    """Build tables, model and step under `tf.distribute.TPUStrategy` over the slice, and trace the step.
 
-    Nothing runs, and no table takes memory: variables and their first rows are operations of a graph that is
+    Nothing runs, and no table takes memory: variables and their initial rows are operations of a graph that is
     thrown away.
 
     Args:
       config: tables and features; every table has an optimizer.
       topology: the slice.
       hardware: its embedding hardware, which chooses TensorFlow's class.
-      rows: of one core's batch.
+      rows: number of rows of one core's batch.
       make_step: makes the model and the step.
-      own_tables: whether `make_step` makes and builds the embedding by itself, and takes the configuration.
+      own_tables: whether `make_step` makes and builds the embedding, and receives the configuration.
 
     Raises:
-      Whatever the configuration or the step raise.
+      Exception: the configuration or the step raises it.
     """
     with tf.Graph().as_default():
-        strategy = described_strategy(topology, hardware)
+        strategy = strategy_of_topology(topology, hardware)
         with strategy.scope(), no_engine_yet() if own_tables else contextlib.nullcontext():
             step = make_step(config if own_tables else _built(config, hardware, rows), rows)
         graph = _traced(strategy, step)
@@ -107,7 +107,7 @@ def _built(config: EmbeddingConfig, hardware: Hardware, rows: int) -> Any:
 
 
 def _with_output_shapes(config: EmbeddingConfig, rows: int) -> dict[str, Any]:
-    """TensorFlow's feature configurations with the shapes that SparseCores' class must know from the start."""
+    """Make TensorFlow's feature configurations with the output shapes that the class for SparseCores requires."""
     features = config_to_tensorflow(config)
     for feature in config.features:
         length = feature.max_sequence_length
@@ -116,21 +116,20 @@ def _with_output_shapes(config: EmbeddingConfig, rows: int) -> dict[str, Any]:
 
 
 def _traced(strategy: Any, step: Step) -> Any:
-    def with_one_batch(batch: Any) -> Any:
-        return strategy.run(step.replica, args=(batch,))
+    before = step.before
+    if before is None:
+        with_one_batch = tf.function(lambda batch: strategy.run(step.replica, args=(batch,)))
+        return with_one_batch.get_concrete_function(step.inputs).graph
 
-    def with_own_batches(*batches: Any) -> Any:
+    def with_batches_of_cores(*batches: Any) -> Any:
         parts = [tf.nest.flatten(batch) for batch in batches]
         spread = [_spread(strategy, values) for values in zip(*parts, strict=True)]
         batch = tf.nest.pack_sequence_as(step.inputs, spread)
-        assert step.before is not None
-        step.before(batch)
+        before(batch)
         return strategy.run(step.replica, args=(batch,))
 
-    if step.before is None:
-        return tf.function(with_one_batch).get_concrete_function(step.inputs).graph
     cores = strategy.num_replicas_in_sync
-    return tf.function(with_own_batches).get_concrete_function(*[step.inputs] * cores).graph
+    return tf.function(with_batches_of_cores).get_concrete_function(*[step.inputs] * cores).graph
 
 
 def _spread(strategy: Any, values: tuple[Any, ...]) -> Any:
@@ -149,14 +148,14 @@ def _counted(operations: tuple[tf.Operation, ...]) -> dict[str, int]:
     return dict(Counter(op.type for op in operations).most_common())
 
 
-def place_of(op: tf.Operation) -> str:
-    """The operation's name, and the line where the user wrote it, where there is one."""
+def name_and_line(op: tf.Operation) -> str:
+    """Return the operation's name and, if known, the line of the user's code that made it."""
     line = user_line((frame.filename, frame.lineno) for frame in op.traceback or ())
     return f"{op.name} ({line})" if line else str(op.name)
 
 
 def user_line(frames: Iterable[tuple[str, int | None]]) -> str:
-    """The innermost line that belongs to neither TensorFlow, Keras nor this package; empty where all do."""
+    """Find the innermost line outside TensorFlow, Keras and this package; empty if there is none."""
     for name, line in reversed(list(frames)):
         file = Path(name)
         generated = file.suffix != ".py" or file.name.startswith("__autograph_generated_file")

@@ -1,4 +1,4 @@
-"""Types and shapes that a TPU does not have, in a traced program."""
+"""Finds types and shapes in a traced program that a TPU does not support."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from embedding_core.preflight.preflight_report import Finding
-from embedding_core.preflight.trace import place_of
+from embedding_core.preflight.trace import name_and_line
 
 # `kTpuAllTypes` of tensorflow/core/tpu/tpu_defs.h, which TensorFlow installs with its headers.
 _ON_TPU = frozenset(
@@ -21,12 +21,12 @@ _REMEDIES = {
     "string": "turn texts into ids in the input pipeline",
     "complex128": "use complex64",
 }
-# Texts that only say what to print when an assertion fails.
+# Operations with texts that are only printed when an assertion fails.
 _MAY_HOLD_TEXT = ("Assert", "Const", "Identity", "NoOp")
 
 
 def dtype_findings(operations: Sequence[tf.Operation]) -> Iterator[Finding]:
-    """Per type that a TPU has not, the first operation that makes it."""
+    """Find the first operation of each type that a TPU does not have."""
     seen: set[str] = set()
     for op, output in [(each, one) for each in operations for one in each.outputs]:
         name = output.dtype.name
@@ -37,27 +37,27 @@ def dtype_findings(operations: Sequence[tf.Operation]) -> Iterator[Finding]:
         seen.add(name)
         yield Finding(
             kind="dtype",
-            what=f"{name} tensors, first from {op.type} at {place_of(op)}",
+            what=f"{name} tensors, first from {op.type} at {name_and_line(op)}",
             rule=f"a TPU has no {name} (kTpuAllTypes in tensorflow/core/tpu/tpu_defs.h)",
             remedy=_REMEDIES.get(name, "use float32, bfloat16 or int32"),
         )
 
 
 def slow_dtypes(operations: Sequence[tf.Operation]) -> Iterator[str]:
-    """A note on the first operation in float64, which a TPU computes in pieces."""
+    """Make a note on the first operation in float64, which a TPU computes in pieces."""
     for op in operations:
         if any(one.dtype == tf.float64 for one in op.outputs):
             yield (
-                f"float64, first from {op.type} at {place_of(op)}: a TPU has no such arithmetic, XLA makes it up from "
-                "32-bit pieces; use float32."
+                f"float64, first from {op.type} at {name_and_line(op)}: a TPU has no such arithmetic, XLA composes it "
+                "from 32-bit pieces; use float32."
             )
             return
 
 
 def shape_findings(operations: Sequence[tf.Operation]) -> Iterator[Finding]:
-    """Operations whose output's shape hangs on values, as of tf.unique, tf.where(condition) and tf.boolean_mask.
+    """Find operations whose output's shape depends on values, such as tf.unique and tf.boolean_mask.
 
-    Only where such a shape begins: not what is computed from it, nor from inputs of unknown size.
+    Only the first operation with such a shape counts, not those computed from it or from inputs of unknown size.
     """
     unknown: set[str] = {one.name for op in operations for one in op.inputs if _is_dynamic(one)}
     unknown -= {one.name for op in operations for one in op.outputs}
@@ -67,17 +67,17 @@ def shape_findings(operations: Sequence[tf.Operation]) -> Iterator[Finding]:
         dynamic = [one for one in op.outputs if _is_dynamic(one)]
         if follows or dynamic:
             unknown.update(one.name for one in op.outputs)
-        if dynamic and op.inputs and not follows and (op.type, place_of(op)) not in seen:
-            seen.add((op.type, place_of(op)))
+        if dynamic and op.inputs and not follows and (op.type, name_and_line(op)) not in seen:
+            seen.add((op.type, name_and_line(op)))
             yield _shape_finding(op, dynamic[0])
 
 
 def _shape_finding(op: tf.Operation, output: tf.Tensor) -> Finding:
     return Finding(
         kind="shape",
-        what=f"operation {op.type} at {place_of(op)}, whose output has shape {output.shape}",
-        rule="on a TPU shapes are known when the program is compiled, and this one hangs on values (that XLA compiles "
-        "it for a CPU proves nothing)",
+        what=f"operation {op.type} at {name_and_line(op)}, whose output has shape {output.shape}",
+        rule="on a TPU shapes are known when the program is compiled, and this one depends on values (XLA may compile "
+        "it for a CPU all the same)",
         remedy="mask with tf.where(condition, x, y), use tf.math.unsorted_segment_sum with a fixed number, or move it "
         "to the input pipeline",
     )

@@ -1,4 +1,4 @@
-"""Whether the traced program trains its tables at all."""
+"""Finds tables that the traced program does not train."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SENDING = ("SendTPUEmbeddingGradients", "XlaSparseDenseMatmulGrad")
 
 
 def untrained_findings(traced: Traced, config: EmbeddingConfig, hardware: Hardware) -> Iterator[Finding]:
-    """Tables that no operation of the program updates."""
+    """Find tables that no operation of the program updates."""
     if hardware == "V0":
         written = _written(traced)
         names = [table.name for table in config.tables if not any(_is_of(name, table.name) for name in written)]
@@ -28,13 +28,13 @@ def untrained_findings(traced: Traced, config: EmbeddingConfig, hardware: Hardwa
         yield Finding(
             kind="untrained",
             what=f"tables {', '.join(map(repr, names))}, which nothing in the step updates",
-            rule="an engine trains its tables in `apply_gradients` alone; without one (V0) the step's optimizer does",
+            rule="an engine trains its tables only in `apply_gradients`; without one (V0) the step's optimizer does",
             remedy="call `apply_gradients` with the activations' gradients, or on V0 with those of `embedding_tables`",
         )
 
 
 def _written(traced: Traced) -> set[str]:
-    """The names of the variables that a core writes."""
+    """Collect the names of the variables that a core writes."""
     captured = {inner.name: outer.op.name for outer, inner in traced.graph.captures if outer.dtype == tf.resource}
     handles = [op.inputs[0] for op in traced.on_core if op.type.startswith(_WRITING)]
     sources = [one.op.inputs[0].name if one.op.type == "TPUReplicatedInput" else one.name for one in handles]
@@ -42,5 +42,5 @@ def _written(traced: Traced) -> set[str]:
 
 
 def _is_of(variable: str, table: str) -> bool:
-    """Whether a variable has a table's name; TensorFlow puts a number behind a second one."""
+    """Return whether a variable has a table's name; TensorFlow appends a number to a second one."""
     return re.fullmatch(rf"{re.escape(table)}(?:_\d+)?", variable) is not None

@@ -1,9 +1,9 @@
-"""Whether XLA can compile what a core would run: every kind of operation for itself, then all of it together.
+"""Checks whether XLA can compile what a core would run: each kind of operation alone, then the whole program.
 
 XLA for CPU stands in for XLA for TPU. Compiling a whole program names only the first operation without a kernel, so
-each distinct one (by type and by the types of its inputs and outputs) is first compiled alone, in a function of its
-own. Of the operations inside a function that the step calls (a tf.cond, tf.while_loop or inner tf.function), again
-only the first is named.
+each kind (by type and by the types of inputs and outputs) is first compiled alone, in a separate function. Among the
+operations inside a function that the step calls (a tf.cond, tf.while_loop or inner tf.function), again only the first
+is named.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from embedding_core.preflight.preflight_report import Finding
-from embedding_core.preflight.trace import Traced, place_of
+from embedding_core.preflight.trace import Traced, name_and_line
 
 _NO_KERNEL = re.compile(r"No registered '(\w+)' OpKernel")
 _REPORTED = "Failed getting HLO text: '"
 _OPAQUE = (tf.resource, tf.variant)
-# What only a TPU has, or has for the strategy's sake. Around these the program is cut open.
+# Operations that only a TPU or its strategy has. The program is cut at these.
 _OF_TPU = (
     *("RecvTPUEmbeddingActivations", "SendTPUEmbeddingGradients", "CrossReplicaSum", "AllToAll", "CollectivePermute"),
     *("TPUReplicateMetadata", "TPUReplicatedInput", "TPUReplicatedOutput"),
 )
-_STAND_IN = 4  # for a dimension that is known only when running
-_LARGEST = 1 << 24  # values of a variable that is made so that functions which read it can be compiled
+_STAND_IN = 4  # size for a dimension that is only known at run time
+_LARGEST = 1 << 24  # most values of a variable that is made so that functions which read it can be compiled
 
 
 class Compiled(NamedTuple):
-    """What compiling found out.
+    """The result of compiling.
 
     Attributes:
-      findings: per kind of operation without a kernel, or for the program as a whole.
-      kinds: how many kinds of operations were compiled alone.
-      whole: what became of all of it together, in words.
+      findings: one for each kind of operation without a kernel, or one for the whole program.
+      kinds: number of kinds of operations that were compiled alone.
+      whole: result for the whole program, in words.
     """
 
     findings: tuple[Finding, ...]
@@ -66,9 +66,9 @@ def _no_kernel(kind: str, op: tf.Operation) -> Finding:
     inside = "" if kind == op.type else f", called by {op.type}"
     return Finding(
         kind="kernel",
-        what=f"operation {kind}{inside} at {place_of(op)}",
-        rule="XLA has no kernel for it, and all that a core runs is compiled by XLA",
-        remedy="do it in the input pipeline, write it with other operations, or have the host do it in every step with "
+        what=f"operation {kind}{inside} at {name_and_line(op)}",
+        rule="XLA compiles everything that a core runs, and has no kernel for it",
+        remedy="move it to the input pipeline, use other operations, or let the host do it in every step with "
         "tf.compat.v1.tpu.outside_compilation",
     )
 
@@ -78,8 +78,8 @@ def _not_compiled(error: str) -> Finding:
     return Finding(
         kind="compile",
         what=f"the step's program: {lines[0] if lines else error}",
-        rule="XLA compiles all that a core runs as one program, in which shapes are known beforehand",
-        remedy="make what it names depend on static shapes and constants alone",
+        rule="XLA compiles everything that a core runs as one program, with shapes known in advance",
+        remedy="make the operation that it names depend only on static shapes and constants",
     )
 
 
@@ -93,14 +93,14 @@ def _is_of_tpu(op: tf.Operation) -> bool:
 
 
 def _is_cut(op: tf.Operation, variables: _Variables) -> bool:
-    """Whether the program is compiled around an operation: it is a TPU's, or touches state that is not there."""
+    """Return whether the program is cut at an operation: only a TPU has it, or it uses state that does not exist."""
     touched = [one for one in (*op.inputs, *op.outputs) if one.dtype in _OPAQUE]
     calls = any(value.WhichOneof("value") == "func" for value in op.node_def.attr.values())
     return _is_of_tpu(op) or (bool(touched) and not (calls and all(map(variables.has, touched))))
 
 
 class _Variables:
-    """Variables like those that the traced graph captured, of the same types and shapes."""
+    """Stand-ins for the variables that the traced graph captured, of the same types and shapes."""
 
     def __init__(self, graph: Any) -> None:
         self._captured = {inner.name: outer.op for outer, inner in graph.captures if outer.dtype == tf.resource}
@@ -108,9 +108,9 @@ class _Variables:
         self._any = tf.Variable(0.0, shape=tf.TensorShape(None), trainable=False)
 
     def handle(self, tensor: tf.Tensor) -> tf.Tensor:
-        """A handle in the place of a captured one; where it is of no such variable, of one of unknown shape."""
+        """Return a handle in place of a captured one; without a stand-in, that of a variable of unknown shape."""
         if not self.has(tensor):
-            return tf.identity(self._any.handle)  # a tensor of the function that asks
+            return tf.identity(self._any.handle)  # a tensor of the calling function
         name = self._name(tensor)
         if name not in self._made:
             shape, dtype = self._form(name)
@@ -119,7 +119,7 @@ class _Variables:
         return tf.identity(self._made[name].handle)
 
     def has(self, tensor: tf.Tensor) -> bool:
-        """Whether a handle is of a variable small enough to be made."""
+        """Return whether a handle belongs to a variable that is small enough to make."""
         captured = self._captured.get(self._name(tensor))
         if captured is None or captured.type != "VarHandleOp":
             return False
@@ -136,7 +136,7 @@ class _Variables:
 
 
 class _Part:
-    """Some operations of a graph as a function of the plain tensors that come to them from others."""
+    """Some operations of a graph, as a function of the plain tensors that they take from other operations."""
 
     def __init__(self, operations: Sequence[tf.Operation], library: Any, variables: _Variables) -> None:
         self._variables = variables
@@ -157,7 +157,7 @@ class _Part:
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
-        """Of the arguments, with static shapes; constants and variables are no arguments."""
+        """Specifications of the arguments, with static shapes; constants and variables are not arguments."""
         return [
             tf.TensorSpec(
                 [_STAND_IN if size is None else size for size in one.shape] if one.shape.rank else [], one.dtype
@@ -167,7 +167,7 @@ class _Part:
         ]
 
     def __call__(self, *given: tf.Tensor) -> list[tf.Tensor]:
-        """All that nothing else of the part uses."""
+        """Compute the outputs that no other operation of this part uses."""
         left = iter(given)
         sources = {
             f"incoming_{place}:0": next(left) if _is_argument(tensor) else self._fixed(tensor)
@@ -180,13 +180,13 @@ class _Part:
     def _fixed(self, tensor: tf.Tensor) -> tf.Tensor:
         if tensor.op.type == "Const":
             return tf.constant(tf.make_ndarray(tensor.op.node_def.attr["value"].tensor), tensor.dtype)
-        if tensor.dtype == tf.string:  # XLA knows texts as constants only
+        if tensor.dtype == tf.string:  # XLA supports texts only as constants
             return tf.constant("")
         return self._variables.handle(tensor)
 
 
 def _bare(op: tf.Operation, inputs: Sequence[str]) -> Any:
-    """The operation's definition on no device, in no cluster, waiting for nothing."""
+    """Copy the operation's definition without device, cluster and control inputs."""
     node = tf.compat.v1.NodeDef()
     node.CopyFrom(op.node_def)
     node.device = ""
@@ -205,9 +205,9 @@ def _is_argument(tensor: tf.Tensor) -> bool:
 
 
 def _compile_error(part: _Part) -> str | None:
-    """What TensorFlow says when it lowers the part for XLA; None where it can."""
+    """Return TensorFlow's error when it lowers the part for XLA; None if there is none."""
     try:
         tf.function(part, jit_compile=True, autograph=False).experimental_get_compiler_ir(*part.specs)(stage="hlo")
-    except Exception as error:  # TensorFlow raises ValueError, TypeError and its own; all say what is wrong
+    except Exception as error:  # TensorFlow raises ValueError, TypeError and its own errors
         return str(error)
     return None

@@ -1,4 +1,4 @@
-"""Export of a SavedModel that looks up on CPU, holds its vocabularies, and loads with TensorFlow alone."""
+"""Exports SavedModels that look up on CPU, hold their vocabularies, and load with TensorFlow alone."""
 
 from embedding_core.serving.checkpoint_export import export_embeddings
 from embedding_core.serving.export import export_model

@@ -1,4 +1,4 @@
-"""A SavedModel of embeddings alone, from an embedding checkpoint: no model, no slots, no TPU."""
+"""Exports a SavedModel of embeddings alone from an embedding checkpoint: no model, no slots, no TPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.checkpoint.manifest import BUNDLE, VOCABULARIES
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, nearest
-from embedding_core.serving.serving_module import ServingModule, only
+from embedding_core.serving.serving_module import ServingModule, config_of_features
 from embedding_core.serving.signatures import counters, embeddings_signature, raw_embeddings_signature
 
 
@@ -26,18 +26,18 @@ def export_embeddings(
     """Write a SavedModel that answers the vectors of features, by the lookup of `export_model`.
 
     Args:
-      checkpoint: folder of an embedding checkpoint, as `checkpoint.retrieve` and `checkpoint.remap` write them,
-        whichever engine trained it.
-      destination: the folder to write, which must not exist or be empty; it is there whole or not at all.
-      features: which features; None for all of the checkpoint's.
+      checkpoint: folder of an embedding checkpoint, written by `checkpoint.retrieve` or `checkpoint.remap` from
+        any engine.
+      destination: folder to write; it must be absent or empty. It appears whole or not at all.
+      features: names of the features; None for all of the checkpoint's.
       rows_dtype: "float32" or "float16".
 
     Returns:
       The names of the signatures: `serving_default` (serialized tf.Examples -> a vector per feature), `raw` (the same
-      from named tensors), and `counters` where ids can be invalid.
+      from named tensors), and `counters` if ids can be invalid.
 
     Raises:
-      CheckpointError: the checkpoint is damaged, the destination holds something, or rows are not finite.
+      CheckpointError: the checkpoint is damaged, the destination is not empty, or rows are not finite.
       ConfigError: a feature is unknown, or is made by a transform, which a checkpoint does not hold.
     """
     folder = os.fspath(checkpoint)
@@ -62,7 +62,9 @@ def _chosen(config: EmbeddingConfig, features: Collection[str] | None) -> Embedd
     for name in features or ():
         if name not in known:
             raise ConfigError(f"feature {name!r} is not in the checkpoint: {nearest(name, known)}")
-    chosen = only(config, known if features is None else [name for name in known if name in set(features)])
+    chosen = config_of_features(
+        config, known if features is None else [name for name in known if name in set(features)]
+    )
     made = [one.name for one in chosen.features if one.column is not None and one.column.after_transform]
     if made:
         raise ConfigError(
@@ -70,12 +72,12 @@ def _chosen(config: EmbeddingConfig, features: Collection[str] | None) -> Embedd
             "features, or export the model with `export_model`."
         )
     if not chosen.features:
-        raise ConfigError("there is no feature to export: name at least one that the checkpoint has.")
+        raise ConfigError(f"`features` is {features!r}: name at least one feature of the checkpoint.")
     return chosen
 
 
 def _table(reader: BundleReader, name: str, shape: tuple[int, int]) -> tf.Variable:
-    """A table, read slice by slice into the variable that is exported: it is in memory once."""
+    """Read a table slice by slice into the variable that is exported, so that it is in memory once."""
     rows = tf.Variable(tf.zeros(shape), trainable=False)
     for start, part in reader.slices(name):
         rows.scatter_update(tf.IndexedSlices(tf.constant(part), tf.range(start, start + len(part), dtype=tf.int64)))

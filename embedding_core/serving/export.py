@@ -1,4 +1,4 @@
-"""Writing the SavedModel."""
+"""Exports a trained model as a SavedModel."""
 
 from __future__ import annotations
 
@@ -43,26 +43,25 @@ def export_model(
 
     Args:
       destination: folder to write; it must be absent or empty.
-      config: the tables and features.
+      config: tables and features.
       tables: float32 `[rows, dim]` by table name or TableConfig: variables or arrays of any engine, whole or in blocks
         of consecutive rows (TensorFlow's ShardedVariable).
       vocabularies: path of the plain token file by vocabulary name.
-      model: the dense part, as `model_inputs.build_model` makes it.
-      dense: where dense inputs, and columns `after_transform`, come from; None where there are none.
-      labels: where label and weight come from; given, the signatures `transform_features` and
-        `transform_labels` are added, as TFX's Evaluator wants them.
-      signatures: which of the signatures to write, `serving_default` always among them; None for all
-        that the model can have.
-      top_k: how many candidates `top_k` answers.
+      model: the dense part, made by `model_inputs.build_model`.
+      dense: source of dense inputs and of columns `after_transform`; None if there are none.
+      labels: source of label and weight; adds the signatures `transform_features` and `transform_labels`, which
+        TFX's Evaluator needs. None adds neither.
+      signatures: names of the signatures to write besides `serving_default`; None for all that the model can have.
+      top_k: number of candidates that `top_k` answers.
       rows_dtype: "float32", or "float16" for tables of half the size, whose vectors are rounded to 11 bits.
 
     Returns:
       The names of the signatures written.
 
     Raises:
-      CheckpointError: tables that are not those of the configuration, or that hold NaN.
-      VocabularyError: a vocabulary is missing or of another size.
-      ConfigError: the destination holds something, a signature or `rows_dtype` is unknown, an input has no source, or
+      CheckpointError: the tables are not those of the configuration, or hold NaN.
+      VocabularyError: a vocabulary is missing or has another size.
+      ConfigError: the destination is not empty, a signature or `rows_dtype` is unknown, an input has no source, or
         the model has a Lambda layer.
     """
     path = os.fspath(destination)
@@ -75,12 +74,12 @@ def export_model(
     files = {name: os.fspath(file) for name, file in vocabularies.items()}
     module = ServingModule(config, tables, files, dense, rows_dtype)
     module.hold(model)
-    found = _signatures(module, model, files, labels, top_k)
-    chosen = set(found if signatures is None else {"serving_default", *signatures})
-    unknown = sorted(chosen - set(found))
+    possible = _signatures(module, model, files, labels, top_k)
+    chosen = set(possible if signatures is None else {"serving_default", *signatures})
+    unknown = sorted(chosen - set(possible))
     if unknown:
-        raise ConfigError(f"signature {unknown[0]!r} is not one that this model can have: {', '.join(found)}.")
-    written = {name: function for name, function in found.items() if name in chosen}
+        raise ConfigError(f"unknown signature {unknown[0]!r}; this model can have: {', '.join(possible)}.")
+    written = {name: function for name, function in possible.items() if name in chosen}
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, path, signatures=written, options=options)
     return tuple(written)
@@ -89,18 +88,18 @@ def export_model(
 def _signatures(
     module: ServingModule, model: Any, files: Mapping[str, str], labels: DenseInputs | None, top_k: int
 ) -> dict[str, Any]:
-    found = {
+    signatures = {
         "serving_default": serving_default(module, model),
         "raw": raw_signature(module, model),
         "embeddings": embeddings_signature(module),
     }
     if module.counted:
-        found["counters"] = counters(module)
+        signatures["counters"] = counters(module)
     if is_two_tower(model):
-        found |= two_tower_signatures(module, model, files, top_k)
+        signatures |= two_tower_signatures(module, model, files, top_k)
     if labels is not None:
         module.label_transform = labels.tracked
-        found["transform_labels"] = transform_signature(labels)
+        signatures["transform_labels"] = transform_signature(labels)
         if module.dense is not None and module.dense.names:
-            found["transform_features"] = transform_signature(module.dense)
-    return found
+            signatures["transform_features"] = transform_signature(module.dense)
+    return signatures

@@ -1,4 +1,4 @@
-"""Serialized tf.Examples as the tensors that the signature `raw` takes, for tests of it and for clients."""
+"""Converts serialized tf.Examples to the tensors of the signature `raw`, for clients and for tests of it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _KINDS = {tf.string: "bytes_list", tf.int64: "int64_list", tf.float32: "float_li
 
 
 def named_inputs(columns: Columns, rows: Sequence[bytes]) -> tuple[dict[str, npt.NDArray[Any]], list[int]]:
-    """The tensors of rows, read with the protobuf parser of Python.
+    """Read rows with the protobuf parser of Python into named tensors.
 
     Args:
-      columns: the raw columns of a model.
+      columns: raw columns of a model.
       rows: serialized tf.Examples.
 
     Returns:
-      Arrays by input name, and which of the rows they hold: those that have several values in a column of
-      one value are left out, because no such tensor can hold them.
+      Arrays by input name, and the numbers of the rows they hold. Rows with several values in a column of one value
+      are left out: no such tensor can hold them.
     """
     specs = columns.named_specs
-    found = [_values(tf.train.Example.FromString(row), columns, specs) for row in rows]
-    fits = [all(_fits(specs[name], values[name]) for name in specs) for values in found]
+    parsed = [_values(tf.train.Example.FromString(row), columns, specs) for row in rows]
+    fits = [all(_fits(specs[name], values[name]) for name in specs) for values in parsed]
     kept = [number for number, good in enumerate(fits) if good]
-    return {name: _array(spec, [found[number][name] for number in kept]) for name, spec in specs.items()}, kept
+    return {name: _array(spec, [parsed[number][name] for number in kept]) for name, spec in specs.items()}, kept
 
 
 def _values(example: Any, columns: Columns, specs: Mapping[str, tf.TensorSpec]) -> dict[str, list[Any]]:
@@ -46,7 +46,7 @@ def _fits(spec: tf.TensorSpec, values: Sequence[Any]) -> bool:
 
 
 def _width(spec: tf.TensorSpec) -> int | None:
-    """How many values a row has; None for any number."""
+    """Number of values of a row; None for any number."""
     count = spec.shape[1:].num_elements()
     return None if count is None else int(count)
 

@@ -1,9 +1,9 @@
-"""What a SavedModel holds: read-only tables, vocabularies and the dense part, with no optimizer and no slots."""
+"""Holds what a SavedModel contains: read-only tables, vocabularies and the dense part; no optimizer and no slots."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -23,25 +23,25 @@ from embedding_core.serving.lookups import (
     look_up_several,
     look_up_single,
 )
-from embedding_core.serving.table_blocks import file_of, hold_tables, require_finite, require_same_names
+from embedding_core.serving.table_blocks import require_finite, require_same_names, tables_to_blocks, vocabulary_file
 
 _CPU = "/device:CPU:0"
 
 
-def only(config: EmbeddingConfig, features: Iterable[str]) -> EmbeddingConfig:
-    """The configuration of some of the features, and of their tables."""
+def config_of_features(config: EmbeddingConfig, features: Iterable[str]) -> EmbeddingConfig:
+    """Reduce a configuration to some of its features and their tables."""
     kept = tuple(config.feature(name) for name in features)
     used = {feature.table for feature in kept}
     return EmbeddingConfig(tables=tuple(table for table in config.tables if table.name in used), features=kept)
 
 
 def columns_of(config: EmbeddingConfig, dense: DenseInputs | None, *, with_dense: bool = True) -> Columns:
-    """The raw columns of a model: those of its features, and those that its dense inputs are computed from.
+    """Collect the raw columns of a model: those of its features, and those that its dense inputs are computed from.
 
     Args:
-      config: the features.
-      dense: where dense inputs, and columns `after_transform`, come from.
-      with_dense: False leaves out what only dense inputs need.
+      config: tables and features.
+      dense: source of dense inputs and of columns `after_transform`.
+      with_dense: whether to include columns that only dense inputs need.
     """
     chosen = [_column_of(feature) for feature in config.features]
     needed = dense is not None and (with_dense or any(column.after_transform for column in chosen))
@@ -51,7 +51,7 @@ def columns_of(config: EmbeddingConfig, dense: DenseInputs | None, *, with_dense
 class ServingModule(tf.Module):
     """Raw columns -> activations -> logits, by the functions that training uses.
 
-    Everything that a SavedModel must hold is an attribute: tables, vocabularies (which become
+    Everything that a SavedModel must contain is an attribute: tables, vocabularies (which become
     assets), the variables of the dense part, and the resources of the transform.
     """
 
@@ -63,21 +63,21 @@ class ServingModule(tf.Module):
         dense: DenseInputs | None,
         rows_dtype: str = "float32",
     ) -> None:
-        """Check and hold what the lookups need.
+        """Check tables and vocabularies, and hold them.
 
         Raises:
           CheckpointError: a table is missing, extra, of another shape, or holds a value that is not finite.
-          VocabularyError: a vocabulary is missing, or has another number of tokens than its table has rows for.
+          VocabularyError: a vocabulary is missing, or its number of tokens does not fit its table.
         """
         super().__init__()
         self._config = dataclasses.replace(config, features=tuple(_served(feature) for feature in config.features))
         self._dense = dense
-        named = {key if isinstance(key, str) else key.name: value for key, value in tables.items()}
-        require_same_names(config, named)
-        self.tables, places = hold_tables(config, named, rows_dtype)
-        self._places = MappingProxyType(places)  # which TensorFlow does not track: the blocks are held already
+        by_name = {key if isinstance(key, str) else key.name: value for key, value in tables.items()}
+        require_same_names(config, by_name)
+        self.tables, rows = tables_to_blocks(config, by_name, rows_dtype)
+        self._rows = MappingProxyType(rows)  # TensorFlow does not track this type: the blocks are held already
         self.token_tables = {
-            table.name: TokenTable.of(table, file_of(table, vocabularies))
+            table.name: TokenTable.of(table, vocabulary_file(table, vocabularies))
             for table in config.tables
             if table.vocabulary is not None
         }
@@ -89,7 +89,7 @@ class ServingModule(tf.Module):
 
     @property
     def counted(self) -> list[str]:
-        """The features whose invalid ids are dropped and counted: raw ids, with `invalid_id` drop."""
+        """The features whose invalid ids are dropped and counted: raw ids with `invalid_id: drop`."""
         return list(self._counted)
 
     @property
@@ -99,17 +99,17 @@ class ServingModule(tf.Module):
 
     @property
     def dense(self) -> DenseInputs | None:
-        """Where dense inputs come from."""
+        """The source of the dense inputs."""
         return self._dense
 
     def columns(self, features: Iterable[str], *, dense: bool = True) -> Columns:
-        """The raw columns that some features, and the dense inputs where asked for, are read from."""
-        return columns_of(only(self._config, features), self._dense, with_dense=dense)
+        """Collect the raw columns of some features and, if asked for, of the dense inputs."""
+        return columns_of(config_of_features(self._config, features), self._dense, with_dense=dense)
 
     def inputs_of(self, raw: RawColumns, features: Iterable[str]) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Activations by feature, `[B, dim]` or `[B, L, dim]`, and dense inputs by name, `[B, 1]`."""
+        """Compute activations by feature, `[B, dim]` or `[B, L, dim]`, and dense inputs by name, `[B, 1]`."""
         outputs = self._dense.outputs(raw.dense) if self._dense is not None and raw.dense else {}
-        config = only(self._config, features)
+        config = config_of_features(self._config, features)
         with tf.device(_CPU):
             activations = self._activations(
                 config, {feature.name: _value_of(feature, raw, outputs) for feature in config.features}
@@ -126,25 +126,25 @@ class ServingModule(tf.Module):
                 single[feature.name] = self._single(feature, value)
             else:
                 several[feature.name] = self._several(feature, value)
-        found, invalid = look_up_single(single, MISSING_INT)
+        activations, invalid = look_up_single(single, MISSING_INT)
         combined, dropped = look_up_several(several)
-        found.update(combined)
+        activations.update(combined)
         for name in sequences:
             feature = config.feature(name)
             ids = self._ids(feature, values[name])
-            found[name] = look_up_sequence(self.rows_of(feature.table), ids, feature.max_sequence_length)
+            activations[name] = look_up_sequence(self.rows_of(feature.table), ids, feature.max_sequence_length)
             if name in self._counted:
                 invalid.append(Counts((name,), self._invalid(name, ids)))
         self._count([*invalid, *dropped])
-        return {feature.name: found[feature.name] for feature in config.features}
+        return {feature.name: activations[feature.name] for feature in config.features}
 
-    def _count(self, found: Sequence[Counts]) -> None:
+    def _count(self, invalid: Sequence[Counts]) -> None:
         """Add the invalid ids of a batch to the counters."""
-        found = [one for one in found if set(one.features) & set(self._counted)]
-        if not found:
+        counted = [one for one in invalid if set(one.features) & set(self._counted)]
+        if not counted:
             return
-        names = [name for one in found for name in one.features]
-        counts = found[0].counts if len(found) == 1 else tf.concat([one.counts for one in found], 0)
+        names = [name for one in counted for name in one.features]
+        counts = counted[0].counts if len(counted) == 1 else tf.concat([one.counts for one in counted], 0)
         if names != self._counted:
             places = [names.index(name) if name in names else len(names) for name in self._counted]
             counts = tf.gather(tf.concat([counts, tf.zeros([1], tf.int64)], 0), places)
@@ -155,8 +155,8 @@ class ServingModule(tf.Module):
         return tf.reduce_sum(tf.cast(outside, tf.int64))[tf.newaxis]
 
     def rows_of(self, table: str) -> Rows:
-        """Where the rows of a table are held."""
-        return self._places[table]
+        """Locate the rows of a table in its block."""
+        return self._rows[table]
 
     def _single(self, feature: FeatureConfig, value: tf.Tensor) -> Single:
         table, rows = self._config.table(feature.table), self.rows_of(feature.table)
@@ -178,7 +178,7 @@ class ServingModule(tf.Module):
     def _raw_ids(self, feature: FeatureConfig, value: Any) -> tf.RaggedTensor:
         ids, count = rows_of(_column_of(feature), value), self.rows_of(feature.table).count
         replaced = feature.invalid_id == "row"
-        if replaced or feature.max_sequence_length:  # elsewhere what is missing is dropped as no row of the table
+        if replaced or feature.max_sequence_length:  # otherwise MISSING_INT is dropped as an invalid id
             ids = kept(ids, ids.values != MISSING_INT)
         return ids.with_values(tf.where(is_row(ids.values, count), ids.values, count - 1)) if replaced else ids
 
@@ -188,17 +188,14 @@ class ServingModule(tf.Module):
             return self.token_tables[table.name].lookup(tokens_of(column, value))
         return self._raw_ids(feature, value)
 
-    def hold(self, model: Any) -> Callable[..., Any]:
-        """Keep the variables of the dense part; returns the model itself.
+    def hold(self, model: Any) -> None:
+        """Hold the variables of the dense part.
 
-        The variables and not the model: a Keras model brings its own tracing and metadata into a
-        SavedModel, none of which a server reads.
+        Not the model itself: a Keras model brings tracing and metadata into a SavedModel that no server reads.
         """
         for variable in model.variables:
             require_finite(f"variable {variable.name!r} of the model", variable)
         self.dense_variables = [*self.dense_variables, *model.variables]
-        found: Callable[..., Any] = model
-        return found
 
 
 def _is_counted(config: EmbeddingConfig, feature: FeatureConfig) -> bool:
@@ -206,7 +203,7 @@ def _is_counted(config: EmbeddingConfig, feature: FeatureConfig) -> bool:
 
 
 def _lengths(table: TableConfig, texts: tf.Tensor) -> tf.Tensor | None:
-    """Bytes of the tokens, where one that is absent has a row like an unknown one; None where neither has."""
+    """Bytes of the tokens, which tell an absent token from an unknown one; None if neither has a row."""
     return tf.strings.length(texts) if table.oov_rows else None
 
 
@@ -216,7 +213,7 @@ def _value_of(feature: FeatureConfig, raw: RawColumns, outputs: Mapping[str, Any
 
 
 def _served(feature: FeatureConfig) -> FeatureConfig:
-    """The feature as served: an invalid raw id is dropped where training would stop; one bad row fails no other."""
+    """The feature as served: an invalid raw id, which stops training, is dropped, so that no row fails the others."""
     return dataclasses.replace(feature, invalid_id="drop") if feature.invalid_id == "error" else feature
 
 

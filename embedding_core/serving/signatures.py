@@ -1,4 +1,4 @@
-"""The signatures of an exported model.
+"""Builds the signatures of an exported model.
 
 =====================  ==========================================  ==========================================
 signature              inputs                                      outputs
@@ -29,18 +29,18 @@ from embedding_core.serving.serving_module import ServingModule
 Outputs = dict[str, tf.Tensor]
 
 
-def over_examples(function: Callable[[tf.Tensor], Outputs]) -> Any:
-    """A signature of serialized tf.Examples."""
+def signature_of_examples(function: Callable[[tf.Tensor], Outputs]) -> Any:
+    """Make a signature that takes serialized tf.Examples."""
     return tf.function(function).get_concrete_function(examples=tf.TensorSpec([None], tf.string, "examples"))
 
 
-def over_named(function: Callable[[Mapping[str, tf.Tensor]], Outputs], columns: Columns) -> Any:
-    """A signature of one named tensor per raw column."""
+def signature_of_tensors(function: Callable[[Mapping[str, tf.Tensor]], Outputs], columns: Columns) -> Any:
+    """Make a signature that takes one named tensor per raw column."""
     return tf.function(lambda **named: function(named)).get_concrete_function(**columns.named_specs)
 
 
 def predictions(module: ServingModule, model: Any, raw: RawColumns, features: Iterable[str]) -> Outputs:
-    """Logit and probability `[B, 1]`; NaN for a row that lacks what the transform requires."""
+    """Compute logit and probability `[B, 1]`; NaN for a row that lacks what the transform requires."""
     embeddings, dense = module.inputs_of(raw, features)
     logit = call_model(model, embeddings, dense)
     if raw.incomplete is not None:
@@ -49,41 +49,41 @@ def predictions(module: ServingModule, model: Any, raw: RawColumns, features: It
 
 
 def serving_default(module: ServingModule, model: Any) -> Any:
-    """Serialized tf.Examples -> logit, probability."""
+    """Make the signature serialized tf.Examples -> logit, probability."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features)
-    return over_examples(lambda examples: predictions(module, model, columns.parse(examples), features))
+    return signature_of_examples(lambda examples: predictions(module, model, columns.parse(examples), features))
 
 
 def raw_signature(module: ServingModule, model: Any) -> Any:
-    """Named tensors -> logit, probability: no serialized proto from outside reaches TensorFlow's parser."""
+    """Make the signature named tensors -> logit, probability: TensorFlow's parser sees no proto from outside."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features)
-    return over_named(lambda named: predictions(module, model, columns.accept(named), features), columns)
+    return signature_of_tensors(lambda named: predictions(module, model, columns.accept(named), features), columns)
 
 
 def embeddings_signature(module: ServingModule) -> Any:
-    """Serialized tf.Examples -> activations by feature."""
+    """Make the signature serialized tf.Examples -> activations by feature."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features, dense=False)
-    return over_examples(lambda examples: module.inputs_of(columns.parse(examples), features)[0])
+    return signature_of_examples(lambda examples: module.inputs_of(columns.parse(examples), features)[0])
 
 
 def raw_embeddings_signature(module: ServingModule) -> Any:
-    """Named tensors -> activations by feature."""
+    """Make the signature named tensors -> activations by feature."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features, dense=False)
-    return over_named(lambda named: module.inputs_of(columns.accept(named), features)[0], columns)
+    return signature_of_tensors(lambda named: module.inputs_of(columns.accept(named), features)[0], columns)
 
 
 def counters(module: ServingModule) -> Any:
-    """Nothing -> how many invalid ids of which feature were dropped since the model was loaded."""
+    """Make the signature that counts by feature the invalid ids dropped since the model was loaded."""
     names = tf.constant(module.counted)
     return tf.function(lambda: {"features": names, "dropped_ids": module.dropped.read_value()}).get_concrete_function()
 
 
 def vectors(module: ServingModule, tower: Callable[[Outputs], tf.Tensor], names: Iterable[str]) -> tuple[Any, Columns]:
-    """The function from named tensors to the vectors of one tower, and the columns that it reads."""
+    """Make the function from named tensors to the vectors of one tower; returns it and the columns that it reads."""
     known = {feature.name for feature in module.config.features}
     features = [name for name in names if name in known]
     columns = module.columns(features, dense=any(name not in known for name in names))
@@ -96,10 +96,10 @@ def vectors(module: ServingModule, tower: Callable[[Outputs], tf.Tensor], names:
 
 
 def transform_signature(inputs: DenseInputs) -> Any:
-    """Serialized tf.Examples -> outputs of a transform, float32 `[B, 1]` by name."""
+    """Make the signature serialized tf.Examples -> outputs of a transform, float32 `[B, 1]` by name."""
     columns = Columns((), inputs.spec)
 
     def compute(examples: tf.Tensor) -> Outputs:
         return inputs.values(inputs.outputs(columns.parse(examples).dense))
 
-    return cast(Any, over_examples(compute))
+    return cast(Any, signature_of_examples(compute))

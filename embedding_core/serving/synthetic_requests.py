@@ -1,8 +1,7 @@
-"""Makes raw rows that no data set holds: for warm-up requests, and for the request that a report shows.
+"""Makes synthetic rows for warm-up requests, and for the request that a report shows.
 
-A column that may be shown gets tokens of its vocabulary, so that a request looks up rows as real ones do. A private
-column, or one that shares its vocabulary or its raw column with a private one, gets made-up tokens. Numbers are
-always made up.
+A column that may be shown gets tokens of its vocabulary, so that the request looks up real rows. A private column, or
+one that shares its vocabulary or raw column with a private one, gets made-up tokens. Numbers are always made up.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -33,17 +32,17 @@ def synthetic_rows(
     """Make rows that every signature of a model can parse, with a value in each of its raw columns.
 
     Args:
-      config: the model's tables and features.
-      dense: where its dense inputs, and columns `after_transform`, come from; None if there are none.
+      config: tables and features of the model.
+      dense: source of its dense inputs and of columns `after_transform`; None if there are none.
       vocabularies: path of the plain token file by vocabulary name.
-      count: how many rows.
+      count: number of rows.
 
     Returns:
-      Serialized tf.Examples, different from each other as far as the vocabularies have enough tokens. The same
-      arguments give the same rows.
+      Serialized tf.Examples, all different if the vocabularies have enough tokens. The same arguments give the same
+      rows.
     """
-    values = _values(config, dense, vocabularies, count)
-    return [_row({name: found[place % len(found)] for name, found in values.items()}) for place in range(count)]
+    columns = _values(config, dense, vocabularies, count)
+    return [_row({name: values[row % len(values)] for name, values in columns.items()}) for row in range(count)]
 
 
 def _values(
@@ -52,9 +51,9 @@ def _values(
     vocabularies: Mapping[str, str | os.PathLike[str]],
     count: int,
 ) -> dict[str, Sequence[Value]]:
-    """At least one value for each raw column."""
+    """Make at least one value for each raw column."""
     spec = {} if dense is None else dense.spec
-    found: dict[str, Sequence[Value]] = {
+    values: dict[str, Sequence[Value]] = {
         name: _numbers(spec[name].dtype, count) for name in columns_of(config, dense).inputs.values() if name in spec
     }
     private = _private(config)
@@ -64,17 +63,17 @@ def _values(
             continue
         table = config.table_of(feature.name)
         if table.vocabulary is None:
-            found[column.name] = list(range(min(count, table.vocabulary_size)))
+            values[column.name] = list(range(min(count, table.vocabulary_size)))
         elif {column.name, f"vocabulary {table.vocabulary}"} & private:
-            found[column.name] = _made_up(column.dtype, count)
+            values[column.name] = _made_up(column.dtype, count)
         else:
             tokens = _first_tokens(vocabularies[table.vocabulary], count)
-            found[column.name] = [_value(column, token) for token in tokens] or _made_up(column.dtype, count)
-    return found
+            values[column.name] = [_value(column, token) for token in tokens] or _made_up(column.dtype, count)
+    return values
 
 
 def _private(config: EmbeddingConfig) -> set[str]:
-    """Names of the columns whose tokens are not shown, and of their vocabularies as "vocabulary <name>"."""
+    """Collect the private columns, and their vocabularies as "vocabulary <name>"."""
     owners = [feature for feature in config.features if feature.column is not None and feature.column.private]
     columns = {feature.column.name for feature in owners if feature.column is not None}
     return columns | {f"vocabulary {config.table_of(feature.name).vocabulary}" for feature in owners}
@@ -106,7 +105,6 @@ def _value(column: ColumnConfig, token: bytes) -> Value:
 def _row(values: Mapping[str, Value]) -> bytes:
     example = tf.train.Example()
     for name, value in values.items():
-        found: Any = example.features.feature[name]
-        getattr(found, _KINDS[type(value)]).value.append(value)
+        getattr(example.features.feature[name], _KINDS[type(value)]).value.append(value)
     serialized: bytes = example.SerializeToString(deterministic=True)
     return serialized

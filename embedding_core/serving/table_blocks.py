@@ -1,9 +1,12 @@
-"""What a SavedModel may hold: finite tables of the configuration's shapes, their vocabularies, and no stored code."""
+"""Packs tables into the blocks of a SavedModel, and checks tables, vocabularies and model before they are exported.
+
+Tables must have the configuration's shapes and finite values; the model must not contain stored code.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
@@ -23,13 +26,13 @@ def require_same_names(config: EmbeddingConfig, tables: Mapping[str, Any]) -> No
     wrong = sorted({table.name for table in config.tables} ^ set(tables))
     if wrong:
         raise CheckpointError(
-            f"table {wrong[0]!r} is only in one of the configuration and the tables given: the configuration has "
+            f"table {wrong[0]!r} is in only one of configuration and `tables`: the configuration has "
             f"{[table.name for table in config.tables]}; pass exactly these, without slots."
         )
 
 
-def file_of(table: TableConfig, vocabularies: Mapping[str, str]) -> str:
-    """The file of the table's vocabulary."""
+def vocabulary_file(table: TableConfig, vocabularies: Mapping[str, str]) -> str:
+    """Return the file of a table's vocabulary."""
     if table.vocabulary is None or table.vocabulary not in vocabularies:
         raise VocabularyError(
             f"`vocabulary` of table {table.name!r} is {table.vocabulary!r}: it must be one of {sorted(vocabularies)}."
@@ -37,52 +40,52 @@ def file_of(table: TableConfig, vocabularies: Mapping[str, str]) -> str:
     return str(vocabularies[table.vocabulary])
 
 
-def hold_tables(
+def tables_to_blocks(
     config: EmbeddingConfig, tables: Mapping[str, Any], dtype: str
 ) -> tuple[dict[str, tf.Variable], dict[str, Rows]]:
-    """The tables as variables on the host, several of equal dim in one block.
+    """Pack tables into variables on the host, with several tables of equal dim in one block.
 
-    A table of 64 MiB and more is a block of its own; where it is one variable of that dtype, that very variable is
-    held, so that nothing is copied. Other blocks end with a row of zeros, which is what a missing value reads.
+    A table of 64 MiB or more gets a separate block; if it already is one variable of that dtype, that variable is the
+    block, so that nothing is copied. Other blocks end with a row of zeros, which a missing value reads.
 
     Args:
-      config: their shapes.
+      config: tables and their shapes.
       tables: float32 `[rows, dim]` by name: a variable, an array, or blocks of consecutive rows.
-      dtype: of the rows held.
+      dtype: dtype of the rows in the blocks.
 
     Returns:
-      The variables by block, and where the rows of each table are.
+      The variables by block, and the location of each table's rows.
 
     Raises:
-      CheckpointError: a table has another shape; or some rows are not finite: they are counted for every table.
+      CheckpointError: a table has another shape, or some rows are not finite; the error counts them by table.
     """
     for table in config.tables:
         _require_shape(table, tables[table.name])
     _require_finite_tables(tables, dtype)
-    variables, places = {}, {}
+    variables, rows = {}, {}
     for name, members in _blocks(config).items():
         parts = [part for table in members for part in _parts(tables[table.name])]
         size = sum(table.vocabulary_size for table in members)
         nothing = None if _is_large(members[0]) else size
-        held = variables[name] = _variable(name, parts, dtype, with_nothing=nothing is not None)
+        block = variables[name] = _variable(name, parts, dtype, with_nothing=nothing is not None)
         start = 0
         for table in members:
             count = table.vocabulary_size
-            places[table.name] = Rows(block=held, name=name, start=start, count=count, nothing=nothing)
+            rows[table.name] = Rows(block=block, name=name, start=start, count=count, nothing=nothing)
             start += count
-    return variables, places
+    return variables, rows
 
 
 def _blocks(config: EmbeddingConfig) -> dict[str, list[TableConfig]]:
-    """The tables of each block."""
-    found: dict[str, list[TableConfig]] = {}
+    """Assign tables to blocks."""
+    blocks: dict[str, list[TableConfig]] = {}
     for table in config.tables:
-        found.setdefault(f"table_{table.name}" if _is_large(table) else f"dim_{table.dim}", []).append(table)
-    return found
+        blocks.setdefault(f"table_{table.name}" if _is_large(table) else f"dim_{table.dim}", []).append(table)
+    return blocks
 
 
 def _is_large(table: TableConfig) -> bool:
-    """Whether it has a block of its own, so that it need not be copied."""
+    """Return whether a table gets a separate block, so that it need not be copied."""
     return table.vocabulary_size * table.dim * 4 >= _LARGE
 
 
@@ -91,16 +94,15 @@ def _require_shape(table: TableConfig, value: Any) -> None:
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
     if shape != (table.vocabulary_size, table.dim):
         raise CheckpointError(
-            f"table {table.name!r} has shape {shape}: the configuration says "
+            f"table {table.name!r} has shape {shape}: the configuration has "
             f"{(table.vocabulary_size, table.dim)}; export tables with the configuration they were trained with."
         )
 
 
 def _variable(name: str, parts: Sequence[Any], dtype: str, *, with_nothing: bool) -> tf.Variable:
-    """The parts behind each other, and a row of zeros behind them where asked for."""
+    """Concatenate the parts and, if asked for, a row of zeros."""
     if len(parts) == 1 and not with_nothing and _is_plain(parts[0]) and parts[0].dtype == dtype:
-        found: tf.Variable = parts[0]
-        return found
+        return cast(tf.Variable, parts[0])
     with tf.device(_CPU):
         rows = [tf.cast(rows, dtype) for part in parts for rows in _slices(part, _LARGE)]
         if with_nothing:
@@ -109,7 +111,7 @@ def _variable(name: str, parts: Sequence[Any], dtype: str, *, with_nothing: bool
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is one variable in the memory of this process."""
+    """Return whether a value is one variable in the memory of this process."""
     return (
         isinstance(value, tf.Variable)
         and not isinstance(value, tf.distribute.DistributedValues)
@@ -118,7 +120,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """The blocks of consecutive rows that a table is kept in: TensorFlow's ShardedVariable has several."""
+    """List the blocks of consecutive rows of a table: TensorFlow's ShardedVariable has several."""
     return list(getattr(value, "variables", [value]))
 
 
@@ -126,47 +128,47 @@ def _require_finite_tables(tables: Mapping[str, Any], dtype: str) -> None:
     """Refuse tables with rows that, as floats of that dtype, hold NaN or infinity.
 
     Raises:
-      NonfiniteError: there are such rows; it says how many each table has, and which is the first.
+      NonfiniteError: there are such rows; the message has their number and the first one for each table.
     """
-    found = {name: _not_finite(value, dtype) for name, value in tables.items()}
-    bad = {name: rows for name, rows in found.items() if rows.number}
+    checked = {name: _not_finite(value, dtype) for name, value in tables.items()}
+    bad = {name: rows for name, rows in checked.items() if rows.number}
     if bad:
-        told = [f"{rows.number} of table {name!r} (the first is row {rows.first})" for name, rows in bad.items()]
+        counted = [f"{rows.number} of table {name!r} (the first is row {rows.first})" for name, rows in bad.items()]
         raise NonfiniteError(
-            f"rows that, as {dtype}, hold NaN or infinity: {', '.join(told)}; such a model is not exported: lower the "
-            "learning rate or clip gradients, and train again.",
+            f"rows that, as {dtype}, hold NaN or infinity: {', '.join(counted)}; such a model is not exported: lower "
+            "the learning rate or clip gradients, and train again.",
             {name: rows.number for name, rows in bad.items()},
         )
 
 
 class _Bad(NamedTuple):
-    """How many rows hold NaN or infinity, and the number of the first; -1 where none does."""
+    """The number of rows that hold NaN or infinity, and the first of them; -1 if there are none."""
 
     number: int
     first: int
 
 
 def _not_finite(table: Any, dtype: str) -> _Bad:
-    """The rows that hold NaN or infinity, looked for in small slices."""
-    found, begin = _Bad(0, -1), 0
+    """Count the rows that hold NaN or infinity, in small slices."""
+    total, begin = _Bad(0, -1), 0
     for part in _parts(table):
         for rows in _slices(part, _BYTES_PER_CHECK):
-            with np.errstate(over="ignore"):  # a float that is too large becomes infinite, which is looked for
+            with np.errstate(over="ignore"):  # a float that is too large becomes infinite and is counted
                 bad = np.flatnonzero(~np.isfinite(np.asarray(rows).astype(dtype, copy=False)).all(axis=1))
             if len(bad):
-                first = found.first if found.number else begin + int(bad[0])
-                found = _Bad(found.number + len(bad), first)
+                first = total.first if total.number else begin + int(bad[0])
+                total = _Bad(total.number + len(bad), first)
             begin += len(rows)
-    return found
+    return total
 
 
 def _slices(part: Any, size: int) -> Iterator[Any]:
-    """The rows, so many bytes of them at once."""
+    """Yield the rows in slices of about `size` bytes."""
     rows, dim = (int(number) for number in part.shape)
     step = max(1, size // max(1, 4 * dim))
     for start in range(0, rows, step):
         stop = min(start + step, rows)
-        # Not read: a variable that was trained is copied whole by every reading.
+        # Gathered, not read: every read of a trained variable copies it whole.
         yield tf.gather(part, np.arange(start, stop)) if isinstance(part, tf.Variable) else part[start:stop]
 
 
@@ -187,13 +189,13 @@ def require_model_inputs(model: Any, config: EmbeddingConfig, dense: DenseInputs
     missing = [name for name in model.input_names if name not in known]
     if missing:
         raise ConfigError(
-            f"the model has an input {missing[0]!r}: the features and dense inputs given are {sorted(known)}; pass "
-            "`dense` with what the model was trained on."
+            f"unknown input {missing[0]!r} of the model; known features and dense inputs: {sorted(known)}; pass "
+            "`dense` with the inputs that the model was trained on."
         )
 
 
 def require_no_lambda(model: Any) -> None:
-    """Refuse Lambda layers: their code is stored as Python bytecode, which whoever loads the model's file runs."""
+    """Refuse Lambda layers: their code is stored as Python bytecode, which runs when someone loads the model."""
     layers = [layer.name for layer in model.submodules if type(layer).__name__ == "Lambda"]
     if layers:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What a two-tower model answers besides the logit: vectors of both towers, and the top k candidates of a query."""
+"""Builds the signatures of a two-tower model: vectors of both towers, and the top k candidates of a query."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.serving.serving_module import ServingModule
-from embedding_core.serving.signatures import over_named, vectors
+from embedding_core.serving.signatures import signature_of_tensors, vectors
 
 _CANDIDATES_PER_STEP = 65536
 
 
 def is_two_tower(model: Any) -> bool:
-    """Whether the model has a vector for queries and one for candidates."""
+    """Return whether the model has a query tower and a candidate tower."""
     wanted = ("query_features", "candidate_features", "query_vectors", "candidate_vectors")
     return all(hasattr(model, name) for name in wanted)
 
 
 def two_tower_signatures(module: ServingModule, model: Any, vocabularies: Mapping[str, str], k: int) -> dict[str, Any]:
-    """`query`, `candidate` and, where each candidate is one token of one feature, `top_k`."""
+    """Make `query`, `candidate` and, if each candidate is one token of one feature, `top_k`."""
     query, query_columns = vectors(module, model.query_vectors, model.query_features)
     candidate, candidate_columns = vectors(module, model.candidate_vectors, model.candidate_features)
-    found = {
-        "query": over_named(lambda named: {"vector": query(named)}, query_columns),
-        "candidate": over_named(lambda named: {"vector": candidate(named)}, candidate_columns),
+    signatures = {
+        "query": signature_of_tensors(lambda named: {"vector": query(named)}, query_columns),
+        "candidate": signature_of_tensors(lambda named: {"vector": candidate(named)}, candidate_columns),
     }
     index = CandidateIndex.of(module, model, vocabularies)
     if index is not None:
         module.candidates = index
-        found["top_k"] = over_named(lambda named: index.top(query(named), k), query_columns)
-    return found
+        signatures["top_k"] = signature_of_tensors(lambda named: index.top(query(named), k), query_columns)
+    return signatures
 
 
 class CandidateIndex(tf.Module):
-    """The vectors of all candidates, searched by brute force: exact, in batches of one matrix product."""
+    """Vectors of all candidates, searched exactly by one matrix product per batch."""
 
     def __init__(self, candidates: tf.Tensor, vocabulary_file: str) -> None:
-        """Hold the vectors `[tokens, n]` of the tokens of a vocabulary file, in its order."""
+        """Hold the vectors `[tokens, n]` of a vocabulary file's tokens, in its order."""
         super().__init__()
         with tf.device("/device:CPU:0"):
             self.vectors = tf.Variable(candidates, trainable=False, name="candidates")
@@ -54,7 +54,7 @@ class CandidateIndex(tf.Module):
 
     @classmethod
     def of(cls, module: ServingModule, model: Any, vocabularies: Mapping[str, str]) -> CandidateIndex | None:
-        """The index of a model whose candidate tower reads one feature with a vocabulary; None for any other."""
+        """Make the index of a model whose candidate tower reads one feature with a vocabulary; None for any other."""
         names = tuple(model.candidate_features)
         features = {feature.name: feature for feature in module.config.features}
         if len(names) != 1 or names[0] not in features or features[names[0]].max_sequence_length:
@@ -63,7 +63,7 @@ class CandidateIndex(tf.Module):
         count = table.vocabulary_size - table.oov_rows
         if table.vocabulary is None or count == 0:
             return None
-        # The vector of a lone token is its row, whatever the combiner.
+        # With every combiner, the vector of a single token is its row.
         rows = module.rows_of(table.name).read()
         parts = [
             model.candidate_vectors({names[0]: rows[start : min(start + _CANDIDATES_PER_STEP, count)]})
@@ -72,7 +72,7 @@ class CandidateIndex(tf.Module):
         return cls(tf.concat(parts, 0), str(vocabularies[table.vocabulary]))
 
     def top(self, queries: tf.Tensor, k: int) -> dict[str, tf.Tensor]:
-        """The best candidates of queries `[B, n]`: tokens and scores (logits), `[B, min(k, tokens)]`, best first."""
+        """Find the best candidates of queries `[B, n]`: tokens and logits, `[B, min(k, tokens)]`, best first."""
         scores, rows = tf.math.top_k(
             tf.matmul(queries, self.vectors, transpose_b=True), min(k, int(self.vectors.shape[0]))
         )

@@ -1,4 +1,4 @@
-"""Training of a model with embedding tables: input pipeline, loop, checkpoints. Knows nothing of TFX."""
+"""Trains models with embedding tables: input pipeline, loop, checkpoints. Knows nothing of TFX."""
 
 from embedding_core.training.checkpoints import fingerprint
 from embedding_core.training.config import EarlyStopping, Negatives, TrainingConfig

@@ -1,4 +1,4 @@
-"""Checkpoints to resume from, and the best state so far. Never a silent start from nothing."""
+"""Saves checkpoints to resume from, and the best state of a run. A damaged checkpoint is an error, not a new start."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from embedding_core.errors import CheckpointError, TrainingError
 from embedding_core.training.step import Trainable
 
 HISTORY = "history.json"
-_KEPT = 2  # states to resume from: where the newest is damaged, there is the one before
+_KEPT = 2  # states to resume from: if the newest is damaged, the previous one is used
 _BEST = "best_step"
 _log = logging.getLogger(__name__)
 
 
 def fingerprint(*parts: Any) -> str:
-    """A digest of JSON values: what a run is made of, so that only the same run resumes it."""
+    """Compute a digest of the JSON values that define a run, so that only the same run resumes it."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
@@ -34,17 +34,17 @@ class RunState:
     """A run's tables, dense part, step and early stopping, saved and restored together.
 
     Checkpoint keys: `embedding/<table>`, `embedding/<table>/<slot>`, `model/...`, `optimizer/...`, `step`,
-    `best/value`, `best/step`, `best/waited`, `seen/rows`, `seen/positives`; in place of the slots
-    `table_optimizers/<table>/...` where Keras' optimizers train the tables.
+    `best/value`, `best/step`, `best/waited`, `seen/rows`, `seen/positives`; if Keras' optimizers train the tables,
+    `table_optimizers/<table>/...` in place of the slots.
     """
 
     def __init__(self, trainable: Trainable, folder: str, nonfinite: NonfiniteRows = "error") -> None:
         """Save below `folder`, which is created and belongs to this run alone.
 
         Args:
-          trainable: what to save.
-          folder: where.
-          nonfinite: whether rows that hold a NaN or an infinity are an "error", or are counted and kept.
+          trainable: state to save.
+          folder: folder for the checkpoints.
+          nonfinite: "error" if rows that hold a NaN or an infinity are an error, "keep" to count and keep them.
         """
         self._trainable = trainable
         self._nonfinite = nonfinite
@@ -63,26 +63,26 @@ class RunState:
         self._all = TrainingState(trainable.tables, {**dense, "best": best, "seen": seen})
         self._states = CheckpointSeries(folder)
         self._bests = CheckpointSeries(os.path.join(folder, "best"))
-        self._best_of: dict[int, int] = {}  # per state kept, the best step so far when it was saved
+        self._best_of: dict[int, int] = {}  # per kept state, the best step at the time it was saved
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """Number of steps done."""
         return int(self._trainable.step.numpy())
 
     @property
     def is_saved(self) -> bool:
-        """Whether this step's state is the newest one saved or restored."""
+        """Whether the state of this step is saved."""
         return self.step in self._best_of
 
     def save(self, history: str) -> None:
-        """Save everything, to resume from, with the history of the run as JSON; a step is saved once.
+        """Save everything to resume from, with the history of the run as JSON.
 
-        To replace the state of a step would leave a moment in which it is not there.
+        A step is saved once: replacing its state would leave a moment without it.
 
         Raises:
-          TrainingError: a row of a table is not finite, and that is an error. The checkpoints saved before stay.
-          CheckpointError: it cannot be written.
+          TrainingError: a row of a table is not finite, and that is an error. Earlier checkpoints stay.
+          CheckpointError: the state cannot be written.
         """
         if self.is_saved:
             return
@@ -93,60 +93,60 @@ class RunState:
         self._prune()
 
     def save_best(self) -> None:
-        """Save the weights as the best so far; earlier ones stay as long as a state may go back to them."""
+        """Save the weights as the best ones; earlier ones stay as long as a saved state refers to them."""
         self._bests.save(self.step, self._weights.write)
         self._bests.keep({self.step, *self._best_of.values()})
 
     def write(self, folder: str) -> str:
-        """Write the weights, without what only a resume needs, to `folder`; the checkpoint's path."""
+        """Write the weights, without what only a resume needs, to `folder`; returns the checkpoint's path."""
         return write_training_checkpoint(folder, self.step, self._weights.write).prefix
 
     def resume(self) -> TrainingCheckpoint | None:
         """Restore the newest checkpoint that verifies.
 
         Returns:
-          What was restored; None where there is none at all, and training starts from nothing.
+          The restored checkpoint; None if there is no checkpoint, so that training starts at step 0.
 
         Raises:
           CheckpointError: there are checkpoints, but none verifies.
         """
-        found = self._states.restore(lambda checkpoint: self._all.restore(checkpoint.prefix))
+        restored = self._states.restore(lambda checkpoint: self._all.restore(checkpoint.prefix))
         for step in self._states.steps()[:_KEPT]:
-            with contextlib.suppress(CheckpointError):  # an older one, which nothing needs now
+            with contextlib.suppress(CheckpointError):  # an older state, which nothing needs now
                 self._best_of[step] = self._states.facts(step)[_BEST]
         self._prune()
-        return found
+        return restored
 
     def _prune(self) -> None:
-        """Forget all but the newest states, and every best that none of them goes back to."""
+        """Remove all but the newest states, and all best weights that none of these refers to."""
         self._best_of = {step: self._best_of[step] for step in sorted(self._best_of)[-_KEPT:]}
         self._states.keep(self._best_of)
         self._bests.keep(self._best_of.values())
 
     def restore_best(self) -> None:
-        """Go back to the best weights; nothing happens where no evaluation found any.
+        """Restore the best weights, if an evaluation has chosen any.
 
         Raises:
-          CheckpointError: the best checkpoint is not there, or is damaged.
+          CheckpointError: the best checkpoint is missing or damaged.
         """
         best = int(self.best_step.numpy())
         if best and best != self.step:
             self._weights.restore(self._bests.verified(best).prefix)
 
     def discard(self) -> None:
-        """Remove the checkpoints, once nothing will be resumed any more."""
+        """Remove the checkpoints after the run is complete."""
         tf.io.gfile.rmtree(self._folder)
 
     def _check_finite(self) -> None:
         bad = nonfinite_rows(self._trainable.tables.variables)
         if bad and self._nonfinite == "keep":
-            _log.warning("after step %d rows hold a NaN or an infinity (%s): kept", self.step, _told(bad))
+            _log.warning("after step %d rows hold a NaN or an infinity (%s): kept", self.step, _rows_by_key(bad))
         elif bad:
             raise TrainingError(
-                f"after step {self.step} rows hold a NaN or an infinity ({_told(bad)}): lower the learning rate of "
-                "their tables, set `clipvalue`, or keep them with `nonfinite_rows`: keep."
+                f"after step {self.step} rows hold a NaN or an infinity ({_rows_by_key(bad)}): lower the learning rate "
+                "of their tables, set `clipvalue`, or keep them with `nonfinite_rows`: keep."
             )
 
 
-def _told(counts: Mapping[str, int]) -> str:
+def _rows_by_key(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{key!r}: {count} rows" for key, count in sorted(counts.items()))

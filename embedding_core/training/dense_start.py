@@ -1,4 +1,4 @@
-"""Starts the dense part of a model from that of an earlier run, if both have the same inputs and variables."""
+"""Starts the dense part of a model from that of a previous run, if both have the same inputs and variables."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SCALE = ("column", "log1p", "mean", "deviation", "limit")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DenseStart:
-    """What the dense part starts from.
+    """The source of the dense part's first values.
 
     Attributes:
-      folder: of the dense part.
+      folder: folder of the saved dense part.
       dense: "restore" takes the weights over if inputs, names and shapes agree, and else starts from new ones and says
         why; "require" makes a difference an error; "reset" always starts from new ones.
       optimizer: "restore" takes slots and iterations of the dense optimizer over too, if it is the same one; "reset"
@@ -30,7 +30,7 @@ class DenseStart:
         with; "recompute" accepts other ranges.
 
     Raises:
-      ConfigError: a field is none of its choices.
+      ConfigError: a field is not one of its choices.
     """
 
     folder: str
@@ -48,7 +48,7 @@ class DenseStart:
 
 
 def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...]) -> dict[str, Any]:
-    """What a model's inputs are, in order, as JSON: weights mean nothing for other inputs, even of the same shapes."""
+    """Describe a model's inputs, in order, as JSON: weights mean nothing for other inputs, even of the same shapes."""
     features = [
         [feature.name, config.table_of(feature.name).dim, feature.max_sequence_length] for feature in config.features
     ]
@@ -63,13 +63,13 @@ def start_dense(
     ranges: Mapping[str, Mapping[str, Any]],
     optimizer: str,
 ) -> dict[str, Any]:
-    """Give the dense part and its optimizer the values of an earlier run, or leave them as they are.
+    """Give the dense part and its optimizer the values of a previous run, or leave them as they are.
 
     Args:
-      start: what to start from, and the choices.
-      trainable: whose variables are filled, all or none of them.
-      inputs: as `dense_inputs` gives them.
-      ranges: by dense feature what it is scaled by now.
+      start: source and choices.
+      trainable: model and optimizer whose variables are filled, all or none.
+      inputs: description of the model's inputs, made by `dense_inputs`.
+      ranges: scale of each dense feature in this run.
       optimizer: name of the dense optimizer.
 
     Returns:
@@ -77,47 +77,47 @@ def start_dense(
       `variables`, the names of those restored; `ranges`, by dense feature "kept", "measured" or "not recorded".
 
     Raises:
-      CheckpointError: the dense part is damaged, or differs and that is an error.
+      CheckpointError: the saved dense part is damaged, or it differs and `start.dense` is "require".
     """
-    found = read_dense(start.folder)
+    saved = read_dense(start.folder)
     weights, slots = named_variables(trainable.model, trainable.optimizer)
     report: dict[str, Any] = {"dense": "new", "optimizer": "new", "variables": []}
-    report["ranges"] = {name: _range_state(name, ranges, found) for name in inputs["dense"]}
-    reason = _reason(start, found, weights, inputs, ranges)
+    report["ranges"] = {name: _range_state(name, ranges, saved) for name in inputs["dense"]}
+    reason = _reason(start, saved, weights, inputs, ranges)
     if reason and start.dense == "require":
         raise CheckpointError(
             f"the dense part of {start.folder!r} cannot be continued: {reason}. Keep model and features, or set "
             "`warm_start.dense` to restore or reset."
         )
-    if reason or found is None:
+    if reason or saved is None:
         return {**report, "dense_reason": reason, "optimizer_reason": "the dense part is new"}
-    _fill(found, weights)
+    _fill(saved, weights)
     report |= {"dense": "restored", "variables": [_name(key) for key in weights]}
-    reason = _optimizer_reason(start, found, slots, optimizer)
+    reason = _optimizer_reason(start, saved, slots, optimizer)
     if reason:
         return {**report, "optimizer_reason": reason}
-    _fill(found, slots)
+    _fill(saved, slots)
     return {**report, "optimizer": "restored"}
 
 
 def _reason(
     start: DenseStart,
-    found: DensePart | None,
+    saved: DensePart | None,
     weights: Mapping[str, tf.Variable],
     inputs: Mapping[str, Any],
     ranges: Mapping[str, Mapping[str, Any]],
 ) -> str:
-    """Why the weights are not taken over; empty if they are."""
+    """Why the weights are not restored; empty if they are."""
     if start.dense == "reset":
         return "`warm_start.dense` is reset"
-    if found is None:
+    if saved is None:
         return "the checkpoint has no dense part: an earlier release, or another trainer, wrote it"
-    if found.inputs != inputs:
-        return f"the model's inputs are {_changed_input(inputs, found.inputs)}"
-    changed = [name for name in inputs["dense"] if _range_state(name, ranges, found) == "measured"]
+    if saved.inputs != inputs:
+        return f"the model's inputs are {_changed_input(inputs, saved.inputs)}"
+    changed = [name for name in inputs["dense"] if _range_state(name, ranges, saved) == "measured"]
     if changed and start.ranges == "keep":
         return f"dense features are scaled by other ranges: {', '.join(changed)}"
-    return _differences(found, weights, "model/")
+    return _differences(saved, weights, "model/")
 
 
 def _changed_input(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
@@ -125,18 +125,18 @@ def _changed_input(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     return f"other {key}: {now[key]!r}, {before.get(key)!r} in the checkpoint"
 
 
-def _optimizer_reason(start: DenseStart, found: DensePart, slots: Mapping[str, tf.Variable], name: str) -> str:
+def _optimizer_reason(start: DenseStart, saved: DensePart, slots: Mapping[str, tf.Variable], name: str) -> str:
     if start.optimizer == "reset":
         return "`warm_start.dense_optimizer` is reset"
-    if found.optimizer != name:
-        return f"the optimizer is {name}, {found.optimizer} in the checkpoint"
-    return _differences(found, slots, "optimizer/")
+    if saved.optimizer != name:
+        return f"the optimizer is {name}, {saved.optimizer} in the checkpoint"
+    return _differences(saved, slots, "optimizer/")
 
 
-def _differences(found: DensePart, variables: Mapping[str, tf.Variable], kind: str) -> str:
-    """What keys, shapes and dtypes differ in; empty if nothing does."""
+def _differences(saved: DensePart, variables: Mapping[str, tf.Variable], kind: str) -> str:
+    """List different keys, shapes and dtypes; empty if there are none."""
     now = described(variables)
-    before = {key: list(value) for key, value in found.variables.items() if key.startswith(kind)}
+    before = {key: list(value) for key, value in saved.variables.items() if key.startswith(kind)}
     parts = [
         f"{_name(key)} is {now[key][0]}, {before[key][0]} in it" for key in now if now[key] != before.get(key, now[key])
     ]
@@ -149,14 +149,14 @@ def _name(key: str) -> str:
     return key.split("/", 2)[2]
 
 
-def _fill(found: DensePart, variables: Mapping[str, tf.Variable]) -> None:
+def _fill(saved: DensePart, variables: Mapping[str, tf.Variable]) -> None:
     for key, variable in variables.items():
-        variable.assign(found.value(key))
+        variable.assign(saved.value(key))
 
 
-def _range_state(name: str, ranges: Mapping[str, Mapping[str, Any]], found: DensePart | None) -> str:
-    now, before = ranges.get(name), None if found is None else found.ranges.get(name)
-    if now is None or (found is not None and before is None):
+def _range_state(name: str, ranges: Mapping[str, Mapping[str, Any]], saved: DensePart | None) -> str:
+    now, before = ranges.get(name), None if saved is None else saved.ranges.get(name)
+    if now is None or (saved is not None and before is None):
         return "not recorded"
     if before is None:
         return "measured"

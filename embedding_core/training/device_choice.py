@@ -1,4 +1,4 @@
-"""Where to train: the one function that chooses, and refuses what cannot be."""
+"""Chooses the device to train on, and refuses one that is not available."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SIMULATED = "1x2"
 
 
 class Placement(NamedTuple):
-    """Where tables and dense part are.
+    """The device and strategy that tables and dense part are trained on.
 
     Attributes:
-      kind: of the device.
-      strategy: TensorFlow's default one on a CPU or a GPU, else that of the TPU, real or simulated.
+      kind: kind of the device.
+      strategy: TensorFlow's default strategy on a CPU or GPU, else that of the real or simulated TPU.
     """
 
     kind: Kind
@@ -33,7 +33,7 @@ class Placement(NamedTuple):
 
     @property
     def on_tpu(self) -> bool:
-        """Whether replicas share each batch, in static shapes: on a TPU, real or simulated."""
+        """Whether this is a TPU, real or simulated: replicas share each batch, in static shapes."""
         return self.kind in ("tpu", "simulated_tpu")
 
     @property
@@ -43,28 +43,28 @@ class Placement(NamedTuple):
 
     @property
     def hosts(self) -> int:
-        """How many machines have the replicas, and read the input for them."""
+        """Number of machines that run the replicas and read their input."""
         if isinstance(self.strategy, SimulatedTPUStrategy):
             return self.strategy.hosts
         return int(self.strategy.extended.num_hosts) if self.kind == "tpu" else 1
 
     def scope(self) -> Any:
-        """The context in which layers, model and optimizer are made and run."""
+        """Return the context in which to make and run layers, model and optimizer."""
         return self.strategy.scope() if self.on_tpu else tf.device(f"/{self.kind.upper()}:0")
 
     def rows_per_replica(self, rows: int) -> int:
-        """Rows of each replica's part of a global batch."""
+        """Compute the rows of each replica's part of a global batch."""
         replicas: int = self.strategy.num_replicas_in_sync
         return -(-rows // replicas)
 
     def batches(self, make: Callable[[int], tf.data.Dataset], rows: int, *, own_rows: bool = False) -> Any:
-        """What a run iterates over.
+        """Distribute datasets of batches over the hosts.
 
         Args:
-          make: from the number of a host to a dataset of global batches; on a TPU it is called by every host, and may
-            refer to nothing that lives elsewhere.
-          rows: of a whole global batch.
-          own_rows: whether a host's dataset holds its own rows alone, an equal part of every global batch.
+          make: makes a dataset of global batches for the host of a given number; on a TPU every host calls it, so it
+            must not refer to variables or tables of another host.
+          rows: number of rows of a whole global batch.
+          own_rows: whether a host's dataset holds only its own rows, an equal part of every global batch.
         """
         if not self.on_tpu:
             return make(0)
@@ -76,10 +76,10 @@ class Placement(NamedTuple):
 
 
 def choose_placement(training: TrainingConfig) -> Placement:
-    """The placement that a configuration means on this machine.
+    """Choose the placement that a configuration asks for on this machine.
 
     Raises:
-      ConfigError: the device is not there, or the TPU is not of the configured topology.
+      ConfigError: the device is not available, or the TPU has another topology than configured.
       EngineError: TensorFlow already runs with fewer logical devices than a simulated TPU needs.
     """
     if training.strategy == "simulated_tpu":
@@ -90,8 +90,7 @@ def choose_placement(training: TrainingConfig) -> Placement:
         return Placement("simulated_tpu", strategy)
     gpu, tpu = (bool(tf.config.list_physical_devices(kind)) for kind in ("GPU", "TPU"))
     tpu = tpu or "TPU_NAME" in os.environ
-    found = {"gpu": gpu, "tpu": tpu}
-    if not found.get(training.strategy, True):
+    if not {"gpu": gpu, "tpu": tpu}.get(training.strategy, True):
         raise ConfigError(
             f"`strategy` is {training.strategy!r}, but TensorFlow finds no {training.strategy.upper()} here: choose "
             "'auto' or 'cpu'."

@@ -1,4 +1,4 @@
-"""Loss and AUC of the eval split."""
+"""Computes loss and AUC of a split."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Floats = npt.NDArray[np.float64]
 
 
 class Evaluation(NamedTuple):
-    """Figures of one evaluation; NaN where there is none (the AUC of a single class)."""
+    """Figures of one evaluation; NaN if undefined (the AUC of a single class)."""
 
     loss: float
     auc: float
 
 
 def auc(label: Floats, score: Floats, weight: Floats) -> float:
-    """Area under the ROC curve, exactly: the weighted share of (positive, negative) pairs in order, ties half.
+    """Compute the exact area under the ROC curve: the weighted share of ordered (positive, negative) pairs, ties half.
 
     Args:
       label: 0 or 1, [n].
       score: higher is more positive, [n].
-      weight: of each row, [n].
+      weight: weight of each row, [n].
 
     Returns:
-      The area, or NaN where one class has no weight.
+      The area, or NaN if one class has no weight.
     """
     order = np.argsort(score, kind="stable")
     _, tie = np.unique(score[order], return_inverse=True)
@@ -43,14 +43,14 @@ def auc(label: Floats, score: Floats, weight: Floats) -> float:
 
 
 def log_loss(label: Floats, logit: Floats, weight: Floats) -> float:
-    """Weighted mean of the binary cross-entropy, or NaN where no row has weight."""
+    """Compute the weighted mean of the binary cross-entropy, or NaN if no row has weight."""
     losses = np.maximum(logit, 0) - logit * label + np.log1p(np.exp(-np.abs(logit)))
     total = weight.sum()
     return float(np.sum(losses * weight) / total) if total else math.nan
 
 
 def evaluate(trainable: Trainable, batches: Iterable[Batch]) -> Evaluation:
-    """Loss (without class weights and penalties) and AUC over all batches, with the sample weights."""
+    """Compute loss (without class weights and penalties) and AUC over all batches, with the sample weights."""
     scores = [trainable.predict(batch) for batch in batches]
     logit, label, weight = (np.concatenate(parts).ravel().astype(np.float64) for parts in zip(*scores, strict=True))
     return Evaluation(log_loss(label, logit, weight), auc(label, logit, weight))

@@ -1,4 +1,4 @@
-"""A finished run on disk: what it was made of, and how to have its model and tables back.
+"""Describes a finished run on disk, and restores its model and tables.
 
 A run's folder holds `training.json` (described here), `checkpoints/` (the final state), `dense/` (the dense part, for
 runs that start from it), `history.json` and `logs/` (for TensorBoard).
@@ -27,16 +27,16 @@ _FILE = "training.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunDescription:
-    """What a trained model was made of.
+    """Everything that defined a trained model.
 
     Attributes:
       model: dotted module with `build`.
-      arguments: of `build`.
+      arguments: arguments of `build`.
       config: tables and features.
-      training: how it was trained.
+      training: settings of the training.
       dense: names of the dense features.
       label, weight: names of label and sample weight among the transformed columns, or None.
-      step: of the final state.
+      step: step of the final state.
       checkpoint: name of the final checkpoint, in `checkpoints/`.
       vocabularies: digest of each vocabulary that rows belong to.
     """
@@ -65,7 +65,7 @@ class RunDescription:
         """Read `training.json` of a run's folder.
 
         Raises:
-          CheckpointError: there is none, or it is not one.
+          CheckpointError: the file is missing or does not describe a run.
         """
         path = os.path.join(folder, _FILE)
         try:
@@ -81,7 +81,7 @@ class RunDescription:
 
 @dataclasses.dataclass(frozen=True)
 class RestoredRun:
-    """A trained model: its description, the engine with its tables (without slots), and its dense part."""
+    """A trained model: its description, an engine with its tables (without slots), and its dense part."""
 
     description: RunDescription
     engine: HostEngine
@@ -97,7 +97,7 @@ def restore_run(folder: str) -> RestoredRun:
     run = RunDescription.load(folder)
     path = os.path.join(folder, "checkpoints", run.checkpoint)
     if read_training_checkpoint(os.path.dirname(path)).prefix != path:
-        raise CheckpointError(f"{path!r} is not there: the folder holds the checkpoint of another run.")
+        raise CheckpointError(f"{path!r} is missing: the folder holds the checkpoint of another run; restore it.")
     engine, model = restore_weights(path, run.model, run.config, run.dense, run.arguments)
     return RestoredRun(run, engine, model)
 
@@ -105,14 +105,14 @@ def restore_run(folder: str) -> RestoredRun:
 def restore_weights(
     prefix: str, model: str, config: EmbeddingConfig, dense: Sequence[str], arguments: Mapping[str, Any]
 ) -> tuple[HostEngine, tf_keras.Model]:
-    """The tables, without slots, and the dense part of a training checkpoint, on this process.
+    """Restore the tables, without slots, and the dense part of a training checkpoint in this process.
 
     Args:
       prefix: path of the checkpoint, written under any strategy.
       model: dotted module with `build`.
       config: tables and features.
       dense: names of the dense features.
-      arguments: of `build`.
+      arguments: arguments of `build`.
 
     Raises:
       CheckpointError: the checkpoint is damaged, or of another model.

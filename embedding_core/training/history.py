@@ -1,4 +1,4 @@
-"""What happened while training: curves, rates and times, as JSON and for TensorBoard."""
+"""Records curves, rates and times of a training run, as JSON and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embedding_core.training.eval_metrics import Evaluation
 
 
 def _number(value: float) -> float | None:
-    """The value as JSON has it: no NaN, no infinity."""
+    """The value for JSON, which has neither NaN nor infinity: None in place of them."""
     return value if math.isfinite(value) else None
 
 
@@ -27,11 +27,11 @@ class History:
     """Curves of a run.
 
     Attributes:
-      train: entries of `step`, `loss` (mean since the entry before), `rows_per_second`.
-      evals: entries of `step`, `loss`, `auc` (null where the eval split has one class).
-      validations: the same of the validation part of the train split, by which early stopping chooses; without, empty.
-      seconds: spent training, the time of runs that this one resumed included.
-      facts: single figures: rows, steps per epoch, best step and the like.
+      train: entries of `step`, `loss` (mean since the previous entry), `rows_per_second`.
+      evals: entries of `step`, `loss`, `auc` (null if the eval split has one class).
+      validations: the same for the validation part of the train split, which early stopping chooses by; else empty.
+      seconds: seconds spent training, including those of the runs that this one resumed.
+      facts: single figures, such as rows, steps per epoch and the best step.
     """
 
     train: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -41,7 +41,7 @@ class History:
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def add_train(self, step: int, loss: float, rows_per_second: float) -> None:
-        """Record the mean loss of the steps since the entry before."""
+        """Record the mean loss of the steps since the previous entry."""
         self.train.append({"step": step, "loss": _number(loss), "rows_per_second": round(rows_per_second, 1)})
 
     def add_eval(self, step: int, result: Evaluation) -> None:
@@ -53,11 +53,11 @@ class History:
         self.validations.append(_entry(step, result))
 
     def has_eval(self, step: int) -> bool:
-        """Whether there was an evaluation after that step."""
+        """Return whether there was an evaluation after that step."""
         return any(entry["step"] == step for entry in self.evals)
 
     def to_json(self) -> str:
-        """The history as JSON, which `load` reads."""
+        """Return the history as JSON, which `load` reads."""
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     def save(self, path: str) -> None:
@@ -68,7 +68,7 @@ class History:
 
     @classmethod
     def load(cls, path: str) -> History:
-        """Read what `save` wrote; an empty history where there is no such file, or a damaged one."""
+        """Read what `save` wrote; an empty history if the file is missing or damaged."""
         if not tf.io.gfile.exists(path):
             return cls()
         with tf.io.gfile.GFile(path) as file:
@@ -88,21 +88,21 @@ class Summaries:
         self._validation = tf.summary.create_file_writer(os.path.join(folder, "validation"))
 
     def add_train(self, step: int, loss: float, rows_per_second: float) -> None:
-        """Loss and rate of the last steps."""
+        """Write loss and rate of the last steps."""
         with self._train.as_default(step=step):
             tf.summary.scalar("loss", loss)
             tf.summary.scalar("rows_per_second", rows_per_second)
 
     def add_eval(self, step: int, result: Evaluation) -> None:
-        """Figures of an evaluation."""
+        """Write the figures of an evaluation."""
         _write(self._eval, step, result)
 
     def add_validation(self, step: int, result: Evaluation) -> None:
-        """Figures of an evaluation of the validation part."""
+        """Write the figures of an evaluation of the validation part."""
         _write(self._validation, step, result)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close the files."""
         self._train.close()
         self._eval.close()
         self._validation.close()

@@ -1,9 +1,9 @@
-"""Which files each host of a slice reads, where every host reads files of its own.
+"""Assigns files to the hosts of a slice, so that each host reads different files.
 
-On a TPU of several hosts one process drives all of them, and the input of each is read on that host. Host h of n gets
-the files h, h + n, h + 2n, ... in order of their names, and gives 1/n of every global batch. Hosts need not have
-equally many rows: an epoch lasts until the last one is through, and a host that is through gives empty rows, of weight
-0. So each row is seen once in an epoch, and the mean of a batch is over the rows that it has.
+On a TPU of several hosts one process drives all of them, and each host reads its own input. Host h of n gets
+the files h, h + n, h + 2n, ... in the order of their names, and gives 1/n of every global batch. Hosts may have
+different numbers of rows: an epoch lasts until the last host has read its rows, and the others then give empty rows of
+weight 0. So each row is seen once per epoch, and the mean of a batch is over the rows that it has.
 """
 
 from __future__ import annotations
@@ -22,49 +22,52 @@ _PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
 class HostRows(NamedTuple):
-    """What one host reads.
+    """The files of one host.
 
     Attributes:
-      files: of its own, sorted.
-      rows: in them.
+      files: sorted paths.
+      rows: number of rows in these files.
     """
 
     files: tuple[str, ...]
     rows: int
 
 
-def shares_of(files: Sequence[str], rows: Sequence[int], hosts: int, split: str, *, must: bool) -> list[HostRows]:
-    """What each host reads, or nothing where each has to read everything.
+def files_by_host(files: Sequence[str], rows: Sequence[int], hosts: int, split: str, *, must: bool) -> list[HostRows]:
+    """Assign files to hosts.
 
     Args:
       files: TFRecord files.
-      rows: of each of them.
-      hosts: how many there are.
-      split: its name, for the error.
+      rows: number of rows of each file.
+      hosts: number of hosts.
+      split: name of the split, for the error.
       must: whether fewer files than hosts are an error; else all hosts read all files.
 
+    Returns:
+      The files of each host; empty if every host has to read all of them.
+
     Raises:
-      DataError: fewer files than hosts, where that is an error.
+      DataError: there are fewer files than hosts, and `must`.
     """
     if len(files) < hosts:
-        found = f"the {split} split has {len(files)} files for {hosts} hosts"
+        few = f"the {split} split has {len(files)} files for {hosts} hosts"
         if must:
             raise DataError(
-                f"{found}, but `shard_files` is true: every host reads files of its own; write at least {hosts} files, "
+                f"{few}, but `shard_files` is true: every host reads different files; write at least {hosts} files, "
                 "or leave `shard_files` out."
             )
-        _log.warning("%s: every host reads all of them; %d files or more are read faster", found, hosts)
+        _log.warning("%s: every host reads all of them; %d files or more are read faster", few, hosts)
         return []
     sized = sorted(zip(files, rows, strict=True))
-    own = [sized[host::hosts] for host in range(hosts)]
-    return [HostRows(tuple(name for name, _ in part), sum(count for _, count in part)) for part in own]
+    parts = [sized[host::hosts] for host in range(hosts)]
+    return [HostRows(tuple(name for name, _ in part), sum(count for _, count in part)) for part in parts]
 
 
 def check_batch(batch_size: int, hosts: int) -> None:
     """Check that every host can give the same part of a global batch.
 
     Raises:
-      ConfigError: it cannot.
+      ConfigError: `batch_size` is not a multiple of `hosts`.
     """
     rest = batch_size % hosts
     if rest:
@@ -74,11 +77,11 @@ def check_batch(batch_size: int, hosts: int) -> None:
         )
 
 
-def refuse_what_is_local(files: Sequence[str]) -> None:
-    """Refuse paths that mean another file on every host.
+def refuse_local_paths(files: Sequence[str]) -> None:
+    """Refuse paths that mean a different file on every host.
 
     Raises:
-      ConfigError: a path that is no address.
+      ConfigError: a path is not an address.
     """
     local = [name for name in files if "://" not in name]
     if local:
@@ -89,14 +92,14 @@ def refuse_what_is_local(files: Sequence[str]) -> None:
 
 
 def bound_to_one_process(transform: Callable[[dict[str, Any]], Any], spec: Mapping[str, Any]) -> Iterator[str]:
-    """What of the transform of parsed columns works in the coordinator's process alone, in words.
+    """Describe what in a transform works only in the coordinator's process.
 
-    A dataset's functions run on the hosts: Python code is not there, nor is a lookup table or variable that was made in
-    another place.
+    The functions of a dataset run on the hosts, which have neither the coordinator's Python code nor its lookup tables
+    and variables.
 
     Args:
       transform: as `Inputs.transform`.
-      spec: how its columns are read, as `Inputs.raw_spec`.
+      spec: specification of its columns, as `Inputs.raw_spec`.
     """
 
     def parse(serialized: tf.Tensor) -> Any:
@@ -112,16 +115,16 @@ def bound_to_one_process(transform: Callable[[dict[str, Any]], Any], spec: Mappi
 
 
 def check_input_of_hosts(files: Sequence[str], inputs: Inputs) -> None:
-    """Check that every host can read and transform its rows by itself.
+    """Check that every host can read and transform its rows.
 
     Raises:
-      ConfigError: naming what is bound to one machine or process.
+      ConfigError: a path or the transform is bound to one machine or process.
     """
-    refuse_what_is_local([*files, *inputs.vocabularies.values()])
+    refuse_local_paths([*files, *inputs.vocabularies.values()])
     if inputs.transform is None:
         return
     for bound in bound_to_one_process(inputs.transform, inputs.raw_spec):
         raise ConfigError(
-            f"the transform of columns {sorted(inputs.raw_spec)} {bound}: it runs on every host of the TPU, where that "
-            "is not; leave tokens to the features' own vocabularies, and compute the rest with TensorFlow's operations."
+            f"the transform of columns {sorted(inputs.raw_spec)} {bound}: it runs on every host of the TPU, which "
+            "does not have that; use the features' vocabularies for tokens, and TensorFlow's operations for the rest."
         )

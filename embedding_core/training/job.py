@@ -1,4 +1,4 @@
-"""What a run is made of, and the batches that come of it."""
+"""Defines a training job, and makes its batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embedding_core.errors import DataError
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.dense_start import DenseStart
 from embedding_core.training.device_choice import Placement
-from embedding_core.training.host_files import HostRows, check_batch, check_input_of_hosts, shares_of
+from embedding_core.training.host_files import HostRows, check_batch, check_input_of_hosts, files_by_host
 from embedding_core.training.negatives import negative_sampler
 from embedding_core.training.row_stream import (
     batches_once,
@@ -26,7 +26,7 @@ from embedding_core.training.row_stream import (
     steps_per_epoch,
 )
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
-from embedding_core.training.validation_split import Keep, parts_of
+from embedding_core.training.validation_split import Keep, split_filters
 
 Sampler: TypeAlias = Callable[[tf.Tensor, Batch], Batch]
 _ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)
@@ -34,21 +34,21 @@ _ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """Everything that a run is made of.
+    """Everything that defines a training run.
 
     Attributes:
-      inputs: where the model's inputs come from.
-      training: how to train.
+      inputs: source of the model's inputs.
+      training: settings of the training.
       model: dotted module with `build`.
-      arguments: of `build`.
+      arguments: arguments of `build`.
       train_files, eval_files: TFRecord files of tf.Examples; names ending in .gz are gzipped.
-      counts: how often each token is in the data, int64, by vocabulary name; for negatives by "count".
-      warm_start: fills tables and slots, by `<table>` and `<table>/<slot>`, before step 0; None starts from initial
-        rows.
-      dense_start: what the dense part starts from before step 0; None starts from new weights.
-      ranges: by dense feature what it is scaled by, JSON objects that are kept with the weights.
-      shard_files: whether each host of a TPU reads files of its own (see `shares`); None: on a real one of several
-        hosts, where there are as many files. Otherwise every host reads all of them, and takes its part of each batch.
+      counts: count of each token in the data, int64, by vocabulary name; for negatives by "count".
+      warm_start: function that fills tables and slots, by `<table>` and `<table>/<slot>`, before step 0; None starts
+        from initial rows.
+      dense_start: source of the dense part's weights at step 0; None starts from new weights.
+      ranges: scale of each dense feature, JSON objects that are kept with the weights.
+      shard_files: whether each host of a TPU reads different files (see `host_files`); if not, every host reads all
+        files and takes its part of each batch. None shards on a real TPU with at least as many files as hosts.
     """
 
     inputs: Inputs
@@ -66,7 +66,7 @@ class TrainingJob:
 
 @contextlib.contextmanager
 def data_errors() -> Iterator[None]:
-    """Turn TensorFlow's errors on bad rows into one line."""
+    """Turn TensorFlow's errors about bad rows into one line."""
     try:
         yield
     except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
@@ -76,7 +76,7 @@ def data_errors() -> Iterator[None]:
 
 
 def _rule_broken(message: str) -> str:
-    """The one line of TensorFlow's message that says what is wrong with the data."""
+    """Extract the line of TensorFlow's message that says what is wrong with the data."""
     message = " ".join(message.split())
     match = _ASSERTION.search(message)
     return (match[1] if match else message).split(" [[")[0]
@@ -86,13 +86,13 @@ class JobData:
     """The batches of a job: endless ones to train on, one pass to evaluate.
 
     Attributes:
-      rows: to train on: of the train split, without the validation part.
-      validation_rows: of the validation part of the train split; 0 without early stopping.
-      eval_rows: of the eval split.
-      steps_per_epoch: batches of one pass.
-      steps: of the whole run.
-      hosts_apart: how many hosts train on rows of their own; 1 where every batch is read whole.
-      rows_per_replica: of a batch, negatives counted; batches that are short are filled up on a TPU.
+      rows: number of rows to train on: those of the train split, without the validation part.
+      validation_rows: number of rows of the validation part of the train split; 0 without early stopping.
+      eval_rows: number of rows of the eval split.
+      steps_per_epoch: number of batches of one pass.
+      steps: number of batches of the whole run.
+      hosts_apart: number of hosts that read different rows; 1 if every host reads whole batches.
+      rows_per_replica: rows of a replica's batch, negatives included; on a TPU short batches are padded to it.
     """
 
     def __init__(self, job: TrainingJob, placement: Placement) -> None:
@@ -100,7 +100,7 @@ class JobData:
 
         Raises:
           DataError: a split is empty or cannot be read, or has too few files for the hosts.
-          ConfigError: a host of several could not read or transform its rows.
+          ConfigError: one of several hosts could not read or transform its rows.
         """
         if placement.kind == "tpu" and placement.hosts > 1:
             check_input_of_hosts([*job.train_files, *job.eval_files], job.inputs)
@@ -108,11 +108,11 @@ class JobData:
         self._parsers: list[RowParser] = []
         self._keep: dict[str, Keep] = {}
         if job.training.early_stopping is not None:
-            parts = parts_of(job.training.early_stopping.validation_fraction)
-            self._keep = dict(zip(("train", "validation"), parts, strict=True))
+            filters = split_filters(job.training.early_stopping.validation_fraction)
+            self._keep = dict(zip(("train", "validation"), filters, strict=True))
         self._files = {"train": job.train_files, "eval": job.eval_files}
-        self._splits = {name: self._shares(name) for name in self._files}
-        self.rows, self.eval_rows = (sum(share.rows for share in shares) for shares in self._splits.values())
+        self._splits = {name: self._files_by_host(name) for name in self._files}
+        self.rows, self.eval_rows = (sum(host.rows for host in hosts) for hosts in self._splits.values())
         self.validation_rows = self._add_validation() if self._keep else 0
         self.hosts_apart = len(self._splits["train"])
         self.steps_per_epoch = self._steps("train")
@@ -123,7 +123,7 @@ class JobData:
         self._validation = self._once("validation") if self.validation_rows else None
 
     def _add_validation(self) -> int:
-        """Add the validation part, which every host reads whole; its rows."""
+        """Add the validation part, which every host reads whole; returns its number of rows."""
         files = tuple(self._job.train_files)
         rows = count_rows(files, "train") - self.rows
         self._files["validation"] = files
@@ -140,30 +140,30 @@ class JobData:
         seed, dense = self._job.training.seed, self._job.inputs.dense
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
 
-    def _shares(self, split: str) -> list[HostRows]:
-        """What each host reads for itself; one that is for all where each reads everything."""
+    def _files_by_host(self, split: str) -> list[HostRows]:
+        """The files of each host; a single entry if every host reads all files."""
         files, keep = self._files[split], self._keep.get(split)
         hosts, wanted = self._placement.hosts, self._job.shard_files
         if hosts > 1 and (wanted or (wanted is None and self._placement.kind == "tpu")):
             check_batch(self._job.training.batch_size, hosts)
-            shares = shares_of(files, rows_of_files(files, split, keep), hosts, split, must=bool(wanted))
-            if shares:
-                return shares
+            by_host = files_by_host(files, rows_of_files(files, split, keep), hosts, split, must=bool(wanted))
+            if by_host:
+                return by_host
         return [HostRows(tuple(files), count_rows(files, split, keep))]
 
     def _steps(self, split: str) -> int:
-        """Batches of one pass: until the last host is through."""
-        shares = self._splits[split]
-        return max(steps_per_epoch(share.rows, self._job.training.batch_size // len(shares)) for share in shares)
+        """Count the batches of one pass, which ends when the last host has read its rows."""
+        by_host = self._splits[split]
+        return max(steps_per_epoch(host.rows, self._job.training.batch_size // len(by_host)) for host in by_host)
 
     def train(self, start: int) -> Any:
-        """Batches from step `start` on, per replica where there are several."""
-        training, shares = self._job.training, self._splits["train"]
+        """Make the batches from step `start` on, per replica if there are several."""
+        training, by_host = self._job.training, self._splits["train"]
 
         def serialized(host: int) -> tf.data.Dataset:
-            files, rows = shares[host % len(shares)]
-            size = training.batch_size // len(shares)
-            own = shuffled_batches(
+            files, rows = by_host[host % len(by_host)]
+            size = training.batch_size // len(by_host)
+            batches = shuffled_batches(
                 files,
                 training,
                 rows=rows,
@@ -172,23 +172,23 @@ class JobData:
                 steps=self.steps_per_epoch,
                 keep=self._keep.get("train"),
             )
-            return own.map(lambda step, examples: (step * len(shares) + host % len(shares), examples))
+            return batches.map(lambda step, examples: (step * len(by_host) + host % len(by_host), examples))
 
         return self._batches(serialized, "train", training.batch_size, self._sampler)
 
     def eval(self) -> Any:
-        """All batches of the eval split, per replica where there are several."""
+        """Return all batches of the eval split, per replica if there are several."""
         return self._eval
 
     def validation(self) -> Any:
-        """All batches of the validation part, per replica if there are several; None without any rows in it."""
+        """Return all batches of the validation part, per replica if there are several; None if it has no rows."""
         return self._validation
 
     def _batches(
         self, serialized: Callable[[int], tf.data.Dataset], split: str, rows: int, sampler: Sampler | None
     ) -> Any:
-        """Parsed batches of at most so many rows, to which come the negatives."""
-        size = self._with_negatives(rows)  # whether or not any are drawn: a TPU's batches are all of one size
+        """Parse batches of at most `rows` rows, and add negatives to them."""
+        size = self._with_negatives(rows)  # even if none are drawn: all batches of a TPU have one size
         return self._placement.batches(
             lambda host: _parsed(serialized(host), self._parser(), sampler), size, own_rows=len(self._splits[split]) > 1
         )
@@ -198,26 +198,26 @@ class JobData:
         return rows if negatives is None else rows * (1 + negatives.per_positive)
 
     def _parser(self) -> RowParser:
-        """One for all datasets; on a TPU one for each, as it must live on the host of its dataset."""
+        """Return one parser for all datasets; on a TPU one for each, as it must be on the host of its dataset."""
         if not self._parsers or self._placement.on_tpu:
             self._parsers.append(RowParser(self._job.inputs))
         return self._parsers[-1]
 
     def _once(self, split: str) -> Any:
-        """The rows to evaluate, with negatives if they have none of their own, the same ones at every evaluation."""
+        """Make the batches to evaluate; if the rows are all positive, with the same negatives at every evaluation."""
         batch_size = self._job.training.batch_size
         rows = batch_size if self._placement.on_tpu else max(1024, batch_size)
 
-        shares, keep = self._splits[split], self._keep.get(split)
+        by_host, keep = self._splits[split], self._keep.get(split)
 
         def whole() -> tf.data.Dataset:
             return batches_once(self._files[split], rows, keep=keep)
 
         def serialized(host: int) -> tf.data.Dataset:
-            if len(shares) == 1:
+            if len(by_host) == 1:
                 return whole()
-            files, own = shares[host]
-            return batches_once(files, rows // len(shares), rows=own, steps=self._steps(split), keep=keep)
+            files, count = by_host[host]
+            return batches_once(files, rows // len(by_host), rows=count, steps=self._steps(split), keep=keep)
 
         sampler = self._sampler
         if sampler is not None:

@@ -1,4 +1,4 @@
-"""Learning rates that fall while training, of the dense part and of the tables alike."""
+"""Makes learning rates that fall during training, for the dense part and the tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLASSES = {
 
 
 class _OfRun(tf_keras.optimizers.schedules.PolynomialDecay):
-    """A decay by the steps of this run: the optimizer's own count goes on from that of an earlier run."""
+    """A decay by the steps of this run: after a warm start the optimizer's own counter does not begin at 0."""
 
     def __init__(self, rate: float, steps: int, step: tf.Variable) -> None:
         super().__init__(rate, decay_steps=steps, end_learning_rate=0.0)
@@ -38,12 +38,12 @@ class _OfRun(tf_keras.optimizers.schedules.PolynomialDecay):
 def dense_optimizer(
     training: TrainingConfig, steps: int, step: tf.Variable | None = None
 ) -> tf_keras.optimizers.Optimizer:
-    """The Keras optimizer of the dense part, for a run of so many steps.
+    """Make the Keras optimizer of the dense part.
 
     Args:
-      training: names the optimizer and its rate.
-      steps: of the run.
-      step: counts the steps of the run; None takes the optimizer's own count, right only if that starts at 0.
+      training: settings with the optimizer's name and rate.
+      steps: number of steps of the run.
+      step: counter of the run's steps; None uses the optimizer's own counter, which is right only if it starts at 0.
     """
     rate = scheduled(training.learning_rate, training, steps)
     if step is not None and training.decay == "linear":
@@ -52,7 +52,7 @@ def dense_optimizer(
 
 
 def scheduled(rate: Any, training: TrainingConfig, steps: int) -> Any:
-    """A learning rate for a Keras optimizer, which follows the training's `decay` where it is a number."""
+    """Make a learning rate for a Keras optimizer: a number follows the training's `decay`, a function stays."""
     if training.decay != "linear" or callable(rate):
         return rate
     return tf_keras.optimizers.schedules.PolynomialDecay(rate, decay_steps=steps, end_learning_rate=0.0)
@@ -61,13 +61,13 @@ def scheduled(rate: Any, training: TrainingConfig, steps: int) -> Any:
 def config_with_rates(
     config: EmbeddingConfig, training: TrainingConfig, step: tf.Variable, steps: int
 ) -> EmbeddingConfig:
-    """The configuration with an optimizer in every table, whose rate follows the training's `decay`.
+    """Give every table an optimizer whose rate follows the training's `decay`.
 
     Args:
       config: tables and features; a table without an optimizer gets Adagrad at `learning_rate_tables`.
-      training: says how rates fall.
-      step: counts the steps done.
-      steps: of the whole run.
+      training: settings of the training, with its decay.
+      step: counter of the steps done.
+      steps: number of steps of the whole run.
     """
     default = Adagrad(learning_rate=training.learning_rate_tables)
     optimizers = {table.name: table.optimizer or default for table in config.tables}

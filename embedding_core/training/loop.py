@@ -1,4 +1,4 @@
-"""The training loop: steps, evaluations, early stopping, checkpoints, resume."""
+"""Runs the training loop: steps, evaluations, early stopping, checkpoints, resume."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 _STEPS_PER_ENTRY = 100  # of the curves: often enough to see them, rarely enough to cost nothing
 _SECONDS_PER_CALL = 1.0  # of the graph, roughly: SIGTERM is noticed between calls
 _STEPS_OF_FIRST_CALL = 10
-_NOT_STOPPED = "early_stopping"  # in the facts of the history: why early stopping had no effect
-_WARM_START = "warm_start"  # in the facts of the history: what `start_dense` reports
+_NOT_STOPPED = "early_stopping"  # key of the history's facts: why early stopping had no effect
+_WARM_START = "warm_start"  # key of the history's facts: the report of `start_dense`
 _PARTS = {"dense": "dense part", "optimizer": "state of the dense optimizer"}
 
 
@@ -54,9 +54,9 @@ class TrainingResult:
     Attributes:
       tables: float32 [rows, dim] by name.
       model: the dense part.
-      step: of the state that these have: the best one with early stopping, else the last.
-      checkpoint: path of the checkpoint of that state.
-      history: what happened.
+      step: step of this state: the best one with early stopping, else the last.
+      checkpoint: path of the checkpoint of this state.
+      history: curves and figures of the run.
     """
 
     tables: Mapping[str, tf.Variable]
@@ -73,7 +73,9 @@ def _check_classes(job: TrainingJob, positives: int, rows: int) -> None:
             "needs both classes; check the label, or configure `negatives` for data that holds positives only."
         )
     if positives == 0:
-        raise DataError(f"the label {job.inputs.label!r} is 0 in each of the {rows} rows: there are no positives.")
+        raise DataError(
+            f"the label {job.inputs.label!r} is 0 in each of the {rows} rows: there are no positives; check the label."
+        )
 
 
 class _Loop:
@@ -101,7 +103,7 @@ class _Loop:
         self._steps_per_call = _STEPS_OF_FIRST_CALL
 
     def run(self, summaries: Summaries, progress: Progress | None) -> None:
-        """Train to the end, or until early stopping says so.
+        """Train to the last step or until early stopping.
 
         Raises:
           PreemptionError: SIGTERM came; the state is saved.
@@ -130,7 +132,7 @@ class _Loop:
                 self._leave()
 
     def _next_event(self, step: int) -> int:
-        """The next step at which something else than training is to be done."""
+        """The next step after which there is something to do besides training."""
         every = (self._eval_every, self._save_every, self._data.steps_per_epoch)
         return min(self.total, step + _STEPS_PER_ENTRY, *((step // n + 1) * n for n in every))
 
@@ -138,12 +140,12 @@ class _Loop:
         """Save the state and stop."""
         self._state.save(self.history.to_json())
         raise PreemptionError(
-            f"SIGTERM came: the state after step {self._state.step} of {self.total} is saved; the same run again goes "
-            "on from there."
+            f"SIGTERM came: the state after step {self._state.step} of {self.total} is saved; start the same run again "
+            "to continue from there."
         )
 
     def _run_steps(self, batches: Iterator[Batch], steps: int) -> StepsDone:
-        """Train for so many steps, or fewer where SIGTERM comes: in calls short enough to notice it."""
+        """Train for that many steps, or fewer if SIGTERM comes, in calls short enough to notice it."""
         done = StepsDone(np.zeros(0, np.float32), 0, 0, True)
         while len(done.losses) < steps and not self._preempted():
             count, since = min(self._steps_per_call, steps - len(done.losses)), time.monotonic()
@@ -179,7 +181,7 @@ class _Loop:
         return done
 
     def _at(self, step: int, summaries: Summaries) -> None:
-        """What is due after `step` steps: the check of the classes, an evaluation, a checkpoint."""
+        """Do what is due after `step` steps: check the classes, evaluate, save a checkpoint."""
         if not self._checked and (step >= self._data.steps_per_epoch or step == self.total):
             _check_classes(self._job, int(self._state.seen_positives.numpy()), int(self._state.seen_rows.numpy()))
             self._checked = True
@@ -202,14 +204,14 @@ class _Loop:
             return evaluate(self._trainable, self._until_preempted(batches))
 
     def _evaluate_start(self, summaries: Summaries) -> None:
-        """Measure what the run starts from; early stopping does not count it."""
+        """Evaluate the state that the run starts from; early stopping does not count it."""
         if not self.history.has_eval(0):
             result = self._measure(self._data.eval())
             self.history.add_eval(0, result)
             summaries.add_eval(0, result)
 
     def _evaluate(self, step: int, summaries: Summaries) -> None:
-        """Measure both parts before either is recorded: SIGTERM between them leaves nothing half done."""
+        """Evaluate both parts before recording either, so that SIGTERM between them leaves no half record."""
         batches = self._data.validation()
         validation = None if batches is None else self._measure(batches)
         result = self._measure(self._data.eval())
@@ -222,12 +224,12 @@ class _Loop:
             self._judge(step, self._job.training.early_stopping, validation)
 
     def _judge(self, step: int, stopping: EarlyStopping, validation: Evaluation | None) -> None:
-        """Count an evaluation for early stopping; without a figure to judge by, training goes to its end."""
+        """Count an evaluation for early stopping; if its figure is undefined, training goes on to the last step."""
         state, value = self._state, math.nan if validation is None else float(getattr(validation, stopping.metric))
         if math.isnan(value):
             self.history.facts[_NOT_STOPPED] = (
                 f"`{stopping.metric}` of the {self._data.validation_rows} rows of the validation part is undefined: "
-                "they are of one class, or weigh nothing. Early stopping had no effect; raise "
+                "all are of one class, or their weights are 0. Early stopping had no effect; raise "
                 "`early_stopping.validation_fraction`, or set `early_stopping` to null."
             )
             if len(self.history.evals) == 1:
@@ -246,7 +248,7 @@ class _Loop:
 
 
 def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Trainable:
-    """In the scope of the run's strategy."""
+    """Make layer, model and optimizers, in the scope of the run's strategy."""
     training, config, step = job.training, job.inputs.config, new_step()
     replicated = placement.replicated
     tf_keras.utils.set_random_seed(training.seed)
@@ -265,7 +267,7 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Tr
 
 
 def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], None], trainable: Trainable) -> None:
-    """Fill the tables; those in a TPU's memory by a checkpoint, as only a restore reaches them."""
+    """Fill the tables; those in a TPU's memory through a checkpoint, as only a restore reaches them."""
     tables = trainable.tables
     if tables.variables:
         fill(tables.variables)
@@ -283,7 +285,7 @@ def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], No
 
 
 def _start_warm(job: TrainingJob, trainable: Trainable, history: History) -> None:
-    """Fill tables and dense part from an earlier run, and record what was taken over."""
+    """Fill tables and dense part from a previous run, and record what was restored."""
     if job.warm_start is not None:
         _warm_start(job, job.warm_start, trainable)
     if job.dense_start is None:
@@ -302,7 +304,7 @@ def _start_warm(job: TrainingJob, trainable: Trainable, history: History) -> Non
 
 
 def _write_dense(job: TrainingJob, trainable: Trainable, folder: str) -> None:
-    """Keep the dense part for runs that start from this one."""
+    """Save the dense part for runs that start from this one."""
     inputs = dense_inputs(job.inputs.config, job.inputs.dense)
     name = job.training.optimizer
     write_dense(folder, trainable.model, trainable.optimizer, name=name, inputs=inputs, ranges=job.ranges)
@@ -316,19 +318,19 @@ def train(
     On CPU the same job gives the same tables, bit for bit, whether or not it was killed and resumed.
 
     Args:
-      job: what to train on what.
-      folder: gets `checkpoints/` (the final state), `dense/` (for runs that start from it), `history.json` and `logs/`
-        (for TensorBoard).
-      resume_folder: keeps checkpoints while training; a run that finds some there goes on from the newest.
-        It must belong to this job alone. The caller removes it when the result is safe. None: below
-        `folder`, removed at the end.
-      progress: called now and then with steps done, steps in all, and a word on the state.
+      job: model, data and settings.
+      folder: folder that gets `checkpoints/` (the final state), `dense/` (for runs that start from it), `history.json`
+        and `logs/` (for TensorBoard).
+      resume_folder: folder for checkpoints while training; a run continues from the newest one in it. It must
+        belong to this job alone. The caller removes it when the result is safe. None: a folder below `folder`, removed
+        at the end.
+      progress: called about once per second with the steps done, the total steps, and the state in words.
 
     Returns:
       The trained model.
 
     Raises:
-      DataError: an empty split, rows that cannot be read, a label that is not binary or of one class.
+      DataError: a split is empty, rows cannot be read, or a label is not binary or the same in all rows.
       TrainingError: the loss is not finite.
       CheckpointError: there are checkpoints to resume from, but none verifies.
       PreemptionError: SIGTERM came; the state is saved in `resume_folder`.
@@ -364,7 +366,7 @@ def train(
 def _result(
     job: TrainingJob, trainable: Trainable, placement: Placement, checkpoint: str
 ) -> tuple[Mapping[str, tf.Variable], tf_keras.Model]:
-    """The tables by name and the dense part, as a plain process can export them."""
+    """Return the tables by name and the dense part, in a form that this process can export."""
     config = job.inputs.config
     if not placement.on_tpu:
         variables = trainable.tables.variables
@@ -389,6 +391,6 @@ def _facts(data: JobData, loop: _Loop, state: RunState, resumed_at: int, placeme
 
 
 def _rate(history: History) -> float | None:
-    """Median rate over the run; of two the greater, as the first one includes the tracing of the step."""
+    """Compute the median rate over the run; of two the greater, as the first one includes tracing the step."""
     rates = [entry["rows_per_second"] for entry in history.train]
     return float(statistics.median_high(rates)) if rates else None

@@ -1,4 +1,4 @@
-"""Negatives drawn while training: rows of label 0 made from rows of label 1."""
+"""Draws negatives while training: rows of label 0 made from rows of label 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def _take(batch: Batch, rows: tf.Tensor) -> Batch:
-    """The rows of a batch, by number."""
+    """Gather rows of a batch by their numbers."""
     taken = tf.nest.map_structure(lambda value: tf.gather(value, rows), _by_row(batch))
     return cast(Batch, {**taken, "rows": tf.size(rows)})
 
@@ -33,7 +33,7 @@ def _by_row(batch: Batch) -> dict[str, Any]:
 
 
 def _drawn_by_count(counts: npt.NDArray[np.int64]) -> Draw:
-    """Rows of a vocabulary, as often as their tokens are in the data."""
+    """Draw rows of a vocabulary with the frequency of their tokens in the data."""
     upper = tf.constant(np.cumsum(counts, dtype=np.float64) / np.sum(counts, dtype=np.float64))
 
     def draw(number: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -52,7 +52,7 @@ def _draw(negatives: Negatives, config: EmbeddingConfig, counts: npt.NDArray[np.
     tokens = table.vocabulary_size - table.oov_rows
     if tokens < 1:
         raise ConfigError(
-            f"`feature` of negatives is {negatives.feature!r}: its vocabulary is empty, there is nothing to draw from."
+            f"`feature` of negatives is {negatives.feature!r}: its vocabulary is empty; choose a feature with tokens."
         )
     if negatives.distribution == "uniform":
         return _drawn_uniformly(tokens)
@@ -73,20 +73,20 @@ def negative_sampler(
     dense: Sequence[str] = (),
     counts: npt.NDArray[np.int64] | None = None,
 ) -> Callable[[tf.Tensor, Batch], Batch]:
-    """A graph function (step, batch) -> the batch with drawn negatives after its own rows.
+    """Make a graph function (step, batch) -> the batch with drawn negatives after its rows.
 
-    The draws are a function of seed and step. Within a batch, a row never gets its own candidate; a
-    batch with a single positive gets no negatives then.
+    The draws are a function of seed and step. A candidate drawn from another row of the batch is never that of the row
+    itself; a batch with a single positive then gets no negatives.
 
     Args:
       negatives: what to draw.
       config: tables and features.
-      seed: of the run.
+      seed: seed of the run.
       dense: names of the dense features, which may be among the candidate's features.
-      counts: how often each token of the feature's vocabulary is in the data, int64 [tokens]; for "count".
+      counts: count of each token of the feature's vocabulary in the data, int64 [tokens]; for "count".
 
     Raises:
-      ConfigError: an unknown feature, an empty vocabulary, or counts that do not fit.
+      ConfigError: an unknown feature, an empty vocabulary, or counts of another length.
     """
     known = [feature.name for feature in config.features]
     for name in (negatives.feature, *negatives.within_batch):
@@ -108,7 +108,7 @@ def _positives(batch: Batch) -> tf.Tensor:
 
 
 def _with_drawn(batch: Batch, negatives: Negatives, draw: Draw, key: tf.Tensor) -> Batch:
-    """The positive rows with drawn ids in one feature."""
+    """Repeat the positive rows with drawn ids in one feature."""
     made = _take(batch, tf.repeat(_positives(batch), negatives.per_positive))
     drawn = draw(tf.size(made["label"]), key)
     made["ids"] = {**made["ids"], negatives.feature: tf.RaggedTensor.from_tensor(drawn[:, None])}
@@ -116,7 +116,7 @@ def _with_drawn(batch: Batch, negatives: Negatives, draw: Draw, key: tf.Tensor) 
 
 
 def _with_others(batch: Batch, negatives: Negatives, key: tf.Tensor) -> Batch:
-    """The positive rows with the whole candidates of other positive rows."""
+    """Repeat the positive rows with the whole candidates of other positive rows."""
     rows, others = _pairs(_positives(batch), negatives.per_positive, key)
     made, from_others = _take(batch, rows), _take(batch, others)
     for part in ("ids", "dense"):
@@ -126,9 +126,9 @@ def _with_others(batch: Batch, negatives: Negatives, key: tf.Tensor) -> Batch:
 
 
 def _pairs(positives: tf.Tensor, times: int, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each positive row `times` times, and beside it another positive row, drawn uniformly; none for a lone row."""
+    """Pair each positive row `times` times with another one, drawn uniformly; a lone row gets no pair."""
     number = tf.size(positives, tf.int64)
-    own = tf.repeat(tf.range(number), tf.where(number > 1, times, 0))
-    ahead = tf.random.stateless_uniform([tf.size(own)], key, 1, tf.maximum(number, 2), dtype=tf.int64)
-    other = tf.math.floormod(own + ahead, tf.maximum(number, 1))
-    return tf.gather(positives, own), tf.gather(positives, other)
+    rows = tf.repeat(tf.range(number), tf.where(number > 1, times, 0))
+    ahead = tf.random.stateless_uniform([tf.size(rows)], key, 1, tf.maximum(number, 2), dtype=tf.int64)
+    others = tf.math.floormod(rows + ahead, tf.maximum(number, 1))
+    return tf.gather(positives, rows), tf.gather(positives, others)

@@ -1,4 +1,4 @@
-"""SIGTERM, by which schedulers announce that they are about to take the machine away."""
+"""Notices SIGTERM, which schedulers send before they take the machine away."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 
 @contextlib.contextmanager
 def noticed_preemption() -> Iterator[Callable[[], bool]]:
-    """Have SIGTERM noticed instead of obeyed, until the block ends.
+    """Record SIGTERM instead of ending the process, until the block ends.
 
-    Only the main thread of a process may do so; in another one nothing is noticed, and SIGTERM does what it did.
+    Only the main thread of a process may set a signal handler; in another thread SIGTERM is not recorded and keeps its
+    effect.
 
     Yields:
-      Tells whether SIGTERM has come.
+      A function that returns whether SIGTERM has come.
     """
     came = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -1,7 +1,7 @@
-"""Global batches cut into the batches of replicas, all of one static size.
+"""Cuts global batches into the batches of replicas, all of one static size.
 
-What a step computes does not depend on how many replicas share it: every replica gets its rows of the same
-global batch, in order. Where a batch is short, rows without ids and of weight 0 follow its own.
+The result of a step does not depend on the number of replicas: every replica gets its rows of the same
+global batch, in order. A short batch is padded with rows without ids and of weight 0.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from embedding_core.training.training_inputs import Batch
 
 
 def padded(batch: Batch, size: int) -> Batch:
-    """The batch with empty rows after its own.
+    """Pad a batch with empty rows.
 
     Args:
-      batch: of at most `size` rows.
-      size: how many rows there are then; the static shapes say so.
+      batch: batch of at most `size` rows.
+      size: number of rows of the result, in its static shapes.
     """
     missing = size - tf.shape(batch["label"])[0]
 
@@ -43,7 +43,7 @@ def _ragged(values: tf.Tensor, splits: tf.Tensor, rows: int) -> tf.RaggedTensor:
 
 
 def _part(batch: Batch, number: tf.Tensor, size: int) -> Batch:
-    """Rows number * size to (number + 1) * size."""
+    """Cut out the rows from number * size to (number + 1) * size."""
     start = number * size
 
     def cut(value: Any) -> Any:
@@ -58,21 +58,21 @@ def _part(batch: Batch, number: tf.Tensor, size: int) -> Batch:
 def replica_batches(
     batches: tf.data.Dataset, size: int, context: tf.distribute.InputContext, *, own_rows: bool = False
 ) -> tf.data.Dataset:
-    """The batches of the replicas of one host, in turn.
+    """Cut batches into those of one host's replicas, in turn.
 
     Args:
-      batches: global ones of at most `size` rows; or, with `own_rows`, this host's part of them.
-      size: rows of a whole global batch; a multiple of the number of replicas.
-      context: says which replicas are this host's.
+      batches: global batches of at most `size` rows; or, with `own_rows`, this host's part of them.
+      size: number of rows of a whole global batch; a multiple of the number of replicas.
+      context: number of the host and of its replicas.
       own_rows: whether the batches hold rows of this host alone.
     """
     replicas = context.num_replicas_in_sync
-    own = replicas // context.num_input_pipelines
-    first = 0 if own_rows else context.input_pipeline_id * own
+    on_host = replicas // context.num_input_pipelines
+    first = 0 if own_rows else context.input_pipeline_id * on_host
 
     def parts(batch: Batch) -> tf.data.Dataset:
         whole = padded(batch, size // context.num_input_pipelines if own_rows else size)
-        numbers = tf.data.Dataset.range(first, first + own, output_type=tf.int32)
+        numbers = tf.data.Dataset.range(first, first + on_host, output_type=tf.int32)
         return numbers.map(lambda number: _part(whole, number, size // replicas))
 
-    return batches.flat_map(parts).prefetch(2 * own)
+    return batches.flat_map(parts).prefetch(2 * on_host)

@@ -1,4 +1,4 @@
-"""Tables on a TPU without an embedding engine (V0): whole on every core, trained by Keras' optimizers."""
+"""Trains tables on a TPU without an embedding engine (V0): every core holds all rows, Keras' optimizers update them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _NAMESAKES: Mapping[type, tuple[str, tuple[str, ...]]] = {
 def keras_optimizers(
     config: EmbeddingConfig, training: TrainingConfig, steps: int
 ) -> dict[str, tf_keras.optimizers.Optimizer]:
-    """The Keras optimizer of each table, by name; its rate follows the training's `decay`.
+    """Make the Keras optimizer of each table, by name; its rate follows the training's `decay`.
 
-    They are not the TPU's rules: Keras' Adagrad and Adam add an epsilon, and its Adam corrects the bias of
-    its moments and moves rows that were not looked up.
+    These are not the TPU's update rules: Keras' Adagrad and Adam add an epsilon, and its Adam corrects the bias of
+    its moments and updates rows that were not looked up.
 
     Raises:
       ConfigError: a table's optimizer has no namesake in Keras, or a hyperparameter that Keras would ignore.
@@ -54,19 +54,19 @@ def _namesake(table: TableConfig, optimizer: Any, training: TrainingConfig, step
             "(V0) trains tables with Keras' optimizers, which have no namesake of it; choose SGD, Adagrad, Adam or "
             "FTRL."
         )
-    name, told = _NAMESAKES[type(optimizer)]
+    name, shared = _NAMESAKES[type(optimizer)]
     for field in dataclasses.fields(optimizer):
         value = getattr(optimizer, field.name)
-        if field.name not in (*told, "learning_rate") and value != field.default:
+        if field.name not in (*shared, "learning_rate") and value != field.default:
             raise ConfigError(
                 f"`{field.name}` of table {table.name!r} is {value!r}: a TPU without an embedding engine (V0) trains "
                 f"tables with Keras' {name}, which would ignore it; leave it out."
             )
     rate = scheduled(optimizer.learning_rate, training, steps)
-    return getattr(tf_keras.optimizers, name)(learning_rate=rate, **{key: getattr(optimizer, key) for key in told})
+    return getattr(tf_keras.optimizers, name)(learning_rate=rate, **{key: getattr(optimizer, key) for key in shared})
 
 
 def config_without_slots(config: EmbeddingConfig) -> EmbeddingConfig:
-    """The configuration for an engine that trains nothing: its slots would be saved, and never be updated."""
+    """Give every table SGD, which has no slots: the engine does not train here, so slots would be saved unused."""
     tables = (dataclasses.replace(table, optimizer=SGD()) for table in config.tables)
     return dataclasses.replace(config, tables=tuple(tables))

@@ -1,4 +1,4 @@
-"""The order in which rows are read: a function of seed and step, so that a resumed run continues it."""
+"""Reads rows in an order that is a function of seed and step, so that a resumed run continues it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from embedding_core.errors import DataError
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.validation_split import Keep
 
-_READERS = 4  # part of the order of rows: not to be chosen by the machine
+_READERS = 4  # determines the order of rows, so it must not depend on the machine
 _BUFFER = 8 << 20
 
 
@@ -28,7 +28,7 @@ def _check(files: Sequence[str], split: str) -> None:
 
 
 def count_rows(files: Sequence[str], split: str, keep: Keep | None = None) -> int:
-    """Number of records in TFRecord files, of those that `keep` keeps.
+    """Count the records of TFRecord files that `keep` keeps.
 
     Raises:
       DataError: no files, no records, or a damaged file.
@@ -38,7 +38,7 @@ def count_rows(files: Sequence[str], split: str, keep: Keep | None = None) -> in
 
 
 def rows_of_files(files: Sequence[str], split: str, keep: Keep | None = None) -> list[int]:
-    """Number of records in each file; arguments and errors are those of `count_rows`."""
+    """Count the records of each file; arguments and errors are those of `count_rows`."""
     _check(files, split)
     rows = [_count([name], split, keep) for name in files]
     _some(sum(rows), files, split)
@@ -46,7 +46,7 @@ def rows_of_files(files: Sequence[str], split: str, keep: Keep | None = None) ->
 
 
 def _records(files: Any, compression: str, keep: Keep | None) -> tf.data.Dataset:
-    """The records in the order of the files, those that are kept."""
+    """Read the kept records in the order of the files."""
     records = tf.data.TFRecordDataset(files, compression, _BUFFER, num_parallel_reads=_READERS)
     return records if keep is None else records.filter(keep)
 
@@ -66,7 +66,7 @@ def _some(rows: int, files: Sequence[str], split: str) -> int:
 
 
 def steps_per_epoch(rows: int, batch_size: int) -> int:
-    """Batches that one pass over `rows` gives, the last one perhaps smaller."""
+    """Count the batches of one pass over `rows`; the last one may be smaller."""
     return -(-rows // batch_size)
 
 
@@ -80,16 +80,16 @@ def shuffled_batches(
     steps: int = 0,
     keep: Keep | None = None,
 ) -> tf.data.Dataset:
-    """Endless batches of serialized examples, shuffled anew in each epoch.
+    """Make endless batches of serialized examples, in a different order in each epoch.
 
     Args:
       files: TFRecord files.
-      config: gives batch size, shuffle buffer and seed.
-      rows: how many rows the files hold, of those that are kept.
+      config: settings with batch size, shuffle buffer and seed.
+      rows: number of kept rows in the files.
       start: step of the first batch; the batches before it are not parsed, earlier epochs not even read.
-      batch_size: in place of the configuration's.
-      steps: how many batches an epoch has at least: those that its rows do not give are empty.
-      keep: which serialized rows to take; None for all.
+      batch_size: replaces the configuration's.
+      steps: smallest number of batches per epoch: empty ones follow those that the rows fill.
+      keep: filter of serialized rows; None for all.
 
     Returns:
       A dataset of (step, string [B]).
@@ -97,18 +97,18 @@ def shuffled_batches(
     compression = _compression(files)
     names = tf.constant(sorted(files))
     size = batch_size or config.batch_size
-    own = steps_per_epoch(rows, size)
+    filled = steps_per_epoch(rows, size)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
-        tf.random.set_seed(None)  # of this graph only: with a global seed of 0, `shuffle` takes no tensor as its own
+        tf.random.set_seed(None)  # of this graph only: with a global seed of 0, `shuffle` accepts no tensor as its seed
         seed = tf.stack([tf.constant(config.seed, tf.int64), number])
         order = tf.random.experimental.stateless_shuffle(names, seed=seed)
         records = _records(order, compression, keep)
         draw = tf.random.stateless_uniform([], seed, minval=None, maxval=None, dtype=tf.int64)
         shuffled = records.shuffle(max(1, min(rows, config.shuffle_buffer)), seed=draw, reshuffle_each_iteration=False)
-        return _followed_by_empty(shuffled.batch(size), steps - own)
+        return _followed_by_empty(shuffled.batch(size), steps - filled)
 
-    first, skipped = divmod(start, max(own, steps))
+    first, skipped = divmod(start, max(filled, steps))
     epochs = tf.data.Dataset.range(first, tf.int64.max)
     return epochs.flat_map(epoch).skip(skipped).enumerate(start)
 
@@ -122,14 +122,14 @@ def _followed_by_empty(batches: tf.data.Dataset, missing: int) -> tf.data.Datase
 def batches_once(
     files: Sequence[str], batch_size: int, *, steps: int = 0, rows: int = 0, keep: Keep | None = None
 ) -> tf.data.Dataset:
-    """One pass over the files in order: a dataset of (number of the batch, string [B]).
+    """Read the files once in order, as a dataset of (number of the batch, string [B]).
 
     Args:
       files: TFRecord files.
-      batch_size: rows of a batch.
-      steps: how many batches there are at least: those that `rows` do not give are empty.
-      rows: how many rows the files hold, if `steps` are given.
-      keep: which serialized rows to take; None for all.
+      batch_size: number of rows of a batch.
+      steps: smallest number of batches: empty ones follow those that the rows fill.
+      rows: number of rows in the files, if `steps` is given.
+      keep: filter of serialized rows; None for all.
     """
     records = _records(sorted(files), _compression(files), keep)
     return _followed_by_empty(records.batch(batch_size), steps - steps_per_epoch(rows, batch_size)).enumerate()

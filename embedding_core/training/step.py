@@ -1,4 +1,4 @@
-"""One training step, and many of them in one call of a graph; predictions for the evaluation."""
+"""Trains many steps in one call of a graph, and predicts for the evaluation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from embedding_core.training.training_inputs import Batch
 
 
 class StepsDone(NamedTuple):
-    """What a number of steps saw.
+    """Losses and counts of a number of steps.
 
     Attributes:
       losses: float32 [steps].
-      rows: rows trained on, int64.
-      positives: how many of them have label 1, int64.
+      rows: number of rows trained on, int64.
+      positives: number of these with label 1, int64.
       finite: bool [dense features + 2]: whether each dense feature, the label and the weight were finite throughout.
     """
 
@@ -32,7 +32,7 @@ class StepsDone(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Predictions and what they are judged by, of all replicas in order: float32 [B, 1] each."""
+    """Predictions with labels and weights, of all replicas in order: float32 [B, 1] each."""
 
     logit: tf.Tensor
     label: tf.Tensor
@@ -42,27 +42,27 @@ class Scores(NamedTuple):
 def weighted_loss(
     label: tf.Tensor, logit: tf.Tensor, weight: tf.Tensor, class_weights: tuple[float, float]
 ) -> tf.Tensor:
-    """Binary cross-entropy of each row times its weight and its class's weight, float32 [B, 1]."""
+    """Multiply the binary cross-entropy of each row by its weight and its class's weight, float32 [B, 1]."""
     negative, positive = class_weights
     by_class = tf.where(label > 0.5, positive, negative)
     return tf.nn.sigmoid_cross_entropy_with_logits(label, logit) * weight * by_class
 
 
 def _infinite(batch: Batch) -> tf.Tensor:
-    """How many values of each column are not finite, int32."""
+    """Count the values of each column that are not finite, int32."""
     values = [*batch["dense"].values(), batch["label"], batch["weight"]]
     return tf.math.count_nonzero(~tf.math.is_finite(tf.concat(values, 1)), 0, dtype=tf.int32)
 
 
 def new_step() -> tf.Variable:
-    """A counter of steps."""
+    """Make a counter of steps."""
     return tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
 
 
 class Trainable:
     """The layer of tables, the dense model and its optimizer, with the functions that train and apply them.
 
-    Made in the scope of a strategy, whose replicas share each batch: a loss is the mean over the rows of all of them.
+    Make it in the scope of a strategy. Its replicas share each batch: a loss is the mean over the rows of all replicas.
     """
 
     def __init__(
@@ -76,16 +76,16 @@ class Trainable:
         *,
         hosts: int = 1,
     ) -> None:
-        """Put the parts together; all variables are created here, so that a restore finds them.
+        """Create all variables, so that a restore finds them.
 
         Args:
-          embedding: holds the tables.
+          embedding: layer with the tables.
           model: the dense part.
-          optimizer: of the dense part.
-          config: how to train.
-          step: counts the steps done.
-          table_optimizers: of each table by name, where the layer does not train them itself.
-          hosts: how many have rows of their own, which `rows` of a batch counts; 1 where it counts all of them.
+          optimizer: optimizer of the dense part.
+          config: settings of the training.
+          step: counter of the steps done.
+          table_optimizers: Keras optimizer of each table by name, if the layer does not train them itself.
+          hosts: number of hosts that read different rows, so that `rows` of a batch counts those of one host; else 1.
         """
         self.embedding = embedding
         self.model = model
@@ -97,8 +97,8 @@ class Trainable:
         embedding.build(None)
         optimizer.build(model.trainable_variables)
         self.table_optimizers = dict(table_optimizers or {})
-        for name, own in self.table_optimizers.items():
-            own.build([self._table(name)])
+        for name, table_optimizer in self.table_optimizers.items():
+            table_optimizer.build([self._table(name)])
 
     @property
     def tables(self) -> Tables:
@@ -113,8 +113,8 @@ class Trainable:
         """Train on the next batches.
 
         Args:
-          batches: iterator over `Batch`, per replica where there are several; at least `steps` of them left.
-          steps: int32 scalar, how many.
+          batches: iterator over `Batch`, per replica if there are several; it must have at least `steps` left.
+          steps: int32 scalar, number of batches.
           dense: int32 scalar, number of dense features.
         """
         replicas = self._strategy.num_replicas_in_sync
@@ -132,24 +132,28 @@ class Trainable:
         return StepsDone(losses.stack(), rows, positives, tf.equal(infinite, 0))
 
     def train_replica(self, batch: Batch) -> tuple[tf.Tensor, ...]:
-        """One replica's part of a step: its share of the loss, the global rows, its positives and bad values."""
+        """Run one replica's part of a step.
+
+        Returns:
+          Its part of the loss, the global rows, its positives, and its number of bad values by column.
+        """
         batch = self._with_all_rows(batch)
         with tf.GradientTape() as tape:
             activations = self.embedding(batch["ids"])
             logit = call_model(self.model, activations, batch["dense"], training=True)
             loss = self._loss(batch, logit, activations)
         variables = self.model.trainable_variables
-        own = [self._table(name) for name in self.table_optimizers] or self.embedding.trainable_variables
-        for_model, for_tables = tape.gradient(loss, (variables, own))  # a layer that trains itself does it here
+        tables = [self._table(name) for name in self.table_optimizers] or self.embedding.trainable_variables
+        for_model, for_tables = tape.gradient(loss, (variables, tables))  # a layer that trains itself does it here
         if variables:
             self.optimizer.apply_gradients(zip(for_model, variables, strict=True))
-        for optimizer, gradient, table in zip(self.table_optimizers.values(), for_tables, own, strict=False):
+        for optimizer, gradient, table in zip(self.table_optimizers.values(), for_tables, tables, strict=False):
             optimizer.apply_gradients([(gradient, table)])
         positives = tf.math.count_nonzero(batch["label"] > 0.5)
         return loss, tf.cast(batch["rows"], tf.int64), positives, _infinite(batch)
 
     def _with_all_rows(self, batch: Batch) -> Batch:
-        """The batch with the rows of all hosts counted; each core of a host says how many that host has."""
+        """Let `rows` count the rows of all hosts; before, each core of a host has that host's number."""
         if self._hosts == 1:
             return batch
         replica = tf.distribute.get_replica_context()
@@ -157,7 +161,7 @@ class Trainable:
         return {**batch, "rows": total * self._hosts / replica.num_replicas_in_sync}
 
     def _loss(self, batch: Batch, logit: tf.Tensor, activations: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """This replica's share of the mean of all rows' losses, and of the penalties."""
+        """Compute this replica's part of the mean loss of all rows, and of the penalties."""
         count = tf.cast(batch["rows"], tf.float32)
         rows = weighted_loss(batch["label"], logit, batch["weight"], self._config.class_weights)
         penalties = tf.add_n(self.model.losses or [0.0]) / self._strategy.num_replicas_in_sync
@@ -169,7 +173,7 @@ class Trainable:
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def predict(self, batch: Batch) -> Scores:
-        """Logits of a batch, with its labels and weights."""
+        """Compute the logits of a batch; returns them with labels and weights."""
         parts = self._strategy.run(self._scores, args=(batch,))
         return Scores(*(tf.concat(self._strategy.experimental_local_results(part), 0) for part in parts))
 

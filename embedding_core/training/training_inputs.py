@@ -1,10 +1,10 @@
-"""From serialized tf.Examples to what a step takes: ids, dense features, label and weight, on the host."""
+"""Parses serialized tf.Examples into the batches of a step: ids, dense features, label and weight, on the host."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, cast
 
 import tensorflow as tf
 
@@ -18,10 +18,10 @@ Transform: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 class Batch(TypedDict):
-    """One batch, as a step takes it.
+    """One batch of a step.
 
     Keys: `ids`, int64 ragged [B, None] by feature; `dense`, float32 [B, 1] by name; `label` and `weight`,
-    float32 [B, 1]; `rows`, int32 scalar: how many rows the global batch has, of which this may be a part.
+    float32 [B, 1]; `rows`, int32 scalar: number of rows of the global batch, of which this may be a part.
     """
 
     ids: dict[str, tf.RaggedTensor]
@@ -33,17 +33,17 @@ class Batch(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Where a model's inputs come from.
+    """The sources of a model's inputs.
 
     Attributes:
       config: tables and features; every feature has a column.
       vocabularies: file of plain tokens, one per line, by vocabulary name.
-      dense: names of dense features, in what `transform` returns.
-      label: name of the label there; None for data that holds positives only.
-      weight: name of the sample weight there, or None.
-      raw_spec: how the columns that `transform` takes are read, as for `tf.io.parse_example`.
+      dense: names of dense features among the outputs of `transform`.
+      label: name of the label among them; None for data that holds positives only.
+      weight: name of the sample weight among them, or None.
+      raw_spec: specification of the columns that `transform` takes, as for `tf.io.parse_example`.
       transform: parsed raw columns -> dense features, label, weight and columns `after_transform`; None
-        takes them as they were parsed.
+        uses them as parsed.
 
     Raises:
       ConfigError: a feature without a column.
@@ -64,15 +64,14 @@ class Inputs:
                 raise ConfigError(f"`column` of feature {feature.name!r} is None: name the column its tokens are in.")
 
     def column_of(self, feature: FeatureConfig) -> ColumnConfig:
-        """The column of a feature."""
-        assert feature.column is not None
-        return feature.column
+        """Return the column of a feature."""
+        return cast(ColumnConfig, feature.column)  # none is None: see __post_init__
 
 
 class RowParser:
-    """The graph function from serialized tf.Examples to a `Batch`; its token tables live on the host.
+    """Graph function from serialized tf.Examples to a `Batch`, with token tables on the host.
 
-    Columns are read and tokens looked up by what an exported model does it with.
+    It reads columns and looks up tokens with the functions of an exported model.
     """
 
     def __init__(self, inputs: Inputs) -> None:
@@ -80,7 +79,7 @@ class RowParser:
 
         Raises:
           ConfigError: a vocabulary has no file.
-          VocabularyError: a vocabulary has not the rows of its table.
+          VocabularyError: a vocabulary does not have as many tokens as its table needs.
         """
         self._inputs = inputs
         self._columns = {feature.name: inputs.column_of(feature) for feature in inputs.config.features}
@@ -101,7 +100,7 @@ class RowParser:
         return TokenTable.of(table, path)
 
     def __call__(self, serialized: tf.Tensor) -> Batch:
-        """The batch of serialized tf.Examples, string [B]."""
+        """Parse serialized tf.Examples, string [B]."""
         raw = self._reader.parse(serialized)
         given = raw.dense if raw.incomplete is None else _checked_rows(raw.dense, raw.incomplete)
         made = given if self._inputs.transform is None else self._inputs.transform(given)
@@ -130,7 +129,7 @@ class RowParser:
 
 
 def _checked_rows(columns: Mapping[str, Any], incomplete: tf.Tensor) -> dict[str, Any]:
-    """The columns, or an error where a row lacks one that has to be there."""
+    """Return the columns, and fail if a row lacks a required one."""
     required = [name for name, value in columns.items() if value.dtype == tf.int64]
     rule = f"a row lacks one of the columns {required}, which every row must have; first such row of its batch:"
     with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(incomplete), [rule, tf.where(incomplete)[:1]])]):
@@ -140,7 +139,7 @@ def _checked_rows(columns: Mapping[str, Any], incomplete: tf.Tensor) -> dict[str
 
 
 def _column(made: Mapping[str, Any], name: str, what: str) -> tf.Tensor:
-    """The values as float32 [B, 1]."""
+    """Return the values as float32 [B, 1]."""
     if name not in made:
         raise DataError(
             f"{what} {name!r} is not among the transformed columns, {sorted(made)}: return it from "

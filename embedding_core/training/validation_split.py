@@ -1,7 +1,7 @@
-"""Holds back a part of the train split, by which early stopping chooses the step: the eval split is for the report.
+"""Holds back a part of the train split for early stopping; the eval split is for the report.
 
-A row is in it or not by a hash of its bytes alone, so that every host, every resume and every epoch agree, and equal
-rows stay together. The rows are never trained on.
+A hash of a row's bytes alone decides whether it is in that part, so that every host, every resume and every epoch
+agree, and equal rows stay together. These rows are never trained on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Keep: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 _BUCKETS = 1 << 20
 
 
-def parts_of(fraction: float) -> tuple[Keep, Keep]:
-    """Give the filters of serialized rows to train on and of those to validate by.
+def split_filters(fraction: float) -> tuple[Keep, Keep]:
+    """Make the filters of serialized rows for training and for validation.
 
     Args:
-      fraction: expected share of the latter.
+      fraction: expected share of validation rows.
     """
     bound = round(fraction * _BUCKETS)
 

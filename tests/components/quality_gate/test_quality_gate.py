@@ -140,7 +140,7 @@ def test_model_worse_than_popularity_is_refused(run, tmp_path):
     """Its predictions are all alike: Recall@10 is that of chance, 10 of 60, though no AUC can say so."""
     blessing, quality = judge(run(knows_users=False), tmp_path)
     assert blessing.get_int_custom_property("blessed") == 0
-    assert "Recall@10 is 0.1667, it must be at least popularity's" in blessing.get_string_custom_property("reason")
+    assert "Recall@10 is 0.1667: it must be at least popularity's" in blessing.get_string_custom_property("reason")
     assert quality["retrieval"]["metrics"]["Recall@10"] == pytest.approx(10 / 60)
 
 

@@ -54,7 +54,7 @@ def test_class_without_rows_is_refused_but_where_negatives_are_drawn():
 
 def test_positives_alone_have_to_reach_popularity():
     (reason,) = missed(counts(1000, 1000), figures(0.085, 0.139), draws_negatives=True)
-    assert "Recall@10 is 0.0850, it must be at least popularity's 0.1390" in reason
+    assert "Recall@10 is 0.0850: it must be at least popularity's 0.1390" in reason
     assert not missed(counts(1000, 1000), figures(0.139, 0.139), draws_negatives=True)
     assert not missed(counts(1000, 500), figures(0.085, 0.139)), "the AUC of both classes judges that one"
 

@@ -12,7 +12,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
 from embedding_core.planning.topology import named_topology
 from embedding_core.preflight import PipelineStep, Step, preflight
-from embedding_core.preflight.topology_strategy import described_strategy, no_engine_yet
+from embedding_core.preflight.topology_strategy import no_engine_yet, strategy_of_topology
 from embedding_core.training.config import TrainingConfig
 
 TRAINING = TrainingConfig(steps=10)
@@ -210,9 +210,9 @@ def test_table_without_an_optimizer_is_refused():
         report(with_optimizer(None))
 
 
-def test_the_described_strategy_is_refused_where_variables_would_be_made():
+def test_strategy_of_topology_is_refused_if_variables_would_be_made():
     with pytest.raises(ConfigError, match="eagerly"):
-        described_strategy(named_topology("v2-8"), "V1")
+        strategy_of_topology(named_topology("v2-8"), "V1")
 
 
 def test_nothing_of_the_preflight_stays_behind():

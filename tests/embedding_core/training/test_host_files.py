@@ -12,7 +12,7 @@ from embedding_core.engines import simulated_tpu
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.training import Negatives, train
 from embedding_core.training.device_choice import Placement
-from embedding_core.training.host_files import bound_to_one_process, refuse_what_is_local, shares_of
+from embedding_core.training.host_files import bound_to_one_process, files_by_host, refuse_local_paths
 from embedding_core.training.job import JobData
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
@@ -91,8 +91,8 @@ def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path
 
 def test_fewer_files_than_hosts_are_refused_where_asked_for_and_else_read_by_all():
     with pytest.raises(DataError, match="the train split has 1 files for 2 hosts"):
-        shares_of(["a"], [3], 2, "train", must=True)
-    assert shares_of(["a"], [3], 2, "train", must=False) == []
+        files_by_host(["a"], [3], 2, "train", must=True)
+    assert files_by_host(["a"], [3], 2, "train", must=False) == []
 
 
 def test_batch_that_hosts_cannot_share_is_refused(tmp_path):
@@ -102,9 +102,9 @@ def test_batch_that_hosts_cannot_share_is_refused(tmp_path):
 
 
 def test_path_of_one_machine_is_refused():
-    refuse_what_is_local(["gs://bucket/a", "s3://bucket/b"])
+    refuse_local_paths(["gs://bucket/a", "s3://bucket/b"])
     with pytest.raises(ConfigError, match="'/data/b' is a path of this machine"):
-        refuse_what_is_local(["gs://bucket/a", "/data/b"])
+        refuse_local_paths(["gs://bucket/a", "/data/b"])
 
 
 def test_transform_that_other_hosts_cannot_run_is_named():
