@@ -1,6 +1,6 @@
-"""Tables, features, optimizers and vocabularies of embedding models; knows nothing of TFX, Beam or KFP.
+"""Defines tables, features, optimizers and vocabularies of embedding models; knows nothing of TFX, Beam or KFP.
 
-Importing this package loads neither TensorFlow nor TFX: what needs them is in the modules below it.
+Importing this package loads neither TensorFlow nor TFX; only some of its submodules need TensorFlow.
 """
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig

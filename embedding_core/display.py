@@ -8,11 +8,11 @@ _DIGITS = 12
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""Escape what a terminal would obey or hide: control, direction and unassigned characters, as `\x1b`.
+    r"""Escape control, direction and unassigned characters, which a terminal would obey or hide, as in `\x1b`.
 
     Args:
-      text: the text.
-      keep: characters that stay as they are, such as "\n".
+      text: text to print.
+      keep: characters to leave as they are, such as "\n".
     """
     if text.isprintable():
         return text

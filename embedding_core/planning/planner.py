@@ -1,14 +1,14 @@
-"""From vocabularies and the user's overrides to the tables of a model. No TensorFlow.
+"""Plans the tables of a model from vocabularies and the user's overrides. No TensorFlow.
 
-One table per vocabulary, of the vocabulary's name, so that features sharing a vocabulary share the table
-(a feature may name another `table` to have one of its own). Defaults, each of which an override replaces:
+Each vocabulary gets one table of the same name, so that features sharing a vocabulary share the table
+(unless a feature names another `table`). Defaults, each of which an override replaces:
 
 * rows: the vocabulary and 1 row for all unknown tokens;
 * dim: ``6 * rows ** 0.25`` (Wang et al. 2017, "Deep & Cross Network for Ad Click Predictions", section 4.2),
   rounded up to a multiple of 8 (what a TPU pads rows to), at most 64;
 * combiner "mean"; optimizer Adagrad at 0.05;
-* initializer a truncated normal of width 0.05: a token that the data has seldom keeps most of its first row,
-  and a wide one is noise (on the taxi example 0.05 gives an AUC higher by 0.003 than ``1 / sqrt(dim)``).
+* initializer a truncated normal of width 0.05: a rare token keeps most of its initial row, and a wide
+  initializer is noise (on the taxi example 0.05 gives an AUC higher by 0.003 than ``1 / sqrt(dim)``).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _PERCENTILES = {"auto": "p95", "p50": "p50", "p90": "p90", "p95": "p95", "p99": 
 
 
 def default_dim(rows: int) -> int:
-    """The default length of a row: 8, 16, ... 64, the next multiple of 8 from ``6 * rows ** 0.25``."""
+    """Compute the default length of a row: ``6 * rows ** 0.25`` rounded up to a multiple of 8, at most 64."""
     return min(64, 8 * math.ceil(6 * math.sqrt(math.sqrt(rows)) / 8))
 
 
 def _default_initializer() -> InitializerConfig:
-    """The initializer of a table that names none: a truncated normal of width 0.05."""
+    """Make the initializer of a table that names none: a truncated normal of width 0.05."""
     return InitializerConfig(scale=0.05)
 
 
 def _default_optimizer() -> Optimizer:
-    """The optimizer of a table that names none: Adagrad with a learning rate of 0.05."""
+    """Make the optimizer of a table that names none: Adagrad with a learning rate of 0.05."""
     return Adagrad(learning_rate=0.05)
 
 
@@ -59,18 +59,18 @@ def plan_tables(
       features: per feature an object with `name`, `vocabulary`, `column` (fields of `ColumnConfig`), and
         optionally `table` and `max_sequence_length`: a whole number, or "auto" (the 95th
         percentile of the feature's lengths in the data, at least 1), "p50", "p90", "p95", "p99" or "max".
-      vocabulary_sizes: number of tokens of each vocabulary; numpy integers are welcome.
-      overrides: per table (or "*", for all that do not say otherwise) any of dim, combiner, optimizer (a
+      vocabulary_sizes: number of tokens of each vocabulary, an int or a numpy integer.
+      overrides: by table (or "*" for all tables without that key) any of dim, combiner, optimizer (a
         name, or an object with a name and hyperparameters), initializer (an object) and oov_rows.
-      lengths: per feature the percentiles of its tokens per example.
-      columns: per feature its column as found in the data; without, the column is what the feature says.
+      lengths: percentiles of the tokens per example, by feature.
+      columns: column found in the data, by feature; without it, the column that the feature names.
 
     Returns:
       The tables in the order in which the features first use them.
 
     Raises:
-      ConfigError: an unknown key, table or vocabulary (the nearest known one is named), two vocabularies in
-        one table, an empty vocabulary without out-of-vocabulary rows, or a value that breaks its rule.
+      ConfigError: an unknown key, table or vocabulary (the error names the nearest known one), two vocabularies in
+        one table, an empty vocabulary without out-of-vocabulary rows, or an invalid value.
     """
     overrides, lengths, columns = overrides or {}, lengths or {}, columns or {}
     vocabulary_of_table: dict[str, str] = {}
@@ -82,7 +82,7 @@ def plan_tables(
         if vocabulary_of_table.setdefault(table, vocabulary) != vocabulary:
             raise ConfigError(
                 f"table {table!r} is fed from vocabularies {vocabulary_of_table[table]!r} and {vocabulary!r} (feature "
-                f"{name!r}): the rows of a table belong to one vocabulary; give the feature a table of its own."
+                f"{name!r}): the rows of a table belong to one vocabulary; give the feature another `table`."
             )
         planned.append(_plan_feature(feature, table, lengths.get(name), columns.get(name)))
     for table in overrides:
@@ -100,29 +100,29 @@ def plan_from_vocabularies(
     *,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> EmbeddingConfig:
-    """`plan_tables` with the sizes, lengths and columns that counting found out.
+    """Call `plan_tables` with the sizes, lengths and columns that counting measured.
 
     Raises:
       ConfigError: as `plan_tables`; or a feature was not counted in the vocabulary that it names.
     """
-    found: dict[str, FeatureSummary] = {}
+    summaries: dict[str, FeatureSummary] = {}
     for feature in features:
         _check_feature(feature, vocabularies)
         fed = vocabularies[feature["vocabulary"]].features
         what = f"a feature of vocabulary {feature['vocabulary']!r}"
         _check_known(feature["name"], fed, what, "one that the vocabulary was counted from")
-        found[feature["name"]] = fed[feature["name"]]
+        summaries[feature["name"]] = fed[feature["name"]]
     return plan_tables(
         features,
         {name: len(vocabulary) for name, vocabulary in vocabularies.items()},
         overrides=overrides,
-        lengths={name: summary.lengths for name, summary in found.items()},
-        columns={name: summary.column for name, summary in found.items()},
+        lengths={name: summary.lengths for name, summary in summaries.items()},
+        columns={name: summary.column for name, summary in summaries.items()},
     )
 
 
 def plan_report(config: EmbeddingConfig, topology: Topology | None = None) -> dict[str, Any]:
-    """Rows and bytes of every table and its slots, in total, and on a topology: a JSON object."""
+    """Report rows and bytes of every table and its slots, in total and on a topology, as a JSON object."""
     tables: dict[str, dict[str, Any]] = {}
     for table in config.tables:
         values, slots = table_bytes(table)
@@ -157,7 +157,7 @@ def _check_feature(feature: Mapping[str, Any], vocabularies: Collection[str]) ->
 
 
 def _plan_feature(
-    feature: Mapping[str, Any], table: str, lengths: Mapping[str, float] | None, found: ColumnConfig | None
+    feature: Mapping[str, Any], table: str, lengths: Mapping[str, float] | None, measured: ColumnConfig | None
 ) -> FeatureConfig:
     name = feature["name"]
     given: dict[str, Any] = {"name": name, **(feature.get("column") or {})}
@@ -165,14 +165,14 @@ def _plan_feature(
         column = ColumnConfig(**given)
     except TypeError as error:
         raise ConfigError(f"`column` of feature {name!r} is {feature.get('column')!r}: {error}.") from error
-    if found is not None:
+    if measured is not None:
         for key in ("name", "separator", "after_transform"):
-            if getattr(found, key) != getattr(column, key):
+            if getattr(measured, key) != getattr(column, key):
                 raise ConfigError(
                     f"`{key}` of feature {name!r}'s column is {getattr(column, key)!r}, but its vocabulary was counted "
-                    f"with {getattr(found, key)!r}: give VocabularyGen and TableConfigGen the same features."
+                    f"with {getattr(measured, key)!r}: give VocabularyGen and TableConfigGen the same features."
                 )
-        column = found
+        column = measured
     length = feature.get("max_sequence_length") or 0
     if isinstance(length, str):
         length = _measured_length(name, length, lengths or {})
@@ -183,22 +183,22 @@ def _measured_length(feature: str, percentile: str, lengths: Mapping[str, float]
     what = f"`max_sequence_length` of feature {feature!r}"
     _check_known(percentile, _PERCENTILES, what, "a whole number or one of the percentiles")
     if _PERCENTILES[percentile] not in lengths:
-        raise ConfigError(f"{what} is {percentile!r}, but the data gave no lengths for it: pass a whole number.")
+        raise ConfigError(f"{what} is {percentile!r}, but no lengths were measured for it: pass a whole number.")
     return max(1, math.ceil(lengths[_PERCENTILES[percentile]]))
 
 
 def _plan_table(name: str, vocabulary: str, size: int, overrides: Mapping[str, Mapping[str, Any]]) -> TableConfig:
-    wishes = {**overrides.get(ALL_TABLES, {}), **overrides.get(name, {})}
-    for key in wishes:
+    chosen = {**overrides.get(ALL_TABLES, {}), **overrides.get(name, {})}
+    for key in chosen:
         _check_known(key, _TABLE_KEYS, f"a key of table {name!r}", "one of the known keys")
-    oov_rows = wishes.get("oov_rows", 1)
+    oov_rows = chosen.get("oov_rows", 1)
     rows = operator.index(size) + _count(oov_rows)
     if rows == 0:
         raise ConfigError(
             f"vocabulary {vocabulary!r} of table {name!r} is empty and `oov_rows` is 0: the table would have no rows; "
             "lower the vocabulary's `min_count`, or give the table an out-of-vocabulary row."
         )
-    given = {key: value for key, value in wishes.items() if value is not None}
+    given = {key: value for key, value in chosen.items() if value is not None}
     return TableConfig(
         name=name,
         vocabulary_size=rows,
@@ -212,7 +212,7 @@ def _plan_table(name: str, vocabulary: str, size: int, overrides: Mapping[str, M
 
 
 def _count(oov_rows: Any) -> int:
-    """The rows to add; 0 for a value that `TableConfig` is going to refuse by name."""
+    """Count the rows to add; 0 for an invalid value, which `TableConfig` then refuses."""
     try:
         return max(0, operator.index(oov_rows))
     except TypeError:

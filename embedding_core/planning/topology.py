@@ -1,10 +1,10 @@
-"""Named TPU slices, and the memory that tables and their slots take on each host and core of one.
+"""Describes named TPU slices, and plans the memory of tables and slots on their hosts and cores.
 
-The row blocks are upstream's (`tpu_embedding_v2.py`): of n hosts each holds ``rows // n`` rows and the first
-``rows % n`` one more; the same rule divides a host's block among its cores. Rows are float32, padded to a
-multiple of 8 floats; every slot is as large as its table. Where a generation has no embedding hardware (v5e)
-upstream keeps a whole copy of every table on each core. HBM sizes are those of Cloud TPU's system
-architecture pages; what the dense part of the model needs is not in the plan.
+The row blocks are TensorFlow's (`tpu_embedding_v2.py`): each of n hosts holds ``rows // n`` rows and the first
+``rows % n`` hosts one more; the same rule divides a host's block among its cores. Rows are float32, padded to a
+multiple of 8 floats; every slot is as large as its table. On a generation without embedding hardware (v5e)
+TensorFlow keeps a whole copy of every table on each core. HBM sizes are those of Cloud TPU's system
+architecture pages. The plan does not include the memory of the dense part.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Topology:
     """A slice of hosts and cores.
 
     Attributes:
-      name: as Cloud TPU names it, such as "v3-32".
+      name: name at Cloud TPU, such as "v3-32".
       hosts: number of hosts.
-      cores_per_host: devices with a memory of their own per host (a v4 chip's two TensorCores are one).
-      bytes_per_core: HBM of one of them, in bytes.
+      cores_per_host: number of devices with separate memory per host (the two TensorCores of a v4 chip are one).
+      bytes_per_core: HBM of one such device, in bytes.
       placement: "sharded" row blocks, or "replicated" whole tables.
     """
 
@@ -42,9 +42,9 @@ class Topology:
 
 
 class _Generation(NamedTuple):
-    counted_per_core: int  # what the number in a slice's name counts, per device with a memory of its own
+    counted_per_core: int  # how much one device with separate memory adds to the number in a slice's name
     cores_per_host: int
-    single_host: tuple[int, ...]  # the numbers of cores that come as one machine
+    single_host: tuple[int, ...]  # the numbers of cores of single-host slices
     gib_per_core: int
     placement: Literal["sharded", "replicated"]
 
@@ -60,10 +60,10 @@ _GENERATIONS: Mapping[str, _Generation] = {
 
 
 def named_topology(name: str) -> Topology:
-    """The slice of that name: "v2-8", "v3-32", "v4-8", "v5e-4", "v5p-8", "v6e-8", ...
+    """Look up a slice by its name: "v2-8", "v3-32", "v4-8", "v5e-4", "v5p-8", "v6e-8", ...
 
     Raises:
-      ConfigError: no such generation, or a size that is no whole number of hosts.
+      ConfigError: an unknown generation, or a size that is not a whole number of hosts.
     """
     match = re.fullmatch(r"(v\d+[a-z]*)-(\d+)", name.replace("v5litepod", "v5e"))
     generation = _GENERATIONS.get(match.group(1)) if match else None
@@ -87,11 +87,11 @@ def named_topology(name: str) -> Topology:
 
 
 class Shape(NamedTuple):
-    """What the simulated TPU plays of a slice.
+    """The shape of a slice that the simulated TPU emulates.
 
     Attributes:
       hosts: number of hosts.
-      cores_per_host: number of cores of each.
+      cores_per_host: number of cores of each host.
       placement: "sharded" row blocks, or "replicated" whole tables.
     """
 
@@ -101,10 +101,10 @@ class Shape(NamedTuple):
 
 
 def shape_of(name: str) -> Shape:
-    """The shape of a slice by its name, "v3-8", or of any hosts x cores per host with sharded tables, "2x4".
+    """Parse the name of a slice, "v3-8", or hosts x cores per host with sharded tables, "2x4".
 
     Raises:
-      ConfigError: neither.
+      ConfigError: the name has neither form.
     """
     match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", name)
     if match:
@@ -112,28 +112,28 @@ def shape_of(name: str) -> Shape:
     try:
         topology = named_topology(name)
     except ConfigError as error:
-        raise ConfigError(f"{error} For the simulated TPU also hosts x cores of each, such as '2x4'.") from None
+        raise ConfigError(f"{error} The simulated TPU also takes hosts x cores per host, such as '2x4'.") from None
     return Shape(topology.hosts, topology.cores_per_host, topology.placement)
 
 
 def row_blocks(rows: int, parts: int) -> list[int]:
-    """How many rows each part holds: ``rows // parts``, and one more in the first ``rows % parts``."""
+    """Compute how many rows each part holds: ``rows // parts``, and one more in the first ``rows % parts``."""
     quotient, rest = divmod(rows, parts)
     return [quotient + (part < rest) for part in range(parts)]
 
 
 def table_bytes(table: TableConfig, *, rows: int | None = None, padded: bool = False) -> tuple[int, int]:
-    """Bytes of the table's values and of all its slots, for all its rows or for the given number of them."""
+    """Compute the bytes of the table's values and of all its slots, for all its rows or a given number of them."""
     dim = -(-table.dim // _PADDING) * _PADDING if padded else table.dim
     values = (table.vocabulary_size if rows is None else rows) * dim * _FLOAT_BYTES
     return values, values * len(table.optimizer.slots if table.optimizer else ())
 
 
 def memory_plan(config: EmbeddingConfig, topology: Topology) -> dict[str, Any]:
-    """What the tables take on the topology, as a JSON object.
+    """Plan the memory of the tables on a topology, as a JSON object.
 
     Returns:
-      "tables": per table the rows of each host, and the bytes on the fullest core; "host_bytes": the total
+      "tables": rows on each host and bytes on the fullest core, by table; "host_bytes": the total
       of each host; "fullest_core_bytes" and "bytes_per_core" (the budget); "fits"; "over_budget": the largest
       tables, in order, without which the rest would fit.
     """
@@ -165,10 +165,10 @@ def memory_plan(config: EmbeddingConfig, topology: Topology) -> dict[str, Any]:
 
 
 def _over_budget(core_bytes: Mapping[str, int], budget: int) -> list[str]:
-    left, named = sum(core_bytes.values()), []
+    left, removed = sum(core_bytes.values()), []
     for name in sorted(core_bytes, key=lambda name: (-core_bytes[name], name)):
         if left <= budget:
             break
-        named.append(name)
+        removed.append(name)
         left -= core_bytes[name]
-    return named
+    return removed

@@ -1,4 +1,4 @@
-"""Rows that real data seldom has and a server meets on its first day, made from rows of the eval split."""
+"""Makes rows that are rare in data but that any server gets, from rows of the eval split."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Values: TypeAlias = "list[bytes] | list[int] | list[float]"
 
 _UNKNOWN_TOKEN = b"no such token 5b1f"
 
-# What each case tries. They are the rules by which lookups of training and serving are known to differ elsewhere.
+# The rule that each case tests. Lookups of training and serving are known to differ by these rules elsewhere.
 _MISSING = "a row without ids gives zeros, and the batch keeps it"
 _UNKNOWN = "an unknown token goes to the out-of-vocabulary rows"
 _INVALID = "an id outside the table follows `invalid_id`"
-_DUPLICATE = "equal ids count as often as they stand there"
+_DUPLICATE = "duplicate ids count as often as they occur"
 _OVERLONG = "a sequence is cut and padded with zeros, a long list is combined whole"
-_TEXT = "a token is its bytes, whatever they are"
+_TEXT = "a token is its bytes, in any encoding"
 _NUMBER = "a number becomes its shortest decimal text"
-_BOUNDARY = "the first and the last row are rows like any other"
+_BOUNDARY = "the first and the last row are looked up like any other"
 
 
 class EdgeCase(NamedTuple):
-    """A serialized tf.Example, the feature whose column was changed, and the rule that this tries."""
+    """A serialized tf.Example, the feature whose column was changed, and the rule that this tests."""
 
     row: bytes
     feature: str
@@ -33,45 +33,45 @@ class EdgeCase(NamedTuple):
 
 
 def read_rows(files: Sequence[str], limit: int) -> list[bytes]:
-    """The first `limit` serialized tf.Examples of TFRecord files; names ending in .gz are gzipped."""
-    found: list[bytes] = []
+    """Read the first `limit` serialized tf.Examples of TFRecord files; names ending in .gz are gzipped."""
+    rows: list[bytes] = []
     for name in sorted(files):
         records = tf.data.TFRecordDataset(name, "GZIP" if name.endswith(".gz") else "")
-        found.extend(records.take(limit - len(found)).as_numpy_iterator())
-        if len(found) >= limit:
+        rows.extend(records.take(limit - len(rows)).as_numpy_iterator())
+        if len(rows) >= limit:
             break
-    return found
+    return rows
 
 
 def edge_cases(rows: Sequence[bytes], config: EmbeddingConfig, spare: Collection[str] = ()) -> list[EdgeCase]:
-    """Variants of rows, each with other values in the column of one categorical feature.
+    """Make variants of rows, each with other values in the column of one categorical feature.
 
-    Per feature, as its kind allows: a missing value, an empty one, an unknown token, the same token twice, text
-    that is not ASCII or not UTF-8, a token with a line feed, an over-long token, over-long lists; for raw ids the
-    first and the last row, and ids outside the table where the feature's `invalid_id` lets training go on.
+    For each feature, as far as its kind allows: a missing value, an empty one, an unknown token, a duplicate token,
+    text that is not ASCII or not UTF-8, a token with a line feed, an over-long token, over-long lists; for raw ids the
+    first and the last row, and ids outside the table if the feature's `invalid_id` does not stop training.
 
     Args:
       rows: serialized tf.Examples; each variant starts from one of them.
-      config: the features.
-      spare: columns to leave as they are, because something else than tokens is made of them too.
+      config: tables and features.
+      spare: columns to leave unchanged, because they are used for more than tokens.
 
     Returns:
-      The cases; none where there are no rows.
+      The cases; empty without rows.
     """
-    made: list[EdgeCase] = []
+    cases: list[EdgeCase] = []
     for feature in config.features if rows else ():
         column = feature.column
         if column is None or column.after_transform or column.name in spare:
             continue
         table = config.table_of(feature.name)
-        found = _of_tokens(feature, column) if table.vocabulary else _of_ids(feature, column, table.vocabulary_size)
-        for rule, values in found:
-            made.append(EdgeCase(_with(rows[len(made) % len(rows)], column.name, values), feature.name, rule))
-    return made
+        tests = _of_tokens(feature, column) if table.vocabulary else _of_ids(feature, column, table.vocabulary_size)
+        for rule, values in tests:
+            cases.append(EdgeCase(_with(rows[len(cases) % len(rows)], column.name, values), feature.name, rule))
+    return cases
 
 
 def _with(row: bytes, column: str, values: Values) -> bytes:
-    """The row with other values in one column; no values remove the column."""
+    """Replace the values in one column of a row; no values remove the column."""
     example = tf.train.Example.FromString(row)
     example.features.feature.pop(column, None)
     feature = example.features.feature[column] if values else tf.train.Feature()
@@ -83,7 +83,7 @@ def _with(row: bytes, column: str, values: Values) -> bytes:
 
 
 def _of_ids(feature: FeatureConfig, column: ColumnConfig, rows: int) -> Iterator[tuple[str, Values]]:
-    """Raw ids; those outside the table only where they do not stop training."""
+    """Yield raw ids, with those outside the table only if they do not stop training."""
     yield _MISSING, []
     yield from ((_BOUNDARY, [number]) for number in (0, rows - 1))
     if feature.invalid_id != "error":

@@ -1,7 +1,7 @@
-"""The measured difference between the training lookup and an exported signature.
+"""Measures the difference between the training lookup and an exported signature.
 
-One side is the lookup and the dense model as training ran them; the other is the SavedModel, loaded
-by a fresh Python process that knows TensorFlow and nothing else. The same rows go to both.
+One side is the lookup and the dense model as training ran them. The other is the SavedModel, loaded
+by a fresh Python process that imports only TensorFlow. Both get the same rows.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from embedding_core.errors import ParityError
 from embedding_core.storage import scratch_folder
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
+Outputs: TypeAlias = dict[str, npt.NDArray[Any]]
+Gaps: TypeAlias = npt.NDArray[np.float64]
+Marks: TypeAlias = npt.NDArray[np.bool_]
 Inputs: TypeAlias = Sequence[bytes] | Mapping[str, Any]
 _PROGRAM = Path(__file__).with_name("scoring.py")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How far one output is from what it should be.
+    """The difference of one output from its expected value.
 
     Attributes:
-      name: of the output, as ``<signature>/<output>``.
-      rows: how many rows were compared.
-      max_abs: the largest absolute difference; infinite where shapes, or NaN in one side only, differ.
-      non_finite: how many entries are NaN or infinite in either side.
+      name: name of the output, as ``<signature>/<output>``.
+      rows: number of compared rows.
+      max_abs: largest absolute difference; infinite if shapes differ or only one side is NaN.
+      non_finite: number of entries that are NaN or infinite on either side.
       within: whether every entry is finite and within ``tolerance * max(1, |expected|)``.
     """
 
@@ -48,12 +51,12 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParityReport:
-    """The verdict over all outputs compared: `passed` only where each is within the tolerance.
+    """The verdict over all compared outputs: `passed` only if each is within the tolerance.
 
     Attributes:
-      tolerance: the largest difference allowed, absolute below 1 and relative above.
+      tolerance: largest allowed difference, absolute below 1 and relative above.
       differences: one per output.
-      broken: the largest difference by rule that an over-tolerance row tries, as ``<feature>: <rule>``.
+      broken: largest difference by rule that an over-tolerance row tests, as ``<feature>: <rule>``.
     """
 
     tolerance: float
@@ -62,7 +65,7 @@ class ParityReport:
 
     @property
     def passed(self) -> bool:
-        """Whether something was compared, and all of it is within the tolerance."""
+        """Whether something was compared, and everything is within the tolerance."""
         return bool(self.differences) and all(item.within for item in self.differences)
 
     @property
@@ -77,11 +80,11 @@ class ParityReport:
 
     @property
     def reason(self) -> str:
-        """Why it did not pass, in one line; empty where it did."""
+        """Why it did not pass, in one line; empty if it did."""
         if self.passed:
             return ""
         if not self.differences:
-            return "nothing was compared: there are no rows."
+            return "nothing was compared: no rows were given."
         worst = max((item for item in self.differences if not item.within), key=lambda item: item.max_abs)
         return (
             f"{worst.name} differs by {worst.max_abs:.3g} from training on {worst.rows} rows "
@@ -94,19 +97,19 @@ class ParityReport:
             return ""
         first = max(self.broken, key=lambda rule: self.broken[rule])
         more = f", and {len(self.broken) - 1} more" if len(self.broken) > 1 else ""
-        return f"; broken is, for {first}{more}"
+        return f"; broken rule: {first}{more}"
 
     def merged(self, *others: ParityReport) -> ParityReport:
-        """One report over the outputs of this and the others."""
-        found = [item for report in (self, *others) for item in report.differences]
+        """Merge the outputs of this report and others into one report."""
+        differences = tuple(item for report in (self, *others) for item in report.differences)
         broken: dict[str, float] = {}
         for report in (self, *others):
             for rule, gap in report.broken.items():
                 broken[rule] = max(gap, broken.get(rule, 0.0))
-        return dataclasses.replace(self, differences=tuple(found), broken=broken)
+        return dataclasses.replace(self, differences=differences, broken=broken)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values."""
+        """Return the report as JSON values."""
         return {
             "passed": self.passed,
             "reason": self.reason,
@@ -127,7 +130,7 @@ class ParityReport:
 
 
 def _json_number(value: float) -> float | str:
-    """JSON has no infinity: it is written as text."""
+    """Write infinity, which JSON does not have, as text."""
     return value if np.isfinite(value) else str(value)
 
 
@@ -138,35 +141,35 @@ def compare(
 
     Args:
       expected: arrays of training, by output name; [rows, ...].
-      actual: arrays of the exported signature, by the same names; others are left out.
-      tolerance: the largest difference allowed, absolute below 1 and relative above.
+      actual: arrays of the exported signature, by the same names; others are ignored.
+      tolerance: largest allowed difference, absolute below 1 and relative above.
       signature: prefix of the names in the report.
-      rules: what each row tries, for the report's `broken`.
+      rules: rule that each row tests, for the report's `broken`.
     """
-    found, broken = [], dict[str, float]()
+    differences, broken = [], dict[str, float]()
     for name, left in expected.items():
         gap, non_finite = _gaps(left, actual.get(name))
         allowed = tolerance * np.maximum(1.0, np.abs(np.asarray(left, np.float64)))
         over = (gap > allowed) | non_finite
-        found.append(_difference(f"{signature}/{name}", gap, non_finite, over))
+        differences.append(_difference(f"{signature}/{name}", gap, non_finite, over))
         for row in map(int, np.unique(np.nonzero(over)[0])):
             rule = rules[row] if rules is not None else ""
             broken[rule] = max(float(gap[row].max(initial=0.0)), broken.get(rule, 0.0))
-    return ParityReport(tolerance=tolerance, differences=tuple(found), broken={} if rules is None else broken)
+    return ParityReport(tolerance=tolerance, differences=tuple(differences), broken={} if rules is None else broken)
 
 
-def _gaps(expected: npt.ArrayLike, actual: npt.ArrayLike | None) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The absolute difference of each entry, and whether it is not finite on either side."""
+def _gaps(expected: npt.ArrayLike, actual: npt.ArrayLike | None) -> tuple[Gaps, Marks]:
+    """Compute the absolute difference of each entry, and whether it is not finite on either side."""
     left = np.asarray(expected, np.float64)
     right = np.asarray(np.nan if actual is None else actual, np.float64)
     if left.shape != right.shape:
         return np.full(left.shape, np.inf), np.zeros(left.shape, bool)
-    with np.errstate(invalid="ignore"):  # infinity less infinity, which counts as no difference
+    with np.errstate(invalid="ignore"):  # infinity minus infinity, which counts as equal
         gap = np.where((left == right) | (np.isnan(left) & np.isnan(right)), 0.0, np.abs(left - right))
     return np.where(np.isnan(gap), np.inf, gap), ~np.isfinite(left) | ~np.isfinite(right)
 
 
-def _difference(name: str, gap: Any, non_finite: Any, over: Any) -> Difference:
+def _difference(name: str, gap: Gaps, non_finite: Marks, over: Marks) -> Difference:
     return Difference(
         name=name,
         rows=len(gap),
@@ -183,13 +186,13 @@ def score_in_fresh_process(
     *,
     batch_size: int = 512,
     timeout: float = 900.0,
-) -> dict[str, npt.NDArray[Any]]:
+) -> Outputs:
     """Score rows with a SavedModel in an isolated Python process that imports TensorFlow alone.
 
     Args:
       saved_model_dir: folder of the SavedModel.
       inputs: serialized tf.Examples for a signature with one input, or its tensors by name, [rows, ...].
-      signature: which signature to call.
+      signature: name of the signature.
       batch_size: rows per call.
       timeout: seconds to wait for the process.
 
@@ -197,7 +200,7 @@ def score_in_fresh_process(
       The signature's outputs, [rows, ...].
 
     Raises:
-      ParityError: it does not load, has no such signature, or fails on the rows; the message says which.
+      ParityError: the SavedModel does not load, lacks the signature, or fails on the rows; the message says which.
     """
     requests = {signature: inputs}
     return score_signatures(saved_model_dir, requests, batch_size=batch_size, timeout=timeout)[signature]
@@ -209,22 +212,22 @@ def score_signatures(
     *,
     batch_size: int = 512,
     timeout: float = 900.0,
-) -> dict[str, dict[str, npt.NDArray[Any]]]:
-    """As `score_in_fresh_process`, for the inputs of several signatures in one process."""
+) -> dict[str, Outputs]:
+    """Score the inputs of several signatures in one process, as `score_in_fresh_process`."""
     with scratch_folder("score") as folder:
         folders = {signature: Path(folder, signature) for signature in requests}
         for signature, inputs in requests.items():
             _write(signature, inputs, folders[signature])
-        # -I: neither the working directory nor PYTHONPATH may lend the child this project.
+        # -I: the child must not find this project through the working directory or PYTHONPATH.
         model = os.fspath(saved_model_dir)
         _run([sys.executable, "-I", str(_PROGRAM), model, str(batch_size), *map(str, folders.values())], model, timeout)
         return {signature: _read(path) for signature, path in folders.items()}
 
 
 def _run(command: list[str], model: str, timeout: float) -> None:
-    # On CPU, as the lookups of the exported model are: the accelerator may still be the parent's.
+    # On the CPU, like the lookups of the exported model: the parent may still hold the accelerator.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    reading, writing = os.pipe()  # the child ends itself when `writing` closes, as it does when this process is killed
+    reading, writing = os.pipe()  # the child ends when `writing` closes, even if this process is killed
     try:
         done = subprocess.run(  # noqa: S603
             command, env=environment, stdin=reading, capture_output=True, text=True, timeout=timeout, check=False
@@ -243,29 +246,29 @@ def _run(command: list[str], model: str, timeout: float) -> None:
 
 
 def _last_line(text: str) -> str:
-    """The lines of a traceback that name the error: the exception, and TensorFlow's message behind it."""
+    """Extract the lines of a traceback that name the error: the exception, and TensorFlow's message after it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [number for number, line in enumerate(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    if not named:
-        return lines[-1] if lines else "it said nothing; it was killed, or crashed."
-    told = [line for line in lines[named[-1] + 1 :] if not line.startswith(("[[", "Detected", "<stack"))]
-    return " ".join([lines[named[-1]], *told[:1]])
+    exceptions = [number for number, line in enumerate(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    if not exceptions:
+        return lines[-1] if lines else "it printed nothing; it was killed or crashed."
+    message = [line for line in lines[exceptions[-1] + 1 :] if not line.startswith(("[[", "Detected", "<stack"))]
+    return " ".join([lines[exceptions[-1]], *message[:1]])
 
 
 def _write(signature: str, inputs: Inputs, folder: Path) -> None:
     import tensorflow as tf
 
-    named = inputs if isinstance(inputs, Mapping) else {"": np.asarray(list(inputs), object)}
-    if not all(len(value) for value in named.values()):
+    by_name = inputs if isinstance(inputs, Mapping) else {"": np.asarray(list(inputs), object)}
+    if not all(len(value) for value in by_name.values()):
         raise ParityError(f"there are no rows to score with signature {signature!r}: pass at least one.")
-    tensors = {name: tf.convert_to_tensor(value) for name, value in named.items()}
+    tensors = {name: tf.convert_to_tensor(value) for name, value in by_name.items()}
     folder.mkdir()
     for number, tensor in enumerate(tensors.values()):
         (folder / f"{number}.in").write_bytes(tf.io.serialize_tensor(tensor).numpy())
     (folder / "inputs.json").write_text(json.dumps({name: tensor.dtype.name for name, tensor in tensors.items()}))
 
 
-def _read(folder: Path) -> dict[str, npt.NDArray[Any]]:
+def _read(folder: Path) -> Outputs:
     import tensorflow as tf
 
     dtypes = json.loads((folder / "outputs.json").read_text())

@@ -1,6 +1,6 @@
-"""Run as a program: load a SavedModel with nothing but TensorFlow, score inputs, write the outputs.
+"""Loads a SavedModel with TensorFlow alone, scores inputs and writes the outputs; runs as a program.
 
-``parity.score_in_fresh_process`` starts it isolated (``python -I``), as a stranger's server would be:
+``parity.score_in_fresh_process`` starts it isolated (``python -I``), like a server that knows nothing of this project:
 a SavedModel that needs this project, Keras or TFT to load fails here rather than in production.
 """
 
@@ -13,12 +13,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-# A server has none of these: loading must not have pulled one in.
+# A server has none of these: loading must not import one.
 _FOREIGN = ("embedding_core", "components", "pipelines", "tensorflow_transform", "tfx", "tfx_bsl")
 
 
 def end_with_parent() -> None:
-    """End this process when the parent closes its end of standard input, which it does also by being killed."""
+    """End this process when the parent closes its end of standard input, which also happens if it is killed."""
 
     def wait() -> None:
         os.read(0, 1)  # not through `sys.stdin`, whose lock would be held while the interpreter ends
@@ -28,7 +28,7 @@ def end_with_parent() -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """The input tensors that the parent wrote, by name."""
+    """Read the input tensors that the parent wrote, by name."""
     import tensorflow as tf
 
     dtypes = json.loads((folder / "inputs.json").read_text())
@@ -39,7 +39,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _score(signature: Any, inputs: dict[str, Any], batch_size: int) -> dict[str, Any]:
-    """The signature's outputs over all rows, batch by batch."""
+    """Compute the signature's outputs over all rows, batch by batch."""
     import tensorflow as tf
 
     rows = len(next(iter(inputs.values())))
@@ -51,7 +51,7 @@ def _score(signature: Any, inputs: dict[str, Any], batch_size: int) -> dict[str,
 
 
 def main(model: str, batch_size: str, *requests: str) -> None:
-    """Score requests with the SavedModel in `model`: each is a folder of inputs, named like its signature."""
+    """Score requests with the SavedModel in `model`: each request is a folder of inputs, named after its signature."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(model)
@@ -68,7 +68,7 @@ def _answer(signature: Any, folder: Path, batch_size: int) -> None:
     import tensorflow as tf
 
     inputs = _read(folder)
-    if "" in inputs:  # the caller left the name of the only input to the signature
+    if "" in inputs:  # the signature has a single input, whose name the caller does not know
         inputs = {next(iter(signature.structured_input_signature[1])): inputs[""]}
     outputs = _score(signature, inputs, batch_size)
     for number, value in enumerate(outputs.values()):
