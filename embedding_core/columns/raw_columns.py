@@ -29,11 +29,12 @@ import numpy as np
 import tensorflow as tf
 
 from embedding_core.columns.ids import kept
-from embedding_core.columns.tokens import DTYPES, MISSING_INT, parse_spec
+from embedding_core.columns.tokens import DTYPES, MISSING_INT, Values, parse_spec
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError
 
-Raw: TypeAlias = "dict[str, Any]"
+Raw: TypeAlias = dict[str, Values]
+Spec: TypeAlias = tf.io.FixedLenFeature | tf.io.VarLenFeature | tf.io.RaggedFeature
 
 MISSING = {tf.string: b"", tf.int64: MISSING_INT, tf.float32: float("nan")}
 
@@ -52,15 +53,15 @@ class DenseInputs:
     """
 
     names: tuple[str, ...] = ()
-    spec: Mapping[str, Any]
-    transform: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    spec: Mapping[str, Spec]
+    transform: Callable[[Mapping[str, Values]], Mapping[str, Values]] | None = None
     resources: tuple[Any, ...] = ()
 
-    def outputs(self, raw: Raw) -> dict[str, Any]:
+    def outputs(self, raw: Raw) -> Raw:
         """Compute all outputs of the transform; without one, return the raw columns."""
         return dict(raw if self.transform is None else self.transform(raw))
 
-    def values(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    def values(self, outputs: Mapping[str, Values]) -> dict[str, tf.Tensor]:
         """Select the model's dense inputs from the outputs: float32 `[B, 1]` by name."""
         return {name: _column_vector(outputs[name]) for name in self.names}
 
@@ -71,7 +72,7 @@ class DenseInputs:
         return [*owner, *self.resources]
 
 
-def _column_vector(value: Any) -> tf.Tensor:
+def _column_vector(value: Values) -> tf.Tensor:
     if isinstance(value, tf.SparseTensor):
         value = tf.sparse.to_dense(value)
     return tf.reshape(tf.cast(value, tf.float32), [-1, 1])
@@ -94,7 +95,7 @@ def input_name(column: str) -> str:
 class Columns:
     """The raw columns that a model needs, and the two ways to read them."""
 
-    def __init__(self, categorical: Iterable[ColumnConfig], dense: Mapping[str, Any]) -> None:
+    def __init__(self, categorical: Iterable[ColumnConfig], dense: Mapping[str, Spec]) -> None:
         """Plan the reading.
 
         Args:
@@ -162,7 +163,7 @@ def _of_one(column: ColumnConfig) -> tf.io.FixedLenFeature | None:
     return tf.io.FixedLenFeature([], dtype, MISSING[dtype])
 
 
-def _is_required_int(feature: Any) -> bool:
+def _is_required_int(feature: Spec) -> bool:
     return isinstance(feature, tf.io.FixedLenFeature) and feature.dtype == tf.int64 and feature.default_value is None
 
 
@@ -171,7 +172,7 @@ def _absent(value: tf.Tensor) -> tf.Tensor:
     return tf.reduce_any(tf.reshape(value, [tf.shape(value)[0], -1]) == MISSING_INT, 1)
 
 
-def _safe(feature: Any) -> Any:
+def _safe(feature: Spec) -> Spec:
     """Specify a dense column so that a row without a value does not fail the batch.
 
     Floats are never read with a variable length: a malformed list of floats can end the process
@@ -204,7 +205,7 @@ def _ragged(rows: tf.Tensor) -> tf.RaggedTensor:
     return kept(tf.RaggedTensor.from_tensor(rows, row_splits_dtype=tf.int64), tf.reshape(_mask(rows), [-1]))
 
 
-def _as_specified(feature: Any, value: Any) -> Any:
+def _as_specified(feature: Spec, value: Values) -> Values:
     """Return a column in the form that its specification promises to the transform."""
     if isinstance(value, tf.SparseTensor):
         return _at_least_one_wide(value)

@@ -10,7 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -24,7 +24,7 @@ class Node(NamedTuple):
       compiled: whether it is inside a function that XLA compiles.
     """
 
-    definition: Any
+    definition: tf.compat.v1.NodeDef
     scope: str
     compiled: bool
 
@@ -44,16 +44,16 @@ class ExecutedCall(NamedTuple):
     """
 
     traced: Mapping[tuple[str, str], Node]
-    placed: Mapping[str, Any]
-    variables: Mapping[str, Any]
+    placed: Mapping[str, tf.compat.v1.NodeDef]
+    variables: Mapping[str, tf.Tensor]
 
 
-def run_once(function: Callable[..., Any], *arguments: Any) -> ExecutedCall:
+def run_once(function: Callable[..., object], *arguments: object) -> ExecutedCall:
     """Trace a function, run it once, and record what ran on which device."""
     mark = f"placement_{uuid.uuid4().hex}"
 
     @tf.function  # type: ignore[untyped-decorator]
-    def marked(*given: Any) -> Any:
+    def marked(*given: object) -> object:
         with tf.name_scope(mark):
             return tf.identity(0), function(*given)
 
@@ -75,7 +75,7 @@ def run_once(function: Callable[..., Any], *arguments: Any) -> ExecutedCall:
     return ExecutedCall(_traced(graph.as_graph_def()), placed, variables)
 
 
-def _recorded(call: Callable[[], Any]) -> Iterator[list[Any]]:
+def _recorded(call: Callable[[], object]) -> Iterator[list[tf.compat.v1.GraphDef]]:
     """Yield the partitions of every function graph that ran during the call."""
     with tempfile.TemporaryDirectory() as folder:
         writer = tf.summary.create_file_writer(folder)
@@ -94,7 +94,7 @@ def _recorded(call: Callable[[], Any]) -> Iterator[list[Any]]:
                     yield from (list(graphs.partition_graphs) for graphs in metadata.function_graphs)
 
 
-def _traced(graph: Any) -> dict[tuple[str, str], Node]:
+def _traced(graph: tf.compat.v1.GraphDef) -> dict[tuple[str, str], Node]:
     """Collect all operations, including those of called functions, with whether XLA compiles them."""
     functions = {function.signature.name: function for function in graph.library.function}
     operations: dict[tuple[str, str], Node] = {}
@@ -115,7 +115,7 @@ def _traced(graph: Any) -> dict[tuple[str, str], Node]:
     return operations
 
 
-def _called(node: Any) -> Iterator[str]:
+def _called(node: tf.compat.v1.NodeDef) -> Iterator[str]:
     for value in node.attr.values():
         if value.WhichOneof("value") == "func":
             yield value.func.name

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
+
+from embedding_core.schema import Json
 
 SilentKind: TypeAlias = Literal["clamped ids", "copies", "device", "float ids", "no gradient", "whole table"]
 
@@ -81,6 +83,6 @@ class Placement:
     silent: Sequence[Silent]
     for_gpu: Mapping[str, Sequence[str]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the report as a JSON object."""
         return dataclasses.asdict(self)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from embedding_core.errors import ConfigError
 from embedding_core.placement.executed_graph import ExecutedCall, Node, run_once
 from embedding_core.placement.placement_report import Lookup, Placement, Silent, TablePlace
+
+Table: TypeAlias = tf.Variable | tf.distribute.DistributedValues
+Handles: TypeAlias = list[tuple[str, tf.Tensor]]
+"""Names of tables, and the handles of their copies."""
 
 # Operations that look up rows, and the index of the input with the ids.
 _LOOKUPS = dict.fromkeys(("Gather", "GatherV2", "GatherNd", "ResourceGather", "ResourceGatherNd"), 1) | dict.fromkeys(
@@ -21,8 +25,8 @@ _WITH_GRADIENT = (tf.bfloat16, tf.float16, tf.float32, tf.float64)
 
 
 def placement_of(
-    function: Callable[..., Any],
-    *arguments: Any,
+    function: Callable[..., object],
+    *arguments: object,
     tables: Mapping[str, tf.Variable],
     expect: str | None = None,
 ) -> Placement:
@@ -53,11 +57,11 @@ def placement_of(
     return Placement(tables=places, lookups=lookups, silent=silent, for_gpu={one.name: _lacks(one) for one in places})
 
 
-def _copies(table: Any) -> tuple[Any, ...]:
+def _copies(table: Table) -> tuple[tf.Variable, ...]:
     return tuple(table.values) if isinstance(table, tf.distribute.DistributedValues) else (table,)
 
 
-def _place(name: str, table: Any) -> TablePlace:
+def _place(name: str, table: Table) -> TablePlace:
     copies = _copies(table)
     shape = copies[0].shape
     return TablePlace(
@@ -69,7 +73,7 @@ def _place(name: str, table: Any) -> TablePlace:
     )
 
 
-def _placed_lookups(call: ExecutedCall, handles: list[tuple[str, Any]]) -> Iterator[Lookup]:
+def _placed_lookups(call: ExecutedCall, handles: Handles) -> Iterator[Lookup]:
     for node in call.placed.values():
         if node.op in _LOOKUPS:
             table = _table_of(call, node, handles)
@@ -85,7 +89,7 @@ def _compiled_lookups(call: ExecutedCall) -> Iterator[Lookup]:
             yield Lookup(operation=operation, table=None, device=devices[0], compiled=True)
 
 
-def _table_of(call: ExecutedCall, node: Any, handles: list[tuple[str, Any]]) -> str | None:
+def _table_of(call: ExecutedCall, node: tf.compat.v1.NodeDef | None, handles: Handles) -> str | None:
     """Find the table that the rows come from: follow the first input back to the variable that the call captured."""
     sent = {one.attr["tensor_name"].s: one for one in call.placed.values() if one.op == "_Send"}
     while node is not None and node.op != "_Arg":
@@ -135,7 +139,7 @@ def _is_on(device: str, expect: str) -> bool:
     return f"device:{expect.upper()}:" in device
 
 
-def _whole_tables(call: ExecutedCall, handles: list[tuple[str, Any]], places: list[TablePlace]) -> Iterator[Silent]:
+def _whole_tables(call: ExecutedCall, handles: Handles, places: list[TablePlace]) -> Iterator[Silent]:
     """Find lookups that run on another device than their table."""
     devices = {one.name: one.devices for one in places}
     sizes = {one.name: one.bytes for one in places}

@@ -16,13 +16,17 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex, TypeAlias
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.optimizers import Adagrad, Optimizer, optimizer_from_json
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
+from embedding_core.schema import Json
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
+
+Settings: TypeAlias = Mapping[str, Any]
+"""Settings of one table or feature, by key."""
 
 ALL_TABLES = "*"
 _TABLE_KEYS = ("combiner", "dim", "initializer", "oov_rows", "optimizer")
@@ -46,10 +50,10 @@ def _default_optimizer() -> Optimizer:
 
 
 def plan_tables(
-    features: Sequence[Mapping[str, Any]],
+    features: Sequence[Settings],
     vocabulary_sizes: Mapping[str, int],
     *,
-    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    overrides: Mapping[str, Settings] | None = None,
     lengths: Mapping[str, Mapping[str, float]] | None = None,
     columns: Mapping[str, ColumnConfig] | None = None,
 ) -> EmbeddingConfig:
@@ -95,10 +99,10 @@ def plan_tables(
 
 
 def plan_from_vocabularies(
-    features: Sequence[Mapping[str, Any]],
+    features: Sequence[Settings],
     vocabularies: Mapping[str, Vocabulary],
     *,
-    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    overrides: Mapping[str, Settings] | None = None,
 ) -> EmbeddingConfig:
     """Call `plan_tables` with the sizes, lengths and columns that counting measured.
 
@@ -121,9 +125,9 @@ def plan_from_vocabularies(
     )
 
 
-def plan_report(config: EmbeddingConfig, topology: Topology | None = None) -> dict[str, Any]:
+def plan_report(config: EmbeddingConfig, topology: Topology | None = None) -> Json:
     """Report rows and bytes of every table and its slots, in total and on a topology, as a JSON object."""
-    tables: dict[str, dict[str, Any]] = {}
+    tables: dict[str, Json] = {}
     for table in config.tables:
         values, slots = table_bytes(table)
         tables[table.name] = {
@@ -146,7 +150,7 @@ def _check_known(given: str, known: Collection[str], what: str, rule: str) -> No
     raise ConfigError(f"{what} is {given!r}: it must be {rule}; {nearest(given, known)}")
 
 
-def _check_feature(feature: Mapping[str, Any], vocabularies: Collection[str]) -> None:
+def _check_feature(feature: Settings, vocabularies: Collection[str]) -> None:
     for key in feature:
         _check_known(key, _FEATURE_KEYS, f"a key of feature {feature.get('name')!r}", "one of the known keys")
     for key in ("name", "vocabulary"):
@@ -157,10 +161,10 @@ def _check_feature(feature: Mapping[str, Any], vocabularies: Collection[str]) ->
 
 
 def _plan_feature(
-    feature: Mapping[str, Any], table: str, lengths: Mapping[str, float] | None, measured: ColumnConfig | None
+    feature: Settings, table: str, lengths: Mapping[str, float] | None, measured: ColumnConfig | None
 ) -> FeatureConfig:
     name = feature["name"]
-    given: dict[str, Any] = {"name": name, **(feature.get("column") or {})}
+    given: Json = {"name": name, **(feature.get("column") or {})}
     try:
         column = ColumnConfig(**given)
     except TypeError as error:
@@ -187,7 +191,7 @@ def _measured_length(feature: str, percentile: str, lengths: Mapping[str, float]
     return max(1, math.ceil(lengths[_PERCENTILES[percentile]]))
 
 
-def _plan_table(name: str, vocabulary: str, size: int, overrides: Mapping[str, Mapping[str, Any]]) -> TableConfig:
+def _plan_table(name: str, vocabulary: str, size: int, overrides: Mapping[str, Settings]) -> TableConfig:
     chosen = {**overrides.get(ALL_TABLES, {}), **overrides.get(name, {})}
     for key in chosen:
         _check_known(key, _TABLE_KEYS, f"a key of table {name!r}", "one of the known keys")
@@ -211,7 +215,7 @@ def _plan_table(name: str, vocabulary: str, size: int, overrides: Mapping[str, M
     )
 
 
-def _count(oov_rows: Any) -> int:
+def _count(oov_rows: SupportsIndex) -> int:
     """Count the rows to add; 0 for an invalid value, which `TableConfig` then refuses."""
     try:
         return max(0, operator.index(oov_rows))
@@ -219,13 +223,13 @@ def _count(oov_rows: Any) -> int:
         return 0
 
 
-def _optimizer(value: Any) -> Optimizer:
+def _optimizer(value: Optimizer | str | Settings | None) -> Optimizer:
     if value is None:
         return _default_optimizer()
     return value if isinstance(value, Optimizer) else optimizer_from_json(value)
 
 
-def _initializer(table: str, value: Any) -> InitializerConfig:
+def _initializer(table: str, value: InitializerConfig | Settings) -> InitializerConfig:
     if isinstance(value, InitializerConfig):
         return value
     try:

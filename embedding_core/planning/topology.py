@@ -12,10 +12,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
+from embedding_core.schema import Json
 
 _FLOAT_BYTES = 4
 _PADDING = 8
@@ -129,7 +130,7 @@ def table_bytes(table: TableConfig, *, rows: int | None = None, padded: bool = F
     return values, values * len(table.optimizer.slots if table.optimizer else ())
 
 
-def memory_plan(config: EmbeddingConfig, topology: Topology) -> dict[str, Any]:
+def memory_plan(config: EmbeddingConfig, topology: Topology) -> Json:
     """Plan the memory of the tables on a topology, as a JSON object.
 
     Returns:
@@ -139,7 +140,7 @@ def memory_plan(config: EmbeddingConfig, topology: Topology) -> dict[str, Any]:
     """
     sharded = topology.placement == "sharded"
     copies = 1 if sharded else topology.cores_per_host
-    tables: dict[str, dict[str, Any]] = {}
+    tables: dict[str, Json] = {}
     host_bytes = [0] * topology.hosts
     for table in config.tables:
         all_rows = table.vocabulary_size

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf.tpu.tpu_embedding_configuration_pb2 import TPUEmbeddingConfiguration
 
+from embedding_core.schema import Json
 
-def engine_summary(serialized: bytes) -> dict[str, Any]:
+
+def engine_summary(serialized: bytes) -> Json:
     """Convert a `TPUEmbeddingConfiguration` to plain values.
 
     Returns:
@@ -30,10 +30,10 @@ def engine_summary(serialized: bytes) -> dict[str, Any]:
     }
 
 
-def _table(table: Any) -> dict[str, Any]:
+def _table(table: TPUEmbeddingConfiguration.TableDescriptor) -> Json:
     parameters = table.optimization_parameters
     kind = parameters.WhichOneof("parameters")
-    common: dict[str, Any] = MessageToDict(parameters, preserving_proto_field_name=True)
+    common: Json = MessageToDict(parameters, preserving_proto_field_name=True)
     rate = parameters.learning_rate
     dynamic = rate.WhichOneof("learning_rate") == "dynamic"
     of_optimizer = common.pop(kind, {})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
+
+from embedding_core.schema import Json
 
 Kind: TypeAlias = Literal[
     "batch", "compile", "dtype", "hyperparameter", "input", "kernel", "memory", "shape", "step", "untrained"
@@ -53,14 +55,14 @@ class Report:
       notes: further information, and what only the TPU can show.
     """
 
-    topology: Mapping[str, Any]
+    topology: Json
     hardware: str
     sizes: str
     batch: Mapping[str, int]
-    tables: Sequence[Mapping[str, Any]]
-    features: Sequence[Mapping[str, Any]]
-    memory: Mapping[str, Any]
-    program: Mapping[str, Any] | None
+    tables: Sequence[Json]
+    features: Sequence[Json]
+    memory: Json
+    program: Json | None
     findings: Sequence[Finding]
     notes: Sequence[str]
 
@@ -69,6 +71,6 @@ class Report:
         """Whether there are no findings."""
         return not self.findings
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the report as a JSON object."""
         return {"green": self.green, "necessary_not_sufficient": NECESSARY, **dataclasses.asdict(self)}

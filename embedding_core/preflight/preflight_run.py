@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import traceback
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
@@ -26,6 +26,7 @@ from embedding_core.preflight.trace import Traced, trace_step, user_line
 from embedding_core.preflight.types_and_shapes import dtype_findings, shape_findings, slow_dtypes
 from embedding_core.preflight.untrained_tables import untrained_findings
 from embedding_core.preflight.xla import compile_findings
+from embedding_core.schema import Json
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ def _program(
     rows: int,
     make_step: MakeStep,
     own_tables: bool,
-) -> tuple[dict[str, Any] | None, list[Finding], list[str]]:
+) -> tuple[Json | None, list[Finding], list[str]]:
     """Trace the program; returns its summary in plain values, findings and notes."""
     try:
         traced = trace_step(config, topology, hardware, rows, make_step, own_tables=own_tables)
@@ -153,7 +154,7 @@ def _dynamic_inputs(traced: Traced) -> list[str]:
     return [note]
 
 
-def _table(config: EmbeddingConfig, table: TableConfig, plan: dict[str, Any]) -> dict[str, Any]:
+def _table(config: EmbeddingConfig, table: TableConfig, plan: Json) -> Json:
     values, slots = table_bytes(table, padded=True)
     fields = dataclasses.fields(cast(Optimizer, table.optimizer))
     optimizer = {field.name: getattr(table.optimizer, field.name) for field in fields}
@@ -172,7 +173,7 @@ def _table(config: EmbeddingConfig, table: TableConfig, plan: dict[str, Any]) ->
     }
 
 
-def _feature(config: EmbeddingConfig, name: str, rows: int) -> dict[str, Any]:
+def _feature(config: EmbeddingConfig, name: str, rows: int) -> Json:
     feature, table = config.feature(name), config.table_of(name)
     length = feature.max_sequence_length
     return {

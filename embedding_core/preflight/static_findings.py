@@ -14,6 +14,7 @@ from embedding_core.optimizers import FTRL, Adam
 from embedding_core.planning.topology import GIB, Topology
 from embedding_core.preflight.preflight_report import Finding, Kind
 from embedding_core.preflight.topology_strategy import Hardware
+from embedding_core.schema import Json
 from embedding_core.translate import model_of
 
 _IGNORED = re.compile(r"`(\w+)` of the optimizer of table '([^']+)'")
@@ -33,7 +34,7 @@ def batch_findings(batch_size: int, topology: Topology) -> Iterator[Finding]:
         )
 
 
-def memory_findings(plan: dict[str, Any]) -> Iterator[Finding]:
+def memory_findings(plan: Json) -> Iterator[Finding]:
     """Find tables that do not fit on a core, in a plan of `topology.memory_plan`."""
     if plan["fits"]:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.hardware_configs import embedding_feature
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model
+from embedding_core.schema import Json
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.learning_rates import config_with_rates, dense_optimizer
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
@@ -48,7 +49,7 @@ class PipelineStep:
         *,
         model: str,
         dense: Sequence[str],
-        arguments: Mapping[str, Any],
+        arguments: Json,
         training: TrainingConfig,
         steps: int = 1000,
     ) -> None:
@@ -78,7 +79,7 @@ class PipelineStep:
         trainable = Trainable(layer, model, dense_optimizer(training, steps), training, done, for_tables)
         return Step(trainable.train_replica, self._inputs(config, rows))
 
-    def _inputs(self, config: EmbeddingConfig, rows: int) -> dict[str, Any]:
+    def _inputs(self, config: EmbeddingConfig, rows: int) -> dict[str, object]:
         """Specify a `training_inputs.Batch` of one core."""
         column = tf.TensorSpec([rows, 1], tf.float32)
         return {

@@ -11,7 +11,7 @@ import contextlib
 import threading
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import tensorflow as tf
 
@@ -62,7 +62,7 @@ class _TopologyResolver(tf.distribute.cluster_resolver.ClusterResolver):
         self._topology = topology
         self._hardware = hardware
 
-    def get_tpu_system_metadata(self) -> Any:
+    def get_tpu_system_metadata(self) -> tf.tpu.experimental.TPUSystemMetadata:
         """List the cores, host by host, and a CPU for each host."""
         hosts, cores = self._topology.hosts, self._topology.cores_per_host
         names = [f"TPU:{core}" for core in range(cores)] + ["CPU:0"]
@@ -76,22 +76,24 @@ class _TopologyResolver(tf.distribute.cluster_resolver.ClusterResolver):
         )
 
     @property
-    def tpu_hardware_feature(self) -> Any:
+    def tpu_hardware_feature(self) -> types.SimpleNamespace:
         """The fields of the proto TPUHardwareFeature that TensorFlow reads."""
         return types.SimpleNamespace(
             embedding_feature=_FEATURE_NUMBERS[self._hardware],
             num_embedding_devices_per_chip=_SPARSE_CORES.get(_generation(self._topology), 0),
         )
 
-    def cluster_spec(self) -> Any:
+    def cluster_spec(self) -> tf.train.ClusterSpec:
         """Describe one worker per host; nothing connects to the addresses."""
         return tf.train.ClusterSpec({"worker": [f"host-{host}:8470" for host in range(self._topology.hosts)]})
 
-    def master(self, task_type: Any = None, task_id: Any = None, rpc_layer: Any = None) -> str:
+    def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
         """Return no address."""
         return ""
 
-    def num_accelerators(self, task_type: Any = None, task_id: Any = None, config_proto: Any = None) -> dict[str, int]:
+    def num_accelerators(
+        self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
+    ) -> dict[str, int]:
         """Count the cores of one host."""
         return {"TPU": self._topology.cores_per_host}
 
@@ -106,7 +108,7 @@ def no_engine_yet() -> Iterator[None]:
     with _lock:
         original = tf.Tensor.__bool__
 
-        def answer(tensor: Any) -> bool:
+        def answer(tensor: tf.Tensor) -> bool:
             asked = not hasattr(tensor, "numpy") and tensor.op.type == _QUESTION
             return False if asked else bool(original(tensor))
 

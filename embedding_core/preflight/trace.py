@@ -17,6 +17,7 @@ from embedding_core.planning.topology import Topology
 from embedding_core.preflight.engine_config import engine_summary
 from embedding_core.preflight.step_to_trace import MakeStep, Step
 from embedding_core.preflight.topology_strategy import Hardware, no_engine_yet, strategy_of_topology
+from embedding_core.schema import Json
 from embedding_core.translate import config_to_tensorflow
 
 # Attributes of operations (not of Python objects) by which TensorFlow marks what is compiled for a core, and what of
@@ -34,11 +35,11 @@ class Traced(NamedTuple):
       on_host: operations that a core leaves to its host in every step.
     """
 
-    graph: Any
+    graph: tf.Graph
     on_core: tuple[tf.Operation, ...]
     on_host: tuple[tf.Operation, ...]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """Summarize the program in plain values: operations by type and device, and the engine's configuration."""
         of_engine = tuple(op for op in self.graph.get_operations() if _of_embedding(op.type))
         configs = [op.node_def.attr["config"].s for op in self.on_core if op.type == "RecvTPUEmbeddingActivations"]
@@ -106,7 +107,7 @@ def _built(config: EmbeddingConfig, hardware: Hardware, rows: int) -> Any:
     return embedding
 
 
-def _with_output_shapes(config: EmbeddingConfig, rows: int) -> dict[str, Any]:
+def _with_output_shapes(config: EmbeddingConfig, rows: int) -> dict[str, tf.tpu.experimental.embedding.FeatureConfig]:
     """Make TensorFlow's feature configurations with the output shapes that the class for SparseCores requires."""
     features = config_to_tensorflow(config)
     for feature in config.features:
@@ -115,7 +116,7 @@ def _with_output_shapes(config: EmbeddingConfig, rows: int) -> dict[str, Any]:
     return features
 
 
-def _traced(strategy: Any, step: Step) -> Any:
+def _traced(strategy: tf.distribute.Strategy, step: Step) -> tf.Graph:
     before = step.before
     if before is None:
         with_one_batch = tf.function(lambda batch: strategy.run(step.replica, args=(batch,)))
@@ -132,7 +133,7 @@ def _traced(strategy: Any, step: Step) -> Any:
     return tf.function(with_batches_of_cores).get_concrete_function(*[step.inputs] * cores).graph
 
 
-def _spread(strategy: Any, values: tuple[Any, ...]) -> Any:
+def _spread(strategy: tf.distribute.Strategy, values: tuple[tf.Tensor, ...]) -> tf.distribute.DistributedValues:
     return strategy.experimental_distribute_values_from_function(lambda core: values[core.replica_id_in_sync_group])
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
+from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
 
 from embedding_core.preflight.preflight_report import Finding
 from embedding_core.preflight.trace import Traced, name_and_line
@@ -83,7 +84,7 @@ def _not_compiled(error: str) -> Finding:
     )
 
 
-def _kind(op: tf.Operation) -> tuple[Any, ...]:
+def _kind(op: tf.Operation) -> tuple[object, ...]:
     called = sorted(value.func.name for value in op.node_def.attr.values() if value.WhichOneof("value") == "func")
     return op.type, *(one.dtype for one in op.inputs), None, *(one.dtype for one in op.outputs), *called
 
@@ -102,7 +103,7 @@ def _is_cut(op: tf.Operation, variables: _Variables) -> bool:
 class _Variables:
     """Stand-ins for the variables that the traced graph captured, of the same types and shapes."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: tf.Graph) -> None:
         self._captured = {inner.name: outer.op for outer, inner in graph.captures if outer.dtype == tf.resource}
         self._made: dict[str, tf.Variable] = {}
         self._any = tf.Variable(0.0, shape=tf.TensorShape(None), trainable=False)
@@ -138,7 +139,7 @@ class _Variables:
 class _Part:
     """Some operations of a graph, as a function of the plain tensors that they take from other operations."""
 
-    def __init__(self, operations: Sequence[tf.Operation], library: Any, variables: _Variables) -> None:
+    def __init__(self, operations: Sequence[tf.Operation], library: FunctionDefLibrary, variables: _Variables) -> None:
         self._variables = variables
         self._incoming: dict[str, tf.Tensor] = {}
         self._graph = tf.compat.v1.GraphDef(library=library)
@@ -185,7 +186,7 @@ class _Part:
         return self._variables.handle(tensor)
 
 
-def _bare(op: tf.Operation, inputs: Sequence[str]) -> Any:
+def _bare(op: tf.Operation, inputs: Sequence[str]) -> tf.compat.v1.NodeDef:
     """Copy the operation's definition without device, cluster and control inputs."""
     node = tf.compat.v1.NodeDef()
     node.CopyFrom(op.node_def)

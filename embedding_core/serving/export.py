@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import (
+    Signature,
     counters,
     embeddings_signature,
     raw_signature,
     serving_default,
     transform_signature,
 )
-from embedding_core.serving.table_blocks import require_model_inputs, require_no_lambda
+from embedding_core.serving.table_blocks import TableRows, require_model_inputs, require_no_lambda
 from embedding_core.serving.two_tower_signatures import is_two_tower, two_tower_signatures
 
 
@@ -27,9 +28,9 @@ def export_model(
     destination: str | os.PathLike[str],
     *,
     config: EmbeddingConfig,
-    tables: Mapping[str, Any],
+    tables: Mapping[str, TableRows],
     vocabularies: Mapping[str, str | os.PathLike[str]],
-    model: Any,
+    model: tf_keras.Model,
     dense: DenseInputs | None = None,
     labels: DenseInputs | None = None,
     signatures: Collection[str] | None = None,
@@ -86,8 +87,8 @@ def export_model(
 
 
 def _signatures(
-    module: ServingModule, model: Any, files: Mapping[str, str], labels: DenseInputs | None, top_k: int
-) -> dict[str, Any]:
+    module: ServingModule, model: tf_keras.Model, files: Mapping[str, str], labels: DenseInputs | None, top_k: int
+) -> dict[str, Signature]:
     signatures = {
         "serving_default": serving_default(module, model),
         "raw": raw_signature(module, model),

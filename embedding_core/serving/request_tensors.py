@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.columns.raw_columns import MISSING, Columns
+
+Value: TypeAlias = bytes | int | float
 
 _KINDS = {tf.string: "bytes_list", tf.int64: "int64_list", tf.float32: "float_list"}
 
@@ -32,7 +34,7 @@ def named_inputs(columns: Columns, rows: Sequence[bytes]) -> tuple[dict[str, npt
     return {name: _array(spec, [parsed[number][name] for number in kept]) for name, spec in specs.items()}, kept
 
 
-def _values(example: Any, columns: Columns, specs: Mapping[str, tf.TensorSpec]) -> dict[str, list[Any]]:
+def _values(example: tf.train.Example, columns: Columns, specs: Mapping[str, tf.TensorSpec]) -> dict[str, list[Value]]:
     features = example.features.feature
     return {
         name: list(getattr(features[column], _KINDS[specs[name].dtype]).value) if column in features else []
@@ -40,7 +42,7 @@ def _values(example: Any, columns: Columns, specs: Mapping[str, tf.TensorSpec]) 
     }
 
 
-def _fits(spec: tf.TensorSpec, values: Sequence[Any]) -> bool:
+def _fits(spec: tf.TensorSpec, values: Sequence[Value]) -> bool:
     width = _width(spec)
     return width is None or len(values) in {0, width}
 
@@ -51,7 +53,7 @@ def _width(spec: tf.TensorSpec) -> int | None:
     return None if count is None else int(count)
 
 
-def _array(spec: tf.TensorSpec, rows: Sequence[Sequence[Any]]) -> npt.NDArray[Any]:
+def _array(spec: tf.TensorSpec, rows: Sequence[Sequence[Value]]) -> npt.NDArray[Any]:
     width = _width(spec) or max(map(len, rows), default=0)
     dtype = object if spec.dtype == tf.string else spec.dtype.as_numpy_dtype
     padded = np.full((len(rows), width), MISSING[spec.dtype], dtype)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from embedding_core.columns.ids import TokenTable, kept
 from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
-from embedding_core.columns.tokens import MISSING_INT, rows_of, text_of, texts_of, tokens_of
+from embedding_core.columns.tokens import MISSING_INT, Values, rows_of, text_of, texts_of, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.serving.lookups import (
     Counts,
@@ -23,7 +23,13 @@ from embedding_core.serving.lookups import (
     look_up_several,
     look_up_single,
 )
-from embedding_core.serving.table_blocks import require_finite, require_same_names, tables_to_blocks, vocabulary_file
+from embedding_core.serving.table_blocks import (
+    TableRows,
+    require_finite,
+    require_same_names,
+    tables_to_blocks,
+    vocabulary_file,
+)
 
 _CPU = "/device:CPU:0"
 
@@ -58,7 +64,7 @@ class ServingModule(tf.Module):
     def __init__(
         self,
         config: EmbeddingConfig,
-        tables: Mapping[str, Any],
+        tables: Mapping[str, TableRows],
         vocabularies: Mapping[str, str],
         dense: DenseInputs | None,
         rows_dtype: str = "float32",
@@ -116,7 +122,7 @@ class ServingModule(tf.Module):
             )
         return activations, self._dense.values(outputs) if self._dense is not None and outputs else {}
 
-    def _activations(self, config: EmbeddingConfig, values: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    def _activations(self, config: EmbeddingConfig, values: Mapping[str, Values]) -> dict[str, tf.Tensor]:
         single, several, sequences = {}, {}, []
         for feature in config.features:
             value = values[feature.name]
@@ -167,7 +173,7 @@ class ServingModule(tf.Module):
             value = tf.where(is_row(value, rows.count) | (value == MISSING_INT), value, rows.count - 1)
         return Single(rows=rows, ids=value)
 
-    def _several(self, feature: FeatureConfig, value: Any) -> Several:
+    def _several(self, feature: FeatureConfig, value: Values) -> Several:
         table, rows = self._config.table(feature.table), self.rows_of(feature.table)
         if table.vocabulary is not None:
             texts = texts_of(_column_of(feature), value)
@@ -175,20 +181,20 @@ class ServingModule(tf.Module):
             return Several(rows=rows, ids=ids, lengths=_lengths(table, texts.values), combiner=table.combiner)
         return Several(rows=rows, ids=self._raw_ids(feature, value), combiner=table.combiner)
 
-    def _raw_ids(self, feature: FeatureConfig, value: Any) -> tf.RaggedTensor:
+    def _raw_ids(self, feature: FeatureConfig, value: Values) -> tf.RaggedTensor:
         ids, count = rows_of(_column_of(feature), value), self.rows_of(feature.table).count
         replaced = feature.invalid_id == "row"
         if replaced or feature.max_sequence_length:  # otherwise MISSING_INT is dropped as an invalid id
             ids = kept(ids, ids.values != MISSING_INT)
         return ids.with_values(tf.where(is_row(ids.values, count), ids.values, count - 1)) if replaced else ids
 
-    def _ids(self, feature: FeatureConfig, value: Any) -> tf.RaggedTensor:
+    def _ids(self, feature: FeatureConfig, value: Values) -> tf.RaggedTensor:
         column, table = _column_of(feature), self._config.table(feature.table)
         if table.vocabulary is not None:
             return self.token_tables[table.name].lookup(tokens_of(column, value))
         return self._raw_ids(feature, value)
 
-    def hold(self, model: Any) -> None:
+    def hold(self, model: tf_keras.Model) -> None:
         """Hold the variables of the dense part.
 
         Not the model itself: a Keras model brings tracing and metadata into a SavedModel that no server reads.
@@ -207,7 +213,7 @@ def _lengths(table: TableConfig, texts: tf.Tensor) -> tf.Tensor | None:
     return tf.strings.length(texts) if table.oov_rows else None
 
 
-def _value_of(feature: FeatureConfig, raw: RawColumns, outputs: Mapping[str, Any]) -> Any:
+def _value_of(feature: FeatureConfig, raw: RawColumns, outputs: Mapping[str, Values]) -> Values:
     column = _column_of(feature)
     return (outputs if column.after_transform else raw.categorical)[column.name]
 

@@ -18,28 +18,31 @@ signature              inputs                                      outputs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import TypeAlias
 
 import tensorflow as tf
+import tf_keras
 
 from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
 from embedding_core.model_inputs import call_model
 from embedding_core.serving.serving_module import ServingModule
 
-Outputs = dict[str, tf.Tensor]
+Outputs: TypeAlias = dict[str, tf.Tensor]
+Vectors: TypeAlias = Callable[[Mapping[str, tf.Tensor]], tf.Tensor]
+Signature: TypeAlias = tf.types.experimental.ConcreteFunction
 
 
-def signature_of_examples(function: Callable[[tf.Tensor], Outputs]) -> Any:
+def signature_of_examples(function: Callable[[tf.Tensor], Outputs]) -> Signature:
     """Make a signature that takes serialized tf.Examples."""
     return tf.function(function).get_concrete_function(examples=tf.TensorSpec([None], tf.string, "examples"))
 
 
-def signature_of_tensors(function: Callable[[Mapping[str, tf.Tensor]], Outputs], columns: Columns) -> Any:
+def signature_of_tensors(function: Callable[[Mapping[str, tf.Tensor]], Outputs], columns: Columns) -> Signature:
     """Make a signature that takes one named tensor per raw column."""
     return tf.function(lambda **named: function(named)).get_concrete_function(**columns.named_specs)
 
 
-def predictions(module: ServingModule, model: Any, raw: RawColumns, features: Iterable[str]) -> Outputs:
+def predictions(module: ServingModule, model: tf_keras.Model, raw: RawColumns, features: Iterable[str]) -> Outputs:
     """Compute logit and probability `[B, 1]`; NaN for a row that lacks what the transform requires."""
     embeddings, dense = module.inputs_of(raw, features)
     logit = call_model(model, embeddings, dense)
@@ -48,41 +51,43 @@ def predictions(module: ServingModule, model: Any, raw: RawColumns, features: It
     return {"logit": logit, "probability": tf.sigmoid(logit)}
 
 
-def serving_default(module: ServingModule, model: Any) -> Any:
+def serving_default(module: ServingModule, model: tf_keras.Model) -> Signature:
     """Make the signature serialized tf.Examples -> logit, probability."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features)
     return signature_of_examples(lambda examples: predictions(module, model, columns.parse(examples), features))
 
 
-def raw_signature(module: ServingModule, model: Any) -> Any:
+def raw_signature(module: ServingModule, model: tf_keras.Model) -> Signature:
     """Make the signature named tensors -> logit, probability: TensorFlow's parser sees no proto from outside."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features)
     return signature_of_tensors(lambda named: predictions(module, model, columns.accept(named), features), columns)
 
 
-def embeddings_signature(module: ServingModule) -> Any:
+def embeddings_signature(module: ServingModule) -> Signature:
     """Make the signature serialized tf.Examples -> activations by feature."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features, dense=False)
     return signature_of_examples(lambda examples: module.inputs_of(columns.parse(examples), features)[0])
 
 
-def raw_embeddings_signature(module: ServingModule) -> Any:
+def raw_embeddings_signature(module: ServingModule) -> Signature:
     """Make the signature named tensors -> activations by feature."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features, dense=False)
     return signature_of_tensors(lambda named: module.inputs_of(columns.accept(named), features)[0], columns)
 
 
-def counters(module: ServingModule) -> Any:
+def counters(module: ServingModule) -> Signature:
     """Make the signature that counts by feature the invalid ids dropped since the model was loaded."""
     names = tf.constant(module.counted)
     return tf.function(lambda: {"features": names, "dropped_ids": module.dropped.read_value()}).get_concrete_function()
 
 
-def vectors(module: ServingModule, tower: Callable[[Outputs], tf.Tensor], names: Iterable[str]) -> tuple[Any, Columns]:
+def vectors(
+    module: ServingModule, tower: Callable[[Outputs], tf.Tensor], names: Iterable[str]
+) -> tuple[Vectors, Columns]:
     """Make the function from named tensors to the vectors of one tower; returns it and the columns that it reads."""
     known = {feature.name for feature in module.config.features}
     features = [name for name in names if name in known]
@@ -95,11 +100,11 @@ def vectors(module: ServingModule, tower: Callable[[Outputs], tf.Tensor], names:
     return compute, columns
 
 
-def transform_signature(inputs: DenseInputs) -> Any:
+def transform_signature(inputs: DenseInputs) -> Signature:
     """Make the signature serialized tf.Examples -> outputs of a transform, float32 `[B, 1]` by name."""
     columns = Columns((), inputs.spec)
 
     def compute(examples: tf.Tensor) -> Outputs:
         return inputs.values(inputs.outputs(columns.parse(examples).dense))
 
-    return cast(Any, signature_of_examples(compute))
+    return signature_of_examples(compute)

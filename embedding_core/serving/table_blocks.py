@@ -6,22 +6,28 @@ Tables must have the configuration's shapes and finite values; the model must no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
+import tf_keras
 
 from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError, VocabularyError
 from embedding_core.serving.lookups import Rows
 
+Part: TypeAlias = tf.Variable | npt.NDArray[np.float32]
+TableRows: TypeAlias = Any
+"""A table: one `Part`, or TensorFlow's ShardedVariable, which is not public, with several in `variables`."""
+
 _CPU = "/device:CPU:0"
 _LARGE = 1 << 26
 _BYTES_PER_CHECK = 1 << 22
 
 
-def require_same_names(config: EmbeddingConfig, tables: Mapping[str, Any]) -> None:
+def require_same_names(config: EmbeddingConfig, tables: Mapping[str, TableRows]) -> None:
     """Refuse tables that are not exactly those of the configuration."""
     wrong = sorted({table.name for table in config.tables} ^ set(tables))
     if wrong:
@@ -41,7 +47,7 @@ def vocabulary_file(table: TableConfig, vocabularies: Mapping[str, str]) -> str:
 
 
 def tables_to_blocks(
-    config: EmbeddingConfig, tables: Mapping[str, Any], dtype: str
+    config: EmbeddingConfig, tables: Mapping[str, TableRows], dtype: str
 ) -> tuple[dict[str, tf.Variable], dict[str, Rows]]:
     """Pack tables into variables on the host, with several tables of equal dim in one block.
 
@@ -89,7 +95,7 @@ def _is_large(table: TableConfig) -> bool:
     return table.vocabulary_size * table.dim * 4 >= _LARGE
 
 
-def _require_shape(table: TableConfig, value: Any) -> None:
+def _require_shape(table: TableConfig, value: TableRows) -> None:
     parts = _parts(value)
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
     if shape != (table.vocabulary_size, table.dim):
@@ -99,7 +105,7 @@ def _require_shape(table: TableConfig, value: Any) -> None:
         )
 
 
-def _variable(name: str, parts: Sequence[Any], dtype: str, *, with_nothing: bool) -> tf.Variable:
+def _variable(name: str, parts: Sequence[Part], dtype: str, *, with_nothing: bool) -> tf.Variable:
     """Concatenate the parts and, if asked for, a row of zeros."""
     if len(parts) == 1 and not with_nothing and _is_plain(parts[0]) and parts[0].dtype == dtype:
         return cast(tf.Variable, parts[0])
@@ -110,7 +116,7 @@ def _variable(name: str, parts: Sequence[Any], dtype: str, *, with_nothing: bool
         return tf.Variable(rows[0] if len(rows) == 1 else tf.concat(rows, 0), trainable=False, name=name)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: Part) -> bool:
     """Return whether a value is one variable in the memory of this process."""
     return (
         isinstance(value, tf.Variable)
@@ -119,12 +125,12 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _parts(value: Any) -> list[Any]:
+def _parts(value: TableRows) -> list[Part]:
     """List the blocks of consecutive rows of a table: TensorFlow's ShardedVariable has several."""
     return list(getattr(value, "variables", [value]))
 
 
-def _require_finite_tables(tables: Mapping[str, Any], dtype: str) -> None:
+def _require_finite_tables(tables: Mapping[str, TableRows], dtype: str) -> None:
     """Refuse tables with rows that, as floats of that dtype, hold NaN or infinity.
 
     Raises:
@@ -148,7 +154,7 @@ class _Bad(NamedTuple):
     first: int
 
 
-def _not_finite(table: Any, dtype: str) -> _Bad:
+def _not_finite(table: TableRows, dtype: str) -> _Bad:
     """Count the rows that hold NaN or infinity, in small slices."""
     total, begin = _Bad(0, -1), 0
     for part in _parts(table):
@@ -162,7 +168,7 @@ def _not_finite(table: Any, dtype: str) -> _Bad:
     return total
 
 
-def _slices(part: Any, size: int) -> Iterator[Any]:
+def _slices(part: Part, size: int) -> Iterator[tf.Tensor | npt.NDArray[np.float32]]:
     """Yield the rows in slices of about `size` bytes."""
     rows, dim = (int(number) for number in part.shape)
     step = max(1, size // max(1, 4 * dim))
@@ -172,7 +178,7 @@ def _slices(part: Any, size: int) -> Iterator[Any]:
         yield tf.gather(part, np.arange(start, stop)) if isinstance(part, tf.Variable) else part[start:stop]
 
 
-def require_finite(what: str, value: Any) -> None:
+def require_finite(what: str, value: Part) -> None:
     """Refuse floats that are NaN or infinite."""
     if tf.as_dtype(value.dtype).is_floating and not np.isfinite(np.asarray(value)).all():
         raise NonfiniteError(
@@ -182,7 +188,7 @@ def require_finite(what: str, value: Any) -> None:
         )
 
 
-def require_model_inputs(model: Any, config: EmbeddingConfig, dense: DenseInputs | None) -> None:
+def require_model_inputs(model: tf_keras.Model, config: EmbeddingConfig, dense: DenseInputs | None) -> None:
     """Refuse a model with dense inputs that nothing computes."""
     known = {f"embedding_{feature.name}" for feature in config.features}
     known |= {f"dense_{name}" for name in (dense.names if dense is not None else ())}
@@ -194,7 +200,7 @@ def require_model_inputs(model: Any, config: EmbeddingConfig, dense: DenseInputs
         )
 
 
-def require_no_lambda(model: Any) -> None:
+def require_no_lambda(model: tf_keras.Model) -> None:
     """Refuse Lambda layers: their code is stored as Python bytecode, which runs when someone loads the model."""
     layers = [layer.name for layer in model.submodules if type(layer).__name__ == "Lambda"]
     if layers:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from embedding_core.serving.serving_module import ServingModule
-from embedding_core.serving.signatures import signature_of_tensors, vectors
+from embedding_core.serving.signatures import Signature, signature_of_tensors, vectors
 
 _CANDIDATES_PER_STEP = 65536
 
 
-def is_two_tower(model: Any) -> bool:
+def is_two_tower(model: tf_keras.Model) -> bool:
     """Return whether the model has a query tower and a candidate tower."""
     wanted = ("query_features", "candidate_features", "query_vectors", "candidate_vectors")
     return all(hasattr(model, name) for name in wanted)
 
 
-def two_tower_signatures(module: ServingModule, model: Any, vocabularies: Mapping[str, str], k: int) -> dict[str, Any]:
+def two_tower_signatures(
+    module: ServingModule, model: tf_keras.Model, vocabularies: Mapping[str, str], k: int
+) -> dict[str, Signature]:
     """Make `query`, `candidate` and, if each candidate is one token of one feature, `top_k`."""
     query, query_columns = vectors(module, model.query_vectors, model.query_features)
     candidate, candidate_columns = vectors(module, model.candidate_vectors, model.candidate_features)
@@ -53,7 +55,7 @@ class CandidateIndex(tf.Module):
         self.tokens = tf.lookup.StaticHashTable(keys, default_value="")
 
     @classmethod
-    def of(cls, module: ServingModule, model: Any, vocabularies: Mapping[str, str]) -> CandidateIndex | None:
+    def of(cls, module: ServingModule, model: tf_keras.Model, vocabularies: Mapping[str, str]) -> CandidateIndex | None:
         """Make the index of a model whose candidate tower reads one feature with a vocabulary; None for any other."""
         names = tuple(model.candidate_features)
         features = {feature.name: feature for feature in module.config.features}

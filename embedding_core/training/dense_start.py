@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import TypeAlias, get_args
 
 import tensorflow as tf
 
 from embedding_core.checkpoint.dense import DensePart, described, named_variables, read_dense
 from embedding_core.config import DenseChoice, DenseOptimizerChoice, EmbeddingConfig, RangesChoice
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.schema import Json
 from embedding_core.training.step import Trainable
+
+Ranges: TypeAlias = Mapping[str, Json]
+"""Scale of each dense feature."""
 
 _SCALE = ("column", "log1p", "mean", "deviation", "limit")
 
@@ -47,7 +51,7 @@ class DenseStart:
                 )
 
 
-def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...]) -> dict[str, Any]:
+def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...]) -> Json:
     """Describe a model's inputs, in order, as JSON: weights mean nothing for other inputs, even of the same shapes."""
     features = [
         [feature.name, config.table_of(feature.name).dim, feature.max_sequence_length] for feature in config.features
@@ -59,10 +63,10 @@ def start_dense(
     start: DenseStart,
     trainable: Trainable,
     *,
-    inputs: Mapping[str, Any],
-    ranges: Mapping[str, Mapping[str, Any]],
+    inputs: Json,
+    ranges: Ranges,
     optimizer: str,
-) -> dict[str, Any]:
+) -> Json:
     """Give the dense part and its optimizer the values of a previous run, or leave them as they are.
 
     Args:
@@ -81,7 +85,7 @@ def start_dense(
     """
     saved = read_dense(start.folder)
     weights, slots = named_variables(trainable.model, trainable.optimizer)
-    report: dict[str, Any] = {"dense": "new", "optimizer": "new", "variables": []}
+    report: Json = {"dense": "new", "optimizer": "new", "variables": []}
     report["ranges"] = {name: _range_state(name, ranges, saved) for name in inputs["dense"]}
     reason = _reason(start, saved, weights, inputs, ranges)
     if reason and start.dense == "require":
@@ -104,8 +108,8 @@ def _reason(
     start: DenseStart,
     saved: DensePart | None,
     weights: Mapping[str, tf.Variable],
-    inputs: Mapping[str, Any],
-    ranges: Mapping[str, Mapping[str, Any]],
+    inputs: Json,
+    ranges: Ranges,
 ) -> str:
     """Why the weights are not restored; empty if they are."""
     if start.dense == "reset":
@@ -120,7 +124,7 @@ def _reason(
     return _differences(saved, weights, "model/")
 
 
-def _changed_input(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+def _changed_input(now: Json, before: Mapping[str, object]) -> str:
     key = next(key for key in now if now[key] != before.get(key))
     return f"other {key}: {now[key]!r}, {before.get(key)!r} in the checkpoint"
 
@@ -154,7 +158,7 @@ def _fill(saved: DensePart, variables: Mapping[str, tf.Variable]) -> None:
         variable.assign(saved.value(key))
 
 
-def _range_state(name: str, ranges: Mapping[str, Mapping[str, Any]], saved: DensePart | None) -> str:
+def _range_state(name: str, ranges: Ranges, saved: DensePart | None) -> str:
     now, before = ranges.get(name), None if saved is None else saved.ranges.get(name)
     if now is None or (saved is not None and before is None):
         return "not recorded"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -16,6 +17,7 @@ from embedding_core.training.config import TrainingConfig
 from embedding_core.training.replica_batches import replica_batches
 
 Kind: TypeAlias = Literal["cpu", "gpu", "tpu", "simulated_tpu"]
+Batches: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 _LOCAL_TPU = "local"  # the machine's own, as on a TPU VM
 _SIMULATED = "1x2"
 
@@ -48,16 +50,19 @@ class Placement(NamedTuple):
             return self.strategy.hosts
         return int(self.strategy.extended.num_hosts) if self.kind == "tpu" else 1
 
-    def scope(self) -> Any:
+    def scope(self) -> contextlib.AbstractContextManager[object]:
         """Return the context in which to make and run layers, model and optimizer."""
-        return self.strategy.scope() if self.on_tpu else tf.device(f"/{self.kind.upper()}:0")
+        scope: contextlib.AbstractContextManager[object] = (
+            self.strategy.scope() if self.on_tpu else tf.device(f"/{self.kind.upper()}:0")
+        )
+        return scope
 
     def rows_per_replica(self, rows: int) -> int:
         """Compute the rows of each replica's part of a global batch."""
         replicas: int = self.strategy.num_replicas_in_sync
         return -(-rows // replicas)
 
-    def batches(self, make: Callable[[int], tf.data.Dataset], rows: int, *, own_rows: bool = False) -> Any:
+    def batches(self, make: Callable[[int], tf.data.Dataset], rows: int, *, own_rows: bool = False) -> Batches:
         """Distribute datasets of batches over the hosts.
 
         Args:

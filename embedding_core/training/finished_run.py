@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -20,6 +19,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.model_inputs import build_model
+from embedding_core.schema import Json
 from embedding_core.training.config import TrainingConfig
 
 _FILE = "training.json"
@@ -42,7 +42,7 @@ class RunDescription:
     """
 
     model: str
-    arguments: Mapping[str, Any]
+    arguments: Json
     config: EmbeddingConfig
     training: TrainingConfig
     dense: tuple[str, ...]
@@ -103,7 +103,7 @@ def restore_run(folder: str) -> RestoredRun:
 
 
 def restore_weights(
-    prefix: str, model: str, config: EmbeddingConfig, dense: Sequence[str], arguments: Mapping[str, Any]
+    prefix: str, model: str, config: EmbeddingConfig, dense: Sequence[str], arguments: Json
 ) -> tuple[HostEngine, tf_keras.Model]:
     """Restore the tables, without slots, and the dense part of a training checkpoint in this process.
 

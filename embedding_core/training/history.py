@@ -6,10 +6,10 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any
 
 import tensorflow as tf
 
+from embedding_core.schema import Json
 from embedding_core.training.eval_metrics import Evaluation
 
 
@@ -18,7 +18,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _entry(step: int, result: Evaluation) -> dict[str, Any]:
+def _entry(step: int, result: Evaluation) -> Json:
     return {"step": step, "loss": _number(result.loss), "auc": _number(result.auc)}
 
 
@@ -34,11 +34,11 @@ class History:
       facts: single figures, such as rows, steps per epoch and the best step.
     """
 
-    train: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    evals: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    validations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    train: list[Json] = dataclasses.field(default_factory=list)
+    evals: list[Json] = dataclasses.field(default_factory=list)
+    validations: list[Json] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    facts: Json = dataclasses.field(default_factory=dict)
 
     def add_train(self, step: int, loss: float, rows_per_second: float) -> None:
         """Record the mean loss of the steps since the previous entry."""
@@ -108,7 +108,7 @@ class Summaries:
         self._validation.close()
 
 
-def _write(writer: Any, step: int, result: Evaluation) -> None:
+def _write(writer: tf.summary.SummaryWriter, step: int, result: Evaluation) -> None:
     with writer.as_default(step=step):
         tf.summary.scalar("loss", result.loss)
         tf.summary.scalar("auc", result.auc)

@@ -9,13 +9,15 @@ weight 0. So each row is seen once per epoch, and the mean of a batch is over th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from embedding_core.columns.raw_columns import Spec
+from embedding_core.columns.tokens import Values
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.training.training_inputs import Inputs
+from embedding_core.training.training_inputs import Inputs, Transform
 
 _log = logging.getLogger(__name__)
 _PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
@@ -91,7 +93,7 @@ def refuse_local_paths(files: Sequence[str]) -> None:
         )
 
 
-def bound_to_one_process(transform: Callable[[dict[str, Any]], Any], spec: Mapping[str, Any]) -> Iterator[str]:
+def bound_to_one_process(transform: Transform, spec: Mapping[str, Spec]) -> Iterator[str]:
     """Describe what in a transform works only in the coordinator's process.
 
     The functions of a dataset run on the hosts, which have neither the coordinator's Python code nor its lookup tables
@@ -102,7 +104,7 @@ def bound_to_one_process(transform: Callable[[dict[str, Any]], Any], spec: Mappi
       spec: specification of its columns, as `Inputs.raw_spec`.
     """
 
-    def parse(serialized: tf.Tensor) -> Any:
+    def parse(serialized: tf.Tensor) -> Mapping[str, Values]:
         return transform(tf.io.parse_example(serialized, dict(spec)))
 
     graph = tf.function(parse).get_concrete_function(tf.TensorSpec([None], tf.string)).graph

@@ -6,16 +6,17 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.errors import DataError
+from embedding_core.schema import Json
 from embedding_core.training.config import TrainingConfig
-from embedding_core.training.dense_start import DenseStart
-from embedding_core.training.device_choice import Placement
+from embedding_core.training.dense_start import DenseStart, Ranges
+from embedding_core.training.device_choice import Batches, Placement
 from embedding_core.training.host_files import HostRows, check_batch, check_input_of_hosts, files_by_host
 from embedding_core.training.negatives import negative_sampler
 from embedding_core.training.row_stream import (
@@ -54,13 +55,13 @@ class TrainingJob:
     inputs: Inputs
     training: TrainingConfig
     model: str
-    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    arguments: Json = dataclasses.field(default_factory=dict)
     train_files: Sequence[str]
     eval_files: Sequence[str]
     counts: Mapping[str, npt.NDArray[np.int64]] = dataclasses.field(default_factory=dict)
     warm_start: Callable[[Mapping[str, tf.Variable]], None] | None = None
     dense_start: DenseStart | None = None
-    ranges: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    ranges: Ranges = dataclasses.field(default_factory=dict)
     shard_files: bool | None = None
 
 
@@ -156,7 +157,7 @@ class JobData:
         by_host = self._splits[split]
         return max(steps_per_epoch(host.rows, self._job.training.batch_size // len(by_host)) for host in by_host)
 
-    def train(self, start: int) -> Any:
+    def train(self, start: int) -> Batches:
         """Make the batches from step `start` on, per replica if there are several."""
         training, by_host = self._job.training, self._splits["train"]
 
@@ -176,17 +177,17 @@ class JobData:
 
         return self._batches(serialized, "train", training.batch_size, self._sampler)
 
-    def eval(self) -> Any:
+    def eval(self) -> Batches:
         """Return all batches of the eval split, per replica if there are several."""
         return self._eval
 
-    def validation(self) -> Any:
+    def validation(self) -> Batches | None:
         """Return all batches of the validation part, per replica if there are several; None if it has no rows."""
         return self._validation
 
     def _batches(
         self, serialized: Callable[[int], tf.data.Dataset], split: str, rows: int, sampler: Sampler | None
-    ) -> Any:
+    ) -> Batches:
         """Parse batches of at most `rows` rows, and add negatives to them."""
         size = self._with_negatives(rows)  # even if none are drawn: all batches of a TPU have one size
         return self._placement.batches(
@@ -203,7 +204,7 @@ class JobData:
             self._parsers.append(RowParser(self._job.inputs))
         return self._parsers[-1]
 
-    def _once(self, split: str) -> Any:
+    def _once(self, split: str) -> Batches:
         """Make the batches to evaluate; if the rows are all positive, with the same negatives at every evaluation."""
         batch_size = self._job.training.batch_size
         rows = batch_size if self._placement.on_tpu else max(1024, batch_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 import tf_keras
@@ -12,6 +12,8 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig
 from embedding_core.optimizers import Adagrad
 from embedding_core.training.config import TrainingConfig
+
+Rate: TypeAlias = float | Callable[..., tf.Tensor]
 
 _CLASSES = {
     "adagrad": "Adagrad",
@@ -31,7 +33,7 @@ class _OfRun(tf_keras.optimizers.schedules.PolynomialDecay):
         super().__init__(rate, decay_steps=steps, end_learning_rate=0.0)
         self._done = step
 
-    def __call__(self, step: Any) -> tf.Tensor:
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
         return super().__call__(self._done)
 
 
@@ -51,11 +53,12 @@ def dense_optimizer(
     return getattr(tf_keras.optimizers, _CLASSES[training.optimizer])(learning_rate=rate)
 
 
-def scheduled(rate: Any, training: TrainingConfig, steps: int) -> Any:
+def scheduled(rate: Rate, training: TrainingConfig, steps: int) -> Rate:
     """Make a learning rate for a Keras optimizer: a number follows the training's `decay`, a function stays."""
     if training.decay != "linear" or callable(rate):
         return rate
-    return tf_keras.optimizers.schedules.PolynomialDecay(rate, decay_steps=steps, end_learning_rate=0.0)
+    falling: Rate = tf_keras.optimizers.schedules.PolynomialDecay(rate, decay_steps=steps, end_learning_rate=0.0)
+    return falling
 
 
 def config_with_rates(

@@ -9,7 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +20,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import DataError, PreemptionError, TrainingError
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model
+from embedding_core.schema import Json
 from embedding_core.storage import scratch_folder
 from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.config import EarlyStopping
@@ -375,7 +376,7 @@ def _result(
     return engine.embedding_tables, model
 
 
-def _facts(data: JobData, loop: _Loop, state: RunState, resumed_at: int, placement: Placement) -> dict[str, Any]:
+def _facts(data: JobData, loop: _Loop, state: RunState, resumed_at: int, placement: Placement) -> Json:
     return {
         "train_rows": data.rows,
         "validation_rows": data.validation_rows,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ def _join(first: Batch, second: Batch) -> Batch:
     return cast(Batch, {**joined, "rows": first["rows"] + second["rows"]})
 
 
-def _by_row(batch: Batch) -> dict[str, Any]:
+def _by_row(batch: Batch) -> dict[str, object]:
     return {name: part for name, part in batch.items() if name != "rows"}
 
 

@@ -6,7 +6,6 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 
 @contextlib.contextmanager
@@ -24,7 +23,7 @@ def noticed_preemption() -> Iterator[Callable[[], bool]]:
         yield came.is_set
         return
 
-    def notice(number: int, frame: Any) -> None:
+    def notice(number: int, frame: object) -> None:
         came.set()
 
     before = signal.signal(signal.SIGTERM, notice)

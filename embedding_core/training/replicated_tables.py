@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam
+from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam, Optimizer
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.learning_rates import scheduled
 
@@ -47,7 +46,9 @@ def keras_optimizers(
     return {table.name: _namesake(table, table.optimizer or default, training, steps) for table in config.tables}
 
 
-def _namesake(table: TableConfig, optimizer: Any, training: TrainingConfig, steps: int) -> Any:
+def _namesake(
+    table: TableConfig, optimizer: Optimizer, training: TrainingConfig, steps: int
+) -> tf_keras.optimizers.Optimizer:
     if type(optimizer) not in _NAMESAKES:
         raise ConfigError(
             f"`optimizer` of table {table.name!r} is {type(optimizer).__name__}: a TPU without an embedding engine "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -45,7 +44,7 @@ def rows_of_files(files: Sequence[str], split: str, keep: Keep | None = None) ->
     return rows
 
 
-def _records(files: Any, compression: str, keep: Keep | None) -> tf.data.Dataset:
+def _records(files: list[str] | tf.Tensor, compression: str, keep: Keep | None) -> tf.data.Dataset:
     """Read the kept records in the order of the files."""
     records = tf.data.TFRecordDataset(files, compression, _BUFFER, num_parallel_reads=_READERS)
     return records if keep is None else records.filter(keep)

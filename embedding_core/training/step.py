@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 import tf_keras
@@ -109,7 +109,7 @@ class Trainable:
         return next(table for key, table in self.embedding.embedding_tables.items() if key.name == name)
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
-    def run(self, batches: Any, steps: tf.Tensor, dense: tf.Tensor) -> StepsDone:
+    def run(self, batches: Iterator[Batch], steps: tf.Tensor, dense: tf.Tensor) -> StepsDone:
         """Train on the next batches.
 
         Args:

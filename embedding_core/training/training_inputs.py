@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import TypeAlias, TypedDict, cast
 
 import tensorflow as tf
 
 from embedding_core.columns.ids import TokenTable
-from embedding_core.columns.raw_columns import Columns
-from embedding_core.columns.tokens import tokens_of
+from embedding_core.columns.raw_columns import Columns, Raw, Spec
+from embedding_core.columns.tokens import Values, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 from embedding_core.errors import ConfigError, DataError
 
-Transform: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
+Transform: TypeAlias = Callable[[Raw], Mapping[str, Values]]
 
 
 class Batch(TypedDict):
@@ -54,7 +54,7 @@ class Inputs:
     dense: tuple[str, ...] = ()
     label: str | None = "label"
     weight: str | None = None
-    raw_spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    raw_spec: Mapping[str, Spec] = dataclasses.field(default_factory=dict)
     transform: Transform | None = None
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class RowParser:
             rows=rows,
         )
 
-    def _ids(self, feature: FeatureConfig, raw: Mapping[str, Any], made: Mapping[str, Any]) -> tf.RaggedTensor:
+    def _ids(self, feature: FeatureConfig, raw: Mapping[str, Values], made: Mapping[str, Values]) -> tf.RaggedTensor:
         column = self._columns[feature.name]
         source = made if column.after_transform else raw
         if column.name not in source:
@@ -128,7 +128,7 @@ class RowParser:
         return tokens.with_flat_values(tf.strings.to_number(tokens.flat_values, tf.int64))
 
 
-def _checked_rows(columns: Mapping[str, Any], incomplete: tf.Tensor) -> dict[str, Any]:
+def _checked_rows(columns: Mapping[str, Values], incomplete: tf.Tensor) -> Raw:
     """Return the columns, and fail if a row lacks a required one."""
     required = [name for name, value in columns.items() if value.dtype == tf.int64]
     rule = f"a row lacks one of the columns {required}, which every row must have; first such row of its batch:"
@@ -138,7 +138,7 @@ def _checked_rows(columns: Mapping[str, Any], incomplete: tf.Tensor) -> dict[str
         }
 
 
-def _column(made: Mapping[str, Any], name: str, what: str) -> tf.Tensor:
+def _column(made: Mapping[str, Values], name: str, what: str) -> tf.Tensor:
     """Return the values as float32 [B, 1]."""
     if name not in made:
         raise DataError(
@@ -154,7 +154,7 @@ def _column(made: Mapping[str, Any], name: str, what: str) -> tf.Tensor:
     return tf.reshape(tf.cast(values, tf.float32), [-1, 1])
 
 
-def _column_or_ones(made: Mapping[str, Any], name: str | None, what: str, rows: tf.Tensor) -> tf.Tensor:
+def _column_or_ones(made: Mapping[str, Values], name: str | None, what: str, rows: tf.Tensor) -> tf.Tensor:
     return tf.ones([rows, 1]) if name is None else _column(made, name, what)
 
 
