@@ -59,7 +59,7 @@ def test_scores_that_are_not_finite_are_misses_of_their_own_and_rivals_of_others
     assert ranks.above.tolist() == [1, 3, 2]
 
 
-def test_row_without_a_candidate_is_a_miss_even_where_k_covers_all():
+def test_row_without_a_candidate_is_a_miss_even_if_k_covers_all():
     truth = np.array([-1, 0])
     for ranks in (
         rank_by_counts(np.array([3, 4]), truth),

@@ -21,7 +21,7 @@ def silent(found):
     return [one.kind for one in found.silent]
 
 
-def test_lookup_is_reported_where_its_table_is_whatever_was_asked_for(table):
+def test_lookup_is_reported_on_the_device_of_its_table_not_on_the_requested_one(table):
     @tf.function
     def look_up(ids):
         with tf.device("/CPU:2"):
@@ -113,7 +113,7 @@ def test_an_int32_table_of_random_normals_is_an_error():
         tf.random.normal([5, 2], dtype=tf.int32)
 
 
-def test_a_variable_made_anew_in_a_traced_call_is_an_error():
+def test_a_variable_made_again_in_a_traced_call_is_an_error():
     class Layer(tf_keras.layers.Layer):
         @tf.function
         def call(self, ids):

@@ -31,7 +31,7 @@ def with_optimizer(optimizer):
 
 
 def two_lines(embedding, rows):
-    """A step of one's own."""
+    """A caller's step."""
 
     def step(batch):
         if hasattr(embedding, "dequeue"):
@@ -130,7 +130,7 @@ def test_hyperparameters_that_an_engine_plays_are_not_found():
     assert report(with_optimizer(FTRL(clip_weight_max=1.0, clipvalue=2.0))).green
 
 
-def test_optimizer_without_a_keras_namesake_is_found_where_keras_trains():
+def test_optimizer_without_a_keras_namesake_is_found_if_keras_trains():
     config = with_optimizer(AdagradMomentum())
     step = PipelineStep(model="pipelines.models.ranking", dense=[], arguments={}, training=TRAINING)
     found = report(config, "v5e-8", make_step=step, own_tables=True)

@@ -1,4 +1,4 @@
-"""Whatever the features and the rows: the exported signature gives the vectors that each engine trains on."""
+"""For any features and rows, the exported signature gives the vectors that each engine trains on."""
 
 import os
 
@@ -34,7 +34,7 @@ RAW = 5  # rows of a table of raw ids
 
 @st.composite
 def features(draw, number):
-    """A table and a feature of its own."""
+    """A table with one feature."""
     dtype = draw(st.sampled_from([*TOKENS, "raw"]))
     raw, name = dtype == "raw", f"f{number}"
     dtype = "int64" if raw else dtype
@@ -61,7 +61,7 @@ def features(draw, number):
 
 
 def values_of(feature, table):
-    """What a row may hold for a feature; ids outside the table only where training goes on."""
+    """What a row may hold for a feature; ids outside the table only if training goes on."""
     kind = VALUES[feature.column.dtype]
     if table.vocabulary is None:
         outside = [] if feature.invalid_id == "error" else [-1, RAW, 2**40, -(2**62)]

@@ -75,7 +75,7 @@ def test_top_k_is_what_scoring_every_item_gives(served):
     np.testing.assert_allclose(found["scores"], np.take_along_axis(every, order, 1), rtol=1e-5)
 
 
-def test_top_k_is_left_out_where_candidates_are_no_tokens(tmp_path):
+def test_top_k_is_left_out_if_candidates_are_not_tokens(tmp_path):
     written, _ = exported(tmp_path, ["item", "bought"])
     assert {"query", "candidate"} <= set(written)
     assert "top_k" not in written

@@ -112,7 +112,7 @@ def test_another_optimizer_starts_from_its_own_state(days, tmp_path):
 
 
 def test_linear_decay_follows_the_steps_of_the_second_day(days, tmp_path):
-    """By the optimizer's own count, which goes on, its rate would be 0 from the first step."""
+    """The optimizer's own counter does not begin at 0: by it, the rate would be 0 from the first step."""
     training = dataclasses.replace(job(days[0]).training, epochs=1, decay="linear")
     result, _ = second(days, tmp_path / "second", changes={"training": training})
     before, after = (state_of(one) for one in (days[1], result))

@@ -1,4 +1,4 @@
-"""Hosts that read files of their own: every row once, whatever the files, and the numbers of one that reads all."""
+"""Hosts that read different files see every row once, with the same results as one host that reads all files."""
 
 import dataclasses
 import importlib.util
@@ -89,7 +89,7 @@ def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path
         np.testing.assert_allclose(value, cases.state_of(apart)[key], rtol=2e-4, atol=2e-5, err_msg=key)
 
 
-def test_fewer_files_than_hosts_are_refused_where_asked_for_and_else_read_by_all():
+def test_fewer_files_than_hosts_are_refused_if_asked_for_and_else_read_by_all():
     with pytest.raises(DataError, match="the train split has 1 files for 2 hosts"):
         files_by_host(["a"], [3], 2, "train", must=True)
     assert files_by_host(["a"], [3], 2, "train", must=False) == []

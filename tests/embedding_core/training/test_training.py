@@ -56,7 +56,7 @@ def transform(raw):
 
 
 def job_in(folder, train_rows=None, *, table=None, **training):
-    """A small job; its files are written anew only where their rows are given, or missing."""
+    """A small job; its files are written only if their rows are given or the files are missing."""
     (folder / "word.txt").write_text("".join(word + "\n" for word in WORDS[:-1]))
     files = [folder / "train-0.gz", folder / "train-1.gz", folder / "eval.gz"]
     if train_rows is not None or not files[-1].exists():
@@ -279,7 +279,7 @@ def test_empty_split_is_an_error(make_job, tmp_path):
         train(make_job([]), str(tmp_path / "run"))
 
 
-def test_dense_value_that_is_no_number_is_named(make_job, tmp_path):
+def test_dense_value_that_is_not_a_number_is_named(make_job, tmp_path):
     bad = [*rows(60, 1), example("w1", float("inf"), 1)]
     with pytest.raises(DataError, match="'number' is NaN or infinite"):
         train(make_job(bad), str(tmp_path / "run"))

@@ -1,4 +1,4 @@
-"""The validation part of the train split: rows of its own, the same ones for every host and every run."""
+"""The validation part of the train split: separate rows, the same ones for every host and every run."""
 
 import dataclasses
 import importlib.util

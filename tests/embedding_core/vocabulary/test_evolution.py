@@ -32,7 +32,7 @@ def tokens(vocabulary):
     return vocabulary.tokens.to_pylist()
 
 
-def test_append_leaves_rows_where_they_are_and_adds_the_new_in_order():
+def test_append_leaves_rows_in_place_and_adds_the_new_in_order():
     found = evolved(counted(FIRST), {b"b": 7, b"z": 3, b"y": 3, b"x": 4}, "append")
     assert tokens(found) == [b"a", b"b", b"c", b"d", b"x", b"y", b"z"]
     assert found.counts.tolist() == [0, 7, 0, 0, 4, 3, 3]
