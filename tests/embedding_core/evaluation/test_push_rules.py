@@ -74,7 +74,7 @@ def test_bounds_that_are_given(bounds, fails):
     assert bool(missed(counts(), figures(), retrieval={"Recall@50": bounds})) == fails
 
 
-@pytest.mark.parametrize(("over", "words"), [(0.5, "0.1000 + 0.5:"), (0, "0.1000:")])
+@pytest.mark.parametrize(("over", "words"), [(0.5, "0.1000 + 0.5;"), (0, "0.1000;")])
 def test_bound_is_said_in_words(over, words):
     (reason,) = missed(counts(), figures(0.05), retrieval={"Recall@10": {"min_over_popularity": over}})
     assert words in reason
