@@ -5,7 +5,7 @@ unexport PYTHONDONTWRITEBYTECODE  # without bytecode, each process takes twice a
 BIN := .venv/bin
 LOCKED := requirements.lock
 
-# The machine's uv where there is one, else one of our own, in the version that the lock pins.
+# The machine's uv if there is one, else our own in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
 .PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months golden kfp-local shared-metadata image-check faults bench clean
@@ -28,7 +28,7 @@ $(CURDIR)/.uv/bin/uv: $(LOCKED)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-lock: | $(UV) ## resolve every package anew into requirements.lock, with hashes
+lock: | $(UV) ## resolve all packages again into requirements.lock, with hashes
 	$(UV) pip compile --quiet --upgrade pyproject.toml --all-extras --python-version "$$(cat .python-version)" \
 	    --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o $(LOCKED)
 
@@ -38,7 +38,7 @@ check: venv ## ruff, ruff format, mypy strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: venv ## mend what ruff can mend
+format: venv ## fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -71,13 +71,13 @@ online-retail: venv ## the two-tower example; DATA=<folder with the daily CSV fi
 	$(BIN)/python examples/online_retail/prepare_data.py $(DATA) runs/online_retail_data
 	$(BIN)/tfx-embeddings run examples/online_retail/online_retail.yaml
 
-daily: venv ## a month of Online Retail, a run per day out of the one before; DATA=<folder with the daily CSV files>
+daily: venv ## a month of Online Retail, a run per day from the previous day's model; DATA=<folder with the daily CSV files>
 	$(BIN)/python examples/online_retail/daily_runs.py $(DATA) runs
 
 daily-kills: venv ## two days undisturbed, and two days killed at 40 random moments: the same tables; KILLS=40
 	KILLS=$(or $(KILLS),40) $(BIN)/pytest -m slow tests/pipelines/test_daily_kills.py -s
 
-golden: venv ## write the compiled pipelines that the tests compare with anew
+golden: venv ## write the compiled pipelines again that the tests compare with
 	REFRESH_GOLDEN=1 $(BIN)/pytest tests/pipelines/cluster/test_compile_kubeflow.py
 
 kfp-local: venv ## compile the demo for both targets and run every task here as the backend would start it
