@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Optimizer, optimizer_from_json, optimizer_to_json
-from embedding_core.storage.seals import SEAL, sealed_json, unsealed_json
+from embedding_core.storage import SEAL, sealed_json, unsealed_json
 
 __all__ = [
     "RETRIEVAL_METRICS",

@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 from components.artifact_files import read_embedding_config, read_vocabularies
-from components.pusher.manifest import verify_manifest
 from components.pusher.proof import prove_again
 from components.pusher.publish import publish
 from components.pusher.rollback import roll_back
 from components.pusher.served import damage_of, find_published, manifest_facts
+from components.pusher.version_manifest import verify_version
 from embedding_core.checkpoint import (
     BundleReader,
     CheckpointSeries,
@@ -134,7 +134,7 @@ def test_stopped_training_goes_on(files, tmp_path):
 
 def test_pushed_version_verifies_and_answers():
     folder = FILES / f"serving/{VERSION}"
-    assert verify_manifest(folder)["digest"] == EXPECTED["version"]["digest"]
+    assert verify_version(folder)["digest"] == EXPECTED["version"]["digest"]
     assert damage_of(str(FILES / "serving"), VERSION, EXPECTED["version"]["digest"]) is None
     served = tf.saved_model.load(str(folder)).signatures["serving_default"](tf.constant(eval_rows()))["logit"]
     np.testing.assert_allclose(served, ARRAYS["logits"], rtol=1e-5, atol=1e-6)
@@ -153,7 +153,7 @@ def test_pushed_version_is_proven_again_from_its_artifacts(files, monkeypatch):
     """The manifest's sources are relative to the folder that they were made in; its examples are none."""
     monkeypatch.chdir(files)
     shutil.copytree(files / f"serving/{VERSION}", files / "model")
-    manifest = verify_manifest(files / f"serving/{VERSION}")
+    manifest = verify_version(files / f"serving/{VERSION}")
     manifest["facts"]["sources"]["examples"] = [str(files / "examples/Split-eval")]
     publish(files / f"serving/{VERSION}", files / "again", check=lambda _: manifest["facts"], clock=lambda: VERSION)
     proof = prove_again(str(files / f"again/{VERSION}"), 40, 1e-5)

@@ -20,8 +20,8 @@ from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
 from components.compat import PusherExecutor
 from components.pusher.proof import Proof, prove, rows_below
-from components.pusher.publish import Publication, publish
-from components.pusher.served import find_published, identity_of
+from components.pusher.publish import publish
+from components.pusher.served import Publication, find_published, identity_of
 from components.pusher.trained import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
 from embedding_core.errors import NonfiniteError, ParityError

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from components.base_executor import files_below
-from components.pusher.manifest import verify_manifest
 from components.pusher.trained import Sources, Trained, load_trained
+from components.pusher.version_manifest import verify_version
 from embedding_core.errors import CheckpointError, ParityError
 from embedding_core.proof.edge_cases import edge_cases, read_rows
 from embedding_core.proof.parity import Inputs, ParityReport, compare, score_signatures
@@ -97,7 +97,7 @@ def prove_again(version: str, rows: int, tolerance: float) -> Proof:
       CheckpointError: the version is damaged, or does not say what it was made of.
       EmbeddingError: an artifact that it was made of is no longer there, or was changed.
     """
-    made_of = verify_manifest(version)["facts"].get("sources")
+    made_of = verify_version(version)["facts"].get("sources")
     if made_of is None:
         raise CheckpointError(f"{version!r} does not say what it was made of: EmbeddingPusher did not publish it.")
     evaluated, folders = made_of.pop("evaluated"), made_of.pop("examples")

@@ -1,69 +1,46 @@
-"""Publishing a version folder that is never seen half: hidden copy, manifest, check, one rename.
+"""Publishes a version folder that is never seen half: hidden copy, check, manifest, one rename.
 
-TF Serving takes any folder with a numeric name for a version, complete or not, so the number is
-given last::
+TF Serving takes any folder with a numeric name for a version, complete or not, so the number is given last:
 
-    .push-<id>.lock   held (flock) as long as the pusher lives; who can take it may sweep
-    .push-<id>/       the copy: files, read back; the caller's check loads this very copy; manifest, fsync
-    <version>/        the same folder after one rename, under the folder's lock
+    .version.tmp-<id>/   the copy: files, read back; the caller's check loads this very copy; manifest, fsync
+    <version>/           the same folder after one rename, under the lock of the folder of versions
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import fcntl
 import os
-import shutil
+import re
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from components.artifact_files import RECORD_SUFFIX
-from components.pusher.manifest import MODEL, copy_files, is_version, write_manifest
+from components.pusher.served import Publication, number_names, served_versions
+from components.pusher.version_manifest import MODEL, copy_model, is_version, write_manifest
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import sync, sync_tree
+from embedding_core.storage import (
+    StrPath,
+    hidden_folder,
+    is_address,
+    locked_file,
+    put_in_place,
+    remove_leftovers,
+    remove_tree,
+    sync_tree,
+)
 
-__all__ = [
-    "Publication",
-    "keep_newest",
-    "publish",
-    "require_local",
-    "require_versions",
-    "set_version_aside",
-    "sweep",
-    "versions",
-]
-
-_PREFIX = ".push-"
+_HIDDEN = "version"
+_EARLIER_LOCK = re.compile(r"\.push-[0-9a-f]{32}\.lock\Z")
 _ORDER_LOCK = ".versions.lock"
 _SET_ASIDE = ".damaged-"
 _LARGEST_VERSION = 2**63 - 1
 
 
-@dataclasses.dataclass(frozen=True)
-class Publication:
-    """What was published: its version, where it lies, and the digest of its content."""
-
-    version: int
-    path: str
-    digest: str
-
-
-def versions(base: str | os.PathLike[str]) -> list[int]:
-    """The numbers that stand in the folder, whatever they are: files and incomplete folders count too."""
-    return sorted({int(name) for name in _numbers(base)})
-
-
-def _numbers(base: str | os.PathLike[str]) -> list[str]:
-    return [name for name in os.listdir(base) if name.isascii() and name.isdigit()]
-
-
 def publish(
-    source: str | os.PathLike[str],
-    base: str | os.PathLike[str],
+    source: StrPath,
+    base: StrPath,
     *,
     check: Callable[[str], Mapping[str, Any]],
     keep_last: int | None = None,
@@ -71,13 +48,13 @@ def publish(
 ) -> Publication:
     """Publish the SavedModel in `source` as the next version below `base`.
 
-    Versions strictly increase: unix seconds, or one more than the largest number there, whichever is
-    larger. Where anything fails, earlier versions stay as they were and nothing is left behind.
+    Versions strictly increase: unix seconds, or one more than the largest number there, whichever is larger. If
+    anything fails, earlier versions stay as they were and nothing is left behind.
 
     Args:
       source: folder of a SavedModel.
-      base: folder that holds the versions, made where absent; or an address of an object store, where other rules hold
-        (`components.pusher.remote`).
+      base: folder of the versions, made if it is missing; or an address of an object store, which has other rules
+        (`components.pusher.object_store`).
       check: called with the path of the hidden copy before it gets its number: returns JSON values for the
         manifest, or raises to stop the push.
       keep_last: how many of the newest versions to keep, or None for all.
@@ -86,58 +63,65 @@ def publish(
     Raises:
       ConfigError: `keep_last` is below 1; it is given, and a number below `base` is not a version; or nothing can be
         written to `base`.
-      CheckpointError: the source is no SavedModel, the copy is not what was read, or the disk is full.
+      CheckpointError: the source is not a SavedModel, the copy is not what was read, or the disk is full.
     """
     _require_some(keep_last)
     if not Path(source, MODEL).is_file():
-        raise CheckpointError(f"{os.fspath(source)!r} holds no {MODEL!r}: it is no SavedModel; name one.")
-    if "://" in os.fspath(base):
-        return _publish_remotely(os.fspath(source), os.fspath(base), check=check, keep_last=keep_last, clock=clock)
-    root = Path(base).absolute()
+        raise CheckpointError(f"{os.fspath(source)!r} is not a SavedModel: it has no {MODEL!r}; name one that has.")
+    if is_address(base):
+        from components.pusher.object_store import publish_remotely  # it loads TensorFlow
+
+        return publish_remotely(os.fspath(source), os.fspath(base), check=check, keep_last=keep_last, clock=clock)
+    root = os.path.abspath(base)
     _make_ready(root)
-    if keep_last is not None and _numbers(root):
+    if keep_last is not None and number_names(root):
         require_versions(root)  # before anything is published: what is not a version would be removed
-    with _hidden_folder(root) as copy:
+    with hidden_folder(os.path.join(root, _HIDDEN)) as copy:
         with _writing(root):
-            files = copy_files(Path(source), copy)
-        facts = check(str(copy))
+            files = copy_model(source, copy)
+        facts = check(copy)
         with _writing(root):
             digest = write_manifest(copy, files, facts)
             sync_tree(copy)
             version = _give_number(copy, root, clock)
     if keep_last is not None:
         keep_newest(root, keep_last)
-    return Publication(version, str(root / str(version)), digest)
+    return Publication(version, os.path.join(root, str(version)), digest)
 
 
-def _make_ready(root: Path) -> None:
+def _make_ready(root: str) -> None:
     """Make the folder of versions, and remove what dead pushers left there."""
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        os.makedirs(root, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK):
             raise PermissionError("it is not writable")
-        sweep(root)
+        remove_leftovers(root)
+        _remove_leftovers_of_earlier_release(root)
     except OSError as error:
         raise ConfigError(
-            f"{str(root)!r} cannot hold versions ({error}): name a folder that this process may write to."
+            f"{root!r} cannot hold versions ({error}): name a folder that this process may write to."
         ) from error
 
 
+def _remove_leftovers_of_earlier_release(root: str) -> None:
+    """Remove hidden folders of pushers that died and that had a lock file beside the folder."""
+    for lock in filter(_EARLIER_LOCK.match, os.listdir(root)):
+        path = os.path.join(root, lock)
+        with locked_file(path, wait=False) as is_dead:
+            if is_dead:
+                remove_tree(path.removesuffix(".lock"))
+                os.unlink(path)
+
+
 @contextlib.contextmanager
-def _writing(root: Path) -> Iterator[None]:
+def _writing(root: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"a version could not be written below {str(root)!r} ({error}): earlier ones are as they were; make room, "
+            f"a version could not be written below {root!r} ({error}): earlier ones are as they were; make room, "
             "and push again."
         ) from error
-
-
-def _publish_remotely(source: str, base: str, **given: Any) -> Publication:
-    from components.pusher.remote import publish_remotely  # it loads TensorFlow
-
-    return Publication(*publish_remotely(source, base, **given))
 
 
 def _require_some(keep_last: int | None) -> None:
@@ -145,19 +129,19 @@ def _require_some(keep_last: int | None) -> None:
         raise ConfigError(f"`keep_last` is {keep_last!r}: it must be None for all, or at least 1.")
 
 
-def require_local(base: str | os.PathLike[str]) -> None:
+def require_local(base: StrPath) -> None:
     """Refuse addresses of object stores.
 
     Raises:
       ConfigError: it is one.
     """
-    if "://" in os.fspath(base):
+    if is_address(base):
         raise ConfigError(
             f"{os.fspath(base)!r} is an address of an object store: name a local or mounted folder of versions."
         )
 
 
-def require_versions(base: str | os.PathLike[str]) -> None:
+def require_versions(base: StrPath) -> None:
     """Refuse a folder in which a number is something other than a published version: nobody may remove it.
 
     Raises:
@@ -167,7 +151,7 @@ def require_versions(base: str | os.PathLike[str]) -> None:
     root = Path(base).absolute()
     if not root.is_dir():
         raise ConfigError(f"{str(root)!r} is not a folder: name the one that holds the versions.")
-    numbers = _numbers(root)
+    numbers = number_names(root)
     if not numbers:
         raise ConfigError(f"{str(root)!r} holds no version: name the folder that holds them, such as runs/x/serving.")
     for name in sorted(numbers):
@@ -180,88 +164,36 @@ def _require_version(path: Path) -> None:
             f"{str(path)!r} is an artifact of a pipeline, not a served version: name the folder that the pipeline "
             "pushes to, such as runs/x/serving."
         )
-    if not is_version(lambda name: (path / name).is_file()) and not _holds_no_file(path):
+    if not is_version(path) and not _has_no_file(path):
         raise ConfigError(
             f"{str(path)!r} holds no {MODEL!r}, so it is not a version, and is not to be removed: name a folder that "
             "holds versions alone, or move this one away."
         )
 
 
-def _holds_no_file(path: Path) -> bool:
-    """Whether nothing is lost with it, as with a version whose files were deleted."""
+def _has_no_file(path: Path) -> bool:
+    """Whether nothing is lost with the folder, as with a version whose files were deleted."""
     return path.is_dir() and not any(names for _, _, names in os.walk(path))
 
 
-def sweep(base: str | os.PathLike[str]) -> int:
-    """Remove what dead pushers left below the folder; those that live hold their lock. Returns how many."""
-    root, swept = Path(base), 0
-    for name in {name.removesuffix(".lock") for name in os.listdir(root) if name.startswith(_PREFIX)}:
-        with _locked(root / f"{name}.lock", wait=False) as is_dead:
-            if is_dead:
-                _discard(root, name)
-                swept += 1
-    return swept
-
-
-def _discard(root: Path, name: str) -> None:
-    """Remove a hidden folder, then its lock: in that order a folder never stands without one."""
-    shutil.rmtree(root / name, ignore_errors=True)
-    (root / f"{name}.lock").unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock on a file; yields whether it was had. The kernel lets go of it when the process dies."""
-    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o666)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        # Another process may have swept the file away between our opening and our locking it.
-        yield _is_still(path, handle)
-    finally:
-        os.close(handle)
-
-
-def _is_still(path: Path, handle: int) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return path.stat().st_ino == os.fstat(handle).st_ino
-    return False
-
-
-@contextlib.contextmanager
-def _hidden_folder(root: Path) -> Iterator[Path]:
-    """A new hidden folder that nobody sweeps while this process lives; gone afterwards unless renamed."""
-    while True:
-        name = f"{_PREFIX}{uuid.uuid4().hex}"
-        with _locked(root / f"{name}.lock", wait=True) as held:
-            if not held:
-                continue
-            try:
-                (root / name).mkdir()
-                yield root / name
-            finally:
-                _discard(root, name)
-            return
-
-
-def _give_number(copy: Path, root: Path, clock: Callable[[], float]) -> int:
+def _give_number(copy: str, root: str, clock: Callable[[], float]) -> int:
     """Rename the copy to the next version, one pusher at a time."""
-    with _locked(root / _ORDER_LOCK, wait=True):
-        version = max(int(clock()), *(number + 1 for number in versions(root)), 1)
+    with _order_lock(root):
+        version = max(int(clock()), *(number + 1 for number in served_versions(root)), 1)
         if version > _LARGEST_VERSION:
             raise ConfigError(
-                f"the largest version below {str(root)!r} is {version - 1}: a version must stay below 2**63; "
-                "move that folder away."
+                f"the largest version below {root!r} is {version - 1}: a version must stay below 2**63; move that "
+                "folder away."
             )
-        os.rename(copy, root / str(version))
-        sync(root)
+        put_in_place(copy, os.path.join(root, str(version)))
     return version
 
 
-def keep_newest(base: str | os.PathLike[str], count: int) -> list[int]:
+def _order_lock(root: str) -> contextlib.AbstractContextManager[bool]:
+    return locked_file(os.path.join(root, _ORDER_LOCK), wait=True)
+
+
+def keep_newest(base: StrPath, count: int) -> list[int]:
     """Remove all but the newest `count` versions; returns those removed.
 
     Each goes out of sight in one rename first, so that no half version is ever seen.
@@ -272,40 +204,40 @@ def keep_newest(base: str | os.PathLike[str], count: int) -> list[int]:
     """
     _require_some(count)
     require_versions(base)
-    root, removed = Path(base).absolute(), []
+    root, removed = os.path.abspath(base), []
     try:
-        with _locked(root / _ORDER_LOCK, wait=True), _hidden_folder(root) as grave:
-            kept = set(versions(root)[-count:])
-            for name in _numbers(root):
+        with _order_lock(root), hidden_folder(os.path.join(root, _HIDDEN)) as grave:
+            kept = set(served_versions(root)[-count:])
+            for name in number_names(root):
                 if int(name) not in kept:
-                    os.rename(root / name, grave / name)
+                    os.rename(os.path.join(root, name), os.path.join(grave, name))
                     removed.append(int(name))
     except OSError as error:
         raise ConfigError(
-            f"versions below {str(root)!r} cannot be removed ({error}): name a folder that this process may write to."
+            f"versions below {root!r} cannot be removed ({error}): name a folder that this process may write to."
         ) from error
     return sorted(removed)
 
 
-def set_version_aside(base: str | os.PathLike[str], version: int) -> str | None:
+def set_version_aside(base: StrPath, version: int) -> str | None:
     """Rename a damaged version so that no server takes it; returns its new path, or None if it is not there.
 
     Do so when another version is there to be served.
 
     Raises:
-      ConfigError: `base` is an address of an object store, or it cannot be renamed.
+      ConfigError: `base` is an address of an object store, or the version cannot be renamed.
     """
     require_local(base)
-    root = Path(base).absolute()
-    place = root / f"{_SET_ASIDE}{version}"
+    root = os.path.abspath(base)
+    aside = os.path.join(root, f"{_SET_ASIDE}{version}")
     try:
-        with _locked(root / _ORDER_LOCK, wait=True):
-            found = [name for name in _numbers(root) if int(name) == version]
-            if not found:
+        with _order_lock(root):
+            names = [name for name in number_names(root) if int(name) == version]
+            if not names:
                 return None
-            os.rename(root / found[0], place)
+            os.rename(os.path.join(root, names[0]), aside)
     except OSError as error:
         raise ConfigError(
-            f"{str(root / str(version))!r} is damaged and cannot be renamed ({error}): move it away."
+            f"{os.path.join(root, str(version))!r} is damaged and cannot be renamed ({error}): move it away."
         ) from error
-    return str(place)
+    return aside

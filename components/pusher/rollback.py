@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from components.pusher.manifest import content_digest, file_digests, verify_manifest
-from components.pusher.publish import Publication, publish, require_local, versions
+from components.pusher.publish import publish, require_local
+from components.pusher.served import Publication, served_versions
+from components.pusher.version_manifest import content_digest, verify_version, version_digests
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage.permissions import readable_as
-
-__all__ = ["roll_back"]
+from embedding_core.storage import StrPath, readable_as
 
 
-def roll_back(base: str | os.PathLike[str], to: int | None = None) -> Publication:
+def roll_back(base: StrPath, to: int | None = None) -> Publication:
     """Publish an earlier version again, under the next number: it is what servers then take, and nothing is lost.
 
     The manifest of the copy has the facts of the earlier version, and the fact `rollback`: `of`, the version that was
@@ -32,7 +31,7 @@ def roll_back(base: str | os.PathLike[str], to: int | None = None) -> Publicatio
       CheckpointError: the version is damaged.
     """
     require_local(base)
-    there = versions(base) if os.path.isdir(base) else []
+    there = served_versions(base)
     target = there[-2] if to is None and len(there) > 1 else to
     if target is None:
         raise ConfigError(
@@ -44,11 +43,11 @@ def roll_back(base: str | os.PathLike[str], to: int | None = None) -> Publicatio
             "versions before the newest."
         )
     source = next(path for path in Path(base).iterdir() if path.name.isdigit() and int(path.name) == target)
-    manifest = verify_manifest(source)
+    manifest = verify_version(source)
     facts = {**manifest["facts"], "rollback": _rollback(manifest, target, there[-1])}
 
     def unchanged(copy: str) -> Mapping[str, Any]:
-        if content_digest(file_digests(copy)) != manifest["digest"]:
+        if content_digest(version_digests(copy)) != manifest["digest"]:
             raise CheckpointError(f"version {target} changed while it was copied: run the command again.")
         return facts
 

@@ -5,18 +5,19 @@ On disk: a TensorFlow tensor bundle `tables` (plain `tf.train.load_checkpoint(fo
 """
 
 from embedding_core.checkpoint.bundle import BundleReader, BundleWriter
-from embedding_core.checkpoint.keys import training_key
+from embedding_core.checkpoint.checkpoint_manifest import Manifest, read_manifest, table_shapes, verify
 from embedding_core.checkpoint.load import load_checkpoint_into
-from embedding_core.checkpoint.manifest import Manifest, read_manifest, table_shapes, verify
 from embedding_core.checkpoint.remap import RemapPolicy, remap
-from embedding_core.checkpoint.retrieve import latest_training_checkpoint, retrieve, write_tables
+from embedding_core.checkpoint.retrieve import retrieve, write_tables
 from embedding_core.checkpoint.series import (
     CheckpointSeries,
     TrainingCheckpoint,
+    latest_training_checkpoint,
     read_training_checkpoint,
     write_training_checkpoint,
 )
 from embedding_core.checkpoint.state import Tables, TrainingState, nonfinite_rows
+from embedding_core.checkpoint.stored_keys import training_key
 
 __all__ = [
     "BundleReader",

@@ -14,17 +14,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tf_keras
 
-from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.checkpoint.bundle import BundleReader
-from embedding_core.checkpoint.sealed import MANIFEST, check_files, read_seal, write_seal
 from embedding_core.errors import CheckpointError
-
-__all__ = ["DENSE", "DensePart", "copy_dense", "described", "named_variables", "read_dense", "write_dense"]
+from embedding_core.storage import SealedFolder, file_digest, files_below, make_folders, whole_folder
 
 DENSE = "dense"
 _BUNDLE = "variables"
-_FORMAT = "dense-part"
-_VERSION = 1
+_SEALED = SealedFolder(constants={"format": "dense-part", "version": 1})
 _AUTOMATIC = re.compile(r"_\d+\Z")  # Keras numbers the layers of a process: dense, dense_1, ...
 _RATES = ("_learning_rate", "_current_learning_rate")  # of the configuration, never of an earlier run
 
@@ -109,7 +105,7 @@ def write_dense(
     """
     variables = {key: each for group in named_variables(model, optimizer) for key, each in group.items()}
     body = {"optimizer": name, "inputs": inputs, "ranges": ranges, "variables": described(variables)}
-    with publish_folder(folder, replace=True) as temporary:
+    with whole_folder(folder, replace=True) as temporary:
         if variables:
             tf.raw_ops.SaveV2(
                 prefix=os.path.join(temporary, _BUNDLE),
@@ -117,7 +113,7 @@ def write_dense(
                 shape_and_slices=[""] * len(variables),
                 tensors=[tf.constant(variable.numpy()) for variable in variables.values()],
             )
-        write_seal(temporary, _FORMAT, _VERSION, body)
+        _SEALED.write(temporary, body)
 
 
 def read_dense(folder: str) -> DensePart | None:
@@ -129,10 +125,9 @@ def read_dense(folder: str) -> DensePart | None:
     Raises:
       CheckpointError: a file is missing or damaged.
     """
-    if not tf.io.gfile.exists(os.path.join(folder, MANIFEST)):
+    if not _SEALED.exists(folder):
         return None
-    body = read_seal(folder, _FORMAT, _VERSION)
-    check_files(folder, body["files"])
+    body = _SEALED.verify(folder)
     try:
         return DensePart(folder, body["optimizer"], body["inputs"], body["ranges"], body["variables"])
     except KeyError as error:
@@ -143,7 +138,7 @@ def copy_dense(source: str, destination: str) -> bool:
     """Copy a dense part, verified, into a folder that is being written; whether there is one."""
     if read_dense(source) is None:
         return False
-    tf.io.gfile.makedirs(destination)
-    for name in tf.io.gfile.listdir(source):
-        tf.io.gfile.copy(os.path.join(source, name), os.path.join(destination, name))
+    make_folders(destination)
+    for name in files_below(source):
+        file_digest(os.path.join(source, name), copy_to=os.path.join(destination, name))
     return True

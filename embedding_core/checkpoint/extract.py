@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -12,22 +11,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
-from embedding_core.checkpoint.manifest import BUNDLE, verify
+from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, verify
 from embedding_core.checkpoint.remap import checkpoint_vocabularies
 from embedding_core.checkpoint.summary import name_of_row
 from embedding_core.config import TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.storage import StrPath, whole_file, whole_folder
 from embedding_core.vocabulary import Vocabulary
-
-__all__ = ["extract_to_parquet", "extract_to_projector"]
 
 
 class _Source:
     """A verified checkpoint, and one table of it."""
 
-    def __init__(self, folder: str | os.PathLike[str], table: str, slice_bytes: int) -> None:
+    def __init__(self, folder: StrPath, table: str, slice_bytes: int) -> None:
         self.folder = os.fspath(folder)
         manifest = verify(self.folder)
         tables = {each.name: each for each in manifest.config.tables}
@@ -45,9 +42,7 @@ class _Source:
         return BundleReader(os.path.join(self.folder, BUNDLE)).slices(self.table.name, self._slice_bytes)
 
 
-def extract_to_parquet(
-    folder: str | os.PathLike[str], table: str, path: str | os.PathLike[str], *, slice_bytes: int = SLICE_BYTES
-) -> int:
+def extract_to_parquet(folder: StrPath, table: str, path: StrPath, *, slice_bytes: int = SLICE_BYTES) -> int:
     """Write a table as a Parquet file of `row`, `token`, `count` and `vector`; memory is bounded by a slice.
 
     `token` is text, or bytes where a token is not UTF-8, and of a private vocabulary its sha256; it and `count`
@@ -72,28 +67,16 @@ def extract_to_parquet(
         [("row", pa.int64()), ("token", token_type), ("count", pa.int64()), ("vector", pa.list_(pa.float32()))]
     )
     written = 0
-    temporary = f"{os.fspath(path)}.tmp"
-    with _errors(temporary):
-        with pq.ParquetWriter(temporary, schema) as writer:
+    try:
+        with whole_file(path) as half, pq.ParquetWriter(half, schema) as writer:
             for start, rows in source.slices():
                 writer.write_table(_arrow(source.vocabulary, start, rows, schema))
                 written += len(rows)
-        os.replace(temporary, path)
+    except OSError as error:
+        raise CheckpointError(
+            f"{os.fspath(path)!r} cannot be written ({error}): make room, or write elsewhere."
+        ) from error
     return written
-
-
-@contextlib.contextmanager
-def _errors(temporary: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)
-        if isinstance(error, OSError):
-            raise CheckpointError(
-                f"{temporary.removesuffix('.tmp')!r} cannot be written ({error}): make room, or write elsewhere."
-            ) from error
-        raise
 
 
 def _token_type(vocabulary: Vocabulary | None) -> pa.DataType:
@@ -125,9 +108,9 @@ def _arrow(vocabulary: Vocabulary | None, start: int, rows: Rows, schema: pa.Sch
 
 
 def extract_to_projector(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     table: str,
-    destination: str | os.PathLike[str],
+    destination: StrPath,
     *,
     limit: int = 10_000,
     slice_bytes: int = SLICE_BYTES,
@@ -154,7 +137,7 @@ def extract_to_projector(
     source = _Source(folder, table, slice_bytes)
     counts = () if source.vocabulary is None else source.vocabulary.counts
     chosen = _most_frequent(source, limit)
-    with publish_folder(destination) as temporary:
+    with whole_folder(destination) as temporary:
         with (
             open(os.path.join(temporary, "vectors.tsv"), "w", encoding="utf-8") as vectors,
             open(os.path.join(temporary, "metadata.tsv"), "w", encoding="utf-8") as metadata,

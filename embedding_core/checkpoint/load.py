@@ -9,7 +9,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
-from embedding_core.checkpoint.manifest import BUNDLE, Manifest, table_shapes, verify
+from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, Manifest, table_shapes, verify
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 

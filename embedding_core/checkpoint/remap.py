@@ -13,17 +13,18 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, rows_per_slice
+from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, VOCABULARIES, Manifest, verify
 from embedding_core.checkpoint.dense import DENSE
-from embedding_core.checkpoint.gather import gathered
 from embedding_core.checkpoint.load import renamed
-from embedding_core.checkpoint.manifest import BUNDLE, VOCABULARIES, Manifest, verify
 from embedding_core.checkpoint.retrieve import Progress, used_vocabularies, write_tables
+from embedding_core.checkpoint.row_order import gathered
 from embedding_core.checkpoint.row_sources import RowSources, row_sources, sources_report
 from embedding_core.checkpoint.slot_policy import carried_slots, ftrl_linears
 from embedding_core.checkpoint.token_rows import token_rows
 from embedding_core.config import ChangedDim, ChangedOptimizer, EmbeddingConfig, NewRows, NewTables, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import FTRL
+from embedding_core.storage import StrPath
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
 
 __all__ = ["REPORT", "RemapPolicy", "checkpoint_vocabularies", "remap"]
@@ -72,10 +73,10 @@ class RemapPolicy:
 
 
 def remap(
-    source: str | os.PathLike[str],
+    source: StrPath,
     config: EmbeddingConfig,
     vocabularies: Mapping[str, Vocabulary],
-    destination: str | os.PathLike[str],
+    destination: StrPath,
     *,
     policy: RemapPolicy | None = None,
     slice_bytes: int = SLICE_BYTES,

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
-from embedding_core.checkpoint.atomic import publish_folder
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, BundleWriter, Rows
-from embedding_core.checkpoint.dense import DENSE, copy_dense
-from embedding_core.checkpoint.keys import VALUE
-from embedding_core.checkpoint.load import renamed
-from embedding_core.checkpoint.locate import find_root, locate, others_at
-from embedding_core.checkpoint.manifest import (
+from embedding_core.checkpoint.checkpoint_manifest import (
     BUNDLE,
     VOCABULARIES,
     Manifest,
@@ -23,23 +17,23 @@ from embedding_core.checkpoint.manifest import (
     table_shapes,
     write_manifest,
 )
-from embedding_core.checkpoint.sealed import MANIFEST
-from embedding_core.checkpoint.series import read_training_checkpoint
+from embedding_core.checkpoint.dense import DENSE, copy_dense
+from embedding_core.checkpoint.load import renamed
 from embedding_core.checkpoint.stacked import read_layouts, stacked_rows
+from embedding_core.checkpoint.stored_keys import VALUE, find_root, locate, others_at
 from embedding_core.config import EmbeddingConfig, NonfiniteRows
 from embedding_core.errors import CheckpointError
+from embedding_core.storage import StrPath, make_folders, open_file, whole_folder
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
-
-__all__ = ["latest_training_checkpoint", "retrieve", "used_vocabularies", "write_tables"]
 
 _STEP = f"step{VALUE}"
 Progress = Callable[[str, int, int], None]
 
 
 def retrieve(
-    training_checkpoint: str | os.PathLike[str],
+    training_checkpoint: StrPath,
     config: EmbeddingConfig,
-    destination: str | os.PathLike[str],
+    destination: StrPath,
     *,
     vocabularies: Mapping[str, Vocabulary],
     step: int | None = None,
@@ -102,28 +96,8 @@ def _plain_rows(
     return lambda key: reader.slices(stored[key], slice_bytes)
 
 
-def latest_training_checkpoint(folder: str | os.PathLike[str]) -> str:
-    """The prefix of the checkpoint `ckpt-<step>` with the highest step, found by its files.
-
-    TensorFlow's state file, which names the latest too, is not asked: where it is damaged there would seem
-    to be no checkpoint at all. Where there is a manifest, as in what this project's trainer writes, all files
-    are verified; of plain TensorFlow checkpoints the checksums are, when they are read.
-
-    Raises:
-      CheckpointError: there is none, or it is damaged.
-    """
-    folder = os.fspath(folder)
-    if tf.io.gfile.exists(os.path.join(folder, MANIFEST)):
-        return read_training_checkpoint(folder).prefix
-    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    steps = [int(match[1]) for match in map(re.compile(r"ckpt-(\d+)\.index\Z").match, names) if match]
-    if not steps:
-        raise CheckpointError(f"{folder!r} holds no checkpoint `ckpt-<step>`: training wrote none, or elsewhere.")
-    return os.path.join(folder, f"ckpt-{max(steps)}")
-
-
 def write_tables(
-    destination: str | os.PathLike[str],
+    destination: StrPath,
     config: EmbeddingConfig,
     rows_of: Callable[[str], Iterable[tuple[int, Rows]]],
     *,
@@ -154,7 +128,7 @@ def write_tables(
     """
     used = used_vocabularies(config, vocabularies)
     bad: dict[str, int] = {}
-    with publish_folder(destination) as folder:
+    with whole_folder(destination) as folder:
         writer = BundleWriter(os.path.join(folder, BUNDLE), slice_bytes)
         for key, shape in table_shapes(config).items():
             for start, rows in rows_of(key):
@@ -200,11 +174,11 @@ def used_vocabularies(config: EmbeddingConfig, vocabularies: Mapping[str, Vocabu
 
 
 def _write_files(folder: str, vocabularies: Mapping[str, Vocabulary], files: Mapping[str, str]) -> None:
-    tf.io.gfile.makedirs(os.path.join(folder, VOCABULARIES))
+    make_folders(os.path.join(folder, VOCABULARIES))
     for vocabulary in vocabularies.values():
         save_vocabulary(vocabulary, os.path.join(folder, VOCABULARIES), open_file=tf.io.gfile.GFile)
     for name, text in files.items():
-        with tf.io.gfile.GFile(os.path.join(folder, name), "w") as file:
+        with open_file(os.path.join(folder, name), "w") as file:
             file.write(text)
 
 

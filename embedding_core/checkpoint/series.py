@@ -12,18 +12,23 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
-from embedding_core.checkpoint.atomic import publish_folder, remove_folder, sweep
-from embedding_core.checkpoint.sealed import check_files, read_seal, write_seal
 from embedding_core.errors import CheckpointError
-
-__all__ = ["CheckpointSeries", "TrainingCheckpoint", "read_training_checkpoint", "write_training_checkpoint"]
+from embedding_core.storage import (
+    SealedFolder,
+    StrPath,
+    make_folders,
+    move,
+    names_in,
+    open_file,
+    remove_folder,
+    remove_leftovers,
+    whole_folder,
+)
 
 _log = logging.getLogger(__name__)
 
-_FORMAT = "training-checkpoint"
-_VERSION = 1
+_SEALED = SealedFolder(constants={"format": "training-checkpoint", "version": 1})
+_INDEX = re.compile(r"ckpt-(\d+)\.index\Z")
 _FOLDER = re.compile(r"step-(\d+)\Z")
 _DAMAGED = ".damaged"
 
@@ -48,7 +53,7 @@ class TrainingCheckpoint(NamedTuple):
 
 
 def write_training_checkpoint(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     step: int,
     write: Callable[[str], object],
     *,
@@ -71,39 +76,61 @@ def write_training_checkpoint(
     saved = TrainingCheckpoint(folder, step, dict(facts or {}))
     name = os.path.basename(saved.prefix)
     state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
-    with publish_folder(folder, replace=True) as temporary:
+    with whole_folder(folder, replace=True) as temporary:
         write(os.path.join(temporary, name))
         for file_name, text in {"checkpoint": state, **(files or {})}.items():
-            with tf.io.gfile.GFile(os.path.join(temporary, file_name), "w") as file:
+            with open_file(os.path.join(temporary, file_name), "w") as file:
                 file.write(text)
-        write_seal(temporary, _FORMAT, _VERSION, {"step": step, "facts": saved.facts})
+        _SEALED.write(temporary, {"step": step, "facts": saved.facts})
     return saved
 
 
-def read_training_checkpoint(folder: str | os.PathLike[str]) -> TrainingCheckpoint:
+def read_training_checkpoint(folder: StrPath) -> TrainingCheckpoint:
     """Verify the training checkpoint in a folder: every file is compared with the manifest.
 
     Raises:
       CheckpointError: a file is missing or damaged.
     """
     folder = os.fspath(folder)
-    body = read_seal(folder, _FORMAT, _VERSION)
-    check_files(folder, body["files"])
+    body = _SEALED.verify(folder)
     return TrainingCheckpoint(folder, body["step"], body["facts"])
+
+
+def latest_training_checkpoint(folder: StrPath) -> str:
+    """Find the checkpoint `ckpt-<step>` with the highest step in a folder, by the names of its files.
+
+    TensorFlow's state file, which names the latest too, is not read: if it is damaged there seems to be no checkpoint
+    at all. If there is a manifest, as in what this project's trainer writes, all files are verified. The checksums of
+    plain TensorFlow checkpoints are verified when their tensors are read.
+
+    Returns:
+      The prefix of the checkpoint.
+
+    Raises:
+      CheckpointError: there is none, or it is damaged.
+    """
+    if _SEALED.exists(folder):
+        return read_training_checkpoint(folder).prefix
+    steps = [int(match[1]) for match in map(_INDEX.match, names_in(folder)) if match]
+    if not steps:
+        raise CheckpointError(
+            f"{os.fspath(folder)!r} has no checkpoint `ckpt-<step>`: training wrote none, or wrote it elsewhere."
+        )
+    return os.path.join(folder, f"ckpt-{max(steps)}")
 
 
 class CheckpointSeries:
     """The training checkpoints of one run, each in a folder `step-<step>`. Only one process may use it at a time."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: StrPath) -> None:
         """Use a folder, which is created; what a kill in the middle of a save left in it is removed."""
         self.folder = os.fspath(folder)
-        tf.io.gfile.makedirs(self.folder)
-        sweep(self.folder)
+        make_folders(self.folder)
+        remove_leftovers(self.folder)
 
     def steps(self) -> list[int]:
         """The steps that there are folders for, newest first; whether they are good is not known yet."""
-        return sorted((int(match[1]) for match in map(_FOLDER.match, self._names()) if match), reverse=True)
+        return sorted((int(match[1]) for match in map(_FOLDER.match, names_in(self.folder)) if match), reverse=True)
 
     def path(self, step: int) -> str:
         """The folder of a step."""
@@ -115,7 +142,7 @@ class CheckpointSeries:
         Raises:
           CheckpointError: its manifest is missing or damaged.
         """
-        facts: Mapping[str, Any] = read_seal(self.path(step), _FORMAT, _VERSION)["facts"]
+        facts: Mapping[str, Any] = _SEALED.read(self.path(step))["facts"]
         return facts
 
     def save(
@@ -162,7 +189,7 @@ class CheckpointSeries:
                 _log.warning("the checkpoint of step %d is passed over for that of step %d: %s", bad, step, problem)
                 self._set_aside(bad)
             return found
-        damaged = [name for name in self._names() if name.endswith(_DAMAGED)]
+        damaged = [name for name in names_in(self.folder) if name.endswith(_DAMAGED)]
         if problems or damaged:
             told = "; ".join([problem for _, problem in problems] + damaged)
             raise CheckpointError(
@@ -184,7 +211,4 @@ class CheckpointSeries:
 
     def _set_aside(self, step: int) -> None:
         remove_folder(self.path(step) + _DAMAGED)
-        tf.io.gfile.rename(self.path(step), self.path(step) + _DAMAGED)
-
-    def _names(self) -> list[str]:
-        return [name.rstrip("/") for name in tf.io.gfile.listdir(self.folder)]
+        move(self.path(step), self.path(step) + _DAMAGED)

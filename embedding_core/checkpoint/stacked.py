@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from embedding_core.checkpoint.bundle import BundleReader, Rows
 from embedding_core.checkpoint.bundle_index import fields, numbers
-from embedding_core.checkpoint.gather import gathered
-from embedding_core.checkpoint.keys import VALUE, training_key
-from embedding_core.checkpoint.manifest import table_shapes
+from embedding_core.checkpoint.checkpoint_manifest import table_shapes
+from embedding_core.checkpoint.row_order import gathered
+from embedding_core.checkpoint.stored_keys import VALUE, training_key
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 

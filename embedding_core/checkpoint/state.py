@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, rows_per_slice
-from embedding_core.checkpoint.keys import training_key
+from embedding_core.checkpoint.stored_keys import training_key
 from embedding_core.engines import tables as engine_tables
 from embedding_core.errors import CheckpointError
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
-from embedding_core.checkpoint.gather import gathered
-from embedding_core.checkpoint.manifest import BUNDLE, Manifest, table_shapes, verify
+from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, Manifest, table_shapes, verify
 from embedding_core.checkpoint.remap import checkpoint_vocabularies
+from embedding_core.checkpoint.row_order import gathered
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.config import TableConfig
 from embedding_core.display import shown_token

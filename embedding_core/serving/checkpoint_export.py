@@ -8,12 +8,12 @@ from collections.abc import Collection
 import tensorflow as tf
 
 from embedding_core.checkpoint import BundleReader, verify
-from embedding_core.checkpoint.atomic import publish_folder
-from embedding_core.checkpoint.manifest import BUNDLE, VOCABULARIES
+from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, VOCABULARIES
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.serving.serving_module import ServingModule, config_of_features
 from embedding_core.serving.signatures import counters, embeddings_signature, raw_embeddings_signature
+from embedding_core.storage import whole_folder
 
 
 def export_embeddings(
@@ -52,7 +52,7 @@ def export_embeddings(
     if module.counted:
         signatures["counters"] = counters(module)
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    with publish_folder(os.fspath(destination)) as place:
+    with whole_folder(os.fspath(destination)) as place:
         tf.saved_model.save(module, place, signatures=signatures, options=options)
     return tuple(signatures)
 

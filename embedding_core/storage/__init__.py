@@ -1,8 +1,69 @@
-"""Files that outlive, or must not outlive, the process that writes them. Loads no TensorFlow."""
+"""Writes files and folders whole, seals them, verifies them, locks them and computes their digests.
 
-from embedding_core.storage.digests import digest_of
-from embedding_core.storage.durable import free_name, sync, sync_tree
-from embedding_core.storage.folder_lock import locked_folder
+Loads TensorFlow only for a path that is an address of an object store.
+"""
+
+from embedding_core.storage.digests import FileDigest, file_digest, folder_digests
+from embedding_core.storage.durable import free_name, sync, sync_tree, whole_file
+from embedding_core.storage.files import (
+    StrPath,
+    exists,
+    files_below,
+    is_address,
+    is_folder,
+    make_folders,
+    move,
+    names_in,
+    open_file,
+    remove_tree,
+)
+from embedding_core.storage.locks import locked_file, locked_folder, open_lock_file
+from embedding_core.storage.permissions import readable_as, umask_of
 from embedding_core.storage.scratch import scratch_folder, scratch_tempdir
+from embedding_core.storage.sealed_folder import SealedFolder
+from embedding_core.storage.seals import SEAL, JsonObject, json_digest, sealed_json, unsealed_json
+from embedding_core.storage.whole_folder import (
+    hidden_folder,
+    put_in_place,
+    remove_folder,
+    remove_leftovers,
+    whole_folder,
+)
 
-__all__ = ["digest_of", "free_name", "locked_folder", "scratch_folder", "scratch_tempdir", "sync", "sync_tree"]
+__all__ = [
+    "SEAL",
+    "FileDigest",
+    "JsonObject",
+    "SealedFolder",
+    "StrPath",
+    "exists",
+    "file_digest",
+    "files_below",
+    "folder_digests",
+    "free_name",
+    "hidden_folder",
+    "is_address",
+    "is_folder",
+    "json_digest",
+    "locked_file",
+    "locked_folder",
+    "make_folders",
+    "move",
+    "names_in",
+    "open_file",
+    "open_lock_file",
+    "put_in_place",
+    "readable_as",
+    "remove_folder",
+    "remove_leftovers",
+    "remove_tree",
+    "scratch_folder",
+    "scratch_tempdir",
+    "sealed_json",
+    "sync",
+    "sync_tree",
+    "umask_of",
+    "unsealed_json",
+    "whole_file",
+    "whole_folder",
+]

@@ -1,26 +1,44 @@
-"""Computes digests of open files in blocks, so that memory does not grow with them."""
+"""Computes digests of files in blocks, so that memory does not grow with them."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol
+import os
+from typing import TypedDict
 
-__all__ = ["Readable", "digest_of"]
+from embedding_core.storage.files import StrPath, files_below, open_file
 
 _BLOCK = 4 << 20
 
 
-class Readable(Protocol):
-    """A file that was opened to read bytes, on any file system."""
+class FileDigest(TypedDict):
+    """What a file contains.
 
-    def read(self, size: int, /) -> bytes:
-        """The next bytes, at most `size` of them; empty at the end."""
+    Attributes:
+      size: bytes.
+      sha256: in hexadecimal digits.
+    """
+
+    size: int
+    sha256: str
 
 
-def digest_of(file: Readable) -> tuple[int, str]:
-    """Read a file to its end; returns the number of its bytes, and their sha256 in hexadecimal digits."""
+def file_digest(path: StrPath, copy_to: StrPath = os.devnull) -> FileDigest:
+    """Read a file, local or at an address, to its end.
+
+    Args:
+      path: of the file.
+      copy_to: a file to write what was read to.
+    """
     digest, size = hashlib.sha256(), 0
-    while block := file.read(_BLOCK):
-        digest.update(block)
-        size += len(block)
-    return size, digest.hexdigest()
+    with open_file(path) as file, open_file(copy_to, "wb") as copy:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+            copy.write(block)
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def folder_digests(folder: StrPath) -> dict[str, FileDigest]:
+    """Compute the digest of every file of a folder and its subfolders, by its name relative to the folder."""
+    return {name: file_digest(os.path.join(folder, name)) for name in files_below(folder)}

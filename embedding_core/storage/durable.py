@@ -1,14 +1,14 @@
-"""Brings files and folders to the disk, and finds names that are free."""
+"""Brings files and folders to the disk, writes a file whole, and finds free names."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-
-__all__ = ["free_name", "sync", "sync_tree"]
+from collections.abc import Iterator
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Bring one local file, or the list of names of one folder, to the disk."""
+    """Bring a local file, or the list of names of a local folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -24,9 +24,28 @@ def sync_tree(folder: str | os.PathLike[str]) -> None:
         sync(parent)
 
 
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Replace a local file when the block ends without an error; the file is never seen half written.
+
+    Yields:
+      The path to write to, beside the file.
+    """
+    path = os.fspath(path)
+    half = f"{path}.{os.getpid()}.new"
+    try:
+        yield half
+        sync(half)
+        os.replace(half, path)
+        sync(os.path.dirname(os.path.abspath(path)))
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(half)
+
+
 def free_name(path: str) -> str:
-    """The path, with a number at its end if something (a broken link too) already has that name."""
-    place, number = path, 1
-    while os.path.lexists(place):
-        place, number = f"{path}.{number}", number + 1
-    return place
+    """Return the path, with a number at its end if a file, a folder or a broken link already has that name."""
+    free, number = path, 1
+    while os.path.lexists(free):
+        free, number = f"{path}.{number}", number + 1
+    return free

@@ -6,8 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-__all__ = ["readable_as", "umask_of"]
-
 _OTHERS = 0o077
 
 

@@ -12,9 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-from embedding_core.storage.folder_lock import locked_folder
-
-__all__ = ["scratch_folder", "scratch_tempdir"]
+from embedding_core.storage.locks import locked_folder
 
 _PREFIX = "tfx-embeddings-"
 

@@ -5,28 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["SEAL", "json_digest", "sealed_json", "unsealed_json"]
+JsonObject: TypeAlias = dict[str, Any]
 
 SEAL = "sha256"
-"""The key of the digest."""
+"""The usual key of the digest."""
 
 
-def sealed_json(facts: Mapping[str, Any]) -> bytes:
-    """Write a JSON object with a digest of itself."""
-    return (json.dumps({**facts, SEAL: json_digest(facts)}, indent=2, sort_keys=True) + "\n").encode()
+def sealed_json(facts: Mapping[str, Any], seal: str = SEAL) -> bytes:
+    """Write a JSON object with a digest of itself under the key `seal`."""
+    return (json.dumps({**facts, seal: json_digest(facts)}, indent=2, sort_keys=True) + "\n").encode()
 
 
-def unsealed_json(data: bytes | str) -> dict[str, Any]:
+def unsealed_json(data: bytes | str, seal: str = SEAL) -> JsonObject:
     """Read what `sealed_json` was given.
 
     Raises:
-      ValueError: it is not that any more.
+      ValueError: the data are not what `sealed_json` wrote.
     """
-    facts = json.loads(data)
-    if not isinstance(facts, dict) or facts.pop(SEAL, None) != json_digest(facts):
-        raise ValueError(f"its `{SEAL}` is that of another content")
+    try:
+        facts = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    if not isinstance(facts, dict) or facts.pop(seal, None) != json_digest(facts):
+        raise ValueError(f"its `{seal}` is that of another content")
     return facts
 
 

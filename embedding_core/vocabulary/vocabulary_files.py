@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import VocabularyError
-from embedding_core.storage.seals import sealed_json, unsealed_json
+from embedding_core.storage import sealed_json, unsealed_json
 from embedding_core.vocabulary.chunks import (
     DigestedFile,
     OpenFile,

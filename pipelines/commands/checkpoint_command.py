@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from embedding_core.storage.permissions import readable_as
+from embedding_core.storage import readable_as
 from pipelines.console.plain_table import print_table
 from pipelines.console.quiet import load_tensorflow
 from pipelines.console.terminal import PLAIN, SafeConsole, echo

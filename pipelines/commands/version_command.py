@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from embedding_core.errors import ParityError
-from embedding_core.storage.permissions import readable_as
+from embedding_core.storage import readable_as
 from pipelines.console.plain_table import print_table
 from pipelines.console.quiet import load_tensorflow
 from pipelines.console.terminal import SafeConsole, echo
@@ -31,9 +31,11 @@ def register(app: typer.Typer) -> None:
 
 def verify(version: _Version, as_json: _Json = False) -> None:
     """Check every file of VERSION against its manifest; exit code 1 and the first damaged file if one differs."""
-    from components.pusher.manifest import verify_manifest
+    from components.pusher.publish import require_local
+    from components.pusher.version_manifest import verify_version
 
-    manifest = verify_manifest(version)
+    require_local(version)
+    manifest = verify_version(version)
     if as_json:
         echo(json.dumps(manifest, indent=1))
         return

@@ -9,9 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from embedding_core.storage import digest_of
-
-__all__ = ["CONTENT", "Content", "content_json", "is_as_recorded", "read_content", "recorded_content"]
+from embedding_core.storage import file_digest, files_below
 
 CONTENT = "content"
 """Custom property of an artifact: a JSON object of `Content`."""
@@ -38,10 +36,10 @@ def read_content(folder: str) -> Content | None:
     """Read every file of the folder, or the one file; None if nothing is there, or if it is remote."""
     if not os.path.exists(folder):
         return None
-    stamp, files, digest = _stamp(folder), list(_files(folder)), hashlib.sha256()
-    for name, path in files:
-        digest.update(f"{name}\0{_digest(path)}\n".encode())
-    size = sum(os.path.getsize(path) for _, path in files)
+    stamp = _stamp(folder)
+    files = [(name, file_digest(path)) for name, path in _files(folder)]
+    digest = hashlib.sha256("".join(f"{name}\0{one['sha256']}\n" for name, one in files).encode())
+    size = sum(one["size"] for _, one in files)
     return Content(digest=digest.hexdigest(), stamp=stamp, size=size, files=len(files))
 
 
@@ -94,10 +92,5 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
     if os.path.isfile(folder):
         yield os.path.basename(folder), folder
         return
-    paths = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
-    yield from sorted((os.path.relpath(path, folder), path) for path in paths if os.path.isfile(path))
-
-
-def _digest(path: str) -> str:
-    with open(path, "rb") as file:
-        return digest_of(file)[1]
+    paths = ((name, os.path.join(folder, name)) for name in files_below(folder))
+    yield from ((name, path) for name, path in paths if os.path.isfile(path))

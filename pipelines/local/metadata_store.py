@@ -10,10 +10,7 @@ import urllib.parse
 from collections.abc import Iterator
 
 from embedding_core.errors import StorageError
-from embedding_core.storage import free_name, sync
-from embedding_core.storage.permissions import readable_as
-
-__all__ = ["SCHEMA_VERSION", "back_up", "check_store", "restore", "upgrade"]
+from embedding_core.storage import free_name, readable_as, sync, whole_file
 
 SCHEMA_VERSION = 10
 """Of ML Metadata 1.16."""
@@ -134,19 +131,16 @@ def back_up(path: str, target: str | None = None) -> str:
 
 def _copy(source: str, target: str) -> None:
     """Copy a database to a file that appears whole."""
-    half = f"{target}.{os.getpid()}.new"
     try:
-        try:
-            with _opened(source, "ro") as database, contextlib.closing(sqlite3.connect(half)) as copy:
-                database.backup(copy)
-            check_store(half, for_writing=False)
-            sync(half)
-            os.rename(half, target)
-            sync(os.path.dirname(os.path.abspath(target)))
-        finally:
-            for path in (half, *(half + end for end in _BESIDE)):
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(path)
+        with whole_file(target) as half:
+            try:
+                with _opened(source, "ro") as database, contextlib.closing(sqlite3.connect(half)) as copy:
+                    database.backup(copy)
+                check_store(half, for_writing=False)
+            finally:
+                for path in (half + end for end in _BESIDE):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.remove(path)
     except (OSError, StorageError) as error:
         raise StorageError(
             f"{source!r} could not be copied to {target!r} ({error}): nothing is left of the copy; make room, or name "

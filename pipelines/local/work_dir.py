@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 from collections.abc import Iterator
 
 from embedding_core.errors import ConfigError
-from embedding_core.storage.permissions import umask_of
+from embedding_core.storage import locked_file, open_lock_file, umask_of
 from pipelines.config import PipelineConfig
 from pipelines.local.metadata_store import SCHEMA_VERSION, check_store, upgrade
-
-__all__ = ["REPORTS", "file_permissions", "held", "prepare", "ready_metadata"]
 
 REPORTS = "reports"
 """Folder in the work_dir of the report of every version, and of every refused run."""
@@ -57,23 +53,15 @@ def ready_metadata(config: PipelineConfig) -> str | None:
 
 
 def _prepare(key: str, folder: str, lock: str) -> None:
+    if os.path.islink(lock):  # what it points to is never made, read or written
+        raise ConfigError(f"{lock!r} is a symbolic link: it must be a file; remove the link.")
     try:
         os.makedirs(folder, exist_ok=True)
-        os.close(_opened(lock))
+        os.close(open_lock_file(lock))
     except OSError as error:
         raise ConfigError(
             f"`{key}` is {folder!r}: it must be a folder that can be written to ({error.strerror}); give another one."
         ) from error
-
-
-def _opened(lock: str) -> int:
-    """Open a lock file, and make it if it is missing; what a link points to is never made, read or written."""
-    try:
-        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ConfigError(f"{lock!r} is a symbolic link: it must be a file; remove the link.") from error
-        raise
 
 
 def _work_dir_lock(config: PipelineConfig) -> str:
@@ -104,14 +92,13 @@ def held(config: PipelineConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(path: str, given: str, remedy: str) -> Iterator[None]:
-    with open(_opened(path), "r+", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+    """Lock a file that says which process has the lock."""
+    with locked_file(path, wait=False) as locked, open(path, "r+", encoding="utf-8") as process:
+        if not locked:
             raise ConfigError(
-                f"{given}: another run uses it, process {lock.read().strip() or '?'}; wait for it, or {remedy}."
-            ) from error
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+                f"{given}: another run uses it, process {process.read().strip() or '?'}; wait for it, or {remedy}."
+            )
+        process.truncate(0)
+        process.write(str(os.getpid()))
+        process.flush()
         yield

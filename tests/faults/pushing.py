@@ -16,8 +16,9 @@ import time
 from ml_metadata.metadata_store import metadata_store
 from ml_metadata.proto import metadata_store_pb2
 
-from components.pusher.manifest import verify_manifest
-from components.pusher.publish import publish, versions
+from components.pusher.publish import publish
+from components.pusher.served import served_versions
+from components.pusher.version_manifest import verify_version
 from embedding_core.errors import CheckpointError
 
 KILL, COUNT = 2, 1
@@ -57,10 +58,10 @@ class Records:
 
     def wrong(self, base, kept):
         """Records whose version is not there as recorded, but for those that `keep_last` removed."""
-        there = versions(base)
+        there = served_versions(base)
         found = [(one.uri, one.custom_properties) for one in self.store.get_artifacts_by_type("PushedModel")]
         recent = [(uri, said) for uri, said in found if int(said["version"].string_value) in there[-kept:]]
-        bad = [uri for uri, said in recent if verify_manifest(uri)["digest"] != said["digest"].string_value]
+        bad = [uri for uri, said in recent if verify_version(uri)["digest"] != said["digest"].string_value]
         removed = [uri for uri, said in found if int(said["version"].string_value) not in there]
         return bad + [uri for uri in removed if there and int(os.path.basename(uri)) > there[0]], len(found)
 
@@ -99,7 +100,7 @@ def watch(base, report):
             if name.isdigit() and name not in seen:
                 seen.add(name)
                 try:
-                    verify_manifest(os.path.join(base, name))
+                    verify_version(os.path.join(base, name))
                 except CheckpointError as error:
                     if os.path.exists(os.path.join(base, name)):  # else an old version was taken away meanwhile
                         incomplete.append(str(error))
@@ -133,7 +134,7 @@ class Campaign:
         return {}
 
     def hidden(self):
-        return [name for name in os.listdir(self.base) if name.startswith(".push-")]
+        return [name for name in os.listdir(self.base) if name.startswith(".version.tmp-")]
 
     def trial(self, task):
         """A push that is killed, then one that is not."""

@@ -22,11 +22,11 @@ import pyarrow as pa
 import tensorflow as tf
 
 from embedding_core.checkpoint import BundleReader, Tables, retrieve, verify
-from embedding_core.checkpoint.atomic import remove_folder, sweep
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import Adagrad, Adam
+from embedding_core.storage import remove_folder, remove_leftovers
 from embedding_core.training.checkpoints import RunState
 from embedding_core.vocabulary import Vocabulary
 
@@ -71,7 +71,7 @@ class Job:
         trained = types.SimpleNamespace(**parts, step=self.step)
         self.state = RunState(trained, self.run_folder)
         self.artifacts = os.path.join(folder, "artifacts")
-        sweep(self.artifacts)
+        remove_leftovers(self.artifacts)
 
     def expected(self, step: int) -> dict[str, np.ndarray]:
         shapes = {key: tuple(variable.shape) for key, variable in self.variables.items()}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from components.pusher.manifest import MANIFEST, file_digests, verify_manifest
 from components.pusher.publish import publish
+from components.pusher.version_manifest import MANIFEST, verify_version, version_digests
 from embedding_core.errors import CheckpointError
 from tests.faults.damaging import KINDS, damage
 from tests.faults.pushing import SIZES, make_model
@@ -23,10 +23,10 @@ ROOT = Path(__file__).parents[2]
 def outcome(folder, before):
     """What the verifier and the files say after a fault: "silent" is what must not be."""
     try:
-        verify_manifest(folder)
+        verify_version(folder)
     except CheckpointError:
         return "detected"
-    return "harmless" if file_digests(folder) == before else "silent"
+    return "harmless" if version_digests(folder) == before else "silent"
 
 
 def test_push_damaged_is_never_silent(tmp_path):
@@ -34,7 +34,7 @@ def test_push_damaged_is_never_silent(tmp_path):
     make_model(tmp_path / "model", 1)
     facts = {"parity": {"max_abs": 0.0}, "vocabularies": {"words": "x" * 64}}
     pushed = publish(tmp_path / "model", tmp_path / "base", check=lambda path: facts).path
-    before, random_ = file_digests(pushed), random.Random(1)
+    before, random_ = version_digests(pushed), random.Random(1)
     for name in [*SIZES, MANIFEST]:
         counts = dict.fromkeys(("detected", "harmless", "silent"), 0)
         other = f"{pushed}/{'saved_model.pb' if name != 'saved_model.pb' else 'fingerprint.pb'}"
@@ -47,7 +47,7 @@ def test_push_damaged_is_never_silent(tmp_path):
         sys.stdout.write(json.dumps({"file": name, "faults": FAULTS, **counts}) + "\n")
         assert counts["silent"] == 0, (name, counts)
         assert counts["detected"] > 0.9 * FAULTS, (name, counts)
-    verify_manifest(pushed)
+    verify_version(pushed)
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_saved_model_that_passes_the_verifier_answers_as_pushed(tmp_path):
     subprocess.run([sys.executable, "-m", "tests.faults.fuzzing", str(tmp_path), "export"], cwd=ROOT, check=True)
     pushed = publish(tmp_path / "model", tmp_path / "base", check=lambda path: {}).path
     expected, random_ = answer(pushed), random.Random(2)
-    names = sorted([*file_digests(pushed), MANIFEST])
+    names = sorted([*version_digests(pushed), MANIFEST])
     for name in names:
         counts = dict.fromkeys(("detected", "harmless", "silent"), 0)
         for fault in range(FAULTS_OF_A_SAVED_MODEL):
@@ -69,7 +69,7 @@ def test_saved_model_that_passes_the_verifier_answers_as_pushed(tmp_path):
             other = random_.choice([one for one in names if one != name])
             damage(f"{copy}/{name}", KINDS[fault % len(KINDS)], random_, f"{copy}/{other}")
             try:
-                verify_manifest(copy)
+                verify_version(copy)
             except CheckpointError:
                 counts["detected"] += 1
             else:

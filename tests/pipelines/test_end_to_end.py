@@ -329,7 +329,7 @@ def test_model_that_is_no_longer_served_is_pushed_again_once(runs):
 
 
 def test_version_that_is_served_and_damaged_is_pushed_again(runs):
-    from components.pusher.manifest import verify_manifest
+    from components.pusher.version_manifest import verify_version
     from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
@@ -339,7 +339,7 @@ def test_version_that_is_served_and_damaged_is_pushed_again(runs):
     again = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"]), console=Console(file=said))
     assert {node for node, state in states(again).items() if state == "executed"} == {"EmbeddingPusher"}
     assert int(again.push["version"]) > int(before["version"])
-    verify_manifest(again.push["destination"])
+    verify_version(again.push["destination"])
     assert not Path(before["destination"]).exists()
     assert "It is pushed again." in said.getvalue()
     assert f".damaged-{before['version']}" in said.getvalue()

@@ -11,11 +11,12 @@ import threading
 
 import pytest
 
-from components.pusher.manifest import MANIFEST, verify_manifest
-from components.pusher.publish import keep_newest, publish, set_version_aside, sweep, versions
+from components.pusher.publish import keep_newest, publish, set_version_aside
 from components.pusher.rollback import roll_back
-from components.pusher.served import damage_of, find_published
+from components.pusher.served import damage_of, find_published, served_versions
+from components.pusher.version_manifest import MANIFEST, verify_version
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.storage import locked_file, remove_leftovers
 
 pytestmark = pytest.mark.light
 
@@ -44,13 +45,13 @@ def passes(path):
 
 
 def hidden(base):
-    return [name for name in os.listdir(base) if name.startswith(".push-")]
+    return [name for name in os.listdir(base) if name.startswith(".version.tmp-")]
 
 
 def test_publish_copies_every_file_and_says_so(model, base):
     published = publish(model, base, check=passes, clock=lambda: 100.5)
     assert published.version == 100
-    manifest = verify_manifest(published.path)
+    manifest = verify_version(published.path)
     assert sorted(manifest["files"]) == ["assets/v.txt", "saved_model.pb", "variables/data"]
     assert (manifest["digest"], manifest["facts"]) == (published.digest, {"why": 1})
     assert hidden(base) == []
@@ -80,20 +81,20 @@ def test_publish_failed_check_leaves_everything_as_it_was(model, base):
     publish(model, base, check=passes, clock=lambda: 100)
     with pytest.raises(CheckpointError):
         publish(model, base, check=fails)
-    assert versions(base) == [100]
+    assert served_versions(base) == [100]
     assert hidden(base) == []
 
 
 def test_publish_check_sees_the_copy_before_it_has_a_number(model, base):
     seen = []
-    publish(model, base, check=lambda path: seen.append((os.path.basename(path)[:6], versions(base))) or {})
-    assert seen == [(".push-", [])]
+    publish(model, base, check=lambda path: seen.append((os.path.basename(path)[:13], served_versions(base))) or {})
+    assert seen == [(".version.tmp-", [])]
 
 
 def test_publish_keeps_the_newest(model, base):
     for second in (1, 2, 3):
         publish(model, base, check=passes, keep_last=2, clock=lambda t=second: t)
-    assert versions(base) == [2, 3]
+    assert served_versions(base) == [2, 3]
     assert hidden(base) == []
 
 
@@ -125,7 +126,7 @@ def test_publish_on_a_full_disk_leaves_everything_as_it_was(model, base, monkeyp
     monkeypatch.setattr("components.pusher.publish.sync_tree", full)
     with pytest.raises(CheckpointError, match="No space left"):
         publish(model, base, check=passes)
-    assert versions(base) == [100]
+    assert served_versions(base) == [100]
     assert hidden(base) == []
 
 
@@ -136,7 +137,7 @@ def test_publish_refuses_to_pass_the_largest_version(model, base):
 
 
 @pytest.mark.parametrize("damage", ["flip", "delete", "add", "manifest"])
-def test_verify_manifest_finds_damage(model, base, damage):
+def test_verify_version_finds_damage(model, base, damage):
     path = base.__class__(publish(model, base, check=passes).path)
     if damage == "flip":
         (path / "variables/data").write_bytes(b"\0" * 8999 + b"\1")
@@ -147,7 +148,7 @@ def test_verify_manifest_finds_damage(model, base, damage):
     else:
         (path / MANIFEST).write_text(json.dumps({"files": {}}))
     with pytest.raises(CheckpointError):
-        verify_manifest(path)
+        verify_version(path)
 
 
 CHILD = """
@@ -170,16 +171,28 @@ def start(model, base, times, die):
 
 def test_publish_killed_leaves_no_version_and_is_swept(model, base):
     assert start(model, base, 1, "yes").wait() == -signal.SIGKILL
-    assert versions(base) == []
+    assert served_versions(base) == []
     assert hidden(base) != []
-    assert sweep(base) == 1
+    assert len(remove_leftovers(base)) == 1
     assert hidden(base) == []
 
 
-def test_sweep_spares_the_living(model, base):
+def test_leftovers_of_the_previous_release_are_removed_unless_their_pusher_lives(model, base):
+    dead, alive = (base / f".push-{letter * 32}" for letter in "ab")
+    for hidden_copy in (dead, alive):
+        hidden_copy.mkdir(parents=True)
+        hidden_copy.with_name(f"{hidden_copy.name}.lock").touch()
+    with locked_file(f"{alive}.lock", wait=True):
+        publish(model, base, check=passes)
+        assert sorted(path.name for path in base.glob(".push*")) == [alive.name, f"{alive.name}.lock"]
+    publish(model, base, check=passes)
+    assert not alive.exists()
+
+
+def test_leftovers_of_the_living_are_spared(model, base):
     swept = []
-    publish(model, base, check=lambda path: swept.append((sweep(base), os.path.exists(path))) or {})
-    assert swept == [(0, True)]
+    publish(model, base, check=lambda path: swept.append((remove_leftovers(base), os.path.exists(path))) or {})
+    assert swept == [([], True)]
 
 
 def test_publish_from_several_processes_at_once(model, base):
@@ -188,9 +201,9 @@ def test_publish_from_several_processes_at_once(model, base):
 
     def watch():
         while not stop.is_set():
-            for version in versions(base) if base.exists() else []:
+            for version in served_versions(base) if base.exists() else []:
                 try:
-                    verify_manifest(base / str(version))
+                    verify_version(base / str(version))
                 except CheckpointError as error:
                     bad.append(error)
 
@@ -199,7 +212,7 @@ def test_publish_from_several_processes_at_once(model, base):
     numbers = [int(line) for child in children for line in child.communicate()[0].split()]
     stop.set()
     watcher.join()
-    assert sorted(numbers) == list(range(100, 132)) == versions(base)
+    assert sorted(numbers) == list(range(100, 132)) == served_versions(base)
     assert bad == []
     assert hidden(base) == []
 
@@ -238,33 +251,33 @@ def test_publish_dying_at_any_file_operation_leaves_whole_versions(model, tmp_pa
     died = int(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout) - 1
     assert died > 30
     for base in ((tmp_path / "places" / str(limit)) for limit in range(1, died + 2)):
-        assert versions(base) != []
-        assert all(verify_manifest(base / str(version)) for version in versions(base))
-        newest = versions(base)[-1]
+        assert served_versions(base) != []
+        assert all(verify_version(base / str(version)) for version in served_versions(base))
+        newest = served_versions(base)[-1]
         assert publish(model, base, check=passes, keep_last=1).version > newest
         assert hidden(base) == []
-        assert len(versions(base)) == 1
+        assert len(served_versions(base)) == 1
 
 
-def test_verify_manifest_finds_any_change_of_the_manifest_and_links(model, base):
+def test_verify_version_finds_any_change_of_the_manifest_and_links(model, base):
     path = base.__class__(publish(model, base, check=passes).path)
     good = (path / MANIFEST).read_text()
     (path / MANIFEST).write_text(good.replace('"why": 1', '"why": 2'))
     with pytest.raises(CheckpointError, match="seal"):
-        verify_manifest(path)
+        verify_version(path)
     (path / MANIFEST).write_text(good)
-    assert verify_manifest(path)["facts"] == {"why": 1}
+    assert verify_version(path)["facts"] == {"why": 1}
     (path / "assets/v.txt").rename(path.parent / "v.txt")
     (path / "assets/v.txt").symlink_to(path.parent / "v.txt")
     with pytest.raises(CheckpointError, match="symbolic link"):
-        verify_manifest(path)
+        verify_version(path)
 
 
 def test_publish_refuses_a_model_with_links(model, base):
     (model / "assets/other.txt").symlink_to("/etc/hostname")
     with pytest.raises(CheckpointError, match="symbolic link"):
         publish(model, base, check=passes)
-    assert versions(base) == hidden(base) == []
+    assert served_versions(base) == hidden(base) == []
 
 
 def test_roll_back_publishes_the_earlier_version_again(model, base):
@@ -273,8 +286,8 @@ def test_roll_back_publishes_the_earlier_version_again(model, base):
     publish(model, base, check=passes, clock=lambda: 200)
     back = roll_back(base)
     assert back.digest == first.digest
-    assert versions(base) == [100, 200, back.version]
-    facts = verify_manifest(back.path)["facts"]
+    assert served_versions(base) == [100, 200, back.version]
+    facts = verify_version(back.path)["facts"]
     made = datetime.datetime.fromisoformat(facts["rollback"].pop("made"))
     assert facts == {"why": 1, "rollback": {"of": 100, "from": 200}}
     assert abs(datetime.datetime.now(datetime.timezone.utc) - made) < datetime.timedelta(minutes=5)
@@ -286,7 +299,7 @@ def test_roll_back_to_a_copy_says_which_version_was_pushed(model, base):
     copy = roll_back(base)
     publish(model, base, check=passes)
     again = roll_back(base, copy.version)
-    assert verify_manifest(again.path)["facts"]["rollback"]["of"] == 100
+    assert verify_version(again.path)["facts"]["rollback"]["of"] == 100
 
 
 @pytest.mark.parametrize(("umask", "folder", "file"), [(0o077, 0o700, 0o600), (0o027, 0o750, 0o640)])
@@ -314,14 +327,14 @@ def test_roll_back_refuses_a_damaged_version(model, base):
     (base.__class__(first.path) / "saved_model.pb").write_bytes(b"grapH")
     with pytest.raises(CheckpointError, match="damaged"):
         roll_back(base)
-    assert len(versions(base)) == 2
+    assert len(served_versions(base)) == 2
 
 
 def test_keep_newest_says_what_it_removed(model, base):
     for second in (1, 2, 3):
         publish(model, base, check=passes, clock=lambda t=second: t)
     assert keep_newest(base, 1) == [1, 2]
-    assert versions(base) == [3]
+    assert served_versions(base) == [3]
     assert hidden(base) == []
 
 
@@ -333,7 +346,7 @@ def test_nothing_but_versions_is_removed(model, base, other):
     for removing in (lambda: keep_newest(base, 1), lambda: publish(model, base, check=passes, keep_last=1)):
         with pytest.raises(ConfigError, match=r"2023' holds no 'saved_model\.pb', so it is not a version"):
             removing()
-    assert (versions(base), hidden(base)) == ([2023, 3000], [])
+    assert (served_versions(base), hidden(base)) == ([2023, 3000], [])
     assert (base / other).read_text() == "mine"
 
 
@@ -342,7 +355,7 @@ def test_version_whose_files_were_deleted_is_removed_as_any_other(model, base):
     (base / "1" / "saved_model.pb").unlink()
     (base / "2" / "variables").mkdir(parents=True)
     assert publish(model, base, check=passes, keep_last=1, clock=lambda: 3).version == 3
-    assert versions(base) == [3]
+    assert served_versions(base) == [3]
 
 
 def flip_bit(version):
@@ -387,6 +400,6 @@ def test_damaged_version_is_set_aside_under_a_name_that_no_server_takes(model, b
     for number in (7, 8):
         publish(model, base, check=passes, clock=lambda number=number: number)
     assert set_version_aside(base, 7) == f"{base}/.damaged-7"
-    assert versions(base) == [8]
+    assert served_versions(base) == [8]
     assert set_version_aside(base, 7) is None
     assert (base / ".damaged-7" / "saved_model.pb").exists()

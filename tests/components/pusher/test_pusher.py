@@ -17,9 +17,9 @@ from tfx.types import artifact_utils, channel_utils, standard_artifacts
 from components.artifacts import TableConfigs, Vocabularies
 from components.pusher import EmbeddingPusher
 from components.pusher.executor import Executor
-from components.pusher.manifest import verify_manifest
 from components.pusher.proof import prove_again
-from components.pusher.publish import versions
+from components.pusher.served import served_versions
+from components.pusher.version_manifest import verify_version
 from components.pusher.warmup import WARMUP
 from embedding_core.checkpoint import write_training_checkpoint
 from embedding_core.columns import DenseInputs
@@ -175,9 +175,9 @@ def test_pusher_pushes_what_was_proven(run, tmp_path):
     pushed = push(run, tmp_path)
     assert pushed.get_int_custom_property("pushed") == 1
     version = int(pushed.get_string_custom_property("pushed_version"))
-    assert versions(tmp_path / "served") == [version]
+    assert served_versions(tmp_path / "served") == [version]
     path = pushed.get_string_custom_property("pushed_destination")
-    manifest = verify_manifest(path)
+    manifest = verify_version(path)
     assert manifest["digest"] == pushed.get_string_custom_property("model_digest")
     assert len(pushed.get_string_custom_property("vocabularies_digest")) == 64
     parity = json.loads(pushed.get_string_custom_property("parity"))
@@ -212,12 +212,12 @@ def test_version_whose_record_was_lost_is_recorded_and_not_pushed_twice(run, tmp
     assert [again.get_string_custom_property(key) for key in facts] == [
         first.get_string_custom_property(key) for key in facts
     ]
-    (version,) = versions(tmp_path / "served")
+    (version,) = served_versions(tmp_path / "served")
     assert os.path.exists(f"{again.uri}/saved_model.pb")
     (tmp_path / "served" / str(version) / "saved_model.pb").write_bytes(b"damaged")
     shutil.rmtree(again.uri)
     other = push(run, tmp_path, tolerance=1e-4)
-    assert versions(tmp_path / "served") == [version, int(other.get_string_custom_property("pushed_version"))]
+    assert served_versions(tmp_path / "served") == [version, int(other.get_string_custom_property("pushed_version"))]
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ import uuid
 import pytest
 import tensorflow as tf
 
-from components.pusher import remote
+from components.pusher import object_store
 from components.pusher.publish import publish
-from components.pusher.served import damage_of, manifest_facts
+from components.pusher.served import damage_of, manifest_facts, served_versions
 from embedding_core.errors import ConfigError, ParityError
 
 
@@ -58,13 +58,13 @@ def test_file_that_makes_a_version_loadable_comes_last(model, base, monkeypatch)
 def test_versions_increase_also_within_a_second_and_the_newest_are_kept(model, base):
     versions = [publish_at(model, base, 100, keep_last=2).version for _ in range(4)]
     assert versions == [100, 101, 102, 103]
-    assert remote.remote_versions(base) == [102, 103]
+    assert served_versions(base) == [102, 103]
 
 
 def test_version_that_a_dead_pusher_left_half_is_removed_by_the_next(model, base):
     put(f"{base}/90/assets.extra/manifest.json", f"{base}/90/variables/data")
     publish_at(model, base, 100)
-    assert remote.remote_versions(base) == [100]
+    assert served_versions(base) == [100]
 
 
 def put(*paths):
@@ -79,23 +79,23 @@ def test_folder_that_is_not_a_version_is_never_removed(model, base):
     publish_at(model, base, 100)
     with pytest.raises(ConfigError, match=r"90' holds no 'saved_model\.pb', so it is not a version"):
         publish_at(model, base, 110, keep_last=1)
-    assert remote.remote_versions(base) == [90, 100]
+    assert served_versions(base) == [90, 100]
     assert tf.io.gfile.exists(f"{base}/90/data.csv")
 
 
 def test_failed_upload_leaves_nothing(model, base, monkeypatch):
     publish_at(model, base, 100)
-    upload = remote._upload
+    upload = object_store._upload
 
     def fails_at_the_last(path, target):
         if target.endswith("saved_model.pb"):
             raise OSError("the network")
         upload(path, target)
 
-    monkeypatch.setattr(remote, "_upload", fails_at_the_last)
+    monkeypatch.setattr(object_store, "_upload", fails_at_the_last)
     with pytest.raises(OSError, match="the network"):
         publish_at(model, base, 200)
-    assert remote.remote_versions(base) == [100]
+    assert served_versions(base) == [100]
 
 
 def test_failed_check_uploads_nothing(model, base):
@@ -104,7 +104,7 @@ def test_failed_check_uploads_nothing(model, base):
 
     with pytest.raises(ParityError):
         publish(model, base, check=refuses)
-    assert remote.remote_versions(base) == []
+    assert served_versions(base) == []
 
 
 def test_damage_of_a_version_in_a_store_is_said(model, base):
@@ -113,7 +113,7 @@ def test_damage_of_a_version_in_a_store_is_said(model, base):
     put(f"{base}/100/variables/data")
     assert "'variables/data' is not what its manifest says" in damage_of(base, 100, digest)
     tf.io.gfile.remove(f"{base}/100/assets.extra/manifest.json")
-    assert "cannot be verified" in damage_of(base, 100, digest)
+    assert "has no assets.extra/manifest.json" in damage_of(base, 100, digest)
 
 
 def test_facts_of_a_version_in_a_store_are_read_and_a_folder_without_them_is_one_error(model, base):

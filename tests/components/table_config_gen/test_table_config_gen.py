@@ -9,7 +9,7 @@ from tfx.types import channel_utils
 from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
 from components.table_config_gen import TableConfigGen
 from components.table_config_gen.executor import Executor
-from embedding_core.checkpoint.manifest import Manifest, write_manifest
+from embedding_core.checkpoint.checkpoint_manifest import Manifest, write_manifest
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError, VocabularyError
 from embedding_core.vocabulary import FeatureSummary, Vocabulary, save_vocabulary

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from embedding_core import update_rules
 from embedding_core.checkpoint import BundleReader, RemapPolicy, remap, table_shapes, verify, write_tables
-from embedding_core.checkpoint.gather import gathered
+from embedding_core.checkpoint.row_order import gathered
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.checkpoint.token_rows import token_rows
 from embedding_core.config import EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig

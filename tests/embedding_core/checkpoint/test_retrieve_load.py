@@ -14,11 +14,11 @@ from embedding_core.checkpoint import (
     table_shapes,
     verify,
 )
-from embedding_core.checkpoint.atomic import publish_folder, sweep
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import SGD, Adam, Optimizer
+from embedding_core.storage import remove_leftovers, whole_folder
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
 
 
@@ -104,7 +104,7 @@ def test_latest_checkpoint_is_that_of_the_highest_step(tmp_path):
         (tmp_path / f"ckpt-{step}.index").touch()
     (tmp_path / "checkpoint").write_text("damaged")
     assert latest_training_checkpoint(tmp_path) == str(tmp_path / "ckpt-100")
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
         latest_training_checkpoint(tmp_path / "other")
 
 
@@ -234,7 +234,7 @@ def test_manifest_of_a_later_version_is_refused(tmp_path):
 
 def test_failed_write_leaves_nothing(tmp_path):
     def die_half_way():
-        with publish_folder(tmp_path / "out") as folder:
+        with whole_folder(tmp_path / "out") as folder:
             open(os.path.join(folder, "half"), "w").close()
             raise KeyError
 
@@ -246,16 +246,16 @@ def test_failed_write_leaves_nothing(tmp_path):
 def test_orphan_of_a_dead_write_is_swept_by_the_next(tmp_path):
     (tmp_path / f".9.tmp-{'a' * 32}").mkdir()  # of another destination in the same folder
     (tmp_path / "out").mkdir()  # an empty folder, as an orchestrator makes
-    with publish_folder(tmp_path / "out") as folder:
+    with whole_folder(tmp_path / "out") as folder:
         open(os.path.join(folder, "file"), "w").close()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_folder_of_a_living_writer_is_not_swept(tmp_path):
-    with publish_folder(tmp_path / "one") as folder:
-        with publish_folder(tmp_path / "two"):
+    with whole_folder(tmp_path / "one") as folder:
+        with whole_folder(tmp_path / "two"):
             assert os.path.isdir(folder)
-        assert sweep(tmp_path) == []
+        assert remove_leftovers(tmp_path) == []
     assert {path.name for path in tmp_path.iterdir()} == {"one", "two"}
 
 
@@ -279,5 +279,5 @@ def test_engine_goes_on_from_what_another_has_trained(tmp_path):
 
 @pytest.mark.parametrize("place", ["/proc/out", "/proc/nowhere/out", "/dev/null/out"])
 def test_folder_that_cannot_be_made_is_one_error(place):
-    with pytest.raises(CheckpointError, match=rf"'{place}' cannot be written"), publish_folder(place):
+    with pytest.raises(CheckpointError, match=rf"'{place}' cannot be written"), whole_folder(place):
         pass

@@ -5,7 +5,7 @@ import pytest
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Adagrad
-from embedding_core.storage.seals import sealed_json, unsealed_json
+from embedding_core.storage import sealed_json, unsealed_json
 
 pytestmark = pytest.mark.light
 

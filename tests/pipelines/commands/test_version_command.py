@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from components.pusher.publish import publish, versions
+from components.pusher.publish import publish
+from components.pusher.served import served_versions
 from pipelines.commands import cli
 
 
@@ -36,7 +37,7 @@ def test_verify_passes_what_was_published_and_names_what_is_damaged(base, capsys
 
 def test_rollback_makes_an_earlier_version_the_newest(base, capsys):
     assert code("rollback", base) == 0
-    newest = versions(base)[-1]
+    newest = served_versions(base)[-1]
     assert newest > 2
     assert (base / str(newest) / "saved_model.pb").read_bytes() == b"first"
     assert str(newest) in capsys.readouterr().out
@@ -46,7 +47,7 @@ def test_rollback_makes_an_earlier_version_the_newest(base, capsys):
 def test_keep_last_removes_the_others(base, capsys):
     assert code("keep-last", base, 1) == 0
     assert "removed 1: 1" in capsys.readouterr().out
-    assert versions(base) == [2]
+    assert served_versions(base) == [2]
     assert code("keep-last", base / "2" / "nowhere", 1) == 1
 
 
@@ -65,7 +66,7 @@ def test_keep_last_touches_nothing_that_is_no_served_version(base, capsys):
     (base / "0" / "data.csv").touch()
     assert code("keep-last", base, 1) == 1
     assert "'saved_model.pb', so it is not a version" in capsys.readouterr().err
-    assert versions(base) == [0, 1, 2]
+    assert served_versions(base) == [0, 1, 2]
     before = sorted(base.glob("2/**/*"))
     assert code("keep-last", base / "2", 1) == 1
     assert "holds no version" in capsys.readouterr().err

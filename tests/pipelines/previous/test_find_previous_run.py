@@ -6,8 +6,9 @@ import types
 
 import pytest
 
-from components.pusher.manifest import MANIFEST
+from components.pusher.version_manifest import MANIFEST
 from embedding_core.errors import ConfigError
+from embedding_core.storage import sealed_json
 from pipelines.lineage.graph import Execution, Node
 from pipelines.previous import find_previous_run
 from pipelines.previous.find_previous_run import choose_previous_run
@@ -47,7 +48,7 @@ class Chain:
 
     def run(self, *days, start=None, version=None, rows="all", baseline=None):
         """A run on these (span, content); `start` is an earlier one. Returns the numbers of its artifacts by kind."""
-        from embedding_core.checkpoint.sealed import file_digest
+        from embedding_core.storage import file_digest
 
         asked = self.asked(*days, rows=rows)
         fact = [
@@ -222,7 +223,8 @@ def test_version_whose_push_ended_before_it_was_recorded_is_of_the_run_that_its_
     killed = chain.run((3, "wednesday"), start=days[1])
     manifest = tmp_path / "serving" / "3" / MANIFEST
     manifest.parent.mkdir(parents=True)
-    manifest.write_text(json.dumps({"facts": {"sources": {"model_run": chain.uri(killed, "run")}}}))
+    facts = {"sources": {"model_run": chain.uri(killed, "run")}}
+    manifest.write_bytes(sealed_json({"facts": facts, "files": {}}, "seal"))
     chain.destination = str(tmp_path / "serving")
     assert chain.find(chain.asked((3, "wednesday"))).checkpoint == chain.uri(days[1])
     for word in ("pushed", "served"):

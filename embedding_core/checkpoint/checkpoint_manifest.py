@@ -1,4 +1,4 @@
-"""`manifest.json` of an embedding checkpoint: what is in it, of which vocabularies, and a digest of every file."""
+"""Writes, reads and verifies the manifest of an embedding checkpoint."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import json
 import os
 from collections.abc import Mapping
 
-from embedding_core.checkpoint.sealed import MANIFEST, FileDigests, check_files, read_seal, write_seal
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError
-
-__all__ = ["BUNDLE", "VOCABULARIES", "Manifest", "read_manifest", "table_shapes", "verify", "write_manifest"]
+from embedding_core.storage import FileDigest, JsonObject, SealedFolder, StrPath
 
 BUNDLE = "tables"  # prefix of the tensor bundle in the folder
 VOCABULARIES = "vocabularies"  # folder of the vocabularies that the rows belong to
-FORMAT = "embedding-checkpoint"
-VERSION = 1
+_SEALED = SealedFolder(constants={"format": "embedding-checkpoint", "version": 1})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,28 +21,26 @@ class Manifest:
     """What an embedding checkpoint says of itself.
 
     Attributes:
-      step: training step that the tables were taken at.
+      step: training step at which the tables were saved.
       config: tables, features and optimizers; the shapes of all tables and slots follow from it.
       vocabularies: per vocabulary the digest of the tokens that its tables' rows belong to.
-      nonfinite_rows: per table or slot (only those that have any) the rows holding a NaN or an infinity.
-      files: per file its `size` in bytes and `sha256`.
+      nonfinite_rows: per table or slot (only those that have any) the number of rows with a NaN or an infinity.
+      files: digest of every file but the manifest.
     """
 
     step: int
     config: EmbeddingConfig
     vocabularies: Mapping[str, str]
     nonfinite_rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    files: FileDigests = dataclasses.field(default_factory=dict)
+    files: Mapping[str, FileDigest] = dataclasses.field(default_factory=dict)
 
 
 def table_shapes(config: EmbeddingConfig) -> dict[str, tuple[int, int]]:
-    """The shape of every table, under its name, and slot, under `<table>/<slot>`; all are float32."""
+    """Compute the shape of every table, by `<table>`, and of every slot, by `<table>/<slot>`; all are float32."""
     shapes = {}
     for table in config.tables:
-        names = [
-            table.name,
-            *(f"{table.name}/{slot.name}" for slot in (table.optimizer.slots if table.optimizer else ())),
-        ]
+        slots = table.optimizer.slots if table.optimizer else ()
+        names = [table.name, *(f"{table.name}/{slot.name}" for slot in slots)]
         shapes.update(dict.fromkeys(names, (table.vocabulary_size, table.dim)))
     return shapes
 
@@ -60,17 +55,28 @@ def write_manifest(folder: str, manifest: Manifest) -> None:
         "nonfinite_rows": dict(manifest.nonfinite_rows),
         "embedding_config": json.loads(manifest.config.to_json()),
     }
-    write_seal(folder, FORMAT, VERSION, body)
+    _SEALED.write(folder, body)
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
-    """The manifest of the checkpoint in that folder; the other files are not looked at.
+def read_manifest(folder: StrPath) -> Manifest:
+    """Read the manifest of an embedding checkpoint, but no other file.
 
     Raises:
-      CheckpointError: there is none, it is damaged, or of a later format.
+      CheckpointError: the manifest is missing, damaged, or of another format.
     """
-    folder = os.fspath(folder)
-    body = read_seal(folder, FORMAT, VERSION)
+    return _manifest(folder, _SEALED.read(folder))
+
+
+def verify(folder: StrPath) -> Manifest:
+    """Read the manifest of an embedding checkpoint, and compare every file with it.
+
+    Raises:
+      CheckpointError: the manifest or a file is missing or damaged.
+    """
+    return _manifest(folder, _SEALED.verify(folder))
+
+
+def _manifest(folder: StrPath, body: JsonObject) -> Manifest:
     try:
         return Manifest(
             step=body["step"],
@@ -81,16 +87,5 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
         )
     except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(
-            f"{os.path.join(folder, MANIFEST)!r} is damaged ({error}): take another checkpoint."
+            f"the manifest of {os.fspath(folder)!r} is damaged ({error}): take another checkpoint."
         ) from error
-
-
-def verify(folder: str | os.PathLike[str]) -> Manifest:
-    """Read the manifest and compare every file with it.
-
-    Raises:
-      CheckpointError: a file is missing, of another size, or of another digest; or the manifest is damaged.
-    """
-    manifest = read_manifest(folder)
-    check_files(os.fspath(folder), manifest.files)
-    return manifest

@@ -13,14 +13,22 @@ from collections.abc import Iterable, Mapping
 
 from embedding_core.checkpoint.bundle import BundleReader
 from embedding_core.checkpoint.bundle_index import fields
-from embedding_core.checkpoint.keys import VALUE, training_key
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 
-__all__ = ["find_root", "locate", "others_at"]
-
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _KERAS_NAMES = {"accumulators": "accumulator", "momenta": "m", "velocities": "v", "linears": "linear"}
+
+
+def training_key(key: str, root: str = "embedding") -> str:
+    """Spell the key of a table (`t`) or slot (`t/momenta`) in a `tf.train.Checkpoint` with the tables at `root`.
+
+    Args:
+      key: of the table or slot.
+      root: path of the tables in the checkpoint; "" for its top.
+    """
+    return f"{root}{'/' if root else ''}{key.replace('.', '..').replace('/', '.S')}{VALUE}"
 
 
 def find_root(reader: BundleReader, config: EmbeddingConfig) -> str:

@@ -1,0 +1,99 @@
+"""Publishes to an object store, which has no rename: the file without which a version cannot be loaded comes last.
+
+    <version>/assets.extra/manifest.json     first: from here on the folder is known as a version
+    <version>/variables/..., assets/...      uploaded and read back
+    <version>/saved_model.pb                 the last one
+
+TensorFlow Serving, which tries a version again that it cannot load yet, and TensorFlow's loader need `saved_model.pb`.
+So a version is loaded whole or not at all, even if the pusher dies on the way. What a dead pusher left is removed by
+the next one once a later version is there. One pusher at a time: an object store has no lock either.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from components.pusher.served import Publication, served_versions
+from components.pusher.version_manifest import MANIFEST, MODEL, copy_model, is_version, write_manifest
+from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.storage import exists, file_digest, remove_tree, scratch_folder
+
+
+def publish_remotely(
+    source: str,
+    base: str,
+    *,
+    check: Callable[[str], Mapping[str, Any]],
+    keep_last: int | None,
+    clock: Callable[[], float],
+) -> Publication:
+    """Publish the SavedModel in `source` as the next version below the address.
+
+    Args:
+      source: local folder of a SavedModel.
+      base: address of the versions.
+      check: as in `components.pusher.publish.publish`; it is given a local copy of what is uploaded.
+      keep_last: how many of the newest versions to keep, or None for all.
+      clock: seconds since 1970.
+
+    Raises:
+      CheckpointError: what was uploaded is not what was read.
+      ConfigError: `keep_last` is given, and a number below the address is not a version.
+    """
+    if keep_last is not None:
+        _require_versions(base)
+    with scratch_folder("push") as copy:
+        files = copy_model(source, copy)
+        digest = write_manifest(copy, files, check(copy))
+        version = max(int(clock()), *(number + 1 for number in served_versions(base)), 1)
+        target = posixpath.join(base, str(version))
+        try:
+            for name in sorted([MANIFEST, *files], key=lambda name: (name == MODEL, name != MANIFEST, name)):
+                _upload(posixpath.join(copy, name), posixpath.join(target, name))
+        except BaseException:
+            _remove(target)
+            raise
+    _remove_old(base, keep_last)
+    return Publication(version, target, digest)
+
+
+def _upload(path: str, target: str) -> None:
+    """Copy one file up, and read it back."""
+    tf.io.gfile.makedirs(posixpath.dirname(target))
+    tf.io.gfile.copy(path, target, overwrite=True)
+    if file_digest(target) != file_digest(path):
+        raise CheckpointError(f"{target!r} is not what was uploaded: check the store, and push again.")
+
+
+def _remove_old(base: str, keep_last: int | None) -> None:
+    """Remove what dead pushers left below the newest version, and all but the newest complete versions."""
+    versions = [posixpath.join(base, str(number)) for number in served_versions(base)]
+    versions = [path for path in versions if is_version(path)]
+    complete = [path for path in versions if exists(posixpath.join(path, MODEL))]
+    kept = complete if keep_last is None else complete[-keep_last:]
+    for path in versions[:-1]:
+        if path not in kept:
+            _remove(path)
+
+
+def _require_versions(base: str) -> None:
+    """Refuse to choose which versions stay if a number is something else."""
+    for number in served_versions(base):
+        path = posixpath.join(base, str(number))
+        if not is_version(path):
+            raise ConfigError(
+                f"{path!r} holds no {MODEL!r}, so it is not a version, and is not to be removed: name an address that "
+                "holds versions alone, or move this one away."
+            )
+
+
+def _remove(target: str) -> None:
+    """Remove a version, first the file without which nobody loads it."""
+    last = posixpath.join(target, MODEL)
+    if exists(last):
+        tf.io.gfile.remove(last)
+    remove_tree(target)

@@ -1,0 +1,104 @@
+"""Opens, lists, moves and removes files: local ones, and with TensorFlow those at an address such as gs://bucket/x.
+
+TensorFlow is imported only for an address. Every error is an OSError, whichever file system raised it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import IO, Any, TypeAlias
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+
+def is_address(path: StrPath) -> bool:
+    """Return whether the path is an address of an object store."""
+    return "://" in os.fspath(path)
+
+
+def _gfile() -> Any:
+    from tensorflow.io import gfile
+
+    return gfile
+
+
+@contextlib.contextmanager
+def tensorflow_errors_as_os_errors() -> Iterator[None]:
+    """Turn every error that TensorFlow raises in the block into an OSError.
+
+    Raises:
+      FileNotFoundError: TensorFlow did not find a file, or a parent of it is not a folder.
+      OSError: TensorFlow raised another error.
+    """
+    try:
+        yield
+    except Exception as error:
+        errors = getattr(sys.modules.get("tensorflow"), "errors", None)
+        if errors is None or not isinstance(error, errors.OpError):
+            raise
+        if isinstance(error, errors.NotFoundError | errors.FailedPreconditionError):
+            raise FileNotFoundError(errno.ENOENT, error.message) from error
+        raise OSError(error.message) from error
+
+
+@contextlib.contextmanager
+def open_file(path: StrPath, mode: str = "rb") -> Iterator[IO[Any]]:
+    """Open a file for the block.
+
+    Raises:
+      OSError: the file is missing, or cannot be read or written.
+    """
+    if not is_address(path):
+        with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+        return
+    with tensorflow_errors_as_os_errors(), _gfile().GFile(os.fspath(path), mode) as file:
+        yield file
+
+
+def exists(path: StrPath) -> bool:
+    """Return whether there is a file or folder."""
+    return bool(_gfile().exists(path)) if is_address(path) else os.path.exists(path)
+
+
+def is_folder(path: StrPath) -> bool:
+    """Return whether there is a folder."""
+    return bool(_gfile().isdir(path)) if is_address(path) else os.path.isdir(path)
+
+
+def names_in(folder: StrPath) -> list[str]:
+    """List the names of the files and folders in a folder; none if there is no such folder."""
+    if not is_folder(folder):
+        return []
+    return [name.rstrip("/") for name in (_gfile().listdir(folder) if is_address(folder) else os.listdir(folder))]
+
+
+def files_below(folder: StrPath) -> list[str]:
+    """List the files of a folder and its subfolders, as sorted names relative to it."""
+    with tensorflow_errors_as_os_errors():
+        walk = _gfile().walk(folder) if is_address(folder) else os.walk(folder)
+        paths = [os.path.join(parent, name) for parent, _, names in walk for name in names]
+    return sorted(os.path.relpath(path, folder) for path in paths)
+
+
+def make_folders(path: StrPath) -> None:
+    """Make a folder and its parents, if they are missing."""
+    with tensorflow_errors_as_os_errors():
+        _gfile().makedirs(path) if is_address(path) else os.makedirs(path, exist_ok=True)
+
+
+def move(source: StrPath, target: StrPath) -> None:
+    """Rename a file or folder; the target must not exist."""
+    with tensorflow_errors_as_os_errors():
+        _gfile().rename(source, target) if is_address(source) else os.rename(source, target)
+
+
+def remove_tree(folder: StrPath) -> None:
+    """Delete a folder with all that is in it; a folder that another process deletes at the same time is no error."""
+    with contextlib.suppress(FileNotFoundError), tensorflow_errors_as_os_errors():
+        _gfile().rmtree(folder) if is_address(folder) else shutil.rmtree(folder)
