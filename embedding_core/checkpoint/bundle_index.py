@@ -1,24 +1,25 @@
-"""The index of a TensorFlow checkpoint: where in its data files each tensor lies.
+"""Reads the index of a TensorFlow checkpoint: at which bytes of its data files each tensor is.
 
-TensorFlow's readers hand out a tensor that was saved whole only whole, which for a table takes as much
-memory again. With the index a tensor is read from its data file in slices. The file is a LevelDB table
-(https://github.com/google/leveldb/blob/main/doc/table_format.md) without compression, of a
-`BundleHeaderProto` under the empty key and one `BundleEntryProto` per tensor
-(tensorflow/core/protobuf/tensor_bundle.proto); all checksums are masked CRC-32C.
+TensorFlow's readers return a tensor that was saved whole only whole, which for a table takes as much memory again. With
+the index a tensor is read from its data file in slices. The file is a LevelDB table
+(https://github.com/google/leveldb/blob/main/doc/table_format.md) without compression, of a `BundleHeaderProto` under
+the empty key and one `BundleEntryProto` per tensor; all checksums are masked CRC-32C.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import google_crc32c
 import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework.tensor_slice_pb2 import TensorSliceProto
+from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
 from embedding_core.errors import CheckpointError
-
-__all__ = ["BundleEntry", "Part", "crc32c", "fields", "numbers", "read_index", "unmask"]
+from embedding_core.storage import open_file
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -26,11 +27,13 @@ _TRAILER_BYTES = 5
 _END_OF_NAME = b"\0\1"
 
 
-class Part(NamedTuple):
+class _Part(NamedTuple):
     """Consecutive rows of a tensor, or all of it.
 
     Attributes:
-      shard: number of the data file. offset, size: the bytes in there.
+      shard: number of the data file.
+      offset: first byte in that file.
+      size: number of bytes.
       crc32c: checksum of the bytes, unmasked.
     """
 
@@ -44,22 +47,23 @@ class BundleEntry(NamedTuple):
     """One tensor of a checkpoint.
 
     Attributes:
-      dtype: its type. shape: its shape.
-      parts: what it was saved in, in the order of the rows; empty where that is not in whole rows.
+      dtype: type of its numbers.
+      shape: its shape.
+      parts: the parts it was saved in, in the order of the rows; empty if they are not of whole rows.
     """
 
     dtype: tf.DType
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[_Part, ...]
 
 
 def crc32c(data: bytes, before: int = 0) -> int:
-    """CRC-32C of the data, going on from that of what came before."""
+    """Compute the CRC-32C of the data, going on from the checksum of the data before them."""
     return int(google_crc32c.extend(before, data))
 
 
-def unmask(masked: int) -> int:
-    """The checksum that TensorFlow and LevelDB store rotated and offset."""
+def _unmask(masked: int) -> int:
+    """Undo the rotation and offset with which TensorFlow and LevelDB store a checksum."""
     rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
     return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
@@ -75,25 +79,29 @@ def read_index(prefix: str) -> tuple[int, dict[str, BundleEntry]]:
     """
     path = f"{prefix}.index"
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            data = file.read()
-        shards, tensors = 1, {}
-        slices: dict[str, list[bytes]] = {}
-        for key, value in _records(data):
-            if not key:
-                shards = int(fields(value).get(1, [1])[0])
-            elif key.startswith(b"\0"):  # a slice: the name, and in the order of their first rows, where it lies
-                slices.setdefault(key[1 : key.index(_END_OF_NAME)].decode(), []).append(value)
-            else:
-                tensors[key.decode()] = value
-        entries = {key: _entry(value, slices.get(key, [])) for key, value in tensors.items()}
-    except tf.errors.NotFoundError as error:
+        with open_file(path) as file:
+            return _parsed(file.read())
+    except FileNotFoundError as error:
         raise CheckpointError(f"{path!r} does not exist: give the prefix of a checkpoint, without '.index'.") from error
-    except (ValueError, IndexError, KeyError, TypeError, struct.error, tf.errors.OpError) as error:
+    except (ValueError, IndexError, TypeError, struct.error, DecodeError, OSError) as error:
         raise CheckpointError(
-            f"{path!r} is no readable checkpoint index ({error}): take another checkpoint."
+            f"{path!r} is not a readable checkpoint index ({error}): take another checkpoint."
         ) from error
-    return shards, entries
+
+
+def _parsed(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
+    shards = 1
+    tensors: dict[str, BundleEntryProto] = {}
+    slices: dict[str, list[BundleEntryProto]] = {}
+    for key, value in _records(data):
+        if not key:
+            shards = int(BundleHeaderProto.FromString(value).num_shards)
+        elif key.startswith(b"\0"):  # a slice; those of a tensor come in the order of their first rows
+            name = key[1 : key.index(_END_OF_NAME)].decode()
+            slices.setdefault(name, []).append(BundleEntryProto.FromString(value))
+        else:
+            tensors[key.decode()] = BundleEntryProto.FromString(value)
+    return shards, {key: _entry(message, slices.get(key, [])) for key, message in tensors.items()}
 
 
 def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -113,7 +121,7 @@ def _handle(data: bytes, at: int) -> tuple[int, int]:
 
 def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     checked = data[offset : offset + size + 1]
-    if unmask(struct.unpack("<I", data[offset + size + 1 : offset + size + _TRAILER_BYTES])[0]) != crc32c(checked):
+    if _unmask(struct.unpack("<I", data[offset + size + 1 : offset + size + _TRAILER_BYTES])[0]) != crc32c(checked):
         raise ValueError("a block has another checksum")
     if checked[-1] != 0:
         raise ValueError("a block is compressed")
@@ -141,72 +149,22 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def fields(data: bytes) -> dict[int, list[int | bytes]]:
-    """The fields of a serialized protocol buffer: per number its values, messages as bytes."""
-    found: dict[int, list[int | bytes]] = {}
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        value: int | bytes
-        if tag & 7 == 0:
-            value, at = _varint(data, at)
-        elif tag & 7 == 2:
-            length, at = _varint(data, at)
-            value, at = data[at : at + length], at + length
-        elif tag & 7 == 5:
-            value, at = struct.unpack_from("<I", data, at)[0], at + 4
-        else:
-            raise ValueError(f"a field of type {tag & 7}")
-        found.setdefault(tag >> 3, []).append(value)
-    return found
+def _entry(message: BundleEntryProto, slices: Sequence[BundleEntryProto]) -> BundleEntry:
+    shape = tuple(int(dimension.size) for dimension in message.shape.dim)
+    parts = [message]
+    if message.slices:
+        whole_rows = sum(_rows(each, shape) for each in message.slices) == shape[0]
+        parts = list(slices) if whole_rows and len(slices) == len(message.slices) else []
+    return BundleEntry(dtype=tf.dtypes.as_dtype(message.dtype), shape=shape, parts=tuple(map(_part, parts)))
 
 
-def numbers(values: list[int | bytes]) -> list[int]:
-    """The numbers of a repeated field of them, packed or not."""
-    found: list[int] = []
-    for value in values:
-        if isinstance(value, int):
-            found.append(value)
-            continue
-        at = 0
-        while at < len(value):
-            number, at = _varint(value, at)
-            found.append(number)
-    return found
+def _part(message: BundleEntryProto) -> _Part:
+    return _Part(message.shard_id, message.offset, message.size, _unmask(message.crc32c))
 
 
-def _entry(data: bytes, slices: list[bytes]) -> BundleEntry:
-    own = fields(data)
-    shape = fields(_bytes(own, 2))
-    sizes = tuple(_int(fields(dim), 1) for dim in shape.get(2, []) if isinstance(dim, bytes))
-    parts = [_part(own)]
-    if 7 in own:
-        whole_rows = sum(_rows(each, sizes) for each in own[7]) == sizes[0] and len(slices) == len(own[7])
-        parts = [_part(fields(each)) for each in slices] if whole_rows else []
-    return BundleEntry(dtype=tf.dtypes.as_dtype(_int(own, 1)), shape=sizes, parts=tuple(parts))
-
-
-def _part(own: dict[int, list[int | bytes]]) -> Part:
-    return Part(shard=_int(own, 3), offset=_int(own, 4), size=_int(own, 5), crc32c=unmask(_int(own, 6)))
-
-
-def _rows(slice_: int | bytes, shape: tuple[int, ...]) -> int:
-    """The rows of a slice (`TensorSliceProto`) that holds all columns of its rows; 0 of one that does not."""
-    told = fields(slice_).get(1, []) if isinstance(slice_, bytes) else []
-    extents = [fields(extent) for extent in told if isinstance(extent, bytes)]
-    lengths = [_int(extent, 2) if 2 in extent else size for extent, size in zip(extents, shape, strict=True)]
-    return lengths[0] if tuple(lengths[1:]) == shape[1:] else 0
-
-
-def _int(own: dict[int, list[int | bytes]], number: int) -> int:
-    value = own.get(number, [0])[0]
-    if not isinstance(value, int):
-        raise ValueError(f"field {number} is no number")
-    return value
-
-
-def _bytes(own: dict[int, list[int | bytes]], number: int) -> bytes:
-    value = own.get(number, [b""])[0]
-    if not isinstance(value, bytes):
-        raise ValueError(f"field {number} is no message")
-    return value
+def _rows(part: TensorSliceProto, shape: tuple[int, ...]) -> int:
+    """The rows of a slice that holds all columns of its rows; 0 of one that does not."""
+    lengths = [
+        extent.length if extent.HasField("length") else size for extent, size in zip(part.extent, shape, strict=True)
+    ]
+    return int(lengths[0]) if tuple(lengths[1:]) == shape[1:] else 0

@@ -1,9 +1,8 @@
-"""Tables that SparseCores hold stacked on each other, as TensorFlow's `TPUEmbeddingV2` saves them.
+"""Reads tables that SparseCores hold stacked on each other, as TensorFlow's `TPUEmbeddingV2` saves them.
 
-Such a checkpoint holds one variable per stack, and where each table lies in it (TensorFlow's
-`tensorflow/core/tpu/kernels/sparse_core_layout.proto`): row r is on core ``(r + rotation) % cores``, at
-``offset + r // cores`` of that core's rows. TensorFlow 2.16 saves stacks without saying so: rows of these cannot be
-told from each other, and they are refused.
+Such a checkpoint holds one variable per stack, and the layout of each table in it: row r is on core
+``(r + rotation) % cores``, at ``offset + r // cores`` of that core's rows. TensorFlow 2.16 saves stacks without a
+layout: nobody can say which row belongs to which table, and they are refused.
 """
 
 from __future__ import annotations
@@ -13,30 +12,31 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError
+from tensorflow.core.tpu.kernels.sparse_core_layout_pb2 import SparseCoreTableLayout, SparseCoreTableLayouts
 
 from embedding_core.checkpoint.bundle import BundleReader, Rows
-from embedding_core.checkpoint.bundle_index import fields, numbers
 from embedding_core.checkpoint.checkpoint_manifest import table_shapes
 from embedding_core.checkpoint.row_order import gathered
 from embedding_core.checkpoint.stored_keys import VALUE, training_key
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 
-__all__ = ["Layout", "read_layouts", "stacked_rows"]
-
 _LAYOUTS = f"_sparse_core_table_layouts{VALUE}"
 
 
-class Layout(NamedTuple):
-    """Where a table lies in its stack.
+class _Layout(NamedTuple):
+    """The place of a table in its stack.
 
     Attributes:
-      root: path at which the checkpoint holds the stack.
+      root: path of the stack in the checkpoint.
       stack: name of the stack's variable.
-      cores: SparseCores that the stack is spread over.
-      rows_per_core: rows of all tables of the stack on each.
-      shape: of the table. width: of the stack; further columns are padding.
-      offset: the table's first row on each core. rotation: the core of its row 0.
+      cores: number of SparseCores that the stack is spread over.
+      rows_per_core: rows of all tables of the stack on each core.
+      shape: shape of the table.
+      width: columns of the stack; those beyond the table's are padding.
+      offset: first row of the table on each core.
+      rotation: core of row 0 of the table.
     """
 
     root: str
@@ -49,11 +49,11 @@ class Layout(NamedTuple):
     rotation: int
 
     def key(self, slot: str) -> str:
-        """The stored key of the stack, or of a slot of it."""
+        """Return the stored key of the stack, or of a slot of it."""
         return training_key(f"{self.stack}/{slot}" if slot else self.stack, self.root)
 
     def rows(self) -> npt.NDArray[np.int64]:
-        """[rows of the table] the stack's row of each."""
+        """Return the stack's row of each row of the table, int64 [rows]."""
         row = np.arange(self.shape[0], dtype=np.int64)
         found: npt.NDArray[np.int64] = (row + self.rotation) % self.cores
         found *= self.rows_per_core
@@ -61,13 +61,13 @@ class Layout(NamedTuple):
         return found
 
 
-def read_layouts(reader: BundleReader, config: EmbeddingConfig, root: str | None = None) -> dict[str, Layout]:
-    """Where each table lies, by name; empty where the tables are not stacked.
+def read_layouts(reader: BundleReader, config: EmbeddingConfig, root: str | None = None) -> dict[str, _Layout]:
+    """Read the layout of each table, by name; empty if the tables are not stacked.
 
     Args:
       reader: the training checkpoint.
       config: the tables.
-      root: path at which the checkpoint holds the stacks; None for wherever they are.
+      root: path at which the checkpoint holds the stacks; None finds them.
 
     Raises:
       CheckpointError: tables are stacked and the checkpoint does not say how, or there are stacks in several places.
@@ -80,33 +80,36 @@ def read_layouts(reader: BundleReader, config: EmbeddingConfig, root: str | None
     if not keys:
         _refuse_unlabelled(reader, config)
         return {}
+    root = keys[0].removesuffix(_LAYOUTS).rstrip("/")
     try:
-        tables = fields(bytes(reader.tensor(keys[0]).numpy())).get(1, [])
-        root = keys[0].removesuffix(_LAYOUTS).rstrip("/")
-        return dict(_layout(table, root) for table in tables if isinstance(table, bytes))
-    except (ValueError, IndexError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{keys[0]!r} of {reader.prefix!r} is no layout of stacked tables ({error}).") from error
+        layouts = SparseCoreTableLayouts.FromString(reader.tensor(keys[0]).numpy())
+        return {table.table_name: _layout(table, root) for table in layouts.tables}
+    except (ValueError, DecodeError) as error:
+        raise CheckpointError(
+            f"{keys[0]!r} of {reader.prefix!r} is not a layout of stacked tables ({error}): take another checkpoint."
+        ) from error
 
 
-def _layout(data: bytes, root: str) -> tuple[str, Layout]:
-    own = fields(data)
-
-    def number(field: int) -> int:
-        return int(own.get(field, [0])[0])
-
-    def text(field: int) -> str:
-        value = own[field][0]
-        return value.decode() if isinstance(value, bytes) else str(value)
-
-    shape, padded = numbers(own[6]), numbers(own[7])
-    offset, rotation = number(8), number(9)
-    return text(1), Layout(root, text(2), number(3), number(5), tuple(shape), padded[1], offset, rotation)
+def _layout(table: SparseCoreTableLayout, root: str) -> _Layout:
+    _, width = table.unsharded_padded_shape
+    if table.num_sparse_cores < 1:
+        raise ValueError(f"{table.table_name!r} is on {table.num_sparse_cores} SparseCores")
+    return _Layout(
+        root=root,
+        stack=table.stacked_table_name,
+        cores=table.num_sparse_cores,
+        rows_per_core=table.total_rows_per_sparse_core_shard,
+        shape=tuple(table.unsharded_shape),
+        width=width,
+        offset=table.sparse_core_shard_row_offset,
+        rotation=table.sparse_core_shard_rotation,
+    )
 
 
 def stacked_rows(
-    reader: BundleReader, config: EmbeddingConfig, layouts: Mapping[str, Layout], slice_bytes: int
+    reader: BundleReader, config: EmbeddingConfig, layouts: Mapping[str, _Layout], slice_bytes: int
 ) -> Callable[[str], Iterable[tuple[int, Rows]]]:
-    """A function that gives the slices of a table or slot, put together from its stack.
+    """Return a function that reads the slices of a table or slot from its stack.
 
     Raises:
       CheckpointError: a table or slot is missing, of another shape, or of no configured table; all are named.
@@ -129,7 +132,7 @@ def stacked_rows(
     return rows_of
 
 
-def _problems(reader: BundleReader, key: str, shape: tuple[int, int], layouts: Mapping[str, Layout]) -> list[str]:
+def _problems(reader: BundleReader, key: str, shape: tuple[int, int], layouts: Mapping[str, _Layout]) -> list[str]:
     name, _, slot = key.partition("/")
     if name not in layouts:
         return [f"{key!r} is missing"]
@@ -152,8 +155,8 @@ def _refuse_unlabelled(reader: BundleReader, config: EmbeddingConfig) -> None:
     stacks = sorted(name for name in stored - names if _is_joined(name, names - stored))
     if stacks:
         raise CheckpointError(
-            f"training checkpoint {reader.prefix!r} holds {stacks}: tables that SparseCores hold stacked, and it does "
-            "not say at which rows each of them lies. Save it with a TensorFlow that writes "
+            f"training checkpoint {reader.prefix!r} holds {stacks}: tables that SparseCores hold stacked, but it does "
+            "not say which rows belong to which table. Save it with a TensorFlow that writes "
             "`_sparse_core_table_layouts` beside them; 2.16 does not."
         )
 

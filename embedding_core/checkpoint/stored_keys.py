@@ -1,4 +1,4 @@
-"""Where a training checkpoint holds each table and slot, whoever trained it.
+"""Finds the keys of tables and slots in a training checkpoint, whoever trained it.
 
 Tables are found by name: `<root>/<table>`. Slots are beside them where an engine of this project, or TensorFlow's
 `TPUEmbedding` on a TPU, trained the tables (`<root>/<table>.S<slot>`); under the table where one of Keras' legacy
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
 from embedding_core.checkpoint.bundle import BundleReader
-from embedding_core.checkpoint.bundle_index import fields
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 
@@ -90,15 +92,14 @@ def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str
 
 
 def _full_names(reader: BundleReader) -> dict[str, str]:
-    """The name that each variable had in its program, by key (TensorFlow's `trackable_object_graph.proto`)."""
+    """The name that each variable had in its program, by key."""
     if _GRAPH not in reader.entries:
         return {}
-    graph = fields(bytes(reader.tensor(_GRAPH).numpy()))
-    names = {}
-    for node in graph.get(1, []):
-        for attribute in fields(node).get(2, []) if isinstance(node, bytes) else []:
-            own = fields(attribute) if isinstance(attribute, bytes) else {}
-            name, key = own.get(2, [b""])[0], own.get(3, [b""])[0]
-            if isinstance(name, bytes) and isinstance(key, bytes) and name:
-                names[key.decode()] = name.decode()
-    return names
+    try:
+        graph = TrackableObjectGraph.FromString(reader.tensor(_GRAPH).numpy())
+    except DecodeError as error:
+        raise CheckpointError(
+            f"the graph of objects of {reader.prefix!r} is damaged ({error}): take another checkpoint."
+        ) from error
+    attributes = (attribute for node in graph.nodes for attribute in node.attributes)
+    return {each.checkpoint_key: each.full_name for each in attributes if each.full_name}
