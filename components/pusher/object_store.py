@@ -12,22 +12,21 @@ the next one once a later version is there. One pusher at a time: an object stor
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from components.pusher.served import Publication, served_versions
 from components.pusher.version_manifest import MANIFEST, MODEL, copy_model, is_version, write_manifest
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import exists, file_digest, remove_tree, scratch_folder
+from embedding_core.storage import Json, exists, file_digest, remove_tree, scratch_folder
 
 
 def publish_remotely(
     source: str,
     base: str,
     *,
-    check: Callable[[str], Mapping[str, Any]],
+    check: Callable[[str], Json],
     keep_last: int | None,
     clock: Callable[[], float],
 ) -> Publication:

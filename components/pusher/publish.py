@@ -12,15 +12,15 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from components.artifact_files import RECORD_SUFFIX
 from components.pusher.served import Publication, number_names, served_versions
 from components.pusher.version_manifest import MODEL, copy_model, is_version, write_manifest
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.storage import (
+    Json,
     StrPath,
     hidden_folder,
     is_address,
@@ -42,7 +42,7 @@ def publish(
     source: StrPath,
     base: StrPath,
     *,
-    check: Callable[[str], Mapping[str, Any]],
+    check: Callable[[str], Json],
     keep_last: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Publication:

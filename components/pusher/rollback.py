@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from components.pusher.publish import publish, require_local
 from components.pusher.served import Publication, served_versions
 from components.pusher.version_manifest import content_digest, verify_version, version_digests
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import StrPath, readable_as
+from embedding_core.storage import Json, StrPath, readable_as
 
 
 def roll_back(base: StrPath, to: int | None = None) -> Publication:
@@ -46,7 +44,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
     manifest = verify_version(source)
     facts = {**manifest["facts"], "rollback": _rollback(manifest, target, there[-1])}
 
-    def unchanged(copy: str) -> Mapping[str, Any]:
+    def unchanged(copy: str) -> Json:
         if content_digest(version_digests(copy)) != manifest["digest"]:
             raise CheckpointError(f"version {target} changed while it was copied: run the command again.")
         return facts
@@ -55,7 +53,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
         return publish(source, base, check=unchanged)
 
 
-def _rollback(manifest: Mapping[str, Any], target: int, newest: int) -> dict[str, Any]:
+def _rollback(manifest: Json, target: int, newest: int) -> Json:
     of = manifest["facts"].get("rollback", {}).get("of", target)
     made = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     return {"of": of, "from": newest, "made": made}

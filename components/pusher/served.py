@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from components.pusher.version_manifest import read_facts, verify_version
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import StrPath, folder_digests, is_address, json_digest, names_in
+from embedding_core.storage import Json, StrPath, folder_digests, is_address, json_digest, names_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +33,7 @@ def served_versions(base: StrPath) -> list[int]:
     return sorted({int(name) for name in number_names(base)})
 
 
-def manifest_facts(destination: str, version: int) -> Mapping[str, Any]:
+def manifest_facts(destination: str, version: int) -> Json:
     """Read what the manifest of a version says besides its files.
 
     Raises:
@@ -69,7 +67,7 @@ def damage_of(base: str, version: int, digest: str | None = None) -> str | None:
     return None
 
 
-def identity_of(sources: Mapping[str, Any], settings: Mapping[str, Any], model: str) -> str:
+def identity_of(sources: Json, settings: Json, model: str) -> str:
     """Compute a digest of what makes two pushes the same one.
 
     Args:
@@ -81,7 +79,7 @@ def identity_of(sources: Mapping[str, Any], settings: Mapping[str, Any], model: 
     return json_digest({"sources": sources, "settings": settings, "model": files})
 
 
-def find_published(base: str, identity: str) -> tuple[Publication, dict[str, Any]] | None:
+def find_published(base: str, identity: str) -> tuple[Publication, Json] | None:
     """Find the newest version, with its facts, if it has that identity and is as it was published.
 
     That is a version whose pusher died, or whose disk was full, before it was recorded: pushing it again would serve

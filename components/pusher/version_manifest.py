@@ -9,12 +9,11 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from embedding_core.errors import CheckpointError
 from embedding_core.storage import (
     FileDigest,
-    JsonObject,
+    Json,
     SealedFolder,
     StrPath,
     exists,
@@ -89,7 +88,7 @@ def copy_model(source: StrPath, target: str) -> dict[str, FileDigest]:
     return files
 
 
-def write_manifest(folder: str, files: Mapping[str, FileDigest], facts: Mapping[str, Any]) -> str:
+def write_manifest(folder: str, files: Mapping[str, FileDigest], facts: Json) -> str:
     """Write the manifest of a version.
 
     Args:
@@ -105,17 +104,17 @@ def write_manifest(folder: str, files: Mapping[str, FileDigest], facts: Mapping[
     return digest
 
 
-def read_facts(folder: StrPath) -> Mapping[str, Any]:
+def read_facts(folder: StrPath) -> Json:
     """Read what the manifest of a version says besides its files, which are not verified.
 
     Raises:
       CheckpointError: the manifest is missing or damaged.
     """
-    facts: Mapping[str, Any] = _SEALED.read(folder)["facts"]
+    facts: Json = _SEALED.read(folder)["facts"]
     return facts
 
 
-def verify_version(folder: StrPath) -> JsonObject:
+def verify_version(folder: StrPath) -> Json:
     """Read the manifest of a published version, local or at an address, and check every file against it.
 
     Returns:

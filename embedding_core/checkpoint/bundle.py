@@ -1,11 +1,11 @@
-"""Tables in a TensorFlow tensor bundle, read and written in slices of rows: memory is bounded by a slice."""
+"""Reads and writes tables of a TensorFlow tensor bundle in slices of rows: memory is bounded by a slice."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,12 @@ import tensorflow as tf
 from embedding_core.checkpoint.bundle_index import BundleEntry, crc32c, read_index
 from embedding_core.errors import CheckpointError
 
-__all__ = ["SLICE_BYTES", "BundleReader", "BundleWriter", "Rows", "rows_per_slice"]
-
 SLICE_BYTES = 16 * 2**20
 Rows: TypeAlias = npt.NDArray[np.float32]
 
 
 def rows_per_slice(shape: tuple[int, ...], slice_bytes: int = SLICE_BYTES) -> int:
-    """How many float32 rows of a table of that shape make one slice; at least one."""
+    """Return how many float32 rows of a table of that shape make one slice; at least one."""
     return max(1, slice_bytes // (4 * int(np.prod(shape[1:], dtype=np.int64)) or 1))
 
 
@@ -49,7 +47,7 @@ class BundleReader:
         self._shards, self.entries = read_index(prefix)
 
     def tensor(self, key: str) -> tf.Tensor:
-        """A small tensor, whole.
+        """Read a small tensor, whole.
 
         Raises:
           CheckpointError: the data are damaged or missing.
@@ -69,10 +67,10 @@ class BundleReader:
             ) from error
 
     def slices(self, key: str, slice_bytes: int = SLICE_BYTES) -> Iterator[tuple[int, Rows]]:
-        """The rows of a float32 table, a slice after the other: (number of its first row, rows).
+        """Read the rows of a float32 table, slice after slice: (number of its first row, rows).
 
-        Checksums are verified: of a tensor saved whole with its last slice, so nothing may be published
-        before the iterator ends.
+        Checksums are verified. That of a tensor that was saved whole is verified with its last slice, so nothing may be
+        published before the iterator ends.
 
         Raises:
           CheckpointError: the data are damaged or missing.
@@ -83,7 +81,7 @@ class BundleReader:
             yield from read(key, entry, rows_per_slice(entry.shape, slice_bytes))
 
     def _restored(self, key: str, entry: BundleEntry, count: int) -> Iterator[tuple[int, Rows]]:
-        """By TensorFlow, which holds every slice that was saved whole for each that is asked for."""
+        """Read by TensorFlow, which loads every slice that was saved as one for each slice that is asked for."""
         rows = entry.shape[0]
         for start in range(0, rows, count):
             spec = _spec(entry.shape, start, min(count, rows - start))
@@ -94,20 +92,20 @@ class BundleReader:
 
     def _from_files(self, key: str, entry: BundleEntry, count: int) -> Iterator[tuple[int, Rows]]:
         row_bytes = 4 * int(np.prod(entry.shape[1:], dtype=np.int64))
-        blocks, held = self._blocks(key, entry, count * row_bytes), b""
+        blocks, buffer = self._blocks(key, entry, count * row_bytes), b""
         for start in range(0, entry.shape[0], count):
             wanted = min(count, entry.shape[0] - start) * row_bytes
-            while len(held) < wanted:
+            while len(buffer) < wanted:
                 block = next(blocks, b"")
                 if not block:
                     raise CheckpointError(f"{key!r} of {self.prefix!r} has fewer rows than its index says.")
-                held += block
-            rows = np.frombuffer(held[:wanted], np.float32)
-            held = held[wanted:]
+                buffer += block
+            rows = np.frombuffer(buffer[:wanted], np.float32)
+            buffer = buffer[wanted:]
             yield start, rows.reshape(-1, *entry.shape[1:])
 
     def _blocks(self, key: str, entry: BundleEntry, size: int) -> Iterator[bytes]:
-        """The bytes of all parts; the last ones of a part come only when its checksum is right."""
+        """Read the bytes of all parts; the last bytes of a part come only if its checksum is right."""
         for part in entry.parts:
             path = f"{self.prefix}.data-{part.shard:05d}-of-{self._shards:05d}"
             checksum, left = 0, part.size
@@ -158,7 +156,7 @@ class BundleWriter:
             return
         part = os.path.join(f"{self._prefix}.parts", f"part-{len(self._parts):05d}")
         specs: list[str] = [spec for spec, _ in self._pending.values()]
-        tensors: list[Any] = [tf.constant(rows) for _, rows in self._pending.values()]
+        tensors: list[tf.Tensor] = [tf.constant(rows) for _, rows in self._pending.values()]
         tf.raw_ops.SaveV2(prefix=part, tensor_names=list(self._pending), shape_and_slices=specs, tensors=tensors)
         self._parts.append(part)
         self._pending, self._bytes = {}, 0

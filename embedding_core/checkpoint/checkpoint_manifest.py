@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import FileDigest, JsonObject, SealedFolder, StrPath
+from embedding_core.storage import FileDigest, Json, SealedFolder, StrPath
 
 BUNDLE = "tables"  # prefix of the tensor bundle in the folder
 VOCABULARIES = "vocabularies"  # folder of the vocabularies that the rows belong to
@@ -76,7 +76,7 @@ def verify(folder: StrPath) -> Manifest:
     return _manifest(folder, _SEALED.verify(folder))
 
 
-def _manifest(folder: StrPath, body: JsonObject) -> Manifest:
+def _manifest(folder: StrPath, body: Json) -> Manifest:
     try:
         return Manifest(
             step=body["step"],

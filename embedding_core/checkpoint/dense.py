@@ -1,6 +1,6 @@
 """Saves the dense part of a model, its optimizer's state and the ranges of its inputs, for later runs to start from.
 
-A sealed folder `dense` inside an embedding checkpoint: the tensor bundle `variables` and `manifest.json`. Weights mean
+The sealed folder `dense` of an embedding checkpoint has the tensor bundle `variables` and `manifest.json`. Weights mean
 something only together with the inputs that they were trained on, so both are kept together.
 """
 
@@ -9,41 +9,41 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint.bundle import BundleReader
 from embedding_core.errors import CheckpointError
-from embedding_core.storage import SealedFolder, file_digest, files_below, make_folders, whole_folder
+from embedding_core.storage import Json, SealedFolder, file_digest, files_below, make_folders, whole_folder
 
 DENSE = "dense"
 _BUNDLE = "variables"
 _SEALED = SealedFolder(constants={"format": "dense-part", "version": 1})
 _AUTOMATIC = re.compile(r"_\d+\Z")  # Keras numbers the layers of a process: dense, dense_1, ...
-_RATES = ("_learning_rate", "_current_learning_rate")  # of the configuration, never of an earlier run
+_RATES = ("_learning_rate", "_current_learning_rate")  # come from the configuration, never from a previous run
 
 
 class DensePart(NamedTuple):
-    """A dense part that was read, verified.
+    """A dense part that was verified.
 
     Attributes:
-      folder: where it is.
+      folder: path of the dense part.
       optimizer: name of its Keras optimizer.
-      inputs: what the model's inputs were: `features` and `dense`, JSON lists.
-      ranges: by dense feature what it was scaled by; without those that nobody recorded.
+      inputs: inputs of the model: `features` and `dense`, JSON lists.
+      ranges: what each dense feature was scaled by, of the features that it was recorded for.
       variables: shape and dtype of every variable by its key, `model/...` and `optimizer/...`.
     """
 
     folder: str
     optimizer: str
-    inputs: Mapping[str, Any]
-    ranges: Mapping[str, Mapping[str, Any]]
-    variables: Mapping[str, Sequence[Any]]
+    inputs: Json
+    ranges: Mapping[str, Mapping[str, object]]
+    variables: Mapping[str, Sequence[object]]
 
     def value(self, key: str) -> tf.Tensor:
-        """The value of a variable.
+        """Read the value of a variable.
 
         Raises:
           CheckpointError: the file is damaged.
@@ -54,18 +54,18 @@ class DensePart(NamedTuple):
 def named_variables(
     model: tf_keras.Model, optimizer: tf_keras.optimizers.Optimizer
 ) -> tuple[dict[str, tf.Variable], dict[str, tf.Variable]]:
-    """The variables of a model and of its optimizer by keys that a new process gives them again.
+    """Return the variables of a model and of its optimizer by keys that are the same in every process.
 
     A key has the variable's position and its name without the numbers that Keras gives to layers of equal names.
     """
-    held = list(optimizer.variables)
-    known = {id(variable) for variable in held}
-    held += [
+    variables = list(optimizer.variables)
+    known = {id(variable) for variable in variables}
+    variables += [
         value
         for name, value in sorted(vars(optimizer).items())
         if isinstance(value, tf.Variable) and id(value) not in known and name not in _RATES
     ]
-    return _keys("model", model.weights), _keys("optimizer", held)
+    return _keys("model", model.weights), _keys("optimizer", variables)
 
 
 def _keys(kind: str, variables: Iterable[tf.Variable]) -> dict[str, tf.Variable]:
@@ -76,8 +76,8 @@ def _plain(name: str) -> str:
     return "/".join(_AUTOMATIC.sub("", part) for part in name.partition(":")[0].split("/"))
 
 
-def described(variables: Mapping[str, tf.Variable]) -> dict[str, list[Any]]:
-    """Shape and dtype of each variable, as JSON holds them."""
+def described(variables: Mapping[str, tf.Variable]) -> dict[str, list[object]]:
+    """Return shape and dtype of each variable, as JSON values."""
     return {key: [variable.shape.as_list(), variable.dtype.name] for key, variable in variables.items()}
 
 
@@ -87,18 +87,18 @@ def write_dense(
     optimizer: tf_keras.optimizers.Optimizer,
     *,
     name: str,
-    inputs: Mapping[str, Any],
-    ranges: Mapping[str, Mapping[str, Any]],
+    inputs: Json,
+    ranges: Mapping[str, Mapping[str, object]],
 ) -> None:
     """Write the dense part as a sealed folder, in one rename.
 
     Args:
-      folder: to write; one that is there is replaced.
+      folder: the folder to write; one that exists is replaced.
       model: the dense part.
-      optimizer: that trains it, built.
-      name: of the optimizer.
-      inputs: of the model, see `DensePart`.
-      ranges: of its dense features, see `DensePart`.
+      optimizer: its optimizer, built.
+      name: name of the optimizer.
+      inputs: inputs of the model, see `DensePart`.
+      ranges: ranges of its dense features, see `DensePart`.
 
     Raises:
       CheckpointError: it cannot be written.
@@ -135,7 +135,7 @@ def read_dense(folder: str) -> DensePart | None:
 
 
 def copy_dense(source: str, destination: str) -> bool:
-    """Copy a dense part, verified, into a folder that is being written; whether there is one."""
+    """Copy a dense part, verified, into a folder that is being written; returns whether there is one."""
     if read_dense(source) is None:
         return False
     make_folders(destination)

@@ -1,4 +1,4 @@
-"""A table of an embedding checkpoint for other programs: Parquet, and TensorBoard's embedding projector."""
+"""Writes a table of an embedding checkpoint for other programs: Parquet, and TensorBoard's embedding projector."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Source:
         manifest = verify(self.folder)
         tables = {each.name: each for each in manifest.config.tables}
         if table not in tables:
-            raise ConfigError(f"{table!r} is no table of {self.folder!r}: its tables are {sorted(tables)}.")
+            raise ConfigError(f"{table!r} is not a table of {self.folder!r}: its tables are {sorted(tables)}.")
         self.table: TableConfig = tables[table]
         self.vocabularies: dict[str, Vocabulary] = checkpoint_vocabularies(self.folder, manifest)
         self._slice_bytes = slice_bytes
@@ -45,17 +45,17 @@ class _Source:
 def extract_to_parquet(folder: StrPath, table: str, path: StrPath, *, slice_bytes: int = SLICE_BYTES) -> int:
     """Write a table as a Parquet file of `row`, `token`, `count` and `vector`; memory is bounded by a slice.
 
-    `token` is text, or bytes where a token is not UTF-8, and of a private vocabulary its sha256; it and `count`
-    are null in rows that stand for no token.
+    `token` is text, or bytes if a token is not UTF-8, or the sha256 of the token if the vocabulary is private. It and
+    `count` are null in rows that have no token.
 
     Args:
       folder: the embedding checkpoint; its files are verified first.
       table: name of the table.
-      path: the file to write, which gives way in one rename.
+      path: the file to write; one that exists is replaced in one rename.
       slice_bytes: bytes of the table held in memory at once.
 
     Returns:
-      How many rows were written.
+      The number of rows written.
 
     Raises:
       ConfigError: there is no such table.
@@ -115,7 +115,7 @@ def extract_to_projector(
     limit: int = 10_000,
     slice_bytes: int = SLICE_BYTES,
 ) -> int:
-    """Write the rows of a table's most frequent tokens for TensorBoard's projector; of raw ids the first rows.
+    """Write the rows of a table's most frequent tokens, or the first rows of raw ids, for TensorBoard's projector.
 
     ``tensorboard --logdir <destination>`` shows them. The folder gets `vectors.tsv`, `metadata.tsv` (token and count)
     and `projector_config.pbtxt`.
@@ -124,11 +124,11 @@ def extract_to_projector(
       folder: the embedding checkpoint; its files are verified first.
       table: name of the table.
       destination: the folder to make.
-      limit: how many rows; a browser holds some ten thousand.
+      limit: largest number of rows; a browser can show some ten thousand.
       slice_bytes: bytes of the table held in memory at once.
 
     Returns:
-      How many rows were written.
+      The number of rows written.
 
     Raises:
       ConfigError: there is no such table.
@@ -157,7 +157,7 @@ def extract_to_projector(
 
 
 def _most_frequent(source: _Source, limit: int) -> npt.NDArray[np.int64]:
-    """The rows of the most frequent tokens, ascending; they need not be the first where the vocabulary had a base."""
+    """The rows of the most frequent tokens, ascending; if the vocabulary evolved they need not be the first rows."""
     counts = np.full(source.table.vocabulary_size, -1, np.int64)
     if source.vocabulary is not None:
         counts[: len(source.vocabulary)] = source.vocabulary.counts

@@ -1,4 +1,4 @@
-"""From an embedding checkpoint into the variables of an engine, slice by slice."""
+"""Loads an embedding checkpoint into the variables of an engine, slice by slice."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
 from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, Manifest, table_shapes, verify
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
-
-__all__ = ["Blocks", "check_digests", "load_checkpoint_into", "renamed"]
+from embedding_core.storage import StrPath
 
 Blocks: TypeAlias = tf.Variable | Sequence[tf.Variable]  # a table in one variable, or in blocks of consecutive rows
 
 
 def load_checkpoint_into(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     tables: Mapping[str, Blocks],
     config: EmbeddingConfig,
     *,
@@ -50,7 +49,7 @@ def load_checkpoint_into(
     reader = BundleReader(os.path.join(folder, BUNDLE))
     for key in wanted:
         for start, rows in reader.slices(key, slice_bytes):
-            _place(_blocks(tables[key]), start, rows)
+            _write_rows(_blocks(tables[key]), start, rows)
     return manifest
 
 
@@ -58,8 +57,8 @@ def _blocks(given: Blocks) -> list[tf.Variable]:
     return list(given) if isinstance(given, list | tuple) else [given]
 
 
-def _place(blocks: list[tf.Variable], start: int, rows: Rows) -> None:
-    """Put rows `start`, `start + 1`, ... of a table where they belong."""
+def _write_rows(blocks: list[tf.Variable], start: int, rows: Rows) -> None:
+    """Write rows `start`, `start + 1`, ... of a table into its blocks."""
     for first, block in _with_first_rows(blocks):
         low, high = max(start, first), min(start + len(rows), first + block.shape[0])
         if low < high:
@@ -100,8 +99,8 @@ def _check(
     stored = {key: shape for key, shape in table_shapes(manifest.config).items() if slots or "/" not in key}
     missing = {key: shape for key, shape in wanted.items() if key not in stored}
     extra = {key: shape for key, shape in stored.items() if key not in wanted}
-    problems = [f"{key!r} is not in the checkpoint{renamed(shape, extra)}" for key, shape in missing.items()]
-    problems += [f"{key!r} of the checkpoint is of no configured table" for key in extra]
+    problems = [f"{key!r} is not in the checkpoint{rename_hint(shape, extra)}" for key, shape in missing.items()]
+    problems += [f"{key!r} of the checkpoint belongs to no configured table" for key in extra]
     problems += [f"no variable is given for {key!r}" for key in wanted if key not in tables]
     for key in wanted:
         if key in stored and stored[key] != wanted[key]:
@@ -125,8 +124,8 @@ def _other_shapes(key: str, wanted: tuple[int, ...], blocks: list[tf.Variable]) 
     return [f"the blocks of {key!r} have the shapes {shapes}, which do not make up {list(wanted)}"]
 
 
-def renamed(shape: tuple[int, ...], others: Mapping[str, tuple[int, ...]]) -> str:
-    """A hint for the message on a missing table or slot: what of the same shape is there under another name."""
+def rename_hint(shape: tuple[int, ...], others: Mapping[str, tuple[int, ...]]) -> str:
+    """Name what has the same shape under another name, as a hint in the message on a missing table or slot."""
     alike = [key for key, other in others.items() if other == shape]
     return f" (renamed from {' or '.join(map(repr, alike))}?)" if alike else ""
 

@@ -1,4 +1,4 @@
-"""From an embedding checkpoint to one of other vocabularies: every row moves with its token, slots too."""
+"""Remaps an embedding checkpoint to other vocabularies: every row, and its slots, move with its token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,41 +15,39 @@ import tensorflow as tf
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, rows_per_slice
 from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, VOCABULARIES, Manifest, verify
 from embedding_core.checkpoint.dense import DENSE
-from embedding_core.checkpoint.load import renamed
+from embedding_core.checkpoint.load import rename_hint
 from embedding_core.checkpoint.retrieve import Progress, used_vocabularies, write_tables
-from embedding_core.checkpoint.row_order import gathered
+from embedding_core.checkpoint.row_order import reordered
 from embedding_core.checkpoint.row_sources import RowSources, row_sources, sources_report
 from embedding_core.checkpoint.slot_policy import carried_slots, ftrl_linears
 from embedding_core.checkpoint.token_rows import token_rows
 from embedding_core.config import ChangedDim, ChangedOptimizer, EmbeddingConfig, NewRows, NewTables, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import FTRL
-from embedding_core.storage import StrPath
+from embedding_core.storage import Json, StrPath
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
-
-__all__ = ["REPORT", "RemapPolicy", "checkpoint_vocabularies", "remap"]
 
 REPORT = "remap.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemapPolicy:
-    """What becomes of what the checkpoint does not have.
+    """How to initialize what the checkpoint does not have.
 
     Attributes:
-      new_rows: a token without a row starts from the table's "initializer", or from the "oov" row that it has
-        been trained in so far.
-      new_tables: a table that the checkpoint does not have is an "error" (it may only have been renamed), or
-        starts from its initializer: "initialize". Tables that are no longer wanted follow the same choice.
-      changed_optimizer: other slots than the checkpoint's are an "error", start anew: "reset", or keep what means
-        the same in both, the accumulators of Adagrad, AdagradMomentum and FTRL: "convert". FTRL's linear terms are
-        computed from the rows in any case, without which it would lose them.
-      changed_dim: another `dim` is an "error", starts the table anew: "reset", or keeps the columns that both have
-        and takes further ones from the initializer: "resize".
-      seed: of the initializers.
+      new_rows: first row of a token that has none: from the table's "initializer", or the "oov" row that the token was
+        trained in so far.
+      new_tables: rule for a table that the checkpoint does not have, which may only have been renamed: an "error", or
+        start from its initializer: "initialize". Tables that are no longer configured follow the same rule.
+      changed_optimizer: rule for slots that the checkpoint does not have: an "error", start from the initial value:
+        "reset", or keep what means the same in both, the accumulators of Adagrad, AdagradMomentum and FTRL: "convert".
+        FTRL's linear terms are always computed from the rows, because FTRL computes the rows from them.
+      changed_dim: rule for another `dim`: an "error", start from the initializer: "reset", or keep the columns that
+        both have and take further ones from the initializer: "resize".
+      seed: seed of the initializers.
 
     Raises:
-      ConfigError: a field is none of its choices.
+      ConfigError: a field is not one of its choices.
     """
 
     new_rows: NewRows = "initializer"
@@ -81,15 +79,15 @@ def remap(
     policy: RemapPolicy | None = None,
     slice_bytes: int = SLICE_BYTES,
     progress: Progress | None = None,
-) -> tuple[Manifest, dict[str, Any]]:
-    """Bring a checkpoint to the tables and vocabularies of a new run.
+) -> tuple[Manifest, Json]:
+    """Write the checkpoint of a previous run for the tables and vocabularies of a new one.
 
     Args:
-      source: the earlier embedding checkpoint; its files are verified first.
+      source: the embedding checkpoint of the previous run; its files are verified first.
       config: the new tables.
       vocabularies: the new vocabularies, by name.
       destination: the folder to write, which must not exist or be empty.
-      policy: what becomes of what the checkpoint does not have; None for the defaults.
+      policy: how to initialize what the checkpoint does not have; None for the defaults.
       slice_bytes: bytes of a table held in memory at once.
       progress: called with table, rows done and rows in total.
 
@@ -114,7 +112,7 @@ def remap(
     }
     report = {"policy": dataclasses.asdict(policy), **_report(sources, earlier, config)}
     sources = {name: dataclasses.replace(each, earlier=None) for name, each in sources.items()}
-    kept.clear()  # the earlier tokens are not needed any more, and may take as much memory as all the rest
+    kept.clear()  # they are not needed any more, and may take as much memory as all the rest
     reader = BundleReader(os.path.join(source, BUNDLE))
 
     def rows_of(key: str) -> Iterable[tuple[int, Rows]]:
@@ -155,10 +153,10 @@ def _moved(
     fill: Callable[[npt.NDArray[np.int64]], Rows],
     slice_bytes: int,
 ) -> Iterator[tuple[int, Rows]]:
-    """Rows in their new order, and where the dim changed with fewer columns, or further ones from `fill`."""
+    """Rows in their new order; if the dim changed, with fewer columns or with further ones from `fill`."""
     columns = ((0, 0), (0, max(0, dim - old_dim)))
     sized = slices if dim == old_dim else ((start, np.pad(rows[:, :dim], columns)) for start, rows in slices)
-    for start, rows in gathered(sized, sources, dim, fill, slice_bytes):
+    for start, rows in reordered(sized, sources, dim, fill, slice_bytes):
         kept = np.flatnonzero(sources[start : start + len(rows)] >= 0)
         if dim > old_dim and len(kept):
             rows[kept, old_dim:] = fill(kept + start)[:, old_dim:]
@@ -170,7 +168,7 @@ def _linears(
     parts: Iterable[tuple[tuple[int, Rows], tuple[int, Rows]]],
     sources: npt.NDArray[np.int64],
 ) -> Iterator[tuple[int, Rows]]:
-    """FTRL's linear terms of rows and their accumulators; zeros where a row starts anew, as in a new table."""
+    """FTRL's linear terms of rows and their accumulators; zeros for a new row, as in a new table."""
     for (start, rows), (_, accumulators) in parts:
         linears = ftrl_linears(optimizer, rows, accumulators)
         linears[sources[start : start + len(rows)] < 0] = 0.0
@@ -180,7 +178,7 @@ def _linears(
 def _fill(
     table: TableConfig, slot: str, sources: RowSources | None, vocabularies: Mapping[str, Vocabulary], seed: int
 ) -> Callable[[npt.NDArray[np.int64]], Rows]:
-    """Gives the first rows of new row numbers, of the table itself or of a slot."""
+    """A function that gives the first rows of new row numbers, of the table itself or of a slot."""
     if slot:
         slots = table.optimizer.slots if table.optimizer else ()
         initial = {each.name: each.initial for each in slots}[slot]
@@ -205,7 +203,7 @@ def _filled(
 
 
 def checkpoint_vocabularies(source: str, manifest: Manifest) -> dict[str, Vocabulary]:
-    """The vocabularies that the rows of an embedding checkpoint belong to, by name."""
+    """Load the vocabularies that the rows of an embedding checkpoint belong to, by name."""
     folder = os.path.join(source, VOCABULARIES)
     return {name: load_vocabulary(folder, name, open_file=tf.io.gfile.GFile) for name in manifest.vocabularies}
 
@@ -217,8 +215,8 @@ def _check(source: str, earlier: EmbeddingConfig, config: EmbeddingConfig, polic
     if policy.new_tables == "error":
         extra = {name: (table.dim,) for name, table in old.items() if name not in new}
         for name in new.keys() - old.keys():
-            problems.append(f"{name!r} is not in the checkpoint{renamed((new[name].dim,), extra)}")
-        problems += [f"{name!r} of the checkpoint is of no configured table" for name in old if name not in new]
+            problems.append(f"{name!r} is not in the checkpoint{rename_hint((new[name].dim,), extra)}")
+        problems += [f"{name!r} of the checkpoint belongs to no configured table" for name in old if name not in new]
     for name in new.keys() & old.keys():
         if new[name].dim != old[name].dim and policy.changed_dim == "error":
             problems.append(f"`dim` of {name!r} is {new[name].dim}, {old[name].dim} in the checkpoint")
@@ -233,9 +231,7 @@ def _check(source: str, earlier: EmbeddingConfig, config: EmbeddingConfig, polic
         )
 
 
-def _report(
-    sources: Mapping[str, RowSources], earlier: Mapping[str, TableConfig], config: EmbeddingConfig
-) -> dict[str, Any]:
+def _report(sources: Mapping[str, RowSources], earlier: Mapping[str, TableConfig], config: EmbeddingConfig) -> Json:
     names = [table.name for table in config.tables]
     return {
         "tables": {name: sources_report(each) for name, each in sources.items()},

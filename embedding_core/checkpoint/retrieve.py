@@ -1,4 +1,4 @@
-"""From a training checkpoint to an embedding checkpoint: logical tables and slots by name, without topology."""
+"""Converts a training checkpoint to an embedding checkpoint: logical tables and slots by name, without topology."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from embedding_core.checkpoint.checkpoint_manifest import (
     write_manifest,
 )
 from embedding_core.checkpoint.dense import DENSE, copy_dense
-from embedding_core.checkpoint.load import renamed
+from embedding_core.checkpoint.load import rename_hint
 from embedding_core.checkpoint.stacked import read_layouts, stacked_rows
-from embedding_core.checkpoint.stored_keys import VALUE, find_root, locate, others_at
+from embedding_core.checkpoint.stored_keys import VALUE, find_root, others_at, stored_keys
 from embedding_core.config import EmbeddingConfig, NonfiniteRows
 from embedding_core.errors import CheckpointError
 from embedding_core.storage import StrPath, make_folders, open_file, whole_folder
@@ -48,12 +48,12 @@ def retrieve(
     Args:
       training_checkpoint: prefix of a `tf.train.Checkpoint`, without '.index', of whatever trained the tables: an
         engine of this project, TensorFlow's `TPUEmbedding` (stacked by SparseCores, too: see `stacked`), or Keras'
-        optimizers (see `locate`).
+        optimizers (see `stored_keys`).
       config: the tables and their optimizers; a table without an optimizer has no slots.
       destination: the folder to write, which must not exist or be empty.
       vocabularies: those that the tables' rows belong to, by name; they are kept in the checkpoint, so that
-        its rows can be found by token whatever becomes of the run that made them.
-      step: training step; None reads it from the checkpoint (0 where it holds none).
+        its rows can be found by token even if the run that made them is deleted.
+      step: training step; None reads it from the checkpoint (0 if it has none).
       root: path at which the training checkpoint holds the tables, such as "embedding"; None finds it.
       nonfinite: whether a NaN or infinity in a table or slot is an "error" or is kept and counted.
       dense: folder of the dense part that was trained with the tables (`checkpoint.dense`), which is copied if there
@@ -89,9 +89,9 @@ def retrieve(
 def _plain_rows(
     reader: BundleReader, config: EmbeddingConfig, root: str | None, slice_bytes: int
 ) -> Callable[[str], Iterable[tuple[int, Rows]]]:
-    """A function that gives the slices of a table or slot that the checkpoint holds by its name."""
+    """Return a function that reads the slices of a table or slot that the checkpoint holds by its name."""
     root = find_root(reader, config) if root is None else root
-    stored = locate(reader, config, root)
+    stored = stored_keys(reader, config, root)
     _check_keys(reader, table_shapes(config), stored, root)
     return lambda key: reader.slices(stored[key], slice_bytes)
 
@@ -149,7 +149,7 @@ def write_tables(
 
 
 def used_vocabularies(config: EmbeddingConfig, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Vocabulary]:
-    """The vocabularies that the rows of the tables belong to.
+    """Select the vocabularies that the rows of the tables belong to.
 
     Raises:
       CheckpointError: one is not given, or is not the one that its table was planned from.
@@ -184,9 +184,9 @@ def _write_files(folder: str, vocabularies: Mapping[str, Vocabulary], files: Map
 
 def _check_finite(bad: Mapping[str, int], nonfinite: str) -> None:
     if bad and nonfinite == "error":
-        told = ", ".join(f"{key!r}: {count} rows" for key, count in sorted(bad.items()))
+        rows = ", ".join(f"{key!r}: {count} rows" for key, count in sorted(bad.items()))
         raise CheckpointError(
-            f"rows hold a NaN or an infinity ({told}): training diverged; lower the learning rate or set `clipvalue`, "
+            f"rows hold a NaN or an infinity ({rows}): training diverged; lower the learning rate or set `clipvalue`, "
             "or keep them with `nonfinite`='keep'."
         )
 
@@ -199,10 +199,10 @@ def _check_keys(
     for key, shape in shapes.items():
         entry = reader.entries.get(stored[key])
         if entry is None:
-            problems.append(f"{key!r} is missing{renamed(shape, others)}")
+            problems.append(f"{key!r} is missing{rename_hint(shape, others)}")
         elif entry.shape != shape or entry.dtype.name != "float32":
             problems.append(f"{key!r} is {entry.dtype.name} {list(entry.shape)} instead of float32 {list(shape)}")
-    problems += [f"{key!r} is of no configured table" for key in others]
+    problems += [f"{key!r} belongs to no configured table" for key in others]
     if problems:
         raise CheckpointError(
             f"training checkpoint {reader.prefix!r} is not of these tables: {'; '.join(problems)}. "

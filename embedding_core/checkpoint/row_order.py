@@ -1,4 +1,4 @@
-"""Rows of a table put into another order, in bounded memory."""
+"""Puts the rows of a table into another order, in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,35 +12,33 @@ from embedding_core.checkpoint.bundle import Rows, rows_per_slice
 from embedding_core.errors import CheckpointError
 from embedding_core.storage import scratch_folder
 
-__all__ = ["gathered"]
-
 _SLICES_AT_ONCE = 16
 
 
-def gathered(
+def reordered(
     slices: Iterable[tuple[int, Rows]],
     sources: npt.NDArray[np.int64],
     dim: int,
     fill: Callable[[npt.NDArray[np.int64]], Rows],
     slice_bytes: int,
 ) -> Iterator[tuple[int, Rows]]:
-    """Rows in another order, in bounded memory: ``new[i] = old[sources[i]]``, or `fill` where that is -1.
+    """Give rows in another order: ``new[i] = old[sources[i]]``, or a row of `fill` if the source is -1.
 
-    Old slices are read once, in order; their rows are appended to a file per new slice, and each of those is
-    then put in order in memory.
+    Old slices are read once, in order. Their rows are appended to a file per new slice, and each file is then put in
+    order in memory.
 
     Args:
       slices: (number of the first row, rows) of the old table, in order.
       sources: [new rows] the old row of each, or -1.
       dim: length of a row.
-      fill: gives the rows of the new numbers that have no source.
+      fill: gives the rows of new row numbers that have no source.
       slice_bytes: bytes of a slice.
     """
     count = rows_per_slice((len(sources), dim), slice_bytes)
-    wanted = _Wanted(sources)
+    targets_of = _Targets(sources)
     with scratch_folder("remap") as folder:
         for first, rows in slices:
-            targets = wanted.of(first, len(rows))
+            targets = targets_of.slice(first, len(rows))
             cuts = np.flatnonzero(np.diff(targets // count)) + 1
             for part in np.split(targets, cuts):
                 if len(part):
@@ -50,16 +48,16 @@ def gathered(
             yield start, _assembled(path, start, sources[start : start + count], dim, fill)
 
 
-class _Wanted:
-    """Which new rows come from a slice of old ones; found for a few slices at a time, as sorting would take memory."""
+class _Targets:
+    """Finds the new rows that come from a slice of old ones, a few slices at a time, as sorting would take memory."""
 
     def __init__(self, sources: npt.NDArray[np.int64]) -> None:
         self._sources = sources
         self._end = 0
         self._some = np.zeros(0, np.int64)  # the new rows that come from the old ones before `_end`
 
-    def of(self, first: int, count: int) -> npt.NDArray[np.int64]:
-        """New rows, ascending, whose sources are `first` to `first + count - 1`; calls come in order."""
+    def slice(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        """Return the new rows, ascending, whose sources are `first` to `first + count - 1`; calls come in order."""
         if first + count > self._end:
             self._end = first + _SLICES_AT_ONCE * count
             self._some = np.flatnonzero((self._sources >= first) & (self._sources < self._end))

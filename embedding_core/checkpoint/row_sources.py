@@ -1,4 +1,4 @@
-"""For every row of a new table the row of an earlier one that it continues, by token."""
+"""Finds for every row of a new table the row of the previous run's table that it continues, by token."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import tensorflow as tf
 from embedding_core.config import NewRows, TableConfig
 from embedding_core.display import shown_token
 from embedding_core.errors import CheckpointError
+from embedding_core.storage import Json
 from embedding_core.vocabulary import Vocabulary
-
-__all__ = ["RowSources", "row_sources", "sources_report"]
 
 _SHOWN = 10
 _TOKENS_AT_ONCE = 1 << 20
@@ -25,12 +24,12 @@ _TOKENS_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowSources:
-    """Where the rows of a table come from.
+    """The previous run's row of every row of a table.
 
     Attributes:
       table: the new table.
-      rows: [rows of the new table] int64, the earlier row, or -1 for a row that starts anew.
-      vocabulary: the new table's; None where its rows are raw ids.
+      rows: [rows of the new table] int64, the earlier row, or -1 for a new row.
+      vocabulary: the new table's; None if its rows are raw ids.
       earlier: the vocabulary of the earlier rows; None for raw ids.
       kept: [tokens of the new vocabulary], whether the token had a row.
     """
@@ -42,7 +41,7 @@ class RowSources:
     kept: npt.NDArray[np.bool_]
 
     def name_of(self, row: int) -> bytes:
-        """What identifies a row that starts anew: its token, or (which no token can be) its out-of-vocabulary row."""
+        """Return what identifies a new row: its token, or its out-of-vocabulary row as bytes that no token can have."""
         tokens = len(self.kept)
         if self.vocabulary is not None and row < tokens:
             return bytes(self.vocabulary.tokens[row].as_py())
@@ -59,15 +58,15 @@ def row_sources(
     """Find the earlier row of every row of a table.
 
     A token that had a row keeps it. Out-of-vocabulary row j continues row ``j % k`` of the k earlier ones,
-    which is exact where k divides the new number: the tokens hashed to j were hashed to ``j % k``.
+    which is exact if k divides the new number: the tokens hashed to j were hashed to ``j % k``.
 
     Args:
       table: the new table.
       earlier: the table of the same name that is to be continued.
       vocabularies: the new ones by name.
       earlier_vocabularies: those that the earlier rows belong to, by name.
-      new_rows: a token without an earlier row starts from the "initializer", or from the "oov" row that it
-        has been trained in so far (where the earlier table had any).
+      new_rows: a token without an earlier row starts from the "initializer", or from the "oov" row that it was trained
+        in so far (if the earlier table had any).
 
     Raises:
       CheckpointError: one of the tables has a vocabulary and the other raw ids, or raw ids have another
@@ -78,7 +77,7 @@ def row_sources(
             raise CheckpointError(
                 f"table {table.name!r} has {table.vocabulary_size} rows of vocabulary {table.vocabulary!r}, its "
                 f"checkpoint {earlier.vocabulary_size} of {earlier.vocabulary!r}: rows of raw ids continue only the "
-                "same rows; give the table another name, and let it start anew with `new_tables`='initialize'."
+                "same rows; give the table another name, and start it with `new_tables`='initialize'."
             )
         rows = np.arange(table.vocabulary_size, dtype=np.int64)
         return RowSources(table=table, rows=rows, vocabulary=None, earlier=None, kept=np.zeros(0, np.bool_))
@@ -95,7 +94,7 @@ def row_sources(
 
 
 def _find(tokens: pa.Array, others: pa.Array, rows: npt.NDArray[np.int64]) -> None:
-    """Put into `rows` where each token is among the others; part by part, as a hash table of all takes memory."""
+    """Write into `rows` the index of each token among the others; in parts, as a hash table of all takes memory."""
     count = max(1 << 18, len(others) // 32)
     for start in range(0, len(others), count):
         known = others.slice(start, count)
@@ -114,8 +113,8 @@ def _buckets(tokens: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
     return found
 
 
-def sources_report(sources: RowSources) -> dict[str, Any]:
-    """Kept, new and dropped tokens of a table, as a JSON object.
+def sources_report(sources: RowSources) -> Json:
+    """Report the kept, new and dropped tokens of a table, as a JSON object.
 
     Returns:
       "rows"; and of a table with a vocabulary "kept", "new" and "dropped" (tokens), "kept_traffic" (share of
@@ -123,7 +122,7 @@ def sources_report(sources: RowSources) -> dict[str, Any]:
       "largest_gains" and "largest_losses" (tokens, kept ones too, by how their share of all tokens changed from
       "before" to "now"). Of a private vocabulary digests stand for tokens.
     """
-    report: dict[str, Any] = {"rows": sources.table.vocabulary_size}
+    report: Json = {"rows": sources.table.vocabulary_size}
     new, old = sources.vocabulary, sources.earlier
     if new is None or old is None:
         return report
@@ -143,7 +142,7 @@ def sources_report(sources: RowSources) -> dict[str, Any]:
     }
 
 
-def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: bool) -> list[dict[str, Any]]:
+def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: bool) -> list[Json]:
     return [
         {"token": _shown(vocabulary, row, private), "count": int(vocabulary.counts[row])}
         for row, _ in _top(len(vocabulary), lambda part: np.where(chosen[part], vocabulary.counts[part], 0))
@@ -152,7 +151,7 @@ def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: boo
 
 def _movements(
     sources: RowSources, old: Vocabulary, new: Vocabulary, dropped: npt.NDArray[np.bool_], private: bool
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[Json]]:
     """The tokens whose share of the traffic changed most, those that are new or dropped among them."""
 
     def before(part: slice) -> npt.NDArray[np.float64]:
@@ -165,16 +164,16 @@ def _movements(
     def change(part: slice) -> npt.NDArray[np.float64]:
         return new.counts[part] / max(1, new.total_count) - before(part)
 
-    def told(row: int) -> dict[str, Any]:
+    def movement(row: int) -> Json:
         was = float(before(slice(row, row + 1))[0])
         return {"token": _shown(new, row, private), "before": was, "now": int(new.counts[row]) / new.total_count}
 
-    lost = [(by, told(row)) for row, by in _top(len(new), lambda part: -change(part))]
+    lost = [(by, movement(row)) for row, by in _top(len(new), lambda part: -change(part))]
     for row, by in _top(len(old), lambda part: np.where(dropped[part], old.counts[part] / max(1, old.total_count), 0)):
         lost.append((by, {"token": _shown(old, row, private), "before": by, "now": 0.0}))
     lost.sort(key=lambda pair: -pair[0])
     return {
-        "largest_gains": [told(row) for row, _ in _top(len(new), change)],
+        "largest_gains": [movement(row) for row, _ in _top(len(new), change)],
         "largest_losses": [entry for _, entry in lost[:_SHOWN]],
     }
 

@@ -1,4 +1,4 @@
-"""Training checkpoints: each a sealed folder, and series of them by step, of which the newest good one is restored.
+"""Writes training checkpoints as sealed folders, and restores the newest good one of a series.
 
 A folder holds a plain `tf.train.Checkpoint` named `ckpt-<step>`, TensorFlow's state file `checkpoint` (so that
 `tf.train.latest_checkpoint` finds it; this project never asks it) and `manifest.json`.
@@ -10,10 +10,11 @@ import logging
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from embedding_core.errors import CheckpointError
 from embedding_core.storage import (
+    Json,
     SealedFolder,
     StrPath,
     make_folders,
@@ -37,18 +38,18 @@ class TrainingCheckpoint(NamedTuple):
     """A training checkpoint whose files are as they were written.
 
     Attributes:
-      folder: where it is.
-      step: that it was taken at.
-      facts: what the writer had to say; a JSON object.
+      folder: path of the checkpoint.
+      step: training step of the state.
+      facts: facts that the writer recorded; a JSON object.
     """
 
     folder: str
     step: int
-    facts: Mapping[str, Any]
+    facts: Json
 
     @property
     def prefix(self) -> str:
-        """What TensorFlow calls the path of the checkpoint."""
+        """Path of the checkpoint as TensorFlow spells it."""
         return os.path.join(self.folder, f"ckpt-{self.step}")
 
 
@@ -58,19 +59,19 @@ def write_training_checkpoint(
     write: Callable[[str], object],
     *,
     files: Mapping[str, str] | None = None,
-    facts: Mapping[str, Any] | None = None,
+    facts: Json | None = None,
 ) -> TrainingCheckpoint:
-    """Make a folder a training checkpoint, in one rename; one that is there gives way.
+    """Write a training checkpoint, in one rename; one that exists is replaced.
 
     Args:
       folder: the folder to make.
-      step: of the state.
+      step: training step of the state.
       write: writes a TensorFlow checkpoint at the prefix given.
-      files: texts to keep beside it, by file name.
-      facts: a JSON object to keep in the manifest.
+      files: texts to write beside it, by file name.
+      facts: JSON object to record in the manifest.
 
     Raises:
-      CheckpointError: it cannot be written, as where the disk is full; what was there before is untouched.
+      CheckpointError: it cannot be written, for example because the disk is full; what was there is untouched.
     """
     folder = os.fspath(folder)
     saved = TrainingCheckpoint(folder, step, dict(facts or {}))
@@ -123,26 +124,26 @@ class CheckpointSeries:
     """The training checkpoints of one run, each in a folder `step-<step>`. Only one process may use it at a time."""
 
     def __init__(self, folder: StrPath) -> None:
-        """Use a folder, which is created; what a kill in the middle of a save left in it is removed."""
+        """Use a folder, which is made if it is missing; what a kill in the middle of a save left in it is removed."""
         self.folder = os.fspath(folder)
         make_folders(self.folder)
         remove_leftovers(self.folder)
 
     def steps(self) -> list[int]:
-        """The steps that there are folders for, newest first; whether they are good is not known yet."""
+        """List the steps that have a folder, newest first; whether these are good is not known yet."""
         return sorted((int(match[1]) for match in map(_FOLDER.match, names_in(self.folder)) if match), reverse=True)
 
     def path(self, step: int) -> str:
-        """The folder of a step."""
+        """Return the folder of a step."""
         return os.path.join(self.folder, f"step-{step}")
 
-    def facts(self, step: int) -> Mapping[str, Any]:
-        """What the writer of a step's checkpoint had to say; its files are not looked at.
+    def facts(self, step: int) -> Json:
+        """Read the facts that the writer of a step's checkpoint recorded; its files are not verified.
 
         Raises:
           CheckpointError: its manifest is missing or damaged.
         """
-        facts: Mapping[str, Any] = _SEALED.read(self.path(step))["facts"]
+        facts: Json = _SEALED.read(self.path(step))["facts"]
         return facts
 
     def save(
@@ -151,7 +152,7 @@ class CheckpointSeries:
         write: Callable[[str], object],
         *,
         files: Mapping[str, str] | None = None,
-        facts: Mapping[str, Any] | None = None,
+        facts: Json | None = None,
     ) -> None:
         """Write the checkpoint of a step; arguments and errors are those of `write_training_checkpoint`."""
         write_training_checkpoint(self.path(step), step, write, files=files, facts=facts)
@@ -168,11 +169,11 @@ class CheckpointSeries:
         Newer ones that do not are set aside under `step-<step>.damaged`, so that the run can save there again.
 
         Args:
-          restore: brings the state back; it is called with one checkpoint after the other until it raises no
+          restore: restores the state; it is called with one checkpoint after the other until it raises no
             CheckpointError.
 
         Returns:
-          What was restored, or None where there is no checkpoint at all.
+          The checkpoint that was restored, or None if there is none at all.
 
         Raises:
           CheckpointError: there are checkpoints, but none verifies and can be restored.
@@ -180,34 +181,36 @@ class CheckpointSeries:
         problems = []
         for step in self.steps():
             try:
-                found = self.verified(step)
-                restore(found)
+                checkpoint = self.verified(step)
+                restore(checkpoint)
             except CheckpointError as error:
                 problems.append((step, str(error)))
                 continue
             for bad, problem in problems:
                 _log.warning("the checkpoint of step %d is passed over for that of step %d: %s", bad, step, problem)
                 self._set_aside(bad)
-            return found
+            return checkpoint
         damaged = [name for name in names_in(self.folder) if name.endswith(_DAMAGED)]
         if problems or damaged:
-            told = "; ".join([problem for _, problem in problems] + damaged)
+            reasons = "; ".join([problem for _, problem in problems] + damaged)
             raise CheckpointError(
-                f"no checkpoint in {self.folder!r} can be restored ({told}): bring back its files, or remove the "
+                f"no checkpoint in {self.folder!r} can be restored ({reasons}): bring back its files, or remove the "
                 "folder to train from nothing."
             )
         return None
 
     def verified(self, step: int) -> TrainingCheckpoint:
-        """The checkpoint of a step.
+        """Verify the checkpoint of a step.
 
         Raises:
-          CheckpointError: it is not there, or damaged.
+          CheckpointError: it is missing or damaged.
         """
-        found = read_training_checkpoint(self.path(step))
-        if found.step != step:
-            raise CheckpointError(f"{found.folder!r} holds the checkpoint of step {found.step}: folders were swapped.")
-        return found
+        checkpoint = read_training_checkpoint(self.path(step))
+        if checkpoint.step != step:
+            raise CheckpointError(
+                f"{checkpoint.folder!r} holds the checkpoint of step {checkpoint.step}: folders were swapped."
+            )
+        return checkpoint
 
     def _set_aside(self, step: int) -> None:
         remove_folder(self.path(step) + _DAMAGED)

@@ -1,4 +1,4 @@
-"""Which slots a changed optimizer takes over from the one before."""
+"""Decides which slots a changed optimizer takes over from the previous one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from embedding_core.config import ChangedOptimizer
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import FTRL, Adagrad, AdagradMomentum, Optimizer
 
-__all__ = ["carried_slots", "ftrl_linears"]
-
 
 def carried_slots(old: Optimizer | None, new: Optimizer | None, policy: ChangedOptimizer) -> set[str]:
-    """The slots of the new optimizer that go on from the earlier one's; the others start anew.
+    """Return the slots that the new optimizer takes over from the old one; the others get their initial value.
 
-    The same optimizer keeps all. To "convert" keeps the accumulators, which are the sum of squared gradients in
+    The same optimizer keeps all. "convert" keeps the accumulators, which are the sum of squared gradients in
     Adagrad, FTRL and (with `beta2` 1) AdagradMomentum alike.
     """
     if type(old) is type(new):
@@ -31,10 +29,10 @@ def _sums_squares(optimizer: Optimizer | None) -> bool:
 
 
 def ftrl_linears(optimizer: FTRL, rows: Rows, accumulators: Rows) -> Rows:
-    """The linear terms from which FTRL computes just these rows, where another optimizer has trained them.
+    """Compute the linear terms from which FTRL computes these very rows, which another optimizer trained.
 
-    FTRL computes a row anew from its slots whenever it is touched: with linear terms of zero a trained row would be
-    lost at its next gradient. This is the rule of `update_rules.ftrl` solved for the linear term.
+    FTRL computes a row from its slots whenever it is updated: with linear terms of zero a trained row would be lost at
+    its next gradient. This is the rule of `update_rules.ftrl` solved for the linear term.
 
     Raises:
       CheckpointError: the optimizer's learning rate follows a schedule.

@@ -17,7 +17,7 @@ from tensorflow.core.tpu.kernels.sparse_core_layout_pb2 import SparseCoreTableLa
 
 from embedding_core.checkpoint.bundle import BundleReader, Rows
 from embedding_core.checkpoint.checkpoint_manifest import table_shapes
-from embedding_core.checkpoint.row_order import gathered
+from embedding_core.checkpoint.row_order import reordered
 from embedding_core.checkpoint.stored_keys import VALUE, training_key
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
@@ -114,7 +114,7 @@ def stacked_rows(
     Raises:
       CheckpointError: a table or slot is missing, of another shape, or of no configured table; all are named.
     """
-    problems = [f"{name!r} is of no configured table" for name in layouts if name not in table_shapes(config)]
+    problems = [f"{name!r} belongs to no configured table" for name in layouts if name not in table_shapes(config)]
     for key, shape in table_shapes(config).items():
         problems += _problems(reader, key, shape, layouts)
     if problems:
@@ -127,7 +127,7 @@ def stacked_rows(
         name, _, slot = key.partition("/")
         layout, dim = layouts[name], config.table(name).dim
         slices = ((start, rows[:, :dim]) for start, rows in reader.slices(layout.key(slot), slice_bytes))
-        return gathered(slices, layout.rows(), dim, lambda rows: np.zeros((len(rows), dim), np.float32), slice_bytes)
+        return reordered(slices, layout.rows(), dim, lambda rows: np.zeros((len(rows), dim), np.float32), slice_bytes)
 
     return rows_of
 

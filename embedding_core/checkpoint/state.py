@@ -1,51 +1,51 @@
-"""The state of a training run as one `tf.train.Checkpoint`, of which the tables are restored in slices.
+"""Saves the state of a training run as one `tf.train.Checkpoint`, and restores its tables in slices.
 
 TensorFlow saves a table without a copy of it, but its restore holds every table twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, rows_per_slice
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows, rows_per_slice
 from embedding_core.checkpoint.stored_keys import training_key
 from embedding_core.engines import tables as engine_tables
 from embedding_core.errors import CheckpointError
 
-__all__ = ["Tables", "TrainingState", "nonfinite_rows"]
-
-_ITERATIONS = "learning_rate/iterations"  # of a learning rate schedule; the one variable of an engine that is no table
+_ITERATIONS = (
+    "learning_rate/iterations"  # of a schedule: an engine's one variable that is not a table
+)
 
 
 class Tables(NamedTuple):
     """The tables and slots that a run trains.
 
     Attributes:
-      variables: float32 [rows, dim], by `<table>` and `<table>/<slot>`; empty where they are in a TPU's memory.
-      holder: the trackable that has them under these names, and brings them from a TPU's memory and back.
+      variables: float32 [rows, dim], by `<table>` and `<table>/<slot>`; empty if they are in a TPU's memory.
+      holder: the trackable that has them under these names, and copies them from a TPU's memory and back.
     """
 
     variables: Mapping[str, tf.Variable]
-    holder: Any
+    holder: object
 
 
 def nonfinite_rows(variables: Mapping[str, tf.Variable], slice_bytes: int = SLICE_BYTES) -> dict[str, int]:
-    """How many rows of each table or slot hold a NaN or an infinity; those without any are left out."""
-    found = {}
+    """Count the rows of each table or slot that hold a NaN or an infinity; those without any are left out."""
+    counts = {}
     for key, variable in variables.items():
         count = 0
         for _, rows in _slices(variable, slice_bytes):
             count += int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
         if count:
-            found[key] = count
-    return found
+            counts[key] = count
+    return counts
 
 
-def _slices(variable: tf.Variable, slice_bytes: int) -> Any:
+def _slices(variable: tf.Variable, slice_bytes: int) -> Iterator[tuple[int, Rows]]:
     """Number of the first row and rows; by `gather`, as reading a variable would copy all of it."""
     rows, count = variable.shape[0], rows_per_slice(tuple(variable.shape), slice_bytes)
     for start in range(0, rows, count):
@@ -55,7 +55,7 @@ def _slices(variable: tf.Variable, slice_bytes: int) -> Any:
 class TrainingState:
     """Tables and everything else that a run saves, keyed as by ``tf.train.Checkpoint(embedding=..., **rest)``."""
 
-    def __init__(self, tables: Tables, rest: Mapping[str, Any], slice_bytes: int = SLICE_BYTES) -> None:
+    def __init__(self, tables: Tables, rest: Mapping[str, object], slice_bytes: int = SLICE_BYTES) -> None:
         """Save `tables` under `embedding`, and the trackables `rest` under their names.
 
         Tables in a TPU's memory go TensorFlow's own way, which brings them whole to their hosts.
@@ -70,7 +70,7 @@ class TrainingState:
         whole.save_counter.assign_add(1)  # which makes it: TensorFlow's `restore` expects it, its `write` leaves it out
         whole.write(prefix)
 
-    def _unsliced(self) -> Any:
+    def _unsliced(self) -> object:
         """What TensorFlow restores under `embedding`: all that is not read in slices here."""
         if not self._tables.variables:
             return self._tables.holder
@@ -80,10 +80,10 @@ class TrainingState:
         return holder
 
     def restore(self, prefix: str) -> None:
-        """Bring back what `write` wrote.
+        """Restore what `write` wrote.
 
         Raises:
-          CheckpointError: it is damaged, or of other tables or another model.
+          CheckpointError: the checkpoint is damaged, or of other tables or another model.
         """
         reader, variables = BundleReader(prefix), self._tables.variables
         _check(reader, variables)

@@ -1,10 +1,11 @@
 """Finds the keys of tables and slots in a training checkpoint, whoever trained it.
 
-Tables are found by name: `<root>/<table>`. Slots are beside them where an engine of this project, or TensorFlow's
-`TPUEmbedding` on a TPU, trained the tables (`<root>/<table>.S<slot>`); under the table where one of Keras' legacy
-optimizers did (`<root>/<table>/.OPTIMIZER_SLOT/<optimizer>/<its name of the slot>`); and numbered in the optimizer
-where one of Keras' newer ones did, whose variables the checkpoint's graph of objects names
-(`<optimizer>/<its name of the slot>/<variable of the table>`).
+Tables are found by name: `<root>/<table>`. The keys of the slots depend on what trained the tables:
+
+* an engine of this project, or TensorFlow's `TPUEmbedding` on a TPU: `<root>/<table>.S<slot>`;
+* one of Keras' legacy optimizers: `<root>/<table>/.OPTIMIZER_SLOT/<optimizer>/<its name of the slot>`;
+* one of Keras' newer optimizers: a number in the optimizer, whose variable the checkpoint's graph of objects names
+  `<optimizer>/<its name of the slot>/<variable of the table>`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def training_key(key: str, root: str = "embedding") -> str:
 
 
 def find_root(reader: BundleReader, config: EmbeddingConfig) -> str:
-    """The path at which a checkpoint holds the tables: where most of them are.
+    """Find the path at which a checkpoint holds the tables: the one with most of them.
 
     Raises:
       CheckpointError: none is anywhere, or two places have equally many.
@@ -50,12 +51,12 @@ def find_root(reader: BundleReader, config: EmbeddingConfig) -> str:
     if len(most) == 1:
         return most[0]
     names = [table.name for table in config.tables]
-    where = f"at {sorted(most)} alike: name one as `root`" if most else "nowhere: give the configuration of its tables"
-    raise CheckpointError(f"training checkpoint {reader.prefix!r} holds the tables {names} {where}.")
+    places = f"at {sorted(most)} alike: name one as `root`" if most else "nowhere: give the configuration of its tables"
+    raise CheckpointError(f"training checkpoint {reader.prefix!r} holds the tables {names} {places}.")
 
 
-def locate(reader: BundleReader, config: EmbeddingConfig, root: str) -> dict[str, str]:
-    """The stored key of every table and slot; what is not there has the key where an engine would have put it."""
+def stored_keys(reader: BundleReader, config: EmbeddingConfig, root: str) -> dict[str, str]:
+    """Find the stored key of every table and slot; what is missing has the key that an engine would have given it."""
     names = _full_names(reader)
     found = {}
     for table in config.tables:
@@ -80,7 +81,7 @@ def _of_keras(reader: BundleReader, names: Mapping[str, str], table: str, slot: 
 
 
 def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """What else of a table's form ([rows, dim]) is at the root, with its shape, under the name it would have here."""
+    """Find what else of a table's form ([rows, dim]) is at the root: its shape, by the name it would have here."""
     prefix, taken = (f"{root}/" if root else ""), set(known)
     found = {}
     for key, entry in reader.entries.items():

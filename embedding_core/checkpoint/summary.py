@@ -1,10 +1,9 @@
-"""What is in an embedding checkpoint, and what differs between two: figures, in bounded memory."""
+"""Describes an embedding checkpoint, and compares two: figures, in bounded memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,21 +11,20 @@ import numpy.typing as npt
 from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader, Rows
 from embedding_core.checkpoint.checkpoint_manifest import BUNDLE, Manifest, table_shapes, verify
 from embedding_core.checkpoint.remap import checkpoint_vocabularies
-from embedding_core.checkpoint.row_order import gathered
+from embedding_core.checkpoint.row_order import reordered
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.config import TableConfig
 from embedding_core.display import shown_token
 from embedding_core.errors import CheckpointError
+from embedding_core.storage import Json, StrPath
 from embedding_core.vocabulary import Vocabulary
-
-__all__ = ["compare_checkpoints", "name_of_row", "summarize_checkpoint"]
 
 _SHOWN = 10
 _Vocabularies = Mapping[str, Vocabulary]
 
 
 def name_of_row(table: TableConfig, vocabularies: _Vocabularies, row: int) -> str:
-    """What a row stands for, for people: its token (of a private vocabulary the first 12 digits of its sha256)."""
+    """Name a row for people: by its token, or the first 12 digits of its sha256 if the vocabulary is private."""
     if table.vocabulary is None:
         return f"id {row}"
     vocabulary = vocabularies[table.vocabulary]
@@ -36,14 +34,14 @@ def name_of_row(table: TableConfig, vocabularies: _Vocabularies, row: int) -> st
     return shown_token(token, private=vocabulary.private)
 
 
-def summarize_checkpoint(folder: str | os.PathLike[str], slice_bytes: int = SLICE_BYTES) -> dict[str, Any]:
+def summarize_checkpoint(folder: StrPath, slice_bytes: int = SLICE_BYTES) -> Json:
     """Verify an embedding checkpoint and describe it, as a JSON object.
 
     Returns:
       "step"; "bytes" and "files" (with sha256); and per table "rows", "dim", "optimizer", "slots", "bytes" (with
       slots), "vocabulary", "digest", "oov_rows", "norm" (least, mean and greatest length of a finite row; null without
-      any), "nonfinite_rows" (of the table or a slot) and "dead_rows": rows whose slots are all at their first value,
-      which no gradient ever reached (null where the optimizer has no slots to tell).
+      any), "nonfinite_rows" (of the table or a slot) and "dead_rows": rows whose slots all have their initial value,
+      which no gradient ever reached (null if the optimizer has no slots).
 
     Raises:
       CheckpointError: a file is missing or damaged.
@@ -60,7 +58,7 @@ def summarize_checkpoint(folder: str | os.PathLike[str], slice_bytes: int = SLIC
     }
 
 
-def _summary(table: TableConfig, manifest: Manifest, reader: BundleReader, slice_bytes: int) -> dict[str, Any]:
+def _summary(table: TableConfig, manifest: Manifest, reader: BundleReader, slice_bytes: int) -> Json:
     slots = table.optimizer.slots if table.optimizer else ()
     keys = [table.name, *(f"{table.name}/{slot.name}" for slot in slots)]
     shape = table_shapes(manifest.config)[table.name]
@@ -91,15 +89,13 @@ def _summary(table: TableConfig, manifest: Manifest, reader: BundleReader, slice
     }
 
 
-def compare_checkpoints(
-    earlier: str | os.PathLike[str], later: str | os.PathLike[str], slice_bytes: int = SLICE_BYTES
-) -> dict[str, Any]:
-    """What differs between two embedding checkpoints, row by row and by token, as a JSON object.
+def compare_checkpoints(earlier: StrPath, later: StrPath, slice_bytes: int = SLICE_BYTES) -> Json:
+    """Compare two embedding checkpoints row by row, by token, as a JSON object.
 
     Returns:
       "steps"; "only_in_earlier" and "only_in_later" (tables); and per table of both either "incomparable" (why), or
       "rows" (in both), "rows_only_in_earlier", "rows_only_in_later", "changed_rows", "largest_difference" (of one
-      number), "mean_distance" (of rows; 0 where one is not finite), "moved_most" (rows and how far), and
+      number), "mean_distance" (of rows; 0 if one is not finite), "moved_most" (rows and how far), and
       "same_vocabulary".
 
     Raises:
@@ -110,7 +106,7 @@ def compare_checkpoints(
     readers = [BundleReader(os.path.join(folder, BUNDLE)) for folder in folders]
     vocabularies = [checkpoint_vocabularies(*pair) for pair in zip(folders, manifests, strict=True)]
     old, new = ({table.name: table for table in manifest.config.tables} for manifest in manifests)
-    tables: dict[str, Any] = {}
+    tables: Json = {}
     for name in sorted(old.keys() & new.keys()):
         try:
             tables[name] = _compared(old[name], new[name], readers, vocabularies, slice_bytes)
@@ -130,7 +126,7 @@ def _compared(
     readers: list[BundleReader],
     vocabularies: list[dict[str, Vocabulary]],
     slice_bytes: int,
-) -> dict[str, Any]:
+) -> Json:
     if old.dim != new.dim:
         raise CheckpointError(f"`dim` is {old.dim} and {new.dim}")
     sources = row_sources(new, old, vocabularies[1], vocabularies[0])
@@ -167,10 +163,10 @@ def _compared(
 def _pairs(
     sources: npt.NDArray[np.int64], table: TableConfig, readers: list[BundleReader], slice_bytes: int
 ) -> Iterator[tuple[int, Rows, Rows]]:
-    """The first row's number, earlier rows in the order of the later ones (zeros where there is none), later rows."""
+    """The first row's number, earlier rows in the order of the later ones (zeros for a new row), later rows."""
     earlier: Iterable[tuple[int, Rows]] = readers[0].slices(table.name, slice_bytes)
     if not np.array_equal(sources, np.arange(table.vocabulary_size)):
-        earlier = gathered(
+        earlier = reordered(
             earlier, sources, table.dim, lambda rows: np.zeros((len(rows), table.dim), np.float32), slice_bytes
         )
     for (start, before), (_, after) in zip(earlier, readers[1].slices(table.name, slice_bytes), strict=True):

@@ -1,4 +1,4 @@
-"""First rows that depend on the token alone, wherever its row lands."""
+"""Computes first rows that depend on the token alone, whatever row it gets."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ import tensorflow as tf
 
 from embedding_core.config import TableConfig
 
-__all__ = ["token_rows"]
-
 _TOKENS_AT_ONCE = 8192  # double precision of a whole slice would take several times its memory
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def token_rows(table: TableConfig, tokens: Sequence[bytes], *, seed: int) -> npt.NDArray[np.float32]:
-    """First rows of tokens, from the table's initializer.
+    """Compute the first rows of tokens, from the table's initializer.
 
     Each number is a function of seed, table name, token and column: SplitMix64 (Steele et al., 2014) of the
     token's keyed BLAKE2b digest gives a uniform number, the inverse of the distribution function the rest.
@@ -43,7 +41,7 @@ def _distributed(name: str, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.
     """Numbers of the initializer's distribution, of scale 1, from uniform ones in (0, 1)."""
     if name == "uniform":
         return 2 * uniform - 1
-    low = 0.5 * math.erfc(math.sqrt(2))  # a truncated normal lies within two standard deviations
+    low = 0.5 * math.erfc(math.sqrt(2))  # a truncated normal is within two standard deviations
     normal: npt.NDArray[np.float64] = tf.math.ndtri(tf.constant(low + uniform * (1 - 2 * low), tf.float64)).numpy()
     return normal
 

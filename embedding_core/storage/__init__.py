@@ -5,7 +5,7 @@ Loads TensorFlow only for a path that is an address of an object store.
 
 from embedding_core.storage.digests import FileDigest, file_digest, folder_digests
 from embedding_core.storage.durable import free_name, sync, sync_tree, whole_file
-from embedding_core.storage.files import (
+from embedding_core.storage.file_access import (
     StrPath,
     exists,
     files_below,
@@ -21,7 +21,7 @@ from embedding_core.storage.locks import locked_file, locked_folder, open_lock_f
 from embedding_core.storage.permissions import readable_as, umask_of
 from embedding_core.storage.scratch import scratch_folder, scratch_tempdir
 from embedding_core.storage.sealed_folder import SealedFolder
-from embedding_core.storage.seals import SEAL, JsonObject, json_digest, sealed_json, unsealed_json
+from embedding_core.storage.seals import SEAL, Json, json_digest, sealed_json, unsealed_json
 from embedding_core.storage.whole_folder import (
     hidden_folder,
     put_in_place,
@@ -33,7 +33,7 @@ from embedding_core.storage.whole_folder import (
 __all__ = [
     "SEAL",
     "FileDigest",
-    "JsonObject",
+    "Json",
     "SealedFolder",
     "StrPath",
     "exists",

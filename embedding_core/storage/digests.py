@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import TypedDict
 
-from embedding_core.storage.files import StrPath, files_below, open_file
+from embedding_core.storage.file_access import StrPath, files_below, open_file
 
 _BLOCK = 4 << 20
 

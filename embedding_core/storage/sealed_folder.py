@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from embedding_core.errors import CheckpointError
 from embedding_core.storage.digests import FileDigest, file_digest, folder_digests
-from embedding_core.storage.files import StrPath, exists, make_folders, open_file
-from embedding_core.storage.seals import SEAL, JsonObject, sealed_json, unsealed_json
+from embedding_core.storage.file_access import StrPath, exists, make_folders, open_file
+from embedding_core.storage.seals import SEAL, Json, sealed_json, unsealed_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,7 @@ class SealedFolder:
     missing: str = "it is not a complete checkpoint; name one that is"
     remedy: str = "take another checkpoint"
 
-    def write(self, folder: StrPath, facts: Mapping[str, Any], files: Mapping[str, FileDigest] | None = None) -> None:
+    def write(self, folder: StrPath, facts: Json, files: Mapping[str, FileDigest] | None = None) -> None:
         """Write the manifest.
 
         Args:
@@ -48,7 +47,7 @@ class SealedFolder:
         with open_file(path, "wb") as file:
             file.write(sealed_json({**self.constants, **facts, "files": listed}, self.seal))
 
-    def read(self, folder: StrPath) -> JsonObject:
+    def read(self, folder: StrPath) -> Json:
         """Read the manifest, but no other file.
 
         Raises:
@@ -82,9 +81,7 @@ class SealedFolder:
         """Compute the digests of all files of the folder but the manifest."""
         return {name: one for name, one in folder_digests(folder).items() if name != self.manifest}
 
-    def verify(
-        self, folder: StrPath, digests: Callable[[StrPath], Mapping[str, FileDigest]] | None = None
-    ) -> JsonObject:
+    def verify(self, folder: StrPath, digests: Callable[[StrPath], Mapping[str, FileDigest]] | None = None) -> Json:
         """Read the manifest, and compare the files with it.
 
         Args:
@@ -112,7 +109,7 @@ class SealedFolder:
         return body
 
 
-def _listed(folder: StrPath, names: Mapping[str, Any]) -> dict[str, FileDigest]:
+def _listed(folder: StrPath, names: Json) -> dict[str, FileDigest]:
     """The digests of those of the named files that exist."""
     digests = {}
     for name in names:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from embedding_core.errors import CheckpointError
 from embedding_core.storage.durable import sync, sync_tree
-from embedding_core.storage.files import (
+from embedding_core.storage.file_access import (
     StrPath,
     exists,
     is_address,

@@ -13,8 +13,6 @@ from embedding_core.errors import StorageError
 from pipelines.config import PipelineConfig
 from pipelines.console.expected_errors import chain, expected_message
 
-__all__ = ["storage_errors_as_one"]
-
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_TEXT = re.compile(
     r"no space left on device|database or disk is full|disk quota exceeded|file too large",

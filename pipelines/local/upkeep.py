@@ -21,8 +21,6 @@ from embedding_core.storage import free_name
 from pipelines.lineage.rollbacks import ROLLBACK
 from pipelines.local.content import CONTENT, content_json, is_as_recorded, recorded_content
 
-__all__ = ["Tidied", "is_output", "record_content", "set_aside", "tidy"]
-
 _SET_ASIDE = ".damaged"
 _LEFT_OVER = ".lost"
 _OUTPUTS = ("*", "*"), ("*", ".system", "executor_execution")

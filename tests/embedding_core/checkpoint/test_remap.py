@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from embedding_core import update_rules
 from embedding_core.checkpoint import BundleReader, RemapPolicy, remap, table_shapes, verify, write_tables
-from embedding_core.checkpoint.row_order import gathered
+from embedding_core.checkpoint.row_order import reordered
 from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.checkpoint.token_rows import token_rows
 from embedding_core.config import EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
@@ -184,7 +184,7 @@ def test_report_of_a_private_vocabulary_shows_digests(tmp_path):
     [
         ({"dim": 4}, "`dim` of 't' is 4, 3 in the checkpoint"),
         ({"optimizer": SGD()}, "slots of 't' are of Adagrad"),
-        ({"name": "u"}, "'t' of the checkpoint is of no configured table; 'u' is not in the checkpoint"),
+        ({"name": "u"}, "'t' of the checkpoint belongs to no configured table; 'u' is not in the checkpoint"),
     ],
 )
 def test_remap_refuses_what_it_cannot_continue(tmp_path, change, message):
@@ -286,11 +286,11 @@ def test_rows_of_raw_ids_continue_only_the_same_rows():
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-1, 19), min_size=1, max_size=60), st.sampled_from([1, 16, 100, 10**6]))
-def test_gathered_is_numpy_take(sources, slice_bytes):
+def test_reordered_is_numpy_take(sources, slice_bytes):
     old = np.arange(40, dtype=np.float32).reshape(20, 2)
     wanted = np.array(sources, np.int64)
     slices = [(start, old[start : start + 7]) for start in range(0, 20, 7)]
-    parts = list(gathered(slices, wanted, 2, lambda rows: np.stack([rows, -rows], 1), slice_bytes))
+    parts = list(reordered(slices, wanted, 2, lambda rows: np.stack([rows, -rows], 1), slice_bytes))
     fresh = np.stack([np.arange(len(wanted)), -np.arange(len(wanted))], 1)
     expected = np.where(wanted[:, None] < 0, fresh, old[wanted])
     np.testing.assert_array_equal(np.concatenate([rows for _, rows in parts]), expected)

@@ -115,7 +115,7 @@ def test_retrieve_names_missing_extra_and_reshaped_tables(tmp_path):
     tables["raw.ids"] = tf.Variable(tf.zeros([6, 2]))
     with pytest.raises(CheckpointError) as caught:
         take(tmp_path, tables)
-    for part in ("'item/velocities' is missing", "'old/slot' is of no configured table", "'raw.ids' is float32 [6, 2]"):
+    for part in ("'item/velocities' is missing", "'old/slot' belongs to no configured table", "'raw.ids' is float32 [6, 2]"):
         assert part in str(caught.value)
     assert not os.path.exists(tmp_path / "embedding")
 
@@ -155,7 +155,7 @@ def test_retrieve_does_not_overwrite(tmp_path):
     ("other", "message"),
     [
         (config(rows=24), r"'item' has shape \[23, 3\] in the checkpoint instead of \[24, 3\]"),
-        (config(optimizer=SGD()), "'item/momenta' of the checkpoint is of no configured table"),
+        (config(optimizer=SGD()), "'item/momenta' of the checkpoint belongs to no configured table"),
         (config(name="items"), r"'items' is not in the checkpoint \(renamed from 'item' or 'item/momenta'"),
     ],
 )

@@ -106,7 +106,7 @@ def test_stack_that_does_not_fit_names_every_difference(tmp_path):
     layouts.tables[0].table_name = "other"
     layouts.tables[1].unsharded_shape[0] = 6
     prefix, _ = write(tmp_path, layouts, ["t0_t1"], 2)
-    words = r"'other' is of no configured table; 't0' is missing; 't1' has shape \[6, 3\] instead of \[7, 3\]"
+    words = r"'other' belongs to no configured table; 't0' is missing; 't1' has shape \[6, 3\] instead of \[7, 3\]"
     with pytest.raises(CheckpointError, match=words):
         retrieve(prefix, made, tmp_path / "out", vocabularies={})
     with pytest.raises(CheckpointError, match=r"'t1/accumulators' is missing: there is no .*Saccumulators"):

@@ -149,5 +149,5 @@ def test_extract_to_where_nothing_can_be_written_is_one_error_and_leaves_nothing
 
 def test_unknown_table_is_named(tmp_path):
     folder = write(tmp_path / "c", words(b"a"))
-    with pytest.raises(ConfigError, match=r"'other' is no table .* its tables are \['item', 'raw'\]"):
+    with pytest.raises(ConfigError, match=r"'other' is not a table .* its tables are \['item', 'raw'\]"):
         extract_to_parquet(folder, "other", tmp_path / "t")
