@@ -16,9 +16,7 @@ from embedding_core.checkpoint.stored_keys import training_key
 from embedding_core.engines import tables as engine_tables
 from embedding_core.errors import CheckpointError
 
-_ITERATIONS = (
-    "learning_rate/iterations"  # of a schedule: an engine's one variable that is not a table
-)
+_ITERATIONS = "learning_rate/iterations"  # of a schedule: an engine's one variable that is not a table
 
 
 class Tables(NamedTuple):

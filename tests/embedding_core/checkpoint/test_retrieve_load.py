@@ -115,7 +115,11 @@ def test_retrieve_names_missing_extra_and_reshaped_tables(tmp_path):
     tables["raw.ids"] = tf.Variable(tf.zeros([6, 2]))
     with pytest.raises(CheckpointError) as caught:
         take(tmp_path, tables)
-    for part in ("'item/velocities' is missing", "'old/slot' belongs to no configured table", "'raw.ids' is float32 [6, 2]"):
+    for part in (
+        "'item/velocities' is missing",
+        "'old/slot' belongs to no configured table",
+        "'raw.ids' is float32 [6, 2]",
+    ):
         assert part in str(caught.value)
     assert not os.path.exists(tmp_path / "embedding")
 
