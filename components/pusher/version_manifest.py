@@ -18,7 +18,7 @@ from embedding_core.storage import (
     StrPath,
     exists,
     file_digest,
-    files_below,
+    file_names_below,
     is_address,
     make_folders,
 )
@@ -55,7 +55,7 @@ def _file_names(folder: StrPath) -> list[str]:
     for path in Path(folder).rglob("*") if not is_address(folder) else ():
         if path.is_symlink():
             raise CheckpointError(f"{str(path)!r} is a symbolic link: a model must hold its files itself; replace it.")
-    return [name for name in files_below(folder) if name != MANIFEST]
+    return [name for name in file_names_below(folder) if name != MANIFEST]
 
 
 def content_digest(files: Mapping[str, FileDigest]) -> str:

@@ -16,7 +16,7 @@ import tf_keras
 
 from embedding_core.checkpoint.bundle import BundleReader
 from embedding_core.errors import CheckpointError
-from embedding_core.storage import Json, SealedFolder, file_digest, files_below, make_folders, whole_folder
+from embedding_core.storage import Json, SealedFolder, file_digest, file_names_below, make_folders, whole_folder
 
 DENSE = "dense"
 _BUNDLE = "variables"
@@ -139,6 +139,6 @@ def copy_dense(source: str, destination: str) -> bool:
     if read_dense(source) is None:
         return False
     make_folders(destination)
-    for name in files_below(source):
+    for name in file_names_below(source):
         file_digest(os.path.join(source, name), copy_to=os.path.join(destination, name))
     return True

@@ -8,7 +8,7 @@ from embedding_core.storage.durable import free_name, sync, sync_tree, whole_fil
 from embedding_core.storage.file_access import (
     StrPath,
     exists,
-    files_below,
+    file_names_below,
     is_address,
     is_folder,
     make_folders,
@@ -38,7 +38,7 @@ __all__ = [
     "StrPath",
     "exists",
     "file_digest",
-    "files_below",
+    "file_names_below",
     "folder_digests",
     "free_name",
     "hidden_folder",

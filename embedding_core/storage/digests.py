@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import TypedDict
 
-from embedding_core.storage.file_access import StrPath, files_below, open_file
+from embedding_core.storage.file_access import StrPath, file_names_below, open_file
 
 _BLOCK = 4 << 20
 
@@ -41,4 +41,4 @@ def file_digest(path: StrPath, copy_to: StrPath = os.devnull) -> FileDigest:
 
 def folder_digests(folder: StrPath) -> dict[str, FileDigest]:
     """Compute the digest of every file of a folder and its subfolders, by its name relative to the folder."""
-    return {name: file_digest(os.path.join(folder, name)) for name in files_below(folder)}
+    return {name: file_digest(os.path.join(folder, name)) for name in file_names_below(folder)}

@@ -78,7 +78,7 @@ def names_in(folder: StrPath) -> list[str]:
     return [name.rstrip("/") for name in (_gfile().listdir(folder) if is_address(folder) else os.listdir(folder))]
 
 
-def files_below(folder: StrPath) -> list[str]:
+def file_names_below(folder: StrPath) -> list[str]:
     """List the files of a folder and its subfolders, as sorted names relative to it."""
     with tensorflow_errors_as_os_errors():
         walk = _gfile().walk(folder) if is_address(folder) else os.walk(folder)

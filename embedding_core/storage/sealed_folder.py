@@ -32,7 +32,9 @@ class SealedFolder:
     missing: str = "it is not a complete checkpoint; name one that is"
     remedy: str = "take another checkpoint"
 
-    def write(self, folder: StrPath, facts: Json, files: Mapping[str, FileDigest] | None = None) -> None:
+    def write(
+        self, folder: StrPath, facts: Mapping[str, object], files: Mapping[str, FileDigest] | None = None
+    ) -> None:
         """Write the manifest.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
@@ -12,7 +13,7 @@ SEAL = "sha256"
 """The usual key of the digest."""
 
 
-def sealed_json(facts: Json, seal: str = SEAL) -> bytes:
+def sealed_json(facts: Mapping[str, object], seal: str = SEAL) -> bytes:
     """Write a JSON object with a digest of itself under the key `seal`."""
     return (json.dumps({**facts, seal: json_digest(facts)}, indent=2, sort_keys=True) + "\n").encode()
 
@@ -32,6 +33,6 @@ def unsealed_json(data: bytes | str, seal: str = SEAL) -> Json:
     return facts
 
 
-def json_digest(facts: Json) -> str:
+def json_digest(facts: Mapping[str, object]) -> str:
     """Compute the sha256 of a JSON object, whatever the order of its keys, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from embedding_core.storage import file_digest, files_below
+from embedding_core.storage import file_digest, file_names_below
 
 CONTENT = "content"
 """Custom property of an artifact: a JSON object of `Content`."""
@@ -92,5 +92,5 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
     if os.path.isfile(folder):
         yield os.path.basename(folder), folder
         return
-    paths = ((name, os.path.join(folder, name)) for name in files_below(folder))
+    paths = ((name, os.path.join(folder, name)) for name in file_names_below(folder))
     yield from ((name, path) for name, path in paths if os.path.isfile(path))
