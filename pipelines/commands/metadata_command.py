@@ -43,10 +43,10 @@ def restore_(
     overrides: _Override = None,
 ) -> None:
     """Put FILE in place of the metadata of CONFIG; the one that was there is kept under another name."""
-    from pipelines.local.work_dir import held
+    from pipelines.local.work_dir import run_lock
 
     checked = load_config(config, overrides or ())
-    with held(checked):
+    with run_lock(checked):
         aside = restore(checked.metadata_path, str(file))
     echo(f"restored {checked.metadata_path}" + ("" if aside is None else f"; what was there is now {aside}"))
 
@@ -69,7 +69,7 @@ def _artifacts(config: PipelineConfig) -> tuple[int, list[str]]:
     """How many artifacts of the pipeline have a recorded content, and the URIs of those that differ from it."""
     from pipelines.lineage.graph import open_store
     from pipelines.local.content import is_as_recorded, recorded_content
-    from pipelines.local.upkeep import is_output
+    from pipelines.local.metadata_repair import is_output
 
     store = open_store(config.metadata_path)
     context = store.get_context_by_type_and_name("pipeline", config.name)

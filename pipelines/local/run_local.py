@@ -23,8 +23,8 @@ from pipelines.local.run_log import captured
 from pipelines.local.runner import ReportingDagRunner
 from pipelines.local.served_version import check_not_rolled_back, damaged_version, served_push
 from pipelines.local.storage_errors import storage_errors_as_one
-from pipelines.local.upkeep import tidy
-from pipelines.local.work_dir import REPORTS, file_permissions, held, ready_metadata
+from pipelines.local.metadata_repair import repair_metadata
+from pipelines.local.work_dir import REPORTS, file_permissions, run_lock, ready_metadata
 from pipelines.pipeline.component_inputs import training_config
 from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.place import local_place
@@ -76,7 +76,7 @@ def _run(config: PipelineConfig, again: bool, changed: Sequence[str], console: C
     with (
         file_permissions(config),
         scratch_tempdir("run"),
-        held(config),
+        run_lock(config),
         captured(config.work_dir) as screen,
         Display(console or SafeConsole(file=screen, highlight=False)) as display,
     ):
@@ -99,7 +99,7 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
     if not os.path.isfile(config.metadata_path) and not os.path.isdir(place.root):
         return  # the first run
     with compat.metadata.Metadata(place.metadata) as handle:
-        found = tidy(handle.store, config.name, place.root)
+        found = repair_metadata(handle.store, config.name, place.root)
         record_rollbacks(handle.store, config.push_destination)
     for artifact in found.lost:
         display.say(f"artifact {artifact} is damaged or gone: a node that needs it makes it again")

@@ -19,7 +19,7 @@ from ml_metadata.proto import metadata_store_pb2
 from components import compat
 from embedding_core.errors import DataError
 from pipelines.local.content import CONTENT, content_json, is_as_recorded, recorded_content
-from pipelines.local.upkeep import record_content, set_aside
+from pipelines.local.metadata_repair import record_content, set_aside
 from pipelines.report.node_run import NodeRun, State
 
 Say: TypeAlias = Callable[[str], None]

@@ -20,8 +20,8 @@ from tfx import v1 as tfx
 
 from components import Vocabularies, compat
 from pipelines.local.runner import ReportingDagRunner
-from pipelines.local.upkeep import tidy
-from pipelines.local.work_dir import held
+from pipelines.local.metadata_repair import repair_metadata
+from pipelines.local.work_dir import run_lock
 
 PARTS = 5
 
@@ -68,8 +68,8 @@ def connection(config):
 
 def run_once(config, run):
     """One run; every second one repeats the one before, so that the cache has a say."""
-    with held(config), compat.metadata.Metadata(connection(config)) as handle:
-        tidy(handle.store, config.name, f"{config.work_dir}/artifacts")
+    with run_lock(config), compat.metadata.Metadata(connection(config)) as handle:
+        repair_metadata(handle.store, config.name, f"{config.work_dir}/artifacts")
         first = First(text=f"{config.name} {run // 2}")
         second = Second(read=first.outputs["made"])
         nodes = [first, second, Third(read=second.outputs["made"])]

@@ -25,10 +25,10 @@ class Pipeline:
 
         from components import Vocabularies
         from pipelines.local.runner import ReportingDagRunner
-        from pipelines.local.upkeep import tidy
+        from pipelines.local.metadata_repair import repair_metadata
         from tests.pipelines.small_nodes import First, Joined
 
-        tidy(self.store(), "demo", f"{self.folder}/artifacts")
+        repair_metadata(self.store(), "demo", f"{self.folder}/artifacts")
         first = First(text="as ever")
         if self.imported:
             first = tfx.dsl.Importer(source_uri=str(self.imported), artifact_type=Vocabularies).with_id("First")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from embedding_core.errors import ConfigError
-from pipelines.local.work_dir import file_permissions, held, prepare
+from pipelines.local.work_dir import file_permissions, run_lock, prepare
 
 pytestmark = pytest.mark.light
 
@@ -23,15 +23,15 @@ def configured(work_dir, metadata=None, name="demo", permissions="owner"):
 
 def hold_in_another_process(config):
     program = (
-        "from types import SimpleNamespace; from pipelines.local.work_dir import held\n"
-        f"with held(SimpleNamespace(**{vars(config)!r})): pass"
+        "from types import SimpleNamespace; from pipelines.local.work_dir import run_lock\n"
+        f"with run_lock(SimpleNamespace(**{vars(config)!r})): pass"
     )
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
 
 def test_second_run_in_one_work_dir_is_refused_by_name_of_the_first(tmp_path):
     config = configured(tmp_path / "runs")
-    with held(config):
+    with run_lock(config):
         done = hold_in_another_process(config)
     assert done.returncode != 0
     assert f"process {os.getpid()}" in done.stderr
@@ -40,7 +40,7 @@ def test_second_run_in_one_work_dir_is_refused_by_name_of_the_first(tmp_path):
 @pytest.mark.parametrize(("name", "refused"), [("demo", True), ("other", False)])
 def test_one_store_takes_several_pipelines_and_each_name_once(tmp_path, name, refused):
     store = tmp_path / "shared.sqlite"
-    with held(configured(tmp_path / "a", store)):
+    with run_lock(configured(tmp_path / "a", store)):
         done = hold_in_another_process(configured(tmp_path / "b", store, name))
     assert ("`name` is 'demo': another run uses it" in done.stderr) == refused == (done.returncode != 0)
 
@@ -48,7 +48,7 @@ def test_one_store_takes_several_pipelines_and_each_name_once(tmp_path, name, re
 def test_work_dir_is_free_after_the_run(tmp_path):
     config = configured(tmp_path)
     for _ in range(2):
-        with held(config):
+        with run_lock(config):
             pass
 
 

@@ -8,7 +8,7 @@ import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from pipelines.local.content import CONTENT, read_content
-from pipelines.local.upkeep import record_content, set_aside, tidy
+from pipelines.local.metadata_repair import record_content, set_aside, repair_metadata
 
 pytestmark = pytest.mark.light
 
@@ -71,7 +71,7 @@ def test_execution_of_a_dead_run_is_closed_and_its_half_output_removed(pipeline)
     finished, whole = pipeline.start()
     artifact = pipeline.finish(finished, whole)
     stale, half = pipeline.start()
-    found = tidy(pipeline.store, "demo", str(pipeline.root))
+    found = repair_metadata(pipeline.store, "demo", str(pipeline.root))
     assert (found.closed, found.lost) == ((stale,), ())
     assert not half.exists()
     assert (whole / "part").read_text() == "whole"
@@ -82,7 +82,7 @@ def test_execution_of_a_dead_run_is_closed_and_its_half_output_removed(pipeline)
 
 def test_run_of_another_pipeline_in_the_store_goes_on(pipeline, store, tmp_path):
     other, folder = Pipeline(store, tmp_path / "other", "other").start()
-    assert tidy(store, "demo", str(pipeline.root)).closed == ()
+    assert repair_metadata(store, "demo", str(pipeline.root)).closed == ()
     assert folder.exists()
     (running,) = store.get_executions_by_id([other])
     assert running.last_known_state == STATE.RUNNING
@@ -110,17 +110,17 @@ def test_output_that_is_no_longer_what_it_was_is_out_of_the_way_of_the_cache(pip
     execution, folder = pipeline.start()
     artifact = pipeline.finish(execution, folder)
     damage(folder)
-    assert tidy(pipeline.store, "demo", str(pipeline.root)).lost == (artifact,)
+    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == (artifact,)
     assert not folder.exists()
     assert pipeline.state(artifact) == mlmd.Artifact.DELETED
-    assert tidy(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == ()
 
 
 def test_output_that_was_only_touched_stays(pipeline):
     execution, folder = pipeline.start()
     artifact = pipeline.finish(execution, folder)
     os.utime(folder / "part", (1, 1))
-    assert tidy(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == ()
     assert pipeline.state(artifact) == mlmd.Artifact.LIVE
 
 
@@ -134,14 +134,14 @@ def test_content_of_an_output_is_recorded(pipeline):
 
 
 def test_unknown_pipeline_has_nothing_to_tidy(store):
-    assert tidy(store, "absent", "/nowhere") == tidy(store, "absent too", "/nowhere")
+    assert repair_metadata(store, "absent", "/nowhere") == repair_metadata(store, "absent too", "/nowhere")
 
 
 def test_output_that_was_published_and_not_recorded_is_recorded(pipeline, monkeypatch):
-    monkeypatch.setattr("tests.pipelines.local.test_upkeep.record_content", lambda *_: None)
+    monkeypatch.setattr("tests.pipelines.local.test_metadata_repair.record_content", lambda *_: None)
     artifact = pipeline.finish(*pipeline.start())
-    assert tidy(pipeline.store, "demo", str(pipeline.root)).recorded == (artifact,)
-    assert tidy(pipeline.store, "demo", str(pipeline.root)).recorded == ()
+    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).recorded == (artifact,)
+    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).recorded == ()
 
 
 def test_folder_of_the_user_is_recorded_again_and_never_renamed(pipeline, tmp_path):
@@ -151,7 +151,7 @@ def test_folder_of_the_user_is_recorded_again_and_never_renamed(pipeline, tmp_pa
     found.custom_properties["is_external"].int_value = 1
     pipeline.store.put_artifacts([found])
     flip(folder)
-    assert tidy(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == ()
     assert (folder / "part").read_text() == "whale"
     (found,) = pipeline.store.get_artifacts_by_id([artifact])
     assert json.loads(found.custom_properties[CONTENT].string_value)["digest"] == read_content(folder).digest
@@ -167,7 +167,7 @@ def test_served_copy_of_a_rollback_is_never_renamed(pipeline, damage):
     found.custom_properties["rollback"].string_value = '{"of": 1, "from": 2}'
     pipeline.store.put_artifacts([found])
     damage(folder)
-    assert tidy(pipeline.store, "demo", str(pipeline.root)).lost == ()
+    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == ()
     assert folder.exists() == (damage is flip)
     assert not folder.with_name(f"{folder.name}.damaged").exists()
     assert pipeline.state(artifact) == mlmd.Artifact.LIVE
@@ -179,7 +179,7 @@ def test_record_that_cannot_be_read_is_that_of_a_damaged_output(pipeline, text):
     (found,) = pipeline.store.get_artifacts_by_id([artifact])
     found.custom_properties[CONTENT].string_value = text
     pipeline.store.put_artifacts([found])
-    assert tidy(pipeline.store, "demo", str(pipeline.root)).lost == (artifact,)
+    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).lost == (artifact,)
 
 
 def test_outputs_of_a_store_that_was_lost_are_moved_out_of_the_way(pipeline):
@@ -189,13 +189,13 @@ def test_outputs_of_a_store_that_was_lost_are_moved_out_of_the_way(pipeline):
     later.mkdir()
     (later / "tokens").write_text("of a feature that is removed")
     (later.parent / f"{later.name}.lineage.json").write_text("{}")
-    found = tidy(pipeline.store, "demo", str(pipeline.root))
+    found = repair_metadata(pipeline.store, "demo", str(pipeline.root))
     assert found.left_over == f"{pipeline.root}.lost"
     assert sorted(path.name for path in later.parent.iterdir()) == [str(execution)]
     moved = pipeline.root.with_name("root.lost") / "Node" / "thing"
     assert (moved / later.name / "tokens").read_text() == "of a feature that is removed"
     assert (moved / f"{later.name}.lineage.json").exists()
-    assert tidy(pipeline.store, "demo", str(pipeline.root)).left_over is None
+    assert repair_metadata(pipeline.store, "demo", str(pipeline.root)).left_over is None
 
 
 def test_record_beside_an_output_goes_with_it(pipeline):
@@ -205,5 +205,5 @@ def test_record_beside_an_output_goes_with_it(pipeline):
     for _, folder in (kept, damaged, half):
         folder.with_name(f"{folder.name}.lineage.json").write_text("{}")
     flip(damaged[1])
-    tidy(pipeline.store, "demo", str(pipeline.root))
+    repair_metadata(pipeline.store, "demo", str(pipeline.root))
     assert [path.name for path in pipeline.root.rglob("*.lineage.json")] == [f"{kept[0]}.lineage.json"]
