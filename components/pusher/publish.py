@@ -150,10 +150,10 @@ def require_versions(base: StrPath) -> None:
     require_local(base)
     root = Path(base).absolute()
     if not root.is_dir():
-        raise ConfigError(f"{str(root)!r} is not a folder: name the one that holds the versions.")
+        raise ConfigError(f"{str(root)!r} is not a folder: name the folder of versions.")
     numbers = number_names(root)
     if not numbers:
-        raise ConfigError(f"{str(root)!r} holds no version: name the folder that holds them, such as runs/x/serving.")
+        raise ConfigError(f"{str(root)!r} has no version: name the folder of versions, such as runs/x/serving.")
     for name in sorted(numbers):
         _require_version(root / name)
 

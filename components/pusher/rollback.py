@@ -1,4 +1,4 @@
-"""Goes back to an earlier version of a published model."""
+"""Publishes an earlier version of a model again."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
 
     The manifest of the copy has the facts of the earlier version, and the fact `rollback`: `of`, the version that was
     pushed (also if `to` is a copy itself), `from`, the version that was the newest, and `made`, the time in UTC.
-    Whoever could read the earlier version can read the copy.
+    The copy has the permissions of the earlier version.
 
     Args:
-      base: folder that holds the versions.
+      base: folder of the versions.
       to: the version to go back to; None for the one before the newest.
 
     Raises:
@@ -33,7 +33,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
     target = there[-2] if to is None and len(there) > 1 else to
     if target is None:
         raise ConfigError(
-            f"{os.fspath(base)!r} holds the versions {there}: there must be one before the newest to go back to."
+            f"{os.fspath(base)!r} has the versions {there}: there must be one before the newest to go back to."
         )
     if target not in there[:-1]:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Says who may read what a block creates; what is copied or extracted is as private as what it came from."""
+"""Decides who may read what a block creates: what is copied or extracted is as private as its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def umask_of(mask: int) -> Iterator[None]:
 def readable_as(source: str | os.PathLike[str]) -> Iterator[None]:
     """Create the files and folders of the block for those who can read `source`, whatever the process' umask is.
 
-    What exists keeps its permissions. A source that is an address, or not there, leaves the umask as it is.
+    What exists keeps its permissions. A source that is an address, or is missing, leaves the umask as it is.
 
     Args:
       source: the file or folder that the block copies or extracts.

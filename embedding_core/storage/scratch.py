@@ -1,7 +1,7 @@
 """Makes temporary folders that a killed process does not leave behind for good.
 
-A scratch folder is locked as long as its process lives. Whoever makes the next one in the same place removes those
-whose lock is free: their processes were killed before they could clean up.
+A scratch folder is locked as long as its process lives. Whoever makes the next one beside it removes those whose lock
+is free: their processes were killed before they could clean up.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def scratch_folder(purpose: str) -> Iterator[str]:
     _remove_abandoned(tempfile.gettempdir())
     while True:
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-")
-        with locked_folder(folder, wait=True) as held:
-            if not held:  # another process removed it between its creation and its lock
+        with locked_folder(folder, wait=True) as locked:
+            if not locked:  # another process removed it between its creation and its lock
                 continue
             try:
                 yield folder

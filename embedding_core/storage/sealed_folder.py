@@ -14,7 +14,7 @@ from embedding_core.storage.seals import SEAL, Json, sealed_json, unsealed_json
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SealedFolder:
-    """One kind of sealed folder: where its manifest is, and how the manifest spells what every kind says.
+    """One kind of sealed folder: the path of its manifest, and its spelling of what every kind states.
 
     Attributes:
       constants: facts that every manifest of this kind states, such as its format.

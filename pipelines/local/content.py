@@ -1,4 +1,4 @@
-"""Digests of what artifacts contain, as their metadata records them: damage is found by comparing the two."""
+"""Computes digests of what artifacts contain, for their metadata, and compares the two to find damage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
+
+from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from embedding_core.storage import file_digest, file_names_below
 
@@ -44,15 +45,15 @@ def read_content(folder: str) -> Content | None:
 
 
 def content_json(folder: str) -> str | None:
-    """The value of the property `CONTENT` for the folder as it is now; None as for `read_content`."""
+    """Return the value of the property `CONTENT` for the folder as it is now; None as for `read_content`."""
     content = read_content(folder)
     return None if content is None else json.dumps(dataclasses.asdict(content), sort_keys=True)
 
 
-def recorded_content(artifact: Any) -> Content | None:
-    """What the metadata says of an artifact, given as ML Metadata has it; None if it says nothing.
+def recorded_content(artifact: mlmd.Artifact) -> Content | None:
+    """Read what the metadata records of an artifact; None if it records nothing.
 
-    A record that cannot be read (a damaged store) is one that no folder is as.
+    A record that cannot be read (of a damaged store) equals that of no folder.
     """
     if CONTENT not in artifact.custom_properties:
         return None
@@ -63,20 +64,20 @@ def recorded_content(artifact: Any) -> Content | None:
 
 
 def is_as_recorded(uri: str, recorded: Content, *, by_digest: bool) -> bool:
-    """Whether the folder still contains what was recorded.
+    """Return whether the folder still contains what was recorded.
 
     Args:
       uri: of the folder.
       recorded: what the metadata says of it.
       by_digest: whether every byte is read; else names, sizes and times of change are compared first, and files are
-        read only if those differ. Damage that keeps size and time is found by reading alone.
+        read only if those differ. Only reading finds damage that keeps size and time.
     """
     if not os.path.exists(uri):
         return False
     if not by_digest and _stamp(uri) == recorded.stamp:
         return True
-    found = read_content(uri)  # copied or touched: what counts is what is in the files
-    return found is not None and found.digest == recorded.digest
+    content = read_content(uri)  # the files may have been copied or touched
+    return content is not None and content.digest == recorded.digest
 
 
 def _stamp(folder: str) -> str:
@@ -88,7 +89,7 @@ def _stamp(folder: str) -> str:
 
 
 def _files(folder: str) -> Iterator[tuple[str, str]]:
-    """Names below the folder, in order, and paths; of a single file, its own."""
+    """Names below the folder, in order, and paths; a single file has its own name."""
     if os.path.isfile(folder):
         yield os.path.basename(folder), folder
         return

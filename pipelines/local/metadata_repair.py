@@ -1,8 +1,8 @@
-"""Keeps ML Metadata true: executions of dead runs are closed, and outputs that have changed since are not used.
+"""Repairs ML Metadata before a run: closes the executions of dead runs, and takes changed outputs out of the cache.
 
-TFX leaves both as they are. A run that was killed stays RUNNING for ever; and its cache serves an output as long as a
-folder of that name exists, whatever became of the files in it. Whoever calls `tidy` holds the pipeline
-(`pipelines.local.work_dir.held`), so that an execution of it which is RUNNING belongs to a run that is dead.
+TFX does neither. A run that was killed stays RUNNING for ever, and TFX's cache serves an output as long as a folder of
+that name exists, even if its files changed. The caller of `repair_metadata` has the pipeline's lock
+(`pipelines.local.work_dir.run_lock`), so an execution of it that is RUNNING belongs to a dead run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import glob
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from components.artifact_files import RECORD_SUFFIX
@@ -24,19 +24,19 @@ from pipelines.local.content import CONTENT, content_json, is_as_recorded, recor
 _SET_ASIDE = ".damaged"
 _LEFT_OVER = ".lost"
 _OUTPUTS = ("*", "*"), ("*", ".system", "executor_execution")
-"""Where TFX writes below the root: outputs of execution 7 to <root>/<node>/<output>/7, what passes between its parts
-to <root>/<node>/.system/executor_execution/7."""
+"""Folders that TFX writes below the root: <root>/<node>/<output>/7 for the outputs of execution 7, and
+<root>/<node>/.system/executor_execution/7 for what passes between its parts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tidied:
-    """What was found and put right.
+class Repairs:
+    """What was repaired.
 
     Attributes:
       closed: ids of executions that were closed.
-      lost: ids of artifacts that are gone or damaged.
+      lost: ids of artifacts that are missing or damaged.
       recorded: ids of artifacts whose content was not recorded before.
-      left_over: folder into which outputs of a store that is gone were moved, or None.
+      left_over: folder that the outputs of a lost store were moved to, or None.
     """
 
     closed: tuple[int, ...] = ()
@@ -45,14 +45,14 @@ class Tidied:
     left_over: str | None = None
 
 
-def record_content(store: Any, execution: int) -> None:
+def record_content(store: MetadataStore, execution: int) -> None:
     """Record the content of every output of a finished execution that has none recorded."""
     events = store.get_events_by_execution_ids([execution])
     outputs = store.get_artifacts_by_id([event.artifact_id for event in events if event.type == mlmd.Event.OUTPUT])
     _record(store, outputs)
 
 
-def _record(store: Any, artifacts: Iterable[Any]) -> tuple[int, ...]:
+def _record(store: MetadataStore, artifacts: Iterable[mlmd.Artifact]) -> tuple[int, ...]:
     changed = []
     for artifact in artifacts:
         text = None if CONTENT in artifact.custom_properties else content_json(artifact.uri)
@@ -64,24 +64,24 @@ def _record(store: Any, artifacts: Iterable[Any]) -> tuple[int, ...]:
     return tuple(one.id for one in changed)
 
 
-def tidy(store: Any, pipeline: str, root: str) -> Tidied:
+def repair_metadata(store: MetadataStore, pipeline: str, root: str) -> Repairs:
     """Close what dead runs of the pipeline left RUNNING, and set damaged outputs aside.
 
     An execution that is closed becomes FAILED, and its half-written outputs, which no metadata names, are removed. An
-    output whose files are gone or changed is no longer LIVE; what is left of it is renamed to `<uri>.damaged`, so that
-    TFX's cache does not find it. An output without a recorded content, as a run of an earlier release leaves it if it
-    is killed between publishing and recording, is recorded. Outputs of executions that the store has not had yet are of
-    a store that was lost: they are moved out of the way, because TFX would write into their folders.
+    output whose files are missing or changed is no longer LIVE; what is left of it is renamed to `<uri>.damaged`, so
+    that TFX's cache does not find it. The content of an output without a recorded one is recorded: a run of an earlier
+    release leaves it so if it is killed between publishing and recording. Outputs of executions that the store has not
+    had yet belong to a lost store: they are moved away, because TFX would write into their folders.
 
     Args:
       store: the metadata, open for writing.
-      pipeline: name of the pipeline, which the caller holds.
+      pipeline: name of the pipeline, whose lock the caller has.
       root: folder of the pipeline's outputs.
     """
     left_over = _move_left_over(store, root)
     context = store.get_context_by_type_and_name("pipeline", pipeline)
     if context is None:
-        return Tidied(left_over=left_over)
+        return Repairs(left_over=left_over)
     closed = _close_stale(store, context.id, root)
     live = [one for one in store.get_artifacts_by_context(context.id) if is_output(one)]
     _record_imported_again(store, live)
@@ -89,11 +89,11 @@ def tidy(store: Any, pipeline: str, root: str) -> Tidied:
     for artifact in damaged:
         set_aside(store, artifact)
     recorded = _record(store, live)
-    return Tidied(closed=closed, lost=tuple(one.id for one in damaged), recorded=recorded, left_over=left_over)
+    return Repairs(closed=closed, lost=tuple(one.id for one in damaged), recorded=recorded, left_over=left_over)
 
 
-def is_output(artifact: Any) -> bool:
-    """Whether the artifact is a live one whose files nobody but a run of the pipeline replaces or removes.
+def is_output(artifact: mlmd.Artifact) -> bool:
+    """Return whether the artifact is live, and only a run of the pipeline replaces or removes its files.
 
     The files of a version that a rollback published are in the serving folder: servers read them, `keep-last` removes
     them, and the run that finds them damaged pushes another version before it takes them away.
@@ -101,18 +101,18 @@ def is_output(artifact: Any) -> bool:
     return bool(artifact.state == mlmd.Artifact.LIVE) and ROLLBACK not in artifact.custom_properties
 
 
-def _move_left_over(store: Any, root: str) -> str | None:
+def _move_left_over(store: MetadataStore, root: str) -> str | None:
     """Move outputs of executions that are still to come; they would be mixed with the new ones."""
     newest = max((one.id for one in store.get_executions()), default=0)
-    found = [path for path in _numbered(root) if int(os.path.basename(path)) > newest]
-    if not found:
+    paths = [path for path in _numbered(root) if int(os.path.basename(path)) > newest]
+    if not paths:
         return None
-    place = free_name(root.rstrip("/") + _LEFT_OVER)
-    for path in (one for each in found for one in (each, each + RECORD_SUFFIX) if os.path.exists(one)):
-        target = os.path.join(place, os.path.relpath(path, root))
+    target_root = free_name(root.rstrip("/") + _LEFT_OVER)
+    for path in (one for each in paths for one in (each, each + RECORD_SUFFIX) if os.path.exists(one)):
+        target = os.path.join(target_root, os.path.relpath(path, root))
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(path, target)
-    return place
+    return target_root
 
 
 def _numbered(root: str) -> Iterator[str]:
@@ -123,12 +123,12 @@ def _numbered(root: str) -> Iterator[str]:
                 yield path
 
 
-def _close_stale(store: Any, context: int, root: str) -> tuple[int, ...]:
+def _close_stale(store: MetadataStore, context: int, root: str) -> tuple[int, ...]:
     open_states = (mlmd.Execution.NEW, mlmd.Execution.RUNNING)
     stale = [one for one in store.get_executions_by_context(context) if one.last_known_state in open_states]
     for execution in stale:
         execution.last_known_state = mlmd.Execution.FAILED
-        execution.custom_properties["closed_because"].string_value = "its run ended without a word"
+        execution.custom_properties["closed_because"].string_value = "the run's process died"
         for levels in _OUTPUTS:
             for folder in glob.glob(os.path.join(glob.escape(root), *levels, str(execution.id))):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -139,7 +139,7 @@ def _close_stale(store: Any, context: int, root: str) -> tuple[int, ...]:
     return tuple(one.id for one in stale)
 
 
-def _record_imported_again(store: Any, live: Iterable[Any]) -> None:
+def _record_imported_again(store: MetadataStore, live: Iterable[mlmd.Artifact]) -> None:
     """Record what is now in imported folders that have changed: they are the user's, who may replace them."""
     changed = []
     for artifact in filter(_is_imported, live):
@@ -150,20 +150,20 @@ def _record_imported_again(store: Any, live: Iterable[Any]) -> None:
     _record(store, changed)
 
 
-def _is_damaged(artifact: Any) -> bool:
+def _is_damaged(artifact: mlmd.Artifact) -> bool:
     recorded = recorded_content(artifact)
     if recorded is None or _is_imported(artifact):
         return False
     return not is_as_recorded(artifact.uri, recorded, by_digest=False)
 
 
-def _is_imported(artifact: Any) -> bool:
+def _is_imported(artifact: mlmd.Artifact) -> bool:
     """Whether an Importer brought it in from outside: nobody here makes it again."""
     return "is_external" in artifact.custom_properties and bool(artifact.custom_properties["is_external"].int_value)
 
 
-def set_aside(store: Any, artifact: Any) -> bool:
-    """Take a damaged artifact away from the cache: its state becomes DELETED, and its files get another name.
+def set_aside(store: MetadataStore, artifact: mlmd.Artifact) -> bool:
+    """Take a damaged artifact out of the cache: its state becomes DELETED, and its files get another name.
 
     Args:
       store: the metadata, open for writing.
@@ -176,10 +176,10 @@ def set_aside(store: Any, artifact: Any) -> bool:
         return False
     if os.path.exists(artifact.uri):
         uri = artifact.uri.rstrip("/")
-        place = free_name(uri + _SET_ASIDE)
-        os.rename(uri, place)
+        aside = free_name(uri + _SET_ASIDE)
+        os.rename(uri, aside)
         if os.path.exists(uri + RECORD_SUFFIX):  # its lineage is no longer that of an output
-            os.rename(uri + RECORD_SUFFIX, f"{place}.record")
+            os.rename(uri + RECORD_SUFFIX, f"{aside}.record")
     artifact.state = mlmd.Artifact.DELETED
     store.put_artifacts([artifact])
     return True

@@ -40,7 +40,7 @@ def check_store(path: str, *, for_writing: bool = True) -> int | None:
     """Check the file from its first to its last page.
 
     Args:
-      path: of the store.
+      path: path of the store.
       for_writing: whether it must be possible to write to it.
 
     Returns:
@@ -106,10 +106,10 @@ def _opened(path: str, mode: str) -> Iterator[sqlite3.Connection]:
 
 
 def back_up(path: str, target: str | None = None) -> str:
-    """Copy a store, also while a run writes to it; the copy is whole or not there.
+    """Copy a store, even while a run writes to it; the copy appears whole or not at all.
 
     Args:
-      path: of the store.
+      path: path of the store.
       target: the file to write, which must not exist; None is `<path>.backup-<time>`.
 
     Returns:
@@ -119,7 +119,7 @@ def back_up(path: str, target: str | None = None) -> str:
       StorageError: there is no store, it is damaged, or the copy cannot be written.
     """
     if check_store(path, for_writing=False) is None:
-        raise StorageError(f"metadata {path!r} is not there, or is empty: there is nothing to back up.")
+        raise StorageError(f"metadata {path!r} does not exist or is empty: there is nothing to back up.")
     now = datetime.datetime.now(datetime.timezone.utc)
     target = target or f"{path}.backup-{now:%Y%m%dT%H%M%S.%fZ}"
     if os.path.lexists(target):
@@ -149,20 +149,20 @@ def _copy(source: str, target: str) -> None:
 
 
 def restore(path: str, backup: str) -> str | None:
-    """Put a backup in place of the store; nobody may use the store meanwhile.
+    """Replace the store with a backup; nobody may use the store meanwhile.
 
     Args:
-      path: of the store.
+      path: path of the store.
       backup: what `back_up` wrote.
 
     Returns:
-      The path at which the store that was there is now, with what sqlite had beside it; None if there was none.
+      The path that the replaced store was moved to, with what sqlite had beside it; None if there was none.
 
     Raises:
-      StorageError: the backup is not there or damaged, or cannot be copied; then the store is as it was.
+      StorageError: the backup is missing or damaged, or cannot be copied; the store is then as it was.
     """
     if check_store(backup, for_writing=False) is None:
-        raise StorageError(f"{backup!r} is not there, or is empty: name a file that `metadata backup` wrote.")
+        raise StorageError(f"{backup!r} does not exist or is empty: name a file that `metadata backup` wrote.")
     copy = free_name(f"{path}.restoring")
     with readable_as(path if os.path.lexists(path) else backup):
         _copy(backup, copy)
@@ -176,7 +176,7 @@ def restore(path: str, backup: str) -> str | None:
 
 
 def upgrade(path: str) -> str:
-    """Bring a store of an earlier schema to this one, after a backup; nobody may use it meanwhile.
+    """Upgrade a store of an earlier schema, after a backup; nobody may use it meanwhile.
 
     Returns:
       The path of the backup.

@@ -18,13 +18,13 @@ from pipelines.config.paths import is_remote
 from pipelines.console.terminal import SafeConsole
 from pipelines.lineage.graph import open_store, outputs_of, trace
 from pipelines.lineage.rollbacks import record_rollbacks
+from pipelines.local.metadata_repair import repair_metadata
 from pipelines.local.run_display import Display
 from pipelines.local.run_log import captured
 from pipelines.local.runner import ReportingDagRunner
 from pipelines.local.served_version import check_not_rolled_back, damaged_version, served_push
 from pipelines.local.storage_errors import storage_errors_as_one
-from pipelines.local.metadata_repair import repair_metadata
-from pipelines.local.work_dir import REPORTS, file_permissions, run_lock, ready_metadata
+from pipelines.local.work_dir import REPORTS, file_permissions, ready_metadata, run_lock
 from pipelines.pipeline.component_inputs import training_config
 from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.place import local_place

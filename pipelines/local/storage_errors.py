@@ -1,4 +1,4 @@
-"""Turns what others raise of a full disk or damaged metadata into one error: what is safe, and what to do."""
+"""Turns errors of libraries about a full disk or damaged metadata into one that says what is safe and what to do."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _METADATA_TEXT = re.compile(
 
 @contextlib.contextmanager
 def storage_errors_as_one(config: PipelineConfig) -> Iterator[None]:
-    """Turn what others raise when a disk is full or fails, or when metadata is damaged, into a StorageError.
+    """Turn what libraries raise if a disk is full or fails, or if metadata is damaged, into a StorageError.
 
     Raises:
-      StorageError: instead of such an error; one that this project raised itself says all that already.
+      StorageError: in place of such an error. An error that this project raised itself is left as it is.
     """
     try:
         yield
@@ -46,23 +46,23 @@ def storage_errors_as_one(config: PipelineConfig) -> Iterator[None]:
 
 
 def _message(error: BaseException, config: PipelineConfig) -> str | None:
-    found = _first(error, _FULL, _FULL_TEXT)
-    if found is not None:
+    text = _first(error, _FULL, _FULL_TEXT)
+    if text is not None:
         return (
-            f"a disk is full ({found}): what earlier runs made, recorded and pushed is as it was; make room below "
+            f"a disk is full ({text}): what earlier runs made, recorded and pushed is as it was; make room below "
             f"{config.work_dir!r} and in the temporary folder, and run the same command again: nodes that ended come "
             "from the cache."
         )
-    found = _first(error, _FAILS, _FAILS_TEXT)
-    if found is not None:
+    text = _first(error, _FAILS, _FAILS_TEXT)
+    if text is not None:
         return (
-            f"a disk fails ({found}): check the disk of {config.work_dir!r}, see that it is mounted for writing, "
+            f"a disk fails ({text}): check the disk of {config.work_dir!r}, see that it is mounted for writing, "
             "and run the same command again: nodes that ended come from the cache."
         )
-    found = _first(error, (), _METADATA_TEXT) or _status(error)
-    if found is not None:
+    text = _first(error, (), _METADATA_TEXT) or _status(error)
+    if text is not None:
         return (
-            f"metadata {config.metadata_path!r} cannot be used ({found}): artifacts and served versions are as they "
+            f"metadata {config.metadata_path!r} cannot be used ({text}): artifacts and served versions are as they "
             "were; check it with `tfx-embeddings metadata check`, restore a backup with `tfx-embeddings metadata "
             "restore`, or move the file away: the next run then begins a new one."
         )
@@ -70,20 +70,20 @@ def _message(error: BaseException, config: PipelineConfig) -> str | None:
 
 
 def _first(error: BaseException, numbers: tuple[int, ...], text: re.Pattern[str]) -> str | None:
-    """The words of the first error of the chain that is one of these."""
+    """The text of the first error of the chain that is one of these."""
     for one in chain(error):
         if isinstance(one, OSError) and one.errno in numbers:
             return str(one)
-        found = text.search(str(one))
-        if found:
-            line = next(line for line in str(one).splitlines() if found.group().splitlines()[0] in line)
+        match = text.search(str(one))
+        if match:
+            line = next(line for line in str(one).splitlines() if match.group().splitlines()[0] in line)
             return line.strip()[:200]
     return None
 
 
 def _status(error: BaseException) -> str | None:
-    """The words of an error of ML Metadata itself."""
-    found = (
+    """The text of an error of ML Metadata itself."""
+    texts = (
         " ".join(str(one).split())[:200] for one in chain(error) if isinstance(one, ml_metadata.errors.StatusError)
     )
-    return next(found, None)
+    return next(texts, None)

@@ -1,4 +1,4 @@
-"""The folder that holds everything a pipeline writes, and its name in the metadata: held by one run at a time."""
+"""Prepares and locks the work_dir and the pipeline's name in the metadata, which one run at a time uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def file_permissions(config: PipelineConfig) -> Iterator[None]:
 
 
 def prepare(config: PipelineConfig) -> None:
-    """Make the work_dir, and the folder of the metadata, where they are not there.
+    """Make the work_dir and the folder of the metadata, if they are missing.
 
     Raises:
       ConfigError: one cannot be made, or not be written to.
@@ -48,7 +48,7 @@ def ready_metadata(config: PipelineConfig) -> str | None:
     """
     if check_store(config.metadata_path) in (None, SCHEMA_VERSION):
         return None
-    with held(config):
+    with run_lock(config):
         return upgrade(config.metadata_path)
 
 
@@ -73,14 +73,14 @@ def _metadata_lock(config: PipelineConfig) -> str:
 
 
 @contextlib.contextmanager
-def held(config: PipelineConfig) -> Iterator[None]:
-    """Hold the work_dir and the pipeline's name in the metadata; both locks die with their process.
+def run_lock(config: PipelineConfig) -> Iterator[None]:
+    """Lock the work_dir and the pipeline's name in the metadata; the system releases both if the process dies.
 
     A second run in the work_dir would write the same checkpoints. A second run of that name on the metadata would
     take the other's executions for those of a dead run.
 
     Raises:
-      ConfigError: another run holds one of them, or it cannot be written to.
+      ConfigError: another run uses one of them, or it cannot be written to.
     """
     prepare(config)
     with (

@@ -1,4 +1,4 @@
-"""Damage to files, as disks, networks and people do it."""
+"""Damages files as disks, networks and people do."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Mutated tf.Examples sent to an exported model, each in a batch with a good row.
+"""Sends mutated tf.Examples to an exported model, each in a batch with a good row.
 
 ``python -m tests.faults.fuzzing <folder> <signature> <first> <count>`` scores mutants and prints a letter for each as
 soon as it is known: `s` the good row is answered as alone, `e` the batch is an error, `r` Python's parser refused the

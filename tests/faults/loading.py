@@ -1,4 +1,4 @@
-"""A watcher that does with versions what a server does: polls the folder, loads what appears, asks it, and compares.
+"""Watches versions as a server does: polls the folder, loads what appears, sends it rows, and compares the answers.
 
 ``python -m tests.faults.loading <base> <report> <model>`` writes ``<report>.ready`` when it has begun, and the report
 when it is told to stop (SIGTERM). `model` is what is pushed: every version must answer as it does.

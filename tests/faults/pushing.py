@@ -1,4 +1,4 @@
-"""Campaigns against a process that pushes: kills at every call and at random moments, with a watcher like a server's.
+"""Kills a process that pushes, at every call and at random moments, while a watcher polls as a server does.
 
 ``python -m tests.faults.pushing <campaign> <trials> <seed> <folder> [<model>]`` with `interpose.c` preloaded prints one
 line of JSON. Each trial is a fork that publishes a model and records it as a PushedModel in ML Metadata. Without a

@@ -1,4 +1,4 @@
-"""Campaigns against a process that saves: kills at every call, at random moments, and a disk that is full.
+"""Kills a process that saves, at every call and at random moments, and fills its disk.
 
 ``python -m tests.faults.saving <campaign> <trials> <seed> <folder>`` with `interpose.c` preloaded prints one line of
 JSON. TensorFlow is imported once; every trial is a fork of a process that has not run any operation yet.

@@ -1,4 +1,4 @@
-"""Every file of a checkpoint damaged in every way: an error or an older state that is right, never a wrong row."""
+"""Damages every file of a checkpoint in every way: there is an error or an older correct state, never a wrong row."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""A disk that fills while a pipeline runs: one error, and the same run succeeds when there is room again."""
+"""Fills the disk while a pipeline runs: there is one error, and the same run succeeds once there is room."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""500 faults in each file of a pushed version: none of them passes the verifier with a model other than was pushed."""
+"""Puts 500 faults into each file of a pushed version: none passes the verifier with another model than was pushed."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Whatever bytes come with a good row: it is answered as ever, or the request is refused; no process dies."""
+"""Sends random bytes with a good row: it gets its usual answer, or the request is refused; no process dies."""
 
 import collections
 import json

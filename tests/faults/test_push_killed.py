@@ -1,4 +1,4 @@
-"""A process that pushes is killed: no version is ever seen half, nothing is left over, no record is wrong."""
+"""Kills a process that pushes: no half version is ever seen, nothing is left over, no record is wrong."""
 
 import json
 import os

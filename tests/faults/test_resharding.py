@@ -1,4 +1,4 @@
-"""Tables saved by k hosts or cores and loaded by j, for k and j from 1 to 8 and row counts that nothing divides."""
+"""Saves tables with k hosts or cores and loads them with j, for k and j from 1 to 8 and rows that neither divides."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A process that saves is killed, or its disk is full: nothing is lost, no restart fails, nothing is left over."""
+"""Kills a process that saves, or fills its disk: nothing is lost, no restart fails, nothing is left over."""
 
 import json
 import os

@@ -19,8 +19,8 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from tfx import v1 as tfx
 
 from components import Vocabularies, compat
-from pipelines.local.runner import ReportingDagRunner
 from pipelines.local.metadata_repair import repair_metadata
+from pipelines.local.runner import ReportingDagRunner
 from pipelines.local.work_dir import run_lock
 
 PARTS = 5

@@ -24,8 +24,8 @@ class Pipeline:
         from tfx import v1 as tfx
 
         from components import Vocabularies
-        from pipelines.local.runner import ReportingDagRunner
         from pipelines.local.metadata_repair import repair_metadata
+        from pipelines.local.runner import ReportingDagRunner
         from tests.pipelines.small_nodes import First, Joined
 
         repair_metadata(self.store(), "demo", f"{self.folder}/artifacts")

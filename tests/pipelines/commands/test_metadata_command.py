@@ -76,4 +76,4 @@ def test_metadata_that_is_not_there_is_one_error(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cli, "silence", lambda: None)
     for arguments in (("check", TAXI), ("backup", TAXI), ("restore", TAXI, tmp_path / "absent")):
         assert code(*arguments, f"--set=work_dir={tmp_path}") == 1
-        assert "is not there, or is empty" in capsys.readouterr().err
+        assert "does not exist or is empty" in capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_keep_last_touches_nothing_that_is_no_served_version(base, capsys):
     assert served_versions(base) == [0, 1, 2]
     before = sorted(base.glob("2/**/*"))
     assert code("keep-last", base / "2", 1) == 1
-    assert "holds no version" in capsys.readouterr().err
+    assert "has no version" in capsys.readouterr().err
     assert sorted(base.glob("2/**/*")) == before
 
 

@@ -8,7 +8,7 @@ import pytest
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from pipelines.local.content import CONTENT, read_content
-from pipelines.local.metadata_repair import record_content, set_aside, repair_metadata
+from pipelines.local.metadata_repair import record_content, repair_metadata, set_aside
 
 pytestmark = pytest.mark.light
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from embedding_core.errors import ConfigError
-from pipelines.local.work_dir import file_permissions, run_lock, prepare
+from pipelines.local.work_dir import file_permissions, prepare, run_lock
 
 pytestmark = pytest.mark.light
 
