@@ -94,7 +94,7 @@ def test_retriever_without_a_checkpoint_names_the_folder(tmp_path):
     made, _ = inputs(tmp_path, b"a")
     run = artifact(standard_artifacts.ModelRun, tmp_path / "empty")
     output = artifact(EmbeddingCheckpoint, tmp_path / "out")
-    with pytest.raises(CheckpointError, match="checkpoints' holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="checkpoints' has no checkpoint"):
         RetrieverExecutor().Do({**made, "model_run": [run]}, {"embedding_checkpoint": [output]}, {})
 
 
