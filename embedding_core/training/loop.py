@@ -30,7 +30,7 @@ from embedding_core.training.eval_metrics import Evaluation, evaluate
 from embedding_core.training.finished_run import restore_weights
 from embedding_core.training.history import History, Summaries
 from embedding_core.training.job import JobData, TrainingJob, data_errors
-from embedding_core.training.learning_rates import config_with_rates, dense_optimizer
+from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
 from embedding_core.training.preemption import noticed_preemption
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
 from embedding_core.training.step import StepsDone, Trainable, new_step

@@ -11,7 +11,7 @@ from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam, Optimizer
 from embedding_core.training.config import TrainingConfig
-from embedding_core.training.learning_rates import scheduled
+from embedding_core.training.learning_rate_decay import scheduled
 
 # Keras' namesake of each optimizer, and which of its hyperparameters have the same name there.
 _NAMESAKES: Mapping[type, tuple[str, tuple[str, ...]]] = {

@@ -4,7 +4,7 @@ import tensorflow as tf
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import SGD, Adagrad
 from embedding_core.training import TrainingConfig
-from embedding_core.training.learning_rates import config_with_rates, dense_optimizer
+from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
 
 CONFIG = EmbeddingConfig(
     tables=(
