@@ -48,7 +48,7 @@ def _fits(spec: tf.TensorSpec, values: Sequence[Value]) -> bool:
 
 
 def _width(spec: tf.TensorSpec) -> int | None:
-    """Number of values of a row; None for any number."""
+    """Return the number of values of a row; None for any number."""
     count = spec.shape[1:].num_elements()
     return None if count is None else int(count)
 

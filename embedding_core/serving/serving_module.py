@@ -209,7 +209,7 @@ def _is_counted(config: EmbeddingConfig, feature: FeatureConfig) -> bool:
 
 
 def _lengths(table: TableConfig, texts: tf.Tensor) -> tf.Tensor | None:
-    """Bytes of the tokens, which tell an absent token from an unknown one; None if neither has a row."""
+    """Count the bytes of tokens, which distinguish an absent token from an unknown one; None if neither has a row."""
     return tf.strings.length(texts) if table.oov_rows else None
 
 
@@ -219,10 +219,10 @@ def _value_of(feature: FeatureConfig, raw: RawColumns, outputs: Mapping[str, Val
 
 
 def _served(feature: FeatureConfig) -> FeatureConfig:
-    """The feature as served: an invalid raw id, which stops training, is dropped, so that no row fails the others."""
+    """Let serving drop an invalid raw id that would stop training, so that no row fails the others."""
     return dataclasses.replace(feature, invalid_id="drop") if feature.invalid_id == "error" else feature
 
 
 def _column_of(feature: FeatureConfig) -> ColumnConfig:
-    """The feature's column; raw ids without one are read from the int64 column of the feature's name."""
+    """Return the feature's column; raw ids without one are read from the int64 column of the feature's name."""
     return feature.column or ColumnConfig(name=feature.name, dtype="int64", multivalent=True)

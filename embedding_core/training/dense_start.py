@@ -111,7 +111,7 @@ def _reason(
     inputs: Json,
     ranges: Ranges,
 ) -> str:
-    """Why the weights are not restored; empty if they are."""
+    """Explain why the weights are not restored; empty if they are."""
     if start.dense == "reset":
         return "`warm_start.dense` is reset"
     if saved is None:

@@ -14,7 +14,7 @@ from embedding_core.training.eval_metrics import Evaluation
 
 
 def _number(value: float) -> float | None:
-    """The value for JSON, which has neither NaN nor infinity: None in place of them."""
+    """Replace NaN and infinity, which JSON does not have, by None."""
     return value if math.isfinite(value) else None
 
 

@@ -142,7 +142,7 @@ class JobData:
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
 
     def _files_by_host(self, split: str) -> list[HostRows]:
-        """The files of each host; a single entry if every host reads all files."""
+        """Assign the files of a split to hosts; a single entry if every host reads all files."""
         files, keep = self._files[split], self._keep.get(split)
         hosts, wanted = self._placement.hosts, self._job.shard_files
         if hosts > 1 and (wanted or (wanted is None and self._placement.kind == "tpu")):

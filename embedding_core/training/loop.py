@@ -99,7 +99,7 @@ class _Loop:
         self._save_every = training.checkpoint_every or self._eval_every
         self._checked = False
         self.history = history
-        self._before = history.seconds
+        self._seconds_before = history.seconds
         self._preempted = preempted
         self._steps_per_call = _STEPS_OF_FIRST_CALL
 
@@ -113,7 +113,7 @@ class _Loop:
         if self._state.step == 0 and _WARM_START in self.history.facts:
             self._evaluate_start(summaries)
         if self._evaluation_due(self._state.step) and not self.history.has_eval(self._state.step):
-            self._at(self._state.step, summaries)  # SIGTERM came in the middle of this evaluation
+            self._evaluate_and_save(self._state.step, summaries)  # SIGTERM came in the middle of this evaluation
         if progress is not None:
             progress(self._state.step, self.total, "")
         batches = iter(self._data.train(self._state.step))
@@ -124,20 +124,20 @@ class _Loop:
                 step, loss, rate = self._state.step, float(np.mean(done.losses)), done.rows / (time.monotonic() - since)
                 self.history.add_train(step, loss, rate)
                 summaries.add_train(step, loss, rate)
-                self.history.seconds = self._before + time.monotonic() - begun
+                self.history.seconds = self._seconds_before + time.monotonic() - begun
                 if step == self._next_event(start):
-                    self._at(step, summaries)
+                    self._evaluate_and_save(step, summaries)
                 if progress is not None:
                     progress(step, self.total, f"loss {loss:.4f}, {rate:,.0f} rows/s in {len(done.losses):,} steps")
             if self._preempted():
-                self._leave()
+                self._save_and_stop()
 
     def _next_event(self, step: int) -> int:
-        """The next step after which there is something to do besides training."""
+        """Compute the next step after which there is something to do besides training."""
         every = (self._eval_every, self._save_every, self._data.steps_per_epoch)
         return min(self.total, step + _STEPS_PER_ENTRY, *((step // n + 1) * n for n in every))
 
-    def _leave(self) -> None:
+    def _save_and_stop(self) -> None:
         """Save the state and stop."""
         self._state.save(self.history.to_json())
         raise PreemptionError(
@@ -181,7 +181,7 @@ class _Loop:
         self._state.seen_positives.assign_add(done.positives)
         return done
 
-    def _at(self, step: int, summaries: Summaries) -> None:
+    def _evaluate_and_save(self, step: int, summaries: Summaries) -> None:
         """Do what is due after `step` steps: check the classes, evaluate, save a checkpoint."""
         if not self._checked and (step >= self._data.steps_per_epoch or step == self.total):
             _check_classes(self._job, int(self._state.seen_positives.numpy()), int(self._state.seen_rows.numpy()))
@@ -197,7 +197,7 @@ class _Loop:
     def _until_preempted(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:
             if self._preempted():
-                self._leave()
+                self._save_and_stop()
             yield batch
 
     def _measure(self, batches: Iterable[Batch]) -> Evaluation:
