@@ -1,7 +1,7 @@
-"""What Transform does to the dense features, the label and the sample weight.
+"""Transforms the dense features, the label and the sample weight.
 
-`preprocessing_fn` is used where the configuration names none. A function of your own has the same
-signature and may call the functions below::
+`preprocessing_fn` is the default of the configuration. Your own function has the same signature and may call the
+functions below::
 
     def preprocessing_fn(inputs, custom_config):
         outputs = preprocessing.dense_features(inputs, custom_config)
@@ -9,8 +9,8 @@ signature and may call the functions below::
         outputs["my_label"] = preprocessing.checked_label(my_rule(inputs), "my_label")
         return outputs
 
-Categorical features are no business of Transform, but for those with `after_transform`, which such a
-function returns as text or whole numbers under the name of their column.
+Transform does not handle categorical features, except those with `after_transform`: such a function returns them as
+text or whole numbers under the name of their column.
 """
 
 from __future__ import annotations
@@ -24,30 +24,22 @@ from components.transform_graph import range_output
 from embedding_core.errors import DataError
 from pipelines.pipeline.ranges import Range, range_of, scaled_by
 
-__all__ = [
-    "checked_label",
-    "dense_features",
-    "fill_missing",
-    "labels",
-    "one_value",
-    "preprocessing_fn",
-    "sample_weights",
-    "scaled",
-]
-
-Inputs: TypeAlias = Mapping[str, Any]
+Column: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"
+Inputs: TypeAlias = Mapping[str, Column]
+Settings: TypeAlias = Mapping[str, Any]
+"""Transform's `custom_config`, as `pipelines.pipeline.component_inputs.transform_config` makes it."""
 
 
-def preprocessing_fn(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+def preprocessing_fn(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
     """Return the dense features (missing is the mean, z-score), the label and the sample weight.
 
     Args:
       inputs: raw columns by name; dense, sparse or ragged tensors.
-      custom_config: as made by `pipelines.pipeline.component_inputs.transform_config`.
+      custom_config: the settings.
 
     Returns:
-      float32 tensors [B, 1]: each dense feature under its own name, "label", and "sample_weight" where the
-      configuration names one; and [B, 5], the range of each dense feature.
+      float32 tensors [B, 1]: each dense feature under its own name, "label", and "sample_weight" if the configuration
+      names one; and [B, 5], the range of each dense feature.
     """
     return {
         **dense_features(inputs, custom_config),
@@ -56,11 +48,11 @@ def preprocessing_fn(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[s
     }
 
 
-def dense_features(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Every dense feature of the configuration by name, scaled, and the range of each, which the trainer records.
+def dense_features(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
+    """Return every dense feature of the configuration, scaled, and its range, which the trainer records.
 
-    The ranges are those of `custom_config["ranges"]` if it has one of the same column and `log1p`: with a warm start
-    these are the ranges that the earlier model was trained with. Others are measured, as `scaled` does.
+    A range is taken from `custom_config["ranges"]` if that has one of the same column and `log1p`: with a warm start
+    these are the ranges of the previous model. Other ranges are measured, as `scaled` does.
     """
     outputs = {}
     for feature in custom_config["dense"]:
@@ -72,14 +64,14 @@ def dense_features(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str
     return outputs
 
 
-def _range_of(value: tf.Tensor, feature: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> Range:
-    """The range of an earlier model if it is one of this very feature, else that of the train split."""
-    same = earlier is not None and all(earlier.get(key) == feature[key] for key in ("column", "log1p"))
-    return range_of(tf.boolean_mask(value, tf.math.is_finite(value)), earlier if same else None)
+def _range_of(value: tf.Tensor, feature: Settings, previous: Settings | None) -> Range:
+    """The range of the previous model if it is of the same feature, else that of the train split."""
+    same = previous is not None and all(previous.get(key) == feature[key] for key in ("column", "log1p"))
+    return range_of(tf.boolean_mask(value, tf.math.is_finite(value)), previous if same else None)
 
 
-def labels(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """The label column as float32 [B, 1] under "label"; nothing where the label is no column of the data."""
+def labels(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
+    """Return the label column as float32 [B, 1] under "label"; nothing if the label is not a column of the data."""
     column = custom_config["label_column"]
     if column is None:
         return {}
@@ -87,10 +79,10 @@ def labels(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str, tf.Ten
     return {custom_config["label_key"]: checked_label(value, column)}
 
 
-def sample_weights(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """The weights as float32 [B, 1] under "sample_weight"; nothing where the configuration names no column.
+def sample_weights(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
+    """Return the weights as float32 [B, 1] under "sample_weight"; nothing if the configuration names no column.
 
-    A row without a weight, or with one below 0, is an error when the row is read.
+    A row without a weight, or with a negative one, is an error when the row is read.
     """
     column = custom_config["sample_weight_column"]
     if column is None:
@@ -100,11 +92,10 @@ def sample_weights(inputs: Inputs, custom_config: Mapping[str, Any]) -> dict[str
     return {"sample_weight": _checked(value, tf.math.is_finite(value) & (value >= 0), rule)}
 
 
-def scaled(tensor: Any, column: str, *, log1p: bool = False) -> tf.Tensor:
-    """Scale a number per row to mean 0 and variance 1 over the train split; what is no plausible number becomes 0.
+def scaled(tensor: Column, column: str, *, log1p: bool = False) -> tf.Tensor:
+    """Scale a number per row to mean 0 and variance 1 over the train split; implausible values become 0.
 
-    That is a missing value, one that is not finite, and one far beyond all but 1 in 100 of the others
-    (`pipelines.pipeline.ranges.range_of`).
+    These are missing values, values that are not finite, and outliers (`pipelines.pipeline.ranges.range_of`).
 
     Args:
       tensor: the raw column, at most one number per row.
@@ -118,13 +109,13 @@ def scaled(tensor: Any, column: str, *, log1p: bool = False) -> tf.Tensor:
     return scaled_by(value, range_of(tf.boolean_mask(value, tf.math.is_finite(value))))
 
 
-def _number(tensor: Any, column: str, *, log1p: bool) -> tf.Tensor:
+def _number(tensor: Column, column: str, *, log1p: bool) -> tf.Tensor:
     value = one_value(tensor, column)
     return tf.sign(value) * tf.math.log1p(tf.abs(value)) if log1p else value
 
 
 def checked_label(value: tf.Tensor, name: str) -> tf.Tensor:
-    """The label as float32, where a missing (NaN) one, or one that is not 0 or 1, is an error when the row is read."""
+    """Return the label as float32; a label that is missing (NaN) or not 0 or 1 is an error when the row is read."""
     value = tf.cast(value, tf.float32)
     rule = (
         f"label `{name}`: a row has none, or one that is not 0 or 1; correct the data, or leave such rows out by a row "
@@ -133,18 +124,18 @@ def checked_label(value: tf.Tensor, name: str) -> tf.Tensor:
     return _checked(value, (value == 0) | (value == 1), rule)  # NaN is neither
 
 
-def one_value(tensor: Any, column: str) -> tf.Tensor:
-    """The one number of every row as float32 [B, 1]; NaN where a row has none."""
+def one_value(tensor: Column, column: str) -> tf.Tensor:
+    """Return the one number of every row as float32 [B, 1]; NaN if a row has none."""
     return fill_missing(tensor, float("nan"), column, dtype=tf.float32)
 
 
-def fill_missing(tensor: Any, default: Any, column: str, *, dtype: tf.DType | None = None) -> tf.Tensor:
-    """The one value of every row as a dense tensor [B, 1], the default where a row has none.
+def fill_missing(tensor: Column, default: float | str, column: str, *, dtype: tf.DType | None = None) -> tf.Tensor:
+    """Return the one value of every row as a dense tensor [B, 1], or the default if a row has none.
 
     Args:
       tensor: dense [B] or [B, 1], sparse [B, any] or ragged [B, None].
       default: value for rows without one.
-      column: name of the column, for the message where a row has several values.
+      column: name of the column, for the error if a row has several values.
       dtype: type to cast to before filling; None keeps the tensor's.
     """
     if isinstance(tensor, tf.RaggedTensor):
@@ -161,7 +152,7 @@ def fill_missing(tensor: Any, default: Any, column: str, *, dtype: tf.DType | No
     return tf.reshape(dense, [-1, 1])
 
 
-def _column(inputs: Inputs, column: str) -> Any:
+def _column(inputs: Inputs, column: str) -> Column:
     if column not in inputs:
         raise DataError(
             f"the data has no column {column!r}: it has {', '.join(sorted(inputs))}; correct the configuration."
@@ -170,6 +161,6 @@ def _column(inputs: Inputs, column: str) -> Any:
 
 
 def _checked(value: tf.Tensor, good: tf.Tensor, message: str) -> tf.Tensor:
-    """The value, with an assertion on `good`; `pipelines.console.expected_errors` finds the message again."""
+    """Assert `good` when the value is computed; `pipelines.console.expected_errors` finds the message."""
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [f"DataError: {message}"])]):
         return tf.identity(value)

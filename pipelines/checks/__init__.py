@@ -1,1 +1,1 @@
-"""Checks what can be checked before a run: settings, the first rows of the data, table sizes, the TPU program."""
+"""Checks before a run: settings, the first rows of the data, table sizes, and the TPU program."""

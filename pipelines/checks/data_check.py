@@ -1,4 +1,4 @@
-"""Looks at the first rows of the data and says what a run would make of each configured column, in seconds."""
+"""Reads the first rows of the data and describes in seconds what a run would make of each configured column."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from pipelines.config.columns import column_uses
 from pipelines.console.terminal import echo
 from pipelines.pipeline import component_inputs
 
-__all__ = ["DataCheck", "check_data", "print_check"]
-
-ROWS = 10_000
-_LIST_SHARE = 0.3  # of the values, from which a sign in them looks like a separator
+_ROWS = 10_000
+_LIST_SHARE = 0.3  # share of values with a sign from which on the sign looks like a separator
 _WIDTH = 60  # characters of a value that are shown
-_FEW = 100  # rows, below which nothing is said of how often values occur again
+_FEW = 100  # fewer rows say nothing about how often values repeat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataCheck:
-    """What the first rows say.
+    """The result of a check.
 
     Attributes:
-      lines: what was found, for people.
-      warnings: what a run would accept, and its user should look at.
-      problems: what would end a run.
+      lines: descriptions of files, columns and rows.
+      warnings: doubtful facts that a run would accept.
+      problems: errors that would end a run.
     """
 
     lines: tuple[str, ...]
@@ -40,52 +38,52 @@ class DataCheck:
     problems: tuple[str, ...]
 
 
-def check_data(config: PipelineConfig, settings: Settings, rows: int = ROWS) -> DataCheck:
-    """Look at the first rows with ExampleGen's own readers and rules.
+def check_data(config: PipelineConfig, settings: Settings, rows: int = _ROWS) -> DataCheck:
+    """Check the first rows with ExampleGen's own readers and rules.
 
     Args:
       config: the configuration.
-      settings: those of ExampleGen, made from it.
-      rows: about how many rows to look at.
+      settings: ExampleGen's settings, made from it.
+      rows: approximate number of rows to read.
 
     Raises:
-      DataError: the files cannot be found or read at all.
+      DataError: the files do not exist or cannot be read.
     """
     base, pattern = component_inputs.input_location(config)
     data_format = component_inputs.data_format(config)
     files = find_files(base, without_spans(pattern), data_format, settings.spans).files
-    found = sample(files, data_format, settings, rows)
-    problems = [*_absent(found, settings), *(_of_rows(found.tally, settings, config.data.path, found.whole))]
+    read = sample(files, data_format, settings, rows)
+    problems = [*_absent(read, settings), *_row_problems(read.tally, settings, config.data.path, read.whole)]
     uses = _uses(config)
-    lines = [_of_files(files, found)]
+    lines = [_files_line(files, read)]
     for name in settings.needed:
-        if name in found.columns:
-            lines.append(_line(name, uses.get(name, "read by filters or the split"), found.columns[name], config))
-    if found.tally is not None:
-        lines += _of_tally(found.tally, settings)
-    warnings = [*_of_columns(config, found.columns), *_of_labels(found.tally, settings)]
+        if name in read.columns:
+            lines.append(_line(name, uses.get(name, "read by filters or the split"), read.columns[name], config))
+    if read.tally is not None:
+        lines += _tally_lines(read.tally, settings)
+    warnings = [*_column_warnings(config, read.columns), *_label_warnings(read.tally, settings)]
     return DataCheck(lines=tuple(lines), warnings=tuple(warnings), problems=tuple(problems))
 
 
-def _of_files(files: Sequence[str], found: Sample) -> str:
-    rows = max((column.rows for column in found.columns.values()), default=0)
-    which = "all" if found.whole else "the first"
-    looked = f"{len(found.files)} of {len(files)} files" if len(files) > 1 else files[0]
-    return f"{which} {rows:,} rows of {looked}; columns: {', '.join(found.names)}"
+def _files_line(files: Sequence[str], read: Sample) -> str:
+    rows = max((column.rows for column in read.columns.values()), default=0)
+    which = "all" if read.whole else "the first"
+    source = f"{len(read.files)} of {len(files)} files" if len(files) > 1 else files[0]
+    return f"{which} {rows:,} rows of {source}; columns: {', '.join(read.names)}"
 
 
-def _absent(found: Sample, settings: Settings) -> Iterator[str]:
+def _absent(read: Sample, settings: Settings) -> Iterator[str]:
     for name in settings.needed:
-        if name in found.lacking:
-            file = os.path.basename(found.lacking[name])
-            near = nearest(name, [other for other in found.lacking if other != name])
-            yield f"there is no column {name!r} in every file: {file} has none; {near}"
-        elif name not in found.names and found.names:
-            yield f"there is no column {name!r}: {nearest(name, found.names)}"
+        if name in read.lacking:
+            file = os.path.basename(read.lacking[name])
+            near = nearest(name, [other for other in read.lacking if other != name])
+            yield f"column {name!r} is not in every file: {file} has none; {near}"
+        elif name not in read.names and read.names:
+            yield f"there is no column {name!r}: {nearest(name, read.names)}"
 
 
-def _of_rows(tally: Tally | None, settings: Settings, data: str, whole: bool) -> Iterator[str]:
-    """What ends a run: of some rows alone, only what further rows cannot change."""
+def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: bool) -> Iterator[str]:
+    """The errors that would end a run; if only some rows were read, those that further rows cannot change."""
     if tally is None:
         return
     for certain, problem in tally.problems(settings, data):
@@ -94,7 +92,7 @@ def _of_rows(tally: Tally | None, settings: Settings, data: str, whole: bool) ->
 
 
 def _uses(config: PipelineConfig) -> Mapping[str, str]:
-    """Per column what reads it, in words."""
+    """By column a description of what reads it."""
     words: dict[str, list[str]] = {}
     for path, column, _ in column_uses(config):
         section, _, rest = path.partition(".")
@@ -104,7 +102,7 @@ def _uses(config: PipelineConfig) -> Mapping[str, str]:
             words.setdefault(column, []).append(f"{kind} feature {name}")
         else:
             words.setdefault(column, []).append(section)
-    return {column: ", ".join(said) for column, said in words.items()}
+    return {column: ", ".join(parts) for column, parts in words.items()}
 
 
 def _private(config: PipelineConfig) -> set[str]:
@@ -112,21 +110,22 @@ def _private(config: PipelineConfig) -> set[str]:
 
 
 def _numbers(config: PipelineConfig) -> set[str]:
-    """Columns whose values are numbers; a text in one may be of a row that is shifted."""
+    """Columns of numbers; a text in one may come from a shifted row, so it may be private."""
     weight = set() if config.sample_weight is None else {config.sample_weight}
     return weight | {feature.source for feature in config.features.dense}
 
 
 def _line(name: str, uses: str, column: Column, config: PipelineConfig) -> str:
-    secret = _private(config)
-    private = name in secret or (bool(secret) and name in _numbers(config) and column.kind == "text")
+    private_columns = _private(config)
+    shifted = bool(private_columns) and name in _numbers(config) and column.kind == "text"
+    private = name in private_columns or shifted
     shown = ", ".join(shown_token(value, private=private)[:_WIDTH] for value in column.first)
     missing = column.missing / max(1, column.rows)
     distinct = f"{column.distinct:,} distinct" if column.distinct else "no value"
     return f"{name} ({uses}): {column.kind}, {distinct}, {missing:.1%} missing" + (f"; {shown}" if shown else "")
 
 
-def _of_tally(tally: Tally, settings: Settings) -> Iterator[str]:
+def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
     rows = sum(tally.kept.values())
     if settings.label is not None and tally.labels.values and rows:
         counted = sorted(tally.labels.values.items(), key=lambda item: (-item[1], item[0]))[:10]
@@ -141,18 +140,18 @@ def _of_tally(tally: Tally, settings: Settings) -> Iterator[str]:
         yield from (f"  {row}" for row in tally.bad.first)
 
 
-def _of_labels(tally: Tally | None, settings: Settings) -> Iterator[str]:
+def _label_warnings(tally: Tally | None, settings: Settings) -> Iterator[str]:
     if tally is None or settings.label is None:
         return
     rows = sum(tally.kept.values())
     if rows and tally.labels.positive in (0, rows) and not tally.labels.other:
         yield (
-            f"label {settings.label.column!r} is {int(bool(tally.labels.positive))} in all {rows:,} rows looked at: a "
-            "model needs both classes, or `training.negatives`." + _cure(settings.label)
+            f"label {settings.label.column!r} is {int(bool(tally.labels.positive))} in all {rows:,} rows that were "
+            "read: a model needs both classes, or `training.negatives`." + _remedy(settings.label)
         )
 
 
-def _cure(label: LabelColumn) -> str:
+def _remedy(label: LabelColumn) -> str:
     if not label.positive:
         return ""
     return (
@@ -161,24 +160,24 @@ def _cure(label: LabelColumn) -> str:
     )
 
 
-def _of_columns(config: PipelineConfig, columns: Mapping[str, Column]) -> Iterator[str]:
+def _column_warnings(config: PipelineConfig, columns: Mapping[str, Column]) -> Iterator[str]:
     for feature in config.features.categorical:
         if feature.source in columns and not feature.after_transform:
-            yield from _of_tokens(feature.name, feature.source, feature.separator, columns[feature.source])
+            yield from _token_warnings(feature.name, feature.source, feature.separator, columns[feature.source])
     for dense in config.features.dense:
         if dense.source in columns:
-            yield from _of_any(dense.name, dense.source, columns[dense.source])
+            yield from _value_warnings(dense.name, dense.source, columns[dense.source])
 
 
-def _of_any(feature: str, name: str, column: Column) -> Iterator[str]:
+def _value_warnings(feature: str, name: str, column: Column) -> Iterator[str]:
     if not column.distinct:
-        yield f"feature {feature!r}: column {name!r} is empty in all {column.rows:,} rows looked at."
+        yield f"feature {feature!r}: column {name!r} is empty in all {column.rows:,} rows that were read."
     elif column.distinct == 1 and column.rows > 1:
-        yield f"feature {feature!r}: column {name!r} has one value in all rows looked at: it tells a model nothing."
+        yield f"feature {feature!r}: column {name!r} has one value in all rows that were read: it teaches nothing."
 
 
-def _of_tokens(feature: str, name: str, separator: str | None, column: Column) -> Iterator[str]:
-    yield from _of_any(feature, name, column)
+def _token_warnings(feature: str, name: str, separator: str | None, column: Column) -> Iterator[str]:
+    yield from _value_warnings(feature, name, column)
     values = column.rows - column.missing
     if column.with_point:
         yield (
@@ -189,24 +188,24 @@ def _of_tokens(feature: str, name: str, separator: str | None, column: Column) -
         for sign, share in column.several.items():
             if share >= _LIST_SHARE:
                 yield (
-                    f"feature {feature!r}: {share:.0%} of the values of column {name!r} have {sign!r} in them: if they "
-                    f"are lists, give the feature `separator: {sign!r}`; as it is, each whole text is one token."
+                    f"feature {feature!r}: {share:.0%} of the values of column {name!r} contain {sign!r}: if they are "
+                    f"lists, give the feature `separator: {sign!r}`; without it, each whole text is one token."
                 )
                 break
     elif separator not in column.several and values and "lists" not in column.kind:
         yield (
-            f"feature {feature!r}: `separator` is {separator!r}, and no value of column {name!r} in the rows looked at "
-            "is split by it."
+            f"feature {feature!r}: `separator` is {separator!r}, and no value of column {name!r} in the rows that "
+            "were read is split by it."
         )
     if values >= _FEW and column.distinct > 0.9 * values:
         yield (
-            f"feature {feature!r}: {column.distinct:,} of {values:,} values of column {name!r} are different: a row of "
-            "the table is trained on one example, and most values to come are unknown."
+            f"feature {feature!r}: {column.distinct:,} of {values:,} values of column {name!r} are different: each row "
+            "of the table is trained on one example, and most future values will be unknown."
         )
 
 
 def print_check(check: DataCheck) -> None:
-    """Show what was found, the warnings on standard error, and end in one error with a line for every problem.
+    """Print the lines and, on standard error, the warnings; raise one error with a line for every problem.
 
     Raises:
       DataError: a run would fail.

@@ -1,4 +1,4 @@
-"""Checks, before TensorFlow or TFX is imported, what a command could not do with a configuration."""
+"""Checks a configuration for what a command could not do with it, before TensorFlow or TFX is imported."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from pipelines.pipeline import component_inputs
 
 
 def check_data_settings(config: PipelineConfig) -> Settings:
-    """The settings that ExampleGen will get; it checks them by its own rules.
+    """Return the settings that ExampleGen will get, checked by its own rules.
 
     Raises:
-      ConfigError: they break a rule, such as a row filter's bound that is neither a number nor a date.
+      ConfigError: a setting breaks a rule, such as a row filter's bound that is neither a number nor a date.
     """
-    said = component_inputs.example_settings(config)
-    if said["spans"] is not None:
-        said["spans"] = {**said["spans"], "pattern": component_inputs.input_location(config)[1]}
-    return Settings.from_json(json.dumps(said))
+    settings = component_inputs.example_settings(config)
+    if settings["spans"] is not None:
+        settings["spans"] = {**settings["spans"], "pattern": component_inputs.input_location(config)[1]}
+    return Settings.from_json(json.dumps(settings))
 
 
 def warnings_of(config: PipelineConfig) -> Iterator[str]:
-    """What a run accepts, and its user should know before it."""
+    """Yield warnings on what a run accepts and its user should know."""
     gaps = missing_spans(config.data)
     if gaps.total:
         yield (
             f"{gaps.total} spans of {config.data.path!r} have no file: {gaps}; the others are read. "
-            "`data: {spans: {missing: error}}` refuses to run then; `every: 7` says that files are weekly."
+            "`data: {spans: {missing: error}}` makes this an error; `every: 7` says that files are weekly."
         )
 
 
@@ -58,14 +58,14 @@ def check_out(option: str, path: str | os.PathLike[str]) -> None:
 
 
 def requested_slice(config: PipelineConfig, topology: str | None = None) -> Topology:
-    """The TPU slice that `preflight` is for.
+    """Return the TPU slice that `preflight` is for.
 
     Args:
       config: the pipeline.
       topology: name of a slice; None is `training.topology`.
 
     Raises:
-      ConfigError: neither names one, or the name is unknown.
+      ConfigError: neither is given, or the name is unknown.
     """
     name = topology or config.training.topology
     if name is None:

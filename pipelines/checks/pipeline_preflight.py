@@ -1,4 +1,4 @@
-"""The preflight of a pipeline: its configuration, its model and its training step, for a TPU that is not there."""
+"""Checks the tables, model and training step of a pipeline for a TPU, without one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from pipelines.config import PipelineConfig
 from pipelines.console.terminal import PLAIN, SafeConsole
 from pipelines.pipeline.component_inputs import trainer_config
 
-__all__ = ["ASSUMED_TOKENS", "check", "input_findings", "print_report", "save_json"]
-
-ASSUMED_TOKENS = 1_000_000
+_ASSUMED_TOKENS = 1_000_000
 
 
 def check(
@@ -31,26 +29,28 @@ def check(
     topology: str | None = None,
     table_configs: Path | None = None,
     batch_size: int | None = None,
-    assumed_tokens: int = ASSUMED_TOKENS,
+    assumed_tokens: int = _ASSUMED_TOKENS,
 ) -> Report:
-    """Do the preflight of what the configuration would train.
+    """Run the preflight of what the configuration would train.
 
     Args:
       config: the pipeline.
       topology: a slice such as "v3-8"; None is `training.topology`.
-      table_configs: folder of a run's `TableConfigs` artifact; None takes the sizes of the last run, if there is one,
-        else those of the configuration.
+      table_configs: folder of a run's `TableConfigs` artifact; None takes the sizes of the last run, if any, else those
+        of the configuration.
       batch_size: rows of a global batch; None is `training.batch_size`.
-      assumed_tokens: size of the vocabularies that have no `max_size` and were in no run.
+      assumed_tokens: size of the vocabularies that have no `max_size` and that no run has counted.
 
     Raises:
-      ConfigError: no topology, an unknown one, or a folder without table configs.
+      ConfigError: the topology is missing or unknown, or the folder has no table configs.
     """
     slice_ = requested_slice(config, topology)
     tables, sizes = planned_tables(config, table_configs, assumed_tokens)
-    said = trainer_config(config)
-    training = TrainingConfig.from_json(said["training"])
-    step = PipelineStep(model=config.model.module, dense=said["dense"], arguments=said["arguments"], training=training)
+    trained = trainer_config(config)
+    training = TrainingConfig.from_json(trained["training"])
+    step = PipelineStep(
+        model=config.model.module, dense=trained["dense"], arguments=trained["arguments"], training=training
+    )
     rows = batch_size or training.batch_size
     report = preflight(
         tables,
@@ -65,11 +65,11 @@ def check(
 
 
 def input_findings(config: PipelineConfig, slice_: Topology) -> Iterator[Finding]:
-    """What the hosts of a slice could not read, where the pipeline is to train on several of them.
+    """Yield what the hosts of a slice could not read if the pipeline trains on several of them.
 
     Args:
       config: the pipeline.
-      slice_: where it is to train.
+      slice_: the slice that it trains on.
     """
     if config.training.strategy == "tpu" and slice_.hosts > 1 and config.kubeflow is None:
         yield Finding(
@@ -84,8 +84,8 @@ def input_findings(config: PipelineConfig, slice_: Topology) -> Iterator[Finding
 def _notes(training: TrainingConfig, rows: int) -> Iterator[str]:
     if training.negatives:
         yield (
-            f"a global batch is {rows:,} rows and {training.negatives.per_positive} negatives for each, as where all "
-            "rows are positive; other batches are filled up with empty rows."
+            f"a global batch is {rows:,} rows and {training.negatives.per_positive} negatives for each, as if all "
+            "rows are positive; other batches are padded with empty rows."
         )
 
 
@@ -105,7 +105,7 @@ def save_json(report: Report, path: Path) -> None:
 
 
 def print_report(report: Report, console: Console | None = None) -> None:
-    """Show what the TPU would be given, and what is wrong with it; on standard output by default."""
+    """Print what the TPU would get and what is wrong with it, by default on standard output."""
     console = console or SafeConsole(highlight=False)
     slice_, batch = report.topology, report.batch
     console.print(
@@ -121,8 +121,8 @@ def print_report(report: Report, console: Console | None = None) -> None:
     for note in report.notes:
         console.print(f"note: {note}", style="yellow", **PLAIN)
     for finding in report.findings:
-        console.print(f"found ({finding.kind}): {finding}", style="red", **PLAIN)
-    console.print("nothing found." if report.green else f"{len(report.findings)} findings.", **PLAIN)
+        console.print(f"finding ({finding.kind}): {finding}", style="red", **PLAIN)
+    console.print("no findings." if report.green else f"{len(report.findings)} findings.", **PLAIN)
     console.print(NECESSARY, **PLAIN)
 
 
@@ -145,7 +145,7 @@ def _table_of_tables(report: Report) -> Table:
 
 
 def _rates(report: Report) -> dict[str, str]:
-    """The learning rates that the traced program sends with every step, by table."""
+    """By table the learning rate, if the traced program sends it with every step."""
     engine = (report.program or {}).get("engine") or {"tables": []}
     tags = {one["name"]: one["learning_rate"] for one in engine["tables"]}
     return {name: f"tag {rate['tag']}" for name, rate in tags.items() if isinstance(rate, dict)}

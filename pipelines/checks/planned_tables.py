@@ -1,9 +1,9 @@
-"""Plans the tables of a model before any pass over the data: from the last run's sizes, limits, or an assumption."""
+"""Plans the tables of a model before any pass over the data, from the last run's sizes, limits, or an assumption."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,20 @@ from embedding_core.planning.planner import plan_tables
 from pipelines.config import PipelineConfig
 from pipelines.pipeline.component_inputs import table_overrides, vocabulary_features
 
-__all__ = ["planned_tables"]
-
 
 def planned_tables(
     config: PipelineConfig, table_configs: Path | None, assumed_tokens: int
 ) -> tuple[EmbeddingConfig, str]:
-    """The tables that a run would train, and where their sizes are from, in words.
+    """Return the tables that a run would train, and a description of where their sizes come from.
 
     Args:
       config: the pipeline.
-      table_configs: folder of a TableConfigs artifact, taken as it is; None plans the tables of the configuration: a
-        vocabulary has the size that it had in the last run, else its `max_size`, else the assumed one.
-      assumed_tokens: size of a vocabulary of which nothing is known.
+      table_configs: folder of a TableConfigs artifact, used as it is. None plans the tables of the configuration: a
+        vocabulary has its size of the last run, else its `max_size`, else the assumed size.
+      assumed_tokens: size of a vocabulary about which nothing is known.
 
     Raises:
-      ConfigError: the folder has no table configs, or the configuration asks for lengths that only data can tell.
+      ConfigError: the folder has no table configs, or the configuration asks for lengths that only the data can give.
     """
     if table_configs is not None:
         return _given(table_configs), f"the table configs in {table_configs}"
@@ -66,7 +64,7 @@ def _size(known: int | None, limit: int | None, assumed: int) -> int:
     return known if limit is None else min(known, limit)
 
 
-def _listed(names: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+def _listed(names: Iterable[str], chosen: Container[str]) -> str:
     return ", ".join(name for name in names if name in chosen)
 
 
@@ -77,12 +75,12 @@ def _last_run(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:
     from pipelines.lineage.graph import artifacts_of, open_store, trace  # it loads ML Metadata
 
     store = open_store(config.metadata_path)
-    for found in reversed(artifacts_of(store, "components.TableConfigs", pipeline=config.name)):
-        folder = trace(store, found)[found].uri
+    for artifact in reversed(artifacts_of(store, "components.TableConfigs", pipeline=config.name)):
+        folder = trace(store, artifact)[artifact].uri
         try:
             return read_embedding_config(folder), folder
         except ConfigError:
-            continue  # deleted or damaged since; a run would make them again
+            continue  # deleted or damaged since; a run would restore them
     return None
 
 
@@ -95,7 +93,7 @@ def _vocabulary_sizes(tables: EmbeddingConfig) -> dict[str, int]:
 
 
 def _features(config: PipelineConfig, last: tuple[EmbeddingConfig, str] | None) -> list[dict[str, Any]]:
-    """The features; a length that is measured in the data is the last run's."""
+    """The features; lengths that are measured in the data are those of the last run."""
     measured = {} if last is None else {one.name: one.max_sequence_length for one in last[0].features}
     features = vocabulary_features(config)
     for feature in features:

@@ -1,1 +1,1 @@
-"""Compiles a pipeline for Vertex AI or Kubeflow Pipelines, and runs the compiled form on this machine."""
+"""Compiles the pipeline for Vertex AI or Kubeflow Pipelines, and runs what was compiled on this machine."""

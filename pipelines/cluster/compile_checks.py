@@ -1,8 +1,7 @@
-"""Checks, before TensorFlow or TFX is imported, what would keep a pipeline from being compiled for a cluster."""
+"""Checks whether a pipeline can be compiled for a cluster, before TensorFlow or TFX is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from embedding_core.errors import ConfigError
@@ -15,14 +14,14 @@ Target: TypeAlias = Literal["vertex", "kubeflow"]
 
 
 def check_compile(config: PipelineConfig, target: Target) -> Kubeflow:
-    """Check what would keep the pipeline from being compiled for the target.
+    """Check that the pipeline can be compiled for the target.
 
     Returns:
       The section `kubeflow`.
 
     Raises:
-      ConfigError: the section is missing, an address is of this machine alone, a task does not exist, or a TPU is
-        asked for that the target does not have, or in two ways that do not agree.
+      ConfigError: the section is missing, an address is local, a task does not exist, the target does not have the TPU,
+        or two settings ask for different TPUs.
     """
     backend = config.kubeflow
     if backend is None:
@@ -33,10 +32,10 @@ def check_compile(config: PipelineConfig, target: Target) -> Kubeflow:
     _check_addresses(config)
     _check_parts(config)
     kubernetes_name(config.name)
-    known = tuple(task_names(config))
+    known = task_names(config)
     for task in backend.resources:
         if task not in known:
-            raise ConfigError(f"`kubeflow.resources.{task}` is for no task: choose from {', '.join(sorted(known))}.")
+            raise ConfigError(f"`kubeflow.resources.{task}`: unknown task; choose from {', '.join(sorted(known))}.")
     tpu = requested_tpu(config, backend)
     if tpu is not None and target == "vertex":
         _check_vertex_job(backend, tpu)
@@ -46,15 +45,15 @@ def check_compile(config: PipelineConfig, target: Target) -> Kubeflow:
 
 
 def _check_addresses(config: PipelineConfig) -> None:
-    """Every address must mean the same in all containers; words such as "pushed" need this machine's metadata."""
-    given = {
+    """Check that addresses mean the same in all containers; words such as "pushed" need this machine's metadata."""
+    addresses = {
         "data.path": config.data.path,
         "push.destination": config.push_destination,
         "warm_start.checkpoint": config.warm_start.checkpoint if config.warm_start else None,
         "vocabulary_evolution.base": config.vocabulary_evolution.base if config.vocabulary_evolution else None,
         "evaluation.baseline": config.evaluation.baseline,
     }
-    wrong = [(key, value) for key, value in given.items() if value is not None and not is_address(value)]
+    wrong = [(key, value) for key, value in addresses.items() if value is not None and not is_address(value)]
     if wrong:
         raise ConfigError(
             "\n".join(
@@ -66,29 +65,28 @@ def _check_addresses(config: PipelineConfig) -> None:
 
 
 def _check_parts(config: PipelineConfig) -> None:
-    """VocabularyGen would refuse it too, on the cluster."""
+    """Check a rule of VocabularyGen early, not only on the cluster."""
     for name, limits in config.vocabularies.items():
         if config.vocabulary_evolution is not None and limits.parts > 1:
             raise ConfigError(
-                f"`vocabularies.{name}.parts` is {limits.parts}, but by `vocabulary_evolution` the vocabulary comes "
-                "out of an earlier one, which one worker has to hold: leave out one of the two."
+                f"`vocabularies.{name}.parts` is {limits.parts}, but with `vocabulary_evolution` the vocabulary "
+                "extends a previous one, which one worker has to hold: leave out one of the two."
             )
 
 
-def task_names(config: PipelineConfig) -> Iterator[str]:
-    """The tasks of the compiled pipeline that run in a container."""
-    yield from ("ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", "Transform", "VocabularyGen")
-    yield "TableConfigGen"
-    if config.warm_start is not None:
-        yield "CheckpointLoader"
-    yield from ("EmbeddingTrainer", "CheckpointRetriever", "QualityGate", "Evaluator", "EmbeddingPusher")
+def task_names(config: PipelineConfig) -> list[str]:
+    """Return the tasks that run in a container; a test compares them with those of `create_pipeline`."""
+    before = ["ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", "Transform", "VocabularyGen"]
+    loader = [] if config.warm_start is None else ["CheckpointLoader"]
+    after = ["EmbeddingTrainer", "CheckpointRetriever", "QualityGate", "Evaluator", "EmbeddingPusher"]
+    return [*before, "TableConfigGen", *loader, *after]
 
 
 def requested_tpu(config: PipelineConfig, backend: Kubeflow) -> TpuRequest | None:
-    """The TPU that the trainer needs; None if it trains on CPUs or GPUs.
+    """Return the TPU that the trainer needs; None if it trains on CPUs or GPUs.
 
     Raises:
-      ConfigError: there is no such TPU, or it is asked for in two ways that do not agree.
+      ConfigError: there is no such TPU, or two settings ask for different ones.
     """
     training = config.training
     if training.strategy != "tpu":

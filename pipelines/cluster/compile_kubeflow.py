@@ -1,14 +1,14 @@
 """Compiles the configured pipeline for Vertex AI Pipelines or open-source Kubeflow Pipelines v2 (schema 2.1).
 
-It is the pipeline that runs on a laptop, with the addresses of `kubeflow` in place of the work_dir, and with
-parameters that are given when a run is started. A Resolver is never in it (see `embedding_pipeline`).
+The pipeline is the one that runs on a laptop, with the addresses of `kubeflow` instead of the work_dir, and with
+parameters whose values are given when a run starts. It never has a Resolver (see `embedding_pipeline`).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 from tfx import v1 as tfx
@@ -16,6 +16,7 @@ from tfx import v1 as tfx
 from embedding_core.errors import ConfigError
 from pipelines.cluster.compile_checks import Target, check_compile, requested_tpu
 from pipelines.cluster.kubeflow_spec import (
+    Spec,
     check_spec,
     kubernetes_name,
     tpu_document,
@@ -32,10 +33,13 @@ from pipelines.pipeline.previous_run import PreviousRun
 
 _TRAINER = "EmbeddingTrainer"
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
+Parameters: TypeAlias = Mapping[str, Any]
+"""TFX's runtime parameters by name."""
+
 _COMMAND = ("python", "-m", "tfx.orchestration.kubeflow.v2.container.kubeflow_v2_run_executor")
 
 
-def compile_pipeline(config: PipelineConfig, target: Target) -> list[dict[str, Any]]:
+def compile_pipeline(config: PipelineConfig, target: Target) -> list[Spec]:
     """Compile the pipeline.
 
     Args:
@@ -43,11 +47,10 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[dict[str, A
       target: "vertex", or "kubeflow" for open-source Kubeflow Pipelines.
 
     Returns:
-      The YAML documents: the specification, and for a TPU on GKE what Kubernetes is told besides.
+      The YAML documents: the specification, and for a TPU on GKE the settings of Kubernetes.
 
     Raises:
-      ConfigError: the section is missing, an address is of this machine alone, or a TPU is asked for that the target
-        does not have, or in two ways that do not agree.
+      ConfigError: see `check_compile`.
     """
     backend = check_compile(config, target)
     tpu = requested_tpu(config, backend)
@@ -68,7 +71,7 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[dict[str, A
     return documents
 
 
-def save_documents(documents: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
+def save_documents(documents: Sequence[Spec], path: str | os.PathLike[str]) -> None:
     """Write the documents into one YAML file; the same documents give the same bytes.
 
     Raises:
@@ -85,8 +88,8 @@ def save_documents(documents: Sequence[Mapping[str, Any]], path: str | os.PathLi
         ) from error
 
 
-def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> dict[str, Any]:
-    """What `VertexEmbeddingTrainer` starts: one worker pool, whose one replica drives all hosts of the slice."""
+def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> Spec:
+    """The job that `VertexEmbeddingTrainer` starts: a worker pool whose one replica drives all hosts of the slice."""
     pool = {
         "machine_spec": tpu.vertex_machine(),
         "replica_count": 1,
@@ -95,7 +98,7 @@ def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> dict[str, Any]:
             "env": [{"name": name, "value": value} for name, value in _ENVIRONMENT.items()],
         },
     }
-    job: dict[str, Any] = {"project": backend.project, "worker_pool_specs": [pool]}
+    job: Spec = {"project": backend.project, "worker_pool_specs": [pool]}
     if backend.service_account is not None:
         job["service_account"] = backend.service_account
     cloud = tfx.extensions.google_cloud_ai_platform
@@ -106,10 +109,10 @@ def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> dict[str, Any]:
     }
 
 
-def _parameters(config: PipelineConfig, backend: Kubeflow) -> dict[str, Any]:
-    """What can be given when a run is started, with the configuration's values as defaults."""
+def _parameters(config: PipelineConfig, backend: Kubeflow) -> Parameters:
+    """The values that can be given when a run starts, with the configuration's values as defaults."""
     base, pattern = component_inputs.input_location(config)
-    given: list[tuple[str, type[Any], Any, str]] = [
+    given: list[tuple[str, type[str | int], str | int | None, str]] = [
         ("data_folder", str, base, f"folder of the data; the files in it are {pattern}"),
         ("push_destination", str, config.push_destination, "folder of the served versions"),
         ("resume_folder", str, f"{backend.pipeline_root.rstrip('/')}/resume", "keeps checkpoints while training"),
@@ -118,8 +121,8 @@ def _parameters(config: PipelineConfig, backend: Kubeflow) -> dict[str, Any]:
     if config.data.has_spans:
         given.append(("data_spans", str, "", "<first>/<last> span to read, either side may be empty; as configured"))
     if config.warm_start is not None:
-        earlier = config.warm_start.checkpoint
-        given.append(("warm_start", str, earlier, "EmbeddingCheckpoint that the tables start from"))
+        checkpoint = config.warm_start.checkpoint
+        given.append(("warm_start", str, checkpoint, "EmbeddingCheckpoint that the tables start from"))
     if config.vocabulary_evolution is not None:
         base = config.vocabulary_evolution.base
         given.append(("base_vocabularies", str, base, "Vocabularies that the new ones come out of"))
@@ -131,7 +134,7 @@ def _parameters(config: PipelineConfig, backend: Kubeflow) -> dict[str, Any]:
     }
 
 
-def _previous(parameters: Mapping[str, Any]) -> PreviousRun:
+def _previous(parameters: Parameters) -> PreviousRun:
     return PreviousRun(
         checkpoint=parameters.get("warm_start"),
         vocabularies=parameters.get("base_vocabularies"),
@@ -139,9 +142,7 @@ def _previous(parameters: Mapping[str, Any]) -> PreviousRun:
     )
 
 
-def _place(
-    config: PipelineConfig, backend: Kubeflow, parameters: Mapping[str, Any], job: dict[str, Any] | None
-) -> Place:
+def _place(config: PipelineConfig, backend: Kubeflow, parameters: Parameters, job: Spec | None) -> Place:
     return Place(
         name=kubernetes_name(config.name),
         root=backend.pipeline_root,
@@ -160,8 +161,8 @@ def _images(backend: Kubeflow, tpu: TpuRequest | None) -> dict[str, str]:
     return images if tpu is None or backend.tpu_image is None else {**images, _TRAINER: backend.tpu_image}
 
 
-def _resources(backend: Kubeflow, tpu: TpuRequest | None) -> dict[str, dict[str, Any]]:
-    resources: dict[str, dict[str, Any]] = {}
+def _resources(backend: Kubeflow, tpu: TpuRequest | None) -> dict[str, Spec]:
+    resources: dict[str, Spec] = {}
     for task, wanted in backend.resources.items():
         limits = {"cpuLimit": wanted.cpu, "memoryLimit": wanted.memory_gb}
         resources[task] = {key: value for key, value in limits.items() if value is not None}
@@ -171,11 +172,11 @@ def _resources(backend: Kubeflow, tpu: TpuRequest | None) -> dict[str, dict[str,
     return resources
 
 
-def _compiled(pipeline: Any, images: dict[str, str]) -> dict[str, Any]:
+def _compiled(pipeline: Any, images: dict[str, str]) -> Spec:
     runner = tfx.orchestration.experimental.KubeflowV2DagRunner(
         config=tfx.orchestration.experimental.KubeflowV2DagRunnerConfig(
             default_image=images, default_commands=list(_COMMAND), use_pipeline_spec_2_1=True
         )
     )
-    spec: dict[str, Any] = runner.run(pipeline, write_out=False)["pipelineSpec"]
+    spec: Spec = runner.run(pipeline, write_out=False)["pipelineSpec"]
     return spec

@@ -1,9 +1,9 @@
 """Runs a compiled pipeline on this machine, task by task, as a Kubeflow backend would start its containers.
 
-Each task is a process of its own: the command line of its container, with `{{$}}` replaced by an ExecutorInput that
-names inputs, parameters and where outputs go. Nothing is shared but files; what a task says of its outputs is read from
-the file that it was told to write, and handed to the next. It finds what a run in one process hides: output folders
-that nobody made, whole numbers that come as floats, artifact types that cannot be imported.
+Each task is a separate process: the command line of its container, with `{{$}}` replaced by an ExecutorInput that names
+inputs, parameters and output folders. Tasks share only files: the metadata of outputs is read from the file that a task
+writes for it, and passed on. This finds errors that a run in one process hides: output folders that nobody creates,
+integers that arrive as floats, artifact types that cannot be imported.
 
     python -m pipelines.cluster.kfp_local pipeline.yaml --root runs/kfp --parameter data_folder=/data
 """
@@ -20,45 +20,44 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
 from embedding_core.errors import ConfigError, DataError
 
-__all__ = ["Outputs", "load_spec", "main", "run_compiled"]
-
-Artifact = dict[str, Any]
-Outputs = dict[str, dict[str, Artifact]]
-"""By task and output, what the task made: `uri`, `metadata`, `name` and `type`."""
+Json: TypeAlias = Mapping[str, Any]
+Artifact: TypeAlias = dict[str, Any]
+Outputs: TypeAlias = dict[str, dict[str, Artifact]]
+"""By task and output, the artifact: `uri`, `metadata`, `name` and `type`."""
 
 _INPUT = "{{$}}"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """One run: the specification, where it writes, and the values of its parameters."""
+    """One run: the specification, its root folder, the values of its parameters, and the outputs so far."""
 
-    spec: Mapping[str, Any]
+    spec: Json
     root: str
-    parameters: Mapping[str, Any]
+    parameters: Json
     outputs: Outputs
 
-    def component(self, task: str) -> Mapping[str, Any]:
+    def component(self, task: str) -> Json:
         name = self.spec["root"]["dag"]["tasks"][task]["componentRef"]["name"]
-        found: Mapping[str, Any] = self.spec["components"][name]
-        return found
+        component: Json = self.spec["components"][name]
+        return component
 
-    def executor(self, task: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.spec["deploymentSpec"]["executors"][self.component(task)["executorLabel"]]
-        return found
+    def executor(self, task: str) -> Json:
+        executor: Json = self.spec["deploymentSpec"]["executors"][self.component(task)["executorLabel"]]
+        return executor
 
 
-def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The specification in a compiled YAML file; what it says for Kubernetes alone is left out.
+def load_spec(path: str | os.PathLike[str]) -> Json:
+    """Read the specification from a compiled YAML file, without the document for Kubernetes.
 
     Raises:
-      DataError: the file cannot be read, or is no compiled pipeline.
+      DataError: the file cannot be read, or is not a compiled pipeline.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -66,14 +65,14 @@ def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (OSError, yaml.YAMLError) as error:
         raise DataError(f"{os.fspath(path)!r} cannot be read as YAML: {error}; compile the pipeline again.") from error
     if not isinstance(spec, dict) or "deploymentSpec" not in spec:
-        raise DataError(f"{os.fspath(path)!r} is no compiled pipeline: write it with `tfx-embeddings compile`.")
+        raise DataError(f"{os.fspath(path)!r} is not a compiled pipeline: write it with `tfx-embeddings compile`.")
     return spec
 
 
 def run_compiled(
-    spec: Mapping[str, Any],
+    spec: Json,
     root: str,
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Json | None = None,
     *,
     python: str = sys.executable,
     log: Callable[[str], None] = print,
@@ -82,14 +81,14 @@ def run_compiled(
 
     Args:
       spec: the specification.
-      root: folder below which every task has a folder, with its outputs and its log.
-      parameters: values of runtime parameters in place of their defaults.
-      python: the interpreter that stands for the image's `python`.
-      log: gets a line for each task.
+      root: folder in which every task has a folder with its outputs and its log.
+      parameters: values of runtime parameters that replace their defaults.
+      python: interpreter that replaces the image's `python`.
+      log: called with a line for each task.
 
     Raises:
-      ConfigError: a parameter that the pipeline does not have.
-      DataError: a task failed; its log is named.
+      ConfigError: a parameter is unknown.
+      DataError: a task failed; the message names its log.
     """
     values = _parameters(spec, parameters or {})
     run = _Run(spec, os.path.abspath(root), values, {})
@@ -106,16 +105,16 @@ def run_compiled(
     return run.outputs
 
 
-def _parameters(spec: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _parameters(spec: Json, given: Json) -> Json:
     known = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     for name in given:
         if name not in known:
-            raise ConfigError(f"parameter {name!r} is not one of the pipeline: choose from {', '.join(sorted(known))}.")
+            raise ConfigError(f"unknown parameter {name!r}: choose from {', '.join(sorted(known))}.")
     return {**{name: one.get("defaultValue") for name, one in known.items()}, **given}
 
 
-def _values(run: _Run, task: str) -> dict[str, Any]:
-    """The values of the task's parameters: constants, and the pipeline's own parameters."""
+def _values(run: _Run, task: str) -> Json:
+    """The values of the task's parameters: constants, and parameters of the pipeline."""
     wanted = run.spec["root"]["dag"]["tasks"][task].get("inputs", {}).get("parameters", {})
     return {
         name: run.parameters[one["componentInputParameter"]]
@@ -133,12 +132,12 @@ def _import(run: _Run, task: str) -> dict[str, Artifact]:
     return {key: _artifact(task, key, uri, importer["typeSchema"], importer.get("metadata", {}))}
 
 
-def _artifact(task: str, key: str, uri: str, kind: Mapping[str, Any], metadata: Mapping[str, Any]) -> Artifact:
+def _artifact(task: str, key: str, uri: str, kind: Json, metadata: Json) -> Artifact:
     number = int(hashlib.sha256(uri.encode()).hexdigest()[:12], 16)
     return {"name": f"{task}/{key}/{number}", "uri": uri, "type": dict(kind), "metadata": dict(metadata)}
 
 
-def _run_container(run: _Run, task: str, container: Mapping[str, Any], python: str) -> dict[str, Artifact]:
+def _run_container(run: _Run, task: str, container: Json, python: str) -> dict[str, Artifact]:
     folder = os.path.join(run.root, task)
     os.makedirs(folder, exist_ok=True)
     request = _executor_input(run, task, folder)
@@ -152,7 +151,7 @@ def _run_container(run: _Run, task: str, container: Mapping[str, Any], python: s
     return {key: one["artifacts"][0] for key, one in made.items()}
 
 
-def _executor_input(run: _Run, task: str, folder: str) -> dict[str, Any]:
+def _executor_input(run: _Run, task: str, folder: str) -> Artifact:
     inputs = run.spec["root"]["dag"]["tasks"][task].get("inputs", {}).get("artifacts", {})
     sources = {name: one["taskOutputArtifact"] for name, one in inputs.items()}
     outputs = run.component(task).get("outputDefinitions", {}).get("artifacts", {})
@@ -165,7 +164,7 @@ def _executor_input(run: _Run, task: str, folder: str) -> dict[str, Any]:
             },
         },
         "outputs": {
-            # The folders are not made: that is the executors' affair.
+            # The folders are not created: executors have to do that.
             "artifacts": {
                 key: {
                     "artifacts": [
@@ -179,9 +178,7 @@ def _executor_input(run: _Run, task: str, folder: str) -> dict[str, Any]:
     }
 
 
-def _start(
-    command: Sequence[str], request: Mapping[str, Any], python: str, container: Mapping[str, Any], log: str, task: str
-) -> None:
+def _start(command: Sequence[str], request: Json, python: str, container: Json, log: str, task: str) -> None:
     text = json.dumps(request)
     filled = [python if one == "python" else one.replace(_INPUT, text) for one in command]
     given = {one["name"]: one["value"] for one in container.get("env", ())}
@@ -193,22 +190,21 @@ def _start(
         raise DataError(f"task {task!r} ended with exit code {done.returncode}: {''.join(last)}; its log is {log!r}.")
 
 
-def _with_output_metadata(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with what the process said of its outputs."""
+def _with_output_metadata(request: Artifact) -> Artifact:
+    """Update the request with the metadata that the process wrote for its outputs."""
     path = request["outputs"]["outputFile"]
     if not os.path.isfile(path):
         return request
     with open(path, encoding="utf-8") as file:
-        said = json.load(file).get("artifacts", {})
-    for key, one in said.items():
-        artifact = request["outputs"]["artifacts"][key]["artifacts"][0]
-        told = one["artifacts"][0]
-        artifact["metadata"] = {**artifact["metadata"], **told.get("metadata", {})}
-        artifact["uri"] = told.get("uri") or artifact["uri"]
+        written = json.load(file).get("artifacts", {})
+    for key, one in written.items():
+        artifact, update = request["outputs"]["artifacts"][key]["artifacts"][0], one["artifacts"][0]
+        artifact["metadata"] = {**artifact["metadata"], **update.get("metadata", {})}
+        artifact["uri"] = update.get("uri") or artifact["uri"]
     return request
 
 
-def _pairs(texts: Sequence[str], spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _pairs(texts: Sequence[str], spec: Json) -> Iterator[tuple[str, Any]]:
     types = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     for text in texts:
         name, _, value = text.partition("=")
@@ -217,16 +213,16 @@ def _pairs(texts: Sequence[str], spec: Mapping[str, Any]) -> Iterator[tuple[str,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m pipelines.cluster.kfp_local PIPELINE --root FOLDER [--parameter NAME=VALUE]`.
+    """Run the pipeline that the command line names.
 
     Returns:
       0; every error is raised.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m pipelines.cluster.kfp_local", description="Run a compiled pipeline here."
+        prog="python -m pipelines.cluster.kfp_local", description="Run a compiled pipeline on this machine."
     )
     parser.add_argument("pipeline", metavar="PIPELINE", help="the YAML file that `tfx-embeddings compile` wrote")
-    parser.add_argument("--root", required=True, metavar="FOLDER", help="where every task writes")
+    parser.add_argument("--root", required=True, metavar="FOLDER", help="the folder that every task writes to")
     parser.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE")
     given = parser.parse_args(arguments)
     spec = load_spec(given.pipeline)

@@ -1,29 +1,28 @@
-"""What is done to the pipeline specification that TFX compiles: plain dictionaries in, plain dictionaries out.
+"""Edits the pipeline specification that TFX compiles: plain dictionaries in, plain dictionaries out.
 
-A specification (schema 2.1) has `root.dag.tasks`, `components` and `deploymentSpec.executors`; open-source Kubeflow
-Pipelines reads a second document beside it, for what only Kubernetes knows.
+A specification (schema 2.1) has `root.dag.tasks`, `components` and `deploymentSpec.executors`. Open-source Kubeflow
+Pipelines reads a second document with the settings of Kubernetes.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from embedding_core.errors import ConfigError
 
-__all__ = ["check_spec", "kubernetes_name", "tpu_document", "with_containers", "with_defaults", "with_kubernetes_names"]
-
-Spec = dict[str, Any]
+Spec: TypeAlias = dict[str, Any]
+"""A specification, or a part of it."""
 _KUBERNETES_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def kubernetes_name(name: str) -> str:
-    """The name as Kubernetes takes it: "EmbeddingTrainer" is "embedding-trainer".
+    """Convert a name to Kubernetes' form: "EmbeddingTrainer" becomes "embedding-trainer".
 
     Raises:
-      ConfigError: nothing of it can stand there, or it is too long.
+      ConfigError: it has no letters or digits, or is too long.
     """
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
     words = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
@@ -32,14 +31,14 @@ def kubernetes_name(name: str) -> str:
     return words
 
 
-def with_defaults(spec: Spec, parameters: Mapping[str, tuple[Any, str]], root: str) -> Spec:
-    """The specification with the default and description of every runtime parameter, and its root folder.
+def with_defaults(spec: Spec, parameters: Mapping[str, tuple[object, str]], root: str) -> Spec:
+    """Add the default and description of every runtime parameter, and the root folder.
 
-    TFX leaves them out, so that whoever starts a run would have to give all of them.
+    TFX leaves them out, so that a user who starts a run would have to give all of them.
 
     Args:
       spec: as TFX compiled it.
-      parameters: default and description by name; those that the specification does not read are left out.
+      parameters: default and description by name; parameters that the specification does not read are left out.
       root: default of the pipeline root.
     """
     spec = {**copy.deepcopy(spec), "defaultPipelineRoot": root}
@@ -49,27 +48,19 @@ def with_defaults(spec: Spec, parameters: Mapping[str, tuple[Any, str]], root: s
     return spec
 
 
-def with_containers(spec: Spec, env: Mapping[str, str], resources: Mapping[str, Mapping[str, Any]]) -> Spec:
-    """The specification with environment variables in every container, and resources by task.
-
-    Raises:
-      ConfigError: resources are for no container.
-    """
+def with_containers(spec: Spec, env: Mapping[str, str], resources: Mapping[str, Spec]) -> Spec:
+    """Add environment variables to every container, and resources by task."""
     spec = copy.deepcopy(spec)
     containers = dict(_containers(spec))
     for container in containers.values():
         container["env"] = [{"name": name, "value": value} for name, value in sorted(env.items())]
     for task, wanted in resources.items():
-        if task not in containers:
-            raise ConfigError(
-                f"`kubeflow.resources.{task}` is for no task: choose from {', '.join(sorted(containers))}."
-            )
         containers[task].setdefault("resources", {}).update(wanted)
     return spec
 
 
-def _containers(spec: Spec) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every task that starts a container, by name."""
+def _containers(spec: Spec) -> Iterator[tuple[str, Spec]]:
+    """Yield the name and the container of every task that starts one."""
     executors = spec["deploymentSpec"]["executors"]
     for task, given in spec["root"]["dag"]["tasks"].items():
         executor = executors[spec["components"][given["componentRef"]["name"]]["executorLabel"]]
@@ -78,20 +69,19 @@ def _containers(spec: Spec) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def with_kubernetes_names(spec: Spec) -> Spec:
-    """The specification for open-source Kubeflow Pipelines.
+    """Adapt the specification to open-source Kubeflow Pipelines.
 
-    Its backend uses names of tasks and components for Kubernetes objects as they are, and knows neither resolvers nor
-    a driver before the cache: a task that has one (an ExampleGen) is not taken from the cache, which would not see
-    that a file has changed.
+    Its backend uses the names of tasks and components for Kubernetes objects. It has neither resolvers nor a driver
+    before the cache, so a task with a driver (an ExampleGen) is never cached: the cache would not see a changed file.
 
     Raises:
       ConfigError: the specification has a resolver.
     """
     spec = copy.deepcopy(spec)
     executors = spec["deploymentSpec"]["executors"]
-    tasks: dict[str, Any] = {}
-    components: dict[str, Any] = {}
-    renamed: dict[str, Any] = {}
+    tasks: Spec = {}
+    components: Spec = {}
+    renamed: Spec = {}
     for name, task in spec["root"]["dag"]["tasks"].items():
         new = kubernetes_name(name)
         component = spec["components"][task["componentRef"]["name"]]
@@ -107,7 +97,7 @@ def with_kubernetes_names(spec: Spec) -> Spec:
     return {**spec, "components": components, "deploymentSpec": {"executors": renamed}}
 
 
-def _with_new_names(task: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _with_new_names(task: Spec, name: str) -> Spec:
     task = {**task, "taskInfo": {"name": name}, "componentRef": {"name": f"comp-{name}"}}
     if "dependentTasks" in task:
         task["dependentTasks"] = sorted(map(kubernetes_name, task["dependentTasks"]))
@@ -118,7 +108,7 @@ def _with_new_names(task: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def tpu_document(executor: str, node_selector: Mapping[str, str]) -> Spec:
-    """The second document: on which nodes the executor's pod may run. GKE keeps others off its TPU nodes by a taint."""
+    """Write the second document: the nodes on which the executor's pod may run. GKE taints its TPU nodes."""
     placed = {
         "nodeSelector": {"labels": dict(node_selector)},
         "tolerations": [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}],
@@ -127,10 +117,10 @@ def tpu_document(executor: str, node_selector: Mapping[str, str]) -> Spec:
 
 
 def check_spec(spec: Spec) -> None:
-    """Check that everything a name points at is there.
+    """Check that everything that a name refers to exists.
 
     Raises:
-      ConfigError: naming what is not.
+      ConfigError: naming what does not.
     """
     tasks, components = spec["root"]["dag"]["tasks"], spec["components"]
     parameters = spec["root"].get("inputDefinitions", {}).get("parameters", {})
@@ -147,17 +137,18 @@ def check_spec(spec: Spec) -> None:
     ]
     for name, task in tasks.items():
         missing += [
-            f"task {name!r} reads {what}, which is not there" for what in _dangling(task, tasks, components, parameters)
+            f"task {name!r} reads {what}, which does not exist"
+            for what in _dangling(task, tasks, components, parameters)
         ]
     if missing:
-        raise ConfigError(f"the compiled pipeline does not hold together: {'; '.join(missing)}.")
+        raise ConfigError(f"the compiled pipeline is inconsistent: {'; '.join(missing)}.")
 
 
 def _dangling(
-    task: Mapping[str, Any],
-    tasks: Mapping[str, Any],
-    components: Mapping[str, Any],
-    parameters: Sequence[str] | Mapping[str, Any],
+    task: Spec,
+    tasks: Spec,
+    components: Spec,
+    parameters: Container[str],
 ) -> Iterator[str]:
     for given in task.get("inputs", {}).get("parameters", {}).values():
         name = given.get("componentInputParameter")

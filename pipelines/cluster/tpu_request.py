@@ -1,7 +1,7 @@
-"""From the name of a TPU slice to what Vertex AI and GKE are asked for.
+"""Translates the name of a TPU slice to the machines, labels and topologies of Vertex AI and GKE.
 
-Machines, labels and topologies are those of Cloud TPU's, Vertex AI's and GKE's pages on planning TPUs; GKE knows chips,
-a slice's name counts cores for v2 to v5p (two in a chip) and chips for v5e and v6e.
+They are taken from the pages of Cloud TPU, Vertex AI and GKE on planning TPUs. GKE counts chips; a slice's name counts
+cores for v2 to v5p (two in a chip) and chips for v5e and v6e.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import named_topology
-
-__all__ = ["TpuRequest", "tpu_request"]
 
 
 class _Machines(NamedTuple):
     cores_per_chip: int  # as the slice's name counts
     machine: Mapping[int, str]  # chips of one host -> machine type
-    label: str | None  # cloud.google.com/gke-tpu-accelerator; None where GKE has none
+    label: str | None  # cloud.google.com/gke-tpu-accelerator; None if GKE has none
     cube: bool  # whether its topology has three dimensions
 
 
@@ -38,16 +36,16 @@ _VERTEX_TYPES = {"v2": "TPU_V2", "v3": "TPU_V3"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TpuRequest:
-    """What a slice is asked for by.
+    """The terms in which Vertex AI and GKE describe a slice.
 
     Attributes:
-      name: of the slice, such as "v5e-4".
-      hosts: how many machines it has.
-      cores: how many cores all of them have, as the slice's name counts.
-      chips_per_host: TPU chips of each machine, `google.com/tpu` on GKE.
-      machine_type: of each host.
-      topology: chips as GKE and Vertex write them, such as "2x2" or "2x2x1".
-      label: GKE's name of the accelerator, or None where GKE does not have it.
+      name: name of the slice, such as "v5e-4".
+      hosts: number of its machines.
+      cores: number of its cores, as the slice's name counts them.
+      chips_per_host: number of TPU chips of each machine, `google.com/tpu` on GKE.
+      machine_type: machine type of each host.
+      topology: arrangement of the chips as GKE and Vertex write it, such as "2x2" or "2x2x1".
+      label: GKE's name of the accelerator, or None if GKE does not have it.
     """
 
     name: str
@@ -58,8 +56,8 @@ class TpuRequest:
     topology: str
     label: str | None
 
-    def vertex_machine(self) -> dict[str, Any]:
-        """The `machine_spec` of a Vertex worker pool.
+    def vertex_machine(self) -> dict[str, str | int]:
+        """Return the `machine_spec` of a Vertex worker pool.
 
         Raises:
           ConfigError: Vertex has no such slice.
@@ -75,7 +73,7 @@ class TpuRequest:
         return {"machine_type": "cloud-tpu", "accelerator_type": kind, "accelerator_count": self.cores}
 
     def node_selector(self) -> dict[str, str]:
-        """The labels of GKE's node pool that has this slice.
+        """Return the labels of GKE's node pool for this slice.
 
         Raises:
           ConfigError: GKE has no such nodes, or the slice has several hosts.
@@ -89,21 +87,21 @@ class TpuRequest:
             )
         return {
             "cloud.google.com/gke-tpu-accelerator": self.label,
-            # A slice of one chip is asked for without a topology.
+            # A slice of one chip has no topology label.
             **({"cloud.google.com/gke-tpu-topology": self.topology} if self.chips_per_host > 1 else {}),
         }
 
 
 def tpu_request(name: str, *, machine_type: str | None = None, topology: str | None = None) -> TpuRequest:
-    """The request for the slice of that name.
+    """Return the request for the slice of that name.
 
     Args:
-      name: of the slice, as `training.topology` has it.
-      machine_type: what the configuration says of the machine besides, or None.
-      topology: what it says of the chips besides, or None.
+      name: of the slice, as in `training.topology`.
+      machine_type: `kubeflow.machine_type`, or None.
+      topology: `kubeflow.tpu_topology`, or None.
 
     Raises:
-      ConfigError: no such slice, or what is said besides is another one.
+      ConfigError: there is no such slice, or one of the others contradicts it.
     """
     slice_ = named_topology(name)
     generation, _, size = slice_.name.replace("v5litepod", "v5e").partition("-")
@@ -124,7 +122,7 @@ def tpu_request(name: str, *, machine_type: str | None = None, topology: str | N
 
 
 def _topology(chips: int, dimensions: int) -> str:
-    """The usual shape of that many chips: sides as equal as powers of two can be, the shorter ones first."""
+    """The usual shape of that many chips: powers of two as equal as possible, the shorter sides first."""
     if dimensions == 3 and chips == 4:
         return "2x2x1"
     sides, power = [1] * dimensions, int(math.log2(chips))

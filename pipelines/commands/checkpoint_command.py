@@ -1,4 +1,4 @@
-"""`tfx-embeddings checkpoint inspect | diff | extract`: what is in an embedding checkpoint."""
+"""Defines `tfx-embeddings checkpoint inspect | diff | extract`, which read embedding checkpoints."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pipelines.console.plain_table import print_table
 from pipelines.console.quiet import load_tensorflow
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
 
-__all__ = ["app"]
-
-app = typer.Typer(help="Look into embedding checkpoints, as CheckpointRetriever writes them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Inspect, compare and extract embedding checkpoints, as CheckpointRetriever writes them.", no_args_is_help=True
+)
 
 _Folder = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Folder of the checkpoint.", show_default=False)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Format(enum.Enum):
-    """What a table can be extracted to."""
+    """The formats that a table can be extracted to."""
 
     PARQUET = "parquet"
     PROJECTOR = "projector"
@@ -32,7 +32,7 @@ class Format(enum.Enum):
 
 @app.command()
 def inspect(checkpoint: _Folder, as_json: _Json = False) -> None:
-    """Verify CHECKPOINT and print its tables: sizes, digests, norms, rows that are dead or not finite."""
+    """Verify CHECKPOINT and print its tables: sizes, digests, norms, dead rows, rows that are not finite."""
     load_tensorflow()
     from embedding_core.checkpoint.summary import summarize_checkpoint
 
@@ -42,7 +42,7 @@ def inspect(checkpoint: _Folder, as_json: _Json = False) -> None:
         return
     console = SafeConsole(highlight=False)
     console.print(
-        f"step {summary['step']}, {summary['bytes']:,} bytes in {len(summary['files'])} files, all as written", **PLAIN
+        f"step {summary['step']}, {summary['bytes']:,} bytes in {len(summary['files'])} files, all intact", **PLAIN
     )
     print_table(console, "", [_summary(name, row) for name, row in summary["tables"].items()])
     for name, table in summary["tables"].items():
@@ -51,7 +51,7 @@ def inspect(checkpoint: _Folder, as_json: _Json = False) -> None:
 
 
 def _summary(name: str, row: Mapping[str, Any]) -> dict[str, str]:
-    """A row of the table; what needs attention first, what a narrow screen may lack last."""
+    """A row of the table: first what needs attention, last what a narrow screen may leave out."""
     dead = "?" if row["dead_rows"] is None else f"{row['dead_rows']:,} ({row['dead_rows'] / row['rows']:.1%})"
     least, mean, greatest = (f"{row['norm'][key]:.4g}" if row["norm"] else "?" for key in ("least", "mean", "greatest"))
     return {
@@ -70,31 +70,33 @@ def _summary(name: str, row: Mapping[str, Any]) -> dict[str, str]:
 
 @app.command()
 def diff(
-    earlier: Annotated[str, typer.Argument(metavar="EARLIER", help="Folder of a checkpoint.", show_default=False)],
-    later: Annotated[str, typer.Argument(metavar="LATER", help="Folder of another.", show_default=False)],
+    earlier: Annotated[
+        str, typer.Argument(metavar="EARLIER", help="Folder of the first checkpoint.", show_default=False)
+    ],
+    later: Annotated[str, typer.Argument(metavar="LATER", help="Folder of the second checkpoint.", show_default=False)],
     as_json: _Json = False,
 ) -> None:
     """Print what differs between two checkpoints, row by row and by token."""
     load_tensorflow()
     from embedding_core.checkpoint.summary import compare_checkpoints
 
-    found = compare_checkpoints(earlier, later)
+    difference = compare_checkpoints(earlier, later)
     if as_json:
-        echo(json.dumps(found, indent=1))
+        echo(json.dumps(difference, indent=1))
         return
     console = SafeConsole(highlight=False)
-    console.print(f"steps {found['steps'][0]} and {found['steps'][1]}", **PLAIN)
+    console.print(f"steps {difference['steps'][0]} and {difference['steps'][1]}", **PLAIN)
     for words, key in (("only in the earlier", "only_in_earlier"), ("only in the later", "only_in_later")):
-        if found[key]:
-            console.print(f"{words}: {', '.join(found[key])}", **PLAIN)
-    rows = [_difference(name, row) for name, row in found["tables"].items() if "incomparable" not in row]
+        if difference[key]:
+            console.print(f"{words}: {', '.join(difference[key])}", **PLAIN)
+    rows = [_difference(name, row) for name, row in difference["tables"].items() if "incomparable" not in row]
     print_table(console, "", rows)
-    for name, compared in found["tables"].items():
+    for name, compared in difference["tables"].items():
         if "incomparable" in compared:
             console.print(f"{name}: {compared['incomparable']}", **PLAIN)
         elif compared["moved_most"]:
-            told = ", ".join(f"{row['row']} {row['distance']:.3g}" for row in compared["moved_most"])
-            console.print(f"{name} moved most: {told}", **PLAIN)
+            moves = ", ".join(f"{row['row']} {row['distance']:.3g}" for row in compared["moved_most"])
+            console.print(f"{name} moved most: {moves}", **PLAIN)
 
 
 def _difference(name: str, row: Mapping[str, Any]) -> dict[str, str]:
@@ -113,11 +115,15 @@ def _difference(name: str, row: Mapping[str, Any]) -> dict[str, str]:
 def extract(
     checkpoint: _Folder,
     table: Annotated[str, typer.Option(metavar="TABLE", help="Name of the table.")],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="The Parquet file, or the projector's folder, to write.")],
+    out: Annotated[
+        Path, typer.Option(metavar="PATH", help="The Parquet file, or the folder for the projector, to write.")
+    ],
     to: Annotated[Format, typer.Option(help="Parquet, or TensorBoard's embedding projector.")] = Format.PARQUET,
-    limit: Annotated[int, typer.Option(metavar="ROWS", min=1, help="Rows for the projector.")] = 10_000,
+    limit: Annotated[
+        int, typer.Option(metavar="ROWS", min=1, help="Maximum number of rows for the projector.")
+    ] = 10_000,
 ) -> None:
-    """Write a table with its tokens and counts for other programs."""
+    """Write a table with its tokens and counts to a file that other programs read."""
     load_tensorflow()
     from embedding_core.checkpoint.extract import extract_to_parquet, extract_to_projector
 

@@ -1,4 +1,4 @@
-"""The command line, `tfx-embeddings`: run, validate, preflight, compile, checkpoint, lineage. Heavy imports wait."""
+"""Defines the command line, `tfx-embeddings`. Heavy packages are imported only by the commands that need them."""
 
 from __future__ import annotations
 
@@ -21,24 +21,22 @@ from pipelines.local import run_log
 if TYPE_CHECKING:
     from pipelines.config import PipelineConfig
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="tfx-embeddings",
-    help="From data to a served model of embedding tables, through TFX components.",
+    help="Train and serve models of embedding tables with TFX pipelines.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-NOTHING_PUSHED = 3
-FOUND = 4
-STOPPED = 130  # as shells have it for Ctrl-C
-PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: try again
+_NOTHING_PUSHED = 3
+_FINDINGS = 4
+_STOPPED = 130  # as shells report Ctrl-C
+_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 class Target(str, enum.Enum):
-    """What `compile` writes for."""
+    """The backends that `compile` writes for."""
 
     vertex = "vertex"
     kubeflow = "kubeflow"
@@ -47,11 +45,11 @@ class Target(str, enum.Enum):
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline.", show_default=False)]
 Override = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's, as training.batch_size=512."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as training.batch_size=512."),
 ]
 Again = Annotated[
     bool,
-    typer.Option("--again", help="Train on data once more that the base was trained on; push what was rolled back."),
+    typer.Option("--again", help="Train once more on data that was trained on; push again what was rolled back."),
 ]
 
 
@@ -59,18 +57,19 @@ Again = Annotated[
 def _entry(
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Show the traceback of an error, and during a run the log. Anywhere on the line."),
+        typer.Option("--debug", help="Show tracebacks, and during a run the log. It may be anywhere on the line."),
     ] = False,
 ) -> None:
-    """From data to a served model of embedding tables, through TFX components."""
+    """Train and serve models of embedding tables with TFX pipelines."""
     run_log.to_screen(debug)
 
 
 @app.command()
 def run(config: Config, overrides: Override = None, again: Again = False) -> None:
-    """Run the whole pipeline that CONFIG describes; given again, it goes on, or finds everything done.
+    """Run the pipeline of CONFIG. The same command resumes a run that was stopped.
 
-    Exit code 3: it ran, and nothing was pushed. 75: SIGTERM came while it trained; the same command goes on from there.
+    Exit code 3: the run finished, and nothing was pushed. 75: SIGTERM stopped the training; the same command resumes
+    it.
     """
     from pipelines.checks.early_checks import check_data_settings
     from pipelines.config import load_config
@@ -83,7 +82,7 @@ def run(config: Config, overrides: Override = None, again: Again = False) -> Non
     _warn(checked)
     upgraded = ready_metadata(checked)
     if upgraded is not None:
-        echo(f"the metadata is of an earlier release: it was upgraded, and a backup is {upgraded}", err=True)
+        echo(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup", err=True)
     with storage_errors_as_one(checked):
         check_references(checked)  # before anything heavy is loaded
     prepare(checked)
@@ -96,19 +95,19 @@ def run(config: Config, overrides: Override = None, again: Again = False) -> Non
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
     if not report.push["pushed"]:
-        raise typer.Exit(NOTHING_PUSHED)
+        raise typer.Exit(_NOTHING_PUSHED)
 
 
 @app.command()
 def validate(
     config: Config,
-    data: Annotated[bool, typer.Option("--data", help="Look at the first rows of the data instead.")] = False,
+    data: Annotated[bool, typer.Option("--data", help="Check the first rows of the data instead.")] = False,
     overrides: Override = None,
 ) -> None:
-    """Check CONFIG and print it with every default written out.
+    """Check CONFIG and print it with every default.
 
-    With `--data`: say in seconds what a run would make of each column, by the first 10,000 rows. Exit code 1: the run
-    would fail.
+    With `--data`: read the first 10,000 rows instead, and print what a run would make of each column. Exit code 1: the
+    run would fail.
     """
     import yaml
 
@@ -130,20 +129,23 @@ def validate(
 def preflight(
     config: Config,
     topology: Annotated[
-        str | None, typer.Option(metavar="SLICE", help="The TPU, such as v3-8; by default `training.topology`.")
+        str | None, typer.Option(metavar="SLICE", help="The TPU slice, such as v3-8; by default `training.topology`.")
     ] = None,
     table_configs: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="A run's TableConfigs; by default the last run's, if there is one."),
+        typer.Option(metavar="FOLDER", help="TableConfigs of a run; by default of the last run, if any."),
     ] = None,
-    batch: Annotated[int | None, typer.Option(metavar="ROWS", min=1, help="Rows of a global batch.")] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="ROWS", min=1, help="Rows of a global batch; by default `training.batch_size`."),
+    ] = None,
     assume: Annotated[
         int, typer.Option(metavar="TOKENS", min=1, help="Size of vocabularies that have no `max_size`.")
     ] = 1_000_000,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")] = None,
     overrides: Override = None,
 ) -> None:
-    """Find out what CONFIG would give a TPU, without one. Exit code 4: something has to be fixed first."""
+    """Check, without a TPU, whether the model of CONFIG fits and compiles for one. Exit code 4: it does not yet."""
     from pipelines.checks.early_checks import check_data_settings, check_out, requested_slice
     from pipelines.checks.planned_tables import planned_tables
     from pipelines.config import load_config
@@ -155,16 +157,16 @@ def preflight(
     if json is not None:
         check_out("--json", json)
     load_tensorflow()
-    from pipelines.checks import pipeline_preflight as command
+    from pipelines.checks import pipeline_preflight
 
-    report = command.check(
+    report = pipeline_preflight.check(
         checked, topology=topology, table_configs=table_configs, batch_size=batch, assumed_tokens=assume
     )
-    command.print_report(report)
+    pipeline_preflight.print_report(report)
     if json is not None:
-        command.save_json(report, json)
+        pipeline_preflight.save_json(report, json)
     if not report.green:
-        raise typer.Exit(FOUND)
+        raise typer.Exit(_FINDINGS)
 
 
 @app.command(name="compile")
@@ -172,12 +174,12 @@ def compile_(
     config: Config,
     target: Annotated[Target, typer.Option(help="Vertex AI Pipelines, or open-source Kubeflow Pipelines v2.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The YAML file to write.")],
-    flown: Annotated[
-        bool, typer.Option("--preflight/--no-preflight", help="Where a TPU trains, check it first.")
+    with_preflight: Annotated[
+        bool, typer.Option("--preflight/--no-preflight", help="If a TPU trains, run `preflight` first.")
     ] = True,
     overrides: Override = None,
 ) -> None:
-    """Compile the pipeline that CONFIG describes for a cluster. Exit code 4: see `preflight`; nothing is written."""
+    """Compile the pipeline of CONFIG for a cluster. Exit code 4: `preflight` has findings, and nothing is written."""
     from pipelines.checks.early_checks import check_data_settings, check_out, requested_slice
     from pipelines.cluster.compile_checks import check_compile
     from pipelines.config import load_config
@@ -186,7 +188,7 @@ def compile_(
     check_data_settings(checked)
     check_compile(checked, target.value)
     check_out("--out", out)
-    if flown and checked.training.strategy == "tpu":
+    if with_preflight and checked.training.strategy == "tpu":
         requested_slice(checked)
     if importlib.util.find_spec("kfp") is None:
         raise ConfigError("`compile` needs the package kfp: install tfx-embeddings[kubeflow].")
@@ -194,13 +196,13 @@ def compile_(
     from pipelines.cluster.compile_kubeflow import compile_pipeline, save_documents
 
     documents = compile_pipeline(checked, target.value)
-    if flown and checked.training.strategy == "tpu":
-        from pipelines.checks import pipeline_preflight as check_first
+    if with_preflight and checked.training.strategy == "tpu":
+        from pipelines.checks import pipeline_preflight
 
-        report = check_first.check(checked)
+        report = pipeline_preflight.check(checked)
         if not report.green:
-            check_first.print_report(report)
-            raise typer.Exit(FOUND)
+            pipeline_preflight.print_report(report)
+            raise typer.Exit(_FINDINGS)
     save_documents(documents, out)
     echo(f"wrote {out}")
 
@@ -228,21 +230,21 @@ def _warn(config: PipelineConfig) -> None:
 
 def _stopped() -> int:
     echo(
-        "stopped. The same command goes on from here: finished components come from the cache, and training resumes "
+        "stopped. The same command resumes the run: finished components come from the cache, and training resumes "
         "at its last checkpoint.",
         err=True,
     )
-    return STOPPED
+    return _STOPPED
 
 
 def _show(error: Exception, debug: bool) -> None:
-    """The error in a line, and the file with all that is known of it; the traceback if there is no such file."""
+    """Show the error in one line and name the log; if there is no log, show the traceback."""
     expected, log = expected_message(error), run_log.current_log()
     if debug or (expected is None and log is None):
         traceback.print_exc()
     if expected is None and log is not None:
         first = next(iter(str(error).splitlines()), "")
-        expected = f"{type(error).__name__}: {first}\nThis is not an error that we foresaw: please report it."
+        expected = f"{type(error).__name__}: {first}\nThis error was not expected: please report it."
     if expected is not None:
         echo("\n".join(f"error: {line}" for line in expected.splitlines()), err=True)
     if log is not None:
@@ -250,10 +252,10 @@ def _show(error: Exception, debug: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; 0, 1 for an error with its line on stderr, 2 for wrong usage, 75 after SIGTERM, 130 on Ctrl-C.
+    """Run a command and exit: 1 after an error, 2 after wrong usage, 75 after SIGTERM, 130 after Ctrl-C.
 
     Args:
-      arguments: of the command line; None takes those of the process.
+      arguments: arguments of the command line; None takes those of the process.
     """
     silence()
     given = sys.argv[1:] if arguments is None else arguments
@@ -263,7 +265,7 @@ def main(arguments: list[str] | None = None) -> None:
         app(args=[*debug, *(one for one in given if one != "--debug")])
     except Exception as error:
         _show(error, bool(debug))
-        sys.exit(PREEMPTED if was_preempted(error) else 1)
+        sys.exit(_PREEMPTED if was_preempted(error) else 1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Adds the command `tfx-embeddings compare`: settings and figures of two versions side by side."""
+"""Defines `tfx-embeddings compare`, which prints settings and figures of two versions side by side."""
 
 from __future__ import annotations
 
@@ -15,16 +15,23 @@ from embedding_core.errors import DataError, nearest
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
 from pipelines.local.work_dir import REPORTS
 from pipelines.report.dotted_keys import flatten
+from pipelines.report.run_report import Figures
 
-_DROPPED = ("curves", "nodes", "columns", "finished", "parity")  # of a run, or too many to compare by eye
-# Figures by token, and sentences: hundreds of lines between two days, which only `--all` prints.
+_DROPPED = (
+    "curves",
+    "nodes",
+    "columns",
+    "finished",
+    "parity",
+)  # they differ in every run, or are too many to compare by eye
+# Figures by token, and sentences: only `--all` prints them, as two days differ in hundreds of lines.
 _DETAILS = re.compile(
     r"(drift|warm_start\.(tables|dense)|training_note)\b|vocabularies\..*\.(digest|sample|evolution)\b"
 )
 
 _Name = Annotated[
     str,
-    typer.Argument(metavar="VERSION", help="Number of a version, or the name of a refused run.", show_default=False),
+    typer.Argument(metavar="VERSION", help="Number of a version, or name of a refused run.", show_default=False),
 ]
 
 
@@ -40,31 +47,27 @@ def compare(
     ],
     first: _Name,
     second: _Name,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also what is the same in both, and figures by token.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Print also what is equal, and figures by token.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for `run`: a work_dir of its own.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as for `run`.")
     ] = None,
 ) -> None:
-    """Print the settings and the figures of two versions side by side: what differs, or all of it.
+    """Print the settings and figures that differ between two versions.
 
-    Figures by token are left out without `--all`; `--json` has them.
-
-    Exit code 0, also if they differ; 1 if a version has no report.
+    Figures by token are printed with `--all` or `--json`. Exit code 1: a version has no report.
     """
     folder = _reports_of(config, overrides or [])
     reports = [_load(folder, name) for name in (first, second)]
-    found = {
+    differences = {
         part: _beside(*(function(report) for report in reports), everything=everything)
         for part, function in (("settings", _settings), ("figures", _figures))
     }
     if as_json:
-        echo(json.dumps(found, indent=1))
+        echo(json.dumps(differences, indent=1))
         return
     console = SafeConsole(highlight=False)
-    for part, rows in found.items():
+    for part, rows in differences.items():
         console.print(f"{part}:" + ("" if rows else " no differences"), **PLAIN)
         shown = {key: pair for key, pair in rows.items() if everything or part == "settings" or not _DETAILS.match(key)}
         for line in _lines(shown, first, second):
@@ -81,7 +84,7 @@ def _reports_of(config: Path, overrides: list[str]) -> Path:
     return Path(load_config(config, overrides).work_dir) / REPORTS
 
 
-def _load(folder: Path, name: str) -> dict[str, Any]:
+def _load(folder: Path, name: str) -> Figures:
     path = folder / name / "report.json"
     known = sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
     if name not in known:
@@ -93,19 +96,19 @@ def _load(folder: Path, name: str) -> dict[str, Any]:
         raise DataError(f"{os.fspath(path)!r} is not a readable report ({error}): run the pipeline again.") from error
 
 
-def _checked(report: Any) -> dict[str, Any]:
-    """The report, if it has the parts that are compared."""
+def _checked(report: Any) -> Figures:
+    """Check that the report has the parts that are compared."""
     parts = [report.get(key) for key in ("push", "configuration")] if isinstance(report, dict) else [None]
     if not all(isinstance(part, dict) for part in parts) or not {"pushed", "reason"} <= report["push"].keys():
         raise ValueError("it is not a report of a run")
     return dict(report)
 
 
-def _settings(report: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(report: Figures) -> Figures:
     return dict(flatten(report["configuration"], with_lists=True))
 
 
-def _figures(report: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(report: Figures) -> Figures:
     kept = {key: value for key, value in report.items() if key not in (*_DROPPED, "configuration", "push")}
     return {
         "pushed": report["push"]["pushed"],
@@ -114,7 +117,7 @@ def _figures(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _beside(first: Mapping[str, Any], second: Mapping[str, Any], *, everything: bool) -> dict[str, list[Any]]:
+def _beside(first: Figures, second: Figures, *, everything: bool) -> dict[str, list[Any]]:
     keys = dict.fromkeys([*first, *second])
     pairs = {key: [first.get(key), second.get(key)] for key in keys}
     return {key: pair for key, pair in pairs.items() if everything or pair[0] != pair[1]}

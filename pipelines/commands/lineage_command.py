@@ -1,11 +1,10 @@
-"""`tfx-embeddings lineage`: from what is served back to files and spans, and from a file forward to every model."""
+"""Defines `tfx-embeddings lineage`: from a served model back to its files, or from a file forward to its models."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 
@@ -19,13 +18,11 @@ from pipelines.lineage.rollbacks import ROLLBACK, with_rollbacks
 from pipelines.report.lineage_figures import collect_page, find_token
 from pipelines.report.lineage_page import save_page
 
-__all__ = ["main"]
-
 _PUSHED, _CHECKPOINT, _MODEL = "PushedModel", "components.EmbeddingCheckpoint", "Model"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`tfx-embeddings lineage (CONFIG | --recorded FOLDER) [...]`: print a lineage, or write it as a page.
+    """Print a lineage, or write it as a page.
 
     Returns:
       0; every error is raised.
@@ -52,20 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_tree(console: Console, line: Sequence[Mapping[int, Node]]) -> None:
-    """The artifacts of the run itself; of earlier ones those that it took over, and how to see more of them."""
-    *earlier, own = generations(line)
-    sources = {number: dataclasses.replace(node, inputs=()) for number, node in own.sources.items()}
-    console.print(lineage_tree({**own.nodes, **sources}))
-    start = next(iter(own.nodes.values()))
+    """Print the artifacts of the run, those that it took over from previous runs, and how to see more of these."""
+    *previous, current = generations(line)
+    sources = {number: dataclasses.replace(node, inputs=()) for number, node in current.sources.items()}
+    console.print(lineage_tree({**current.nodes, **sources}))
+    start = next(iter(current.nodes.values()))
     if ROLLBACK in start.facts:
         console.print(_rolled_back(start), markup=False, soft_wrap=True)
-    if earlier:
-        versions = ", ".join(one.version for one in reversed(earlier))
-        console.print(f"out of earlier versions, the newest first (--version tells of one): {versions}", soft_wrap=True)
+    if previous:
+        versions = ", ".join(one.version for one in reversed(previous))
+        console.print(f"descends from these versions, the newest first (see --version): {versions}", soft_wrap=True)
 
 
 def _rolled_back(node: Node) -> str:
-    """What a copy is: of which version, since when."""
+    """Describe a copy: of which version, since when."""
     facts = node.facts[ROLLBACK]
     return (
         f"version {node.facts['pushed_version']} is version {facts['of']} again: a rollback from version "
@@ -74,15 +71,19 @@ def _rolled_back(node: Node) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tfx-embeddings lineage", description="What a pushed model was made of.")
+    parser = argparse.ArgumentParser(
+        prog="tfx-embeddings lineage", description="Print what a pushed model was made of, back to the files of data."
+    )
     parser.add_argument("config", metavar="CONFIG", nargs="?", help="the YAML file of the pipeline")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--recorded", metavar="FOLDER", help="read what lies beside the artifacts below this folder")
-    parser.add_argument("--version", type=int, help="the pushed version; the newest by default")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="override a setting"
+    )
+    parser.add_argument("--recorded", metavar="FOLDER", help="read the records beside the artifacts below this folder")
+    parser.add_argument("--version", type=int, help="the pushed version; by default the newest")
     parser.add_argument("--checkpoint", metavar="URI", help="start from this EmbeddingCheckpoint")
-    parser.add_argument("--token", metavar="VOCABULARY=TOKEN", help="say where this token's row is")
-    parser.add_argument("--forward", metavar="FILE", help="which models saw this file of data")
-    parser.add_argument("--html", metavar="FILE", help="write a page in place of the tree")
+    parser.add_argument("--token", metavar="VOCABULARY=TOKEN", help="print the row of this token")
+    parser.add_argument("--forward", metavar="FILE", help="print the models that were trained on this file of data")
+    parser.add_argument("--html", metavar="FILE", help="write a page instead of printing the tree")
     return parser
 
 
@@ -96,31 +97,28 @@ def _graph(given: argparse.Namespace) -> dict[int, Node]:
 
 
 def _start(graph: Mapping[int, Node], given: argparse.Namespace) -> int:
-    """The artifact that is asked for.
+    """Find the artifact to start from.
 
     Raises:
-      DataError: there is none such.
+      DataError: there is no such artifact.
     """
     if given.checkpoint is not None:
-        found = [
-            one.id for one in graph.values() if one.type == _CHECKPOINT and one.uri == given.checkpoint.rstrip("/")
-        ]
-        if not found:
-            known = [one.uri for one in graph.values() if one.type == _CHECKPOINT]
-            some = ", ".join(reversed(known[-3:])) + (f" or {len(known) - 3} older ones" if len(known) > 3 else "")
-            raise DataError(f"there is no checkpoint {given.checkpoint!r}: choose from {some or 'none'}.")
-        return found[0]
+        known = {one.uri: one.id for one in reversed([*graph.values()]) if one.type == _CHECKPOINT}
+        if given.checkpoint.rstrip("/") not in known:
+            some = ", ".join([*known][:3]) + (f" or {len(known) - 3} older ones" if len(known) > 3 else "")
+            raise DataError(f"unknown checkpoint {given.checkpoint!r}: choose from {some or 'none'}.")
+        return known[given.checkpoint.rstrip("/")]
     pushed = _pushes(graph)
     if given.version is not None:
         pushed = {version: one for version, one in pushed.items() if version == given.version}
     if not pushed:
         what = "no version" if given.version is None else f"no version {given.version!r}"
-        raise DataError(f"{what} was pushed by this pipeline: look into its serving folder.")
+        raise DataError(f"{what} was pushed by this pipeline: see the versions in its serving folder.")
     return pushed[max(pushed)]
 
 
 def _pushes(graph: Mapping[int, Node]) -> dict[int, int]:
-    """The artifact of every version that was pushed."""
+    """Id of the PushedModel of every version."""
     return {
         int(one.facts["pushed_version"]): one.id
         for one in graph.values()
@@ -130,46 +128,46 @@ def _pushes(graph: Mapping[int, Node]) -> dict[int, int]:
 
 def _pushed_before(graph: Mapping[int, Node], node: Node) -> int | None:
     version = node.facts.get("pushed_version")
-    earlier = {one: found for one, found in _pushes(graph).items() if version is not None and one < int(version)}
-    return earlier[max(earlier)] if earlier else None
+    older = {one: push for one, push in _pushes(graph).items() if version is not None and one < int(version)}
+    return older[max(older)] if older else None
 
 
 def _title(nodes: Mapping[int, Node]) -> str:
     start = next(iter(nodes.values()))
-    version: Any = start.facts.get("pushed_version")
+    version = start.facts.get("pushed_version")
     return f"{start.type.rpartition('.')[2]} {start.id}" if version is None else f"version {version}"
 
 
 def _token(line: Sequence[Mapping[int, Node]], text: str) -> list[str]:
-    """Where the token's row is, and what the runs before knew of it, the newest first."""
+    """Lines on the token's row, here and in the previous runs, the newest first."""
     vocabulary, equals, token = text.partition("=")
     if not equals:
         raise ConfigError(f"--token {text!r}: it must be VOCABULARY=TOKEN, such as company=Flash Cab.")
-    found = find_token(line[-1], vocabulary, token)
-    if found is None:
+    row = find_token(line[-1], vocabulary, token)
+    if row is None:
         return [f"token {token!r} of {vocabulary!r} has no row in this model: it is looked up as an unknown token."]
-    tables = ", ".join(found.tables) or "no table"
-    place = f"row {found.row} of {tables}, counted {found.count:,} times"
-    lines = [f"token {token!r} of {vocabulary!r}: {place}, in the vocabulary with digest {found.digest}"]
+    tables = ", ".join(row.tables) or "no table"
+    where = f"row {row.row} of {tables}, counted {row.count:,} times"
+    lines = [f"token {token!r} of {vocabulary!r}: {where}, in the vocabulary with digest {row.digest}"]
     for lineage, one in zip(reversed(line), reversed(generations(line)), strict=True):
-        what = _known(lineage, vocabulary, token)
+        what = _row_words(lineage, vocabulary, token)
         lines.append(f"  version {one.version}: {what} in {' to '.join(one.data) or 'data that is not recorded'}")
     return lines
 
 
-def _known(lineage: Mapping[int, Node], vocabulary: str, token: str) -> str:
+def _row_words(lineage: Mapping[int, Node], vocabulary: str, token: str) -> str:
     try:
-        found = find_token(lineage, vocabulary, token)
+        row = find_token(lineage, vocabulary, token)
     except EmbeddingError:
         return "its vocabulary is gone, or damaged"
-    return "no row" if found is None else f"row {found.row}, counted {found.count:,} times"
+    return "no row" if row is None else f"row {row.row}, counted {row.count:,} times"
 
 
 def _forward(graph: Mapping[int, Node], path: str) -> list[str]:
-    """A line for every model that saw the file, and for every push of it."""
+    """A line for every model that was trained on the file, and for every push of it."""
     starts = [node.id for node in graph.values() if any(_is(file["path"], path) for file in files_of(node))]
     if not starts:
-        raise DataError(f"no examples were made of {path!r}: give the path of a file of data, or the end of it.")
+        raise DataError(f"no Examples were made of {path!r}: give the path of a file of data, or the end of it.")
     lines = [f"{path}: in {len(starts)} Examples"]
     for node in downstream(graph, starts).values():
         if node.type == _MODEL:

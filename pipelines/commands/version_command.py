@@ -1,8 +1,9 @@
-"""`tfx-embeddings verify | parity | rollback | keep-last | export-embeddings`: models that are served."""
+"""Defines `tfx-embeddings verify | parity | rollback | keep-last | export-embeddings`, for models that are served."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -13,10 +14,8 @@ from pipelines.console.plain_table import print_table
 from pipelines.console.quiet import load_tensorflow
 from pipelines.console.terminal import SafeConsole, echo
 
-__all__ = ["register"]
-
 _Version = Annotated[str, typer.Argument(metavar="VERSION", help="Folder of a published version.", show_default=False)]
-_Base = Annotated[str, typer.Argument(metavar="BASE", help="Folder that holds the versions.", show_default=False)]
+_Base = Annotated[str, typer.Argument(metavar="BASE", help="Folder of the served versions.", show_default=False)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -30,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(version: _Version, as_json: _Json = False) -> None:
-    """Check every file of VERSION against its manifest; exit code 1 and the first damaged file if one differs."""
+    """Check every file of VERSION against its manifest. Exit code 1: a file is damaged, and the first one is named."""
     from components.pusher.publish import require_local
     from components.pusher.version_manifest import verify_version
 
@@ -47,11 +46,11 @@ def verify(version: _Version, as_json: _Json = False) -> None:
 
 def parity(
     version: _Version,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of the split to compare.")] = 1000,
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows to compare.")] = 1000,
     tolerance: Annotated[float, typer.Option(min=0.0, help="The largest difference allowed.")] = 1e-5,
     as_json: _Json = False,
 ) -> None:
-    """Prove again that VERSION computes what was trained, from the artifacts it was made of."""
+    """Check again that VERSION computes what was trained, with the artifacts it was made of."""
     load_tensorflow()
     from components.pusher.proof import prove_again
 
@@ -64,7 +63,7 @@ def parity(
         raise ParityError(report["reason"])
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: Mapping[str, Any]) -> None:
     rows = [
         {
             "output": name,
@@ -85,7 +84,7 @@ def rollback(
     base: _Base,
     to: Annotated[int | None, typer.Option(metavar="NUMBER", help="The version; by default the last but one.")] = None,
 ) -> None:
-    """Publish an earlier version below BASE again, under the next number, so that servers take it."""
+    """Publish a previous version below BASE again, under the next number, so that servers load it."""
     from components.pusher.rollback import roll_back
     from pipelines.lineage.rollbacks import record_rollback
 
@@ -97,7 +96,9 @@ def rollback(
 
 def keep_last(
     base: _Base,
-    count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="How many versions stay.", show_default=False)],
+    count: Annotated[
+        int, typer.Argument(metavar="COUNT", min=1, help="Number of versions to keep.", show_default=False)
+    ],
 ) -> None:
     """Remove all but the newest COUNT versions below BASE."""
     from components.pusher.publish import keep_newest
@@ -112,11 +113,13 @@ def export(
     ],
     out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to write.", show_default=False)],
     feature: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A feature; again for more. By default all.")
+        list[str] | None, typer.Option(metavar="NAME", help="A feature; repeat it for more. By default all.")
     ] = None,
-    float16: Annotated[bool, typer.Option("--float16", help="Rows of half the size, rounded to 11 bits.")] = False,
+    float16: Annotated[
+        bool, typer.Option("--float16", help="Store rows in half the size, rounded to 11 bits.")
+    ] = False,
 ) -> None:
-    """Write a SavedModel that answers the vectors of features, from the tables of CHECKPOINT alone."""
+    """Write a SavedModel that returns the vectors of features, from the tables of CHECKPOINT."""
     load_tensorflow()
     from embedding_core.serving import export_embeddings
 

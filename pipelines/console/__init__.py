@@ -1,1 +1,1 @@
-"""Prints to the terminal: tables, quiet libraries, errors in one line."""
+"""Prints to the terminal: tables, errors in one line, and nothing of other libraries."""

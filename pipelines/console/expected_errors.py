@@ -1,7 +1,7 @@
-"""Finds the error that this project raised on purpose inside the errors that others wrapped around it.
+"""Finds an error that this project raised inside the errors that other packages wrapped around it.
 
-An orchestrator chains exceptions, Beam puts a worker's traceback into the text of another error, and
-TensorFlow reports a failed check of a graph (see `pipelines.preprocessing`) with the text of the check.
+An orchestrator chains exceptions, Beam puts a worker's traceback into the text of another error, and TensorFlow reports
+a failed assertion of a graph (see `pipelines.preprocessing`) with the text of the assertion.
 """
 
 from __future__ import annotations
@@ -12,39 +12,37 @@ from collections.abc import Iterator
 from embedding_core import errors
 from embedding_core.errors import EmbeddingError, PreemptionError
 
-__all__ = ["chain", "expected_message", "was_preempted"]
-
 _KINDS = "|".join(errors.__all__)
 _IN_TRACEBACK = re.compile(rf"^embedding_core\.errors\.(?:{_KINDS}): (.+)$", re.MULTILINE)
-_WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # what Beam adds to the message
-# The message may hold brackets of its own, so it ends at the line's last one; what others add after it is cut off.
+_WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # Beam adds this to the message
+# The message may contain brackets, so it ends at the line's last one; what others add after it is cut off.
 _IN_ASSERTION = re.compile(rf"assertion failed: \[(?:{_KINDS}): (.+)\]")
 _AFTER_ASSERTION = re.compile(r"\](?:\\n| \[Op:| \[while running | \[\[).*$")
 
 
 def expected_message(error: BaseException) -> str | None:
-    """The message for the user, or None where the error is none that this project foresaw."""
+    """Return the message for the user; None if this project did not raise the error."""
     for one in chain(error):
         if isinstance(one, EmbeddingError):
             return _WHILE_RUNNING.sub("", str(one))
     for one in chain(error):
         text = str(one)
-        found = _IN_ASSERTION.search(text)
-        if found:
-            return _AFTER_ASSERTION.sub("", found.group(1))
-        found = next(reversed(list(_IN_TRACEBACK.finditer(text))), None)
-        if found:
-            return _WHILE_RUNNING.sub("", found.group(1))
+        match = _IN_ASSERTION.search(text)
+        if match:
+            return _AFTER_ASSERTION.sub("", match.group(1))
+        match = next(reversed(list(_IN_TRACEBACK.finditer(text))), None)
+        if match:
+            return _WHILE_RUNNING.sub("", match.group(1))
     return None
 
 
 def was_preempted(error: BaseException) -> bool:
-    """Whether training was asked to stop, and saved its state to go on from."""
+    """Whether training was asked to stop and saved its state."""
     return any(isinstance(one, PreemptionError) for one in chain(error))
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and those that it came from, each once."""
+    """Yield the error and its causes, each once."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

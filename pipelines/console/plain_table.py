@@ -1,4 +1,4 @@
-"""Prints a table of text. One that does not fit the screen loses whole columns, which it names; no word is broken."""
+"""Prints a table of text. Columns that do not fit the screen are left out and named; no word is broken."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from rich.console import Console
 
 from pipelines.console.terminal import PLAIN
 
-__all__ = ["print_table"]
-
 _GAP = "  "
 
 
 def print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Print the columns that fit, the first ones first; what does not fit is named below.
+    """Print the columns that fit, from the first one on, and name the others below.
 
     Args:
-      console: where to print; its width counts.
-      title: the line above; "" for none.
-      rows: the cells by column; all rows have the same columns.
+      console: the console to print to, whose width limits the table.
+      title: line above the table; "" for none.
+      rows: cells by column; all rows have the same columns.
     """
     if not rows:
         return
@@ -37,7 +35,7 @@ def print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]])
 
 
 def _fitting(widths: Mapping[str, int], width: int) -> list[str]:
-    """The columns that fit beside each other; the first always."""
+    """The columns that fit beside each other, at least the first."""
     names: list[str] = []
     used = -len(_GAP)
     for name, needed in widths.items():

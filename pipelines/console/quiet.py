@@ -1,7 +1,7 @@
-"""Quiet by default: third-party warnings and TensorFlow's start-up lines are silenced, errors never are.
+"""Silences third-party warnings and TensorFlow's start-up lines, but never errors.
 
-Call `silence` first thing at an entry point, before TensorFlow is imported: some of it is read from the
-environment while it loads. Child processes inherit it.
+An entry point calls `silence` first, before TensorFlow is imported: TensorFlow reads the environment while it loads.
+Child processes inherit the environment.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import warnings
 
 import absl.logging
 
-__all__ = ["OWN_PACKAGES", "load_tensorflow", "silence"]
-
-OWN_PACKAGES = ("embedding_core", "components", "pipelines")
+_OWN_PACKAGES = ("embedding_core", "components", "pipelines")
 
 # TensorFlow's C++ levels: 0 info, 1 warning, 2 error, 3 fatal; a level hides all below it.
 _ENVIRONMENT = {
@@ -35,24 +33,24 @@ _START_UP = re.compile(
 
 
 def silence() -> None:
-    """Silence warnings of other packages and TensorFlow's start-up lines; what the user set stays as it is."""
+    """Silence warnings of other packages and TensorFlow's start-up lines; variables that the user set stay."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
-    for package in OWN_PACKAGES:
+    for package in _OWN_PACKAGES:
         warnings.filterwarnings("default", module=rf"{package}(\.|$)")
     absl.logging.set_verbosity(absl.logging.ERROR)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
-    for name in OWN_PACKAGES:  # which would otherwise be as quiet as "root"
+    for name in _OWN_PACKAGES:  # which would otherwise be as quiet as "root"
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def load_tensorflow() -> None:
-    """Import TensorFlow without the lines in which it tells, as errors, that it was built for CUDA.
+    """Import TensorFlow without the error lines that it prints because it was built for CUDA.
 
-    A log level that hides them would hide every later error too; so what is written to stderr while it loads is held
-    back, and all other lines are written afterwards.
+    A log level that hides them would hide every later error too. Therefore stderr is buffered while TensorFlow loads,
+    and all other lines are written afterwards.
     """
     if "tensorflow" in sys.modules:
         return

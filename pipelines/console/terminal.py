@@ -1,4 +1,4 @@
-"""Prints to the terminal: control characters in names, paths and tokens are escaped before they reach it."""
+"""Prints to the terminal with control characters in names, paths and tokens escaped."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from rich.text import Text
 
 from embedding_core.display import printable
 
-__all__ = ["PLAIN", "SafeConsole", "echo"]
-
 PLAIN: Any = {"markup": False, "soft_wrap": True}
-"""For lines that hold paths and messages: brackets stay as they are, and lines can be copied from the screen."""
+"""Options for lines with paths and messages: brackets are not markup, and lines can be copied from the screen."""
 
 _LAYOUT = "\n\t"
 

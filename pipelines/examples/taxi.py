@@ -1,23 +1,18 @@
-"""What Transform does in the taxi example: the label, and cells of the map."""
+"""Computes the label and cells of the map for the taxi example, in Transform."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import tensorflow as tf
 
-from pipelines.preprocessing import checked_label, dense_features, fill_missing
-
-__all__ = ["preprocessing_fn"]
+from pipelines.preprocessing import Column, Inputs, Settings, checked_label, dense_features, fill_missing
 
 
-def preprocessing_fn(inputs: Mapping[str, Any], custom_config: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Dense features, the label and the cells where a trip starts and ends.
+def preprocessing_fn(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
+    """Return the dense features, the label and the cells of a trip's start and end.
 
     Returns:
-      the dense features as float32 [B, 1]; `big_tip`, float32 [B, 1]: 1 where the tip is above 20% of the fare, as
-      in TFX's example (a missing amount counts as 0 there too); `pickup_cell` and `dropoff_cell`, text [B, 1].
+      the dense features as float32 [B, 1]; `big_tip`, float32 [B, 1]: 1 if the tip is above 20% of the fare, as in
+      TFX's example (which also counts a missing amount as 0); `pickup_cell` and `dropoff_cell`, text [B, 1].
     """
     outputs = dense_features(inputs, custom_config)
     fare = fill_missing(inputs["fare"], 0.0, "fare", dtype=tf.float32)
@@ -28,8 +23,8 @@ def preprocessing_fn(inputs: Mapping[str, Any], custom_config: Mapping[str, Any]
     return outputs
 
 
-def _cell(latitude: Any, longitude: Any) -> tf.Tensor:
-    """Both degrees to two places, as "41.98,-87.80": about 1 km; empty where one is missing. Shape [B, 1]."""
+def _cell(latitude: Column, longitude: Column) -> tf.Tensor:
+    """Join both degrees with two decimals, as "41.98,-87.80" (about 1 km); empty if one is missing. Shape [B, 1]."""
     degrees = [
         fill_missing(degree, float("nan"), name, dtype=tf.float32)
         for degree, name in ((latitude, "latitude"), (longitude, "longitude"))

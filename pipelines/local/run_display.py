@@ -1,23 +1,29 @@
-"""What a run shows while it runs: a live display in a terminal, plain lines in a log.
+"""Shows the progress of a run: a live display in a terminal, plain lines in a log.
 
-One line per pipeline node (which of how many, what became of it, seconds) stays on the screen; below it
-the running node's own steps show rows or steps done, rate and time left.
+One line per pipeline node (its number, result and seconds) stays on the screen; below it the steps of the running node
+show rows or steps done, rate and time left.
 """
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from components.progress import Report, Sink, log_sink, per_second, resumed, set_sink
 from pipelines.console.terminal import SafeConsole
 from pipelines.report.node_run import NodeRun
-
-__all__ = ["Display"]
 
 _WORDS = {
     "executed": "done",
@@ -38,10 +44,10 @@ class _Rate(ProgressColumn):
 
 
 class Display:
-    """Shows a run. Use as a context manager; give `node_changed` to the runner.
+    """Shows a run. Use it as a context manager, and give `node_changed` to the runner.
 
     Args:
-      console: where to write; a terminal gets the live display, anything else plain lines.
+      console: the console to write to; a terminal gets the live display, anything else plain lines.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -58,7 +64,7 @@ class Display:
             transient=True,
             disable=not self._live,
         )
-        self._tasks: dict[str, Any] = {}
+        self._tasks: dict[str, TaskID] = {}
         self._sink: Sink = self._show_bar if self._live else log_sink(log=self.say)
         self._before: Sink | None = None
 
@@ -76,17 +82,17 @@ class Display:
 
     def node_changed(self, run: NodeRun) -> None:
         """Show that a node started or ended."""
-        place = f"[{run.index:>2}/{run.count}] {run.node}"
+        name = f"[{run.index:>2}/{run.count}] {run.node}"
         if run.state == "running":
             if self._live:
-                self._tasks[place] = self._bars.add_task(place, total=None, unit="", detail="")
+                self._tasks[name] = self._bars.add_task(name, total=None, unit="", detail="")
             else:
-                self.say(f"{place} ...")
+                self.say(f"{name} ...")
             return
         for task in self._tasks.values():
             self._bars.remove_task(task)
         self._tasks.clear()
-        self.say(f"{place}: {_WORDS[run.state]} in {run.seconds:.1f} s")
+        self.say(f"{name}: {_WORDS[run.state]} in {run.seconds:.1f} s")
 
     def say(self, line: str) -> None:
         """Show a line that stays on the screen."""
@@ -96,7 +102,7 @@ class Display:
         if state.task not in self._tasks:
             if state.start:
                 self.say(f"{state.task}: {resumed(state)}")
-            # What is done when a bar is added does not count for its rate and for the time left.
+            # Work that is done when a bar is added does not count for its rate and the time left.
             self._tasks[state.task] = self._bars.add_task(
                 state.task, total=state.total, completed=state.start, unit=state.unit, detail=""
             )

@@ -1,4 +1,4 @@
-"""Runs a configured pipeline on this machine, from the first file to the report."""
+"""Runs the pipeline of a configuration on this machine, from the first file to the report."""
 
 from __future__ import annotations
 
@@ -46,23 +46,21 @@ def run(
 ) -> Report:
     """Run the pipeline, write its report into the work_dir, and print it.
 
-    The report of this run is in `report/`; those of all versions, and of the runs whose model was refused, in
-    `reports/`.
-
-    What an earlier run pushed, trained or recorded stays as it was, also where this run fails.
+    The report of this run is in `report/`; the reports of all versions and of all refused runs are in `reports/`.
+    If this run fails, what previous runs pushed, trained or recorded is unchanged.
 
     Args:
       config: the configuration.
-      again: train once more on data that the earlier run was trained on, and push once more what was rolled back.
-      changed: dotted keys of the settings that were put over the file's.
-      console: where progress goes; standard error by default.
+      again: train once more on data that the previous run was trained on, and push again what was rolled back.
+      changed: dotted keys of the settings that override the file's.
+      console: console for the progress; standard error by default.
 
     Returns:
       The figures of the run.
 
     Raises:
-      EmbeddingError: something that the user gave is wrong, or another run uses the work_dir.
-      Exception: whatever else ended a component.
+      EmbeddingError: the input of the user is wrong, or another run uses the work_dir.
+      Exception: any other error of a component.
     """
     with storage_errors_as_one(config):
         return _run(config, again, changed, console)
@@ -81,7 +79,7 @@ def _run(config: PipelineConfig, again: bool, changed: Sequence[str], console: C
         Display(console or SafeConsole(file=screen, highlight=False)) as display,
     ):
         if upgraded is not None:
-            display.say(f"the metadata is of an earlier release: it was upgraded, and a backup is {upgraded}")
+            display.say(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup")
         _tidy(config, display)
         previous = find_previous_run(config, again=again)
         for note in previous.notes:
@@ -99,15 +97,15 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
     if not os.path.isfile(config.metadata_path) and not os.path.isdir(place.root):
         return  # the first run
     with compat.metadata.Metadata(place.metadata) as handle:
-        found = repair_metadata(handle.store, config.name, place.root)
+        repaired = repair_metadata(handle.store, config.name, place.root)
         record_rollbacks(handle.store, config.push_destination)
-    for artifact in found.lost:
-        display.say(f"artifact {artifact} is damaged or gone: a node that needs it makes it again")
-    if found.left_over is not None:
+    for artifact in repaired.lost:
+        display.say(f"artifact {artifact} is damaged or gone: a node that needs it restores it")
+    if repaired.left_over is not None:
         display.say(
-            f"metadata {config.metadata_path} does not know some outputs in {place.root}: they are moved to "
-            f"{found.left_over}, and made again; they hold tokens of the data, so delete them, or restore a backup of "
-            "the metadata and move them back."
+            f"metadata {config.metadata_path} does not know some outputs in {place.root}: they were moved to "
+            f"{repaired.left_over}, and are made again. They contain tokens of the data: delete them, or restore a "
+            "backup of the metadata and move them back."
         )
 
 
@@ -116,21 +114,21 @@ def _notes(previous: PreviousRun, nodes: Sequence[NodeRun], report: Report) -> l
     done = previous.repeats is not None and all(node.state == "cached" for node in nodes)
     if not done or not report.push["pushed"]:
         return list(previous.notes)
-    return [*previous.notes, f"{previous.repeats}; nothing was left to do, version {report.push['version']} serves it."]
+    return [*previous.notes, f"{previous.repeats}; nothing was left to do; version {report.push['version']} is served."]
 
 
 def _run_until_served(
     config: PipelineConfig, previous: PreviousRun, display: Display, *, again: bool
 ) -> tuple[list[NodeRun], int]:
-    """Run the nodes; push again if the pusher came from the cache and its version is not served, or is damaged.
+    """Run the nodes; push again if the pusher's result is cached and its version is not served, or is damaged.
 
-    A damaged version is set aside when the new one is there, so that servers have one at any time.
+    A damaged version is set aside after the new one is published, so that servers always have one.
 
     Returns:
-      What became of the nodes, and the id of the PushedModel that stands for what is served.
+      The node runs, and the id of the PushedModel of the version that is served.
 
     Raises:
-      ConfigError: it comes from the cache, and its version was rolled back.
+      ConfigError: the result is cached, and its version was rolled back.
     """
     nodes = _run_once(config, previous, display, None)
     store = open_store(config.metadata_path)

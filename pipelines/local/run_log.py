@@ -1,4 +1,4 @@
-"""Keeps what TensorFlow, TFX and Beam write during a run off the screen, in a log file in the work_dir."""
+"""Redirects what TensorFlow, TFX and Beam write during a run from the screen to a log file in the work_dir."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from typing import TextIO
 
 from embedding_core.errors import ConfigError
 
-__all__ = ["captured", "current_log", "forget_log", "to_screen"]
-
 _KEPT = 20
 
 
@@ -28,31 +26,31 @@ _state = _State()
 
 
 def current_log() -> str | None:
-    """The log of the run in this process that failed, or None."""
+    """Return the log of the run in this process that failed, or None."""
     return _state.failed
 
 
 def forget_log() -> None:
-    """Forget the log of an earlier run in this process."""
+    """Forget the log of a previous run in this process."""
     _state.failed = None
 
 
 def to_screen(wanted: bool) -> None:
-    """Let later runs in this process write to the screen instead of to a log."""
+    """Let later runs in this process write to the screen instead of a log."""
     _state.on_screen = wanted
 
 
 @contextlib.contextmanager
 def captured(work_dir: str) -> Iterator[TextIO]:
-    """Let everything that is written to stdout and stderr, by C++ and by child processes too, go to a new log file.
+    """Redirect stdout and stderr, also of C++ and of child processes, to a new log file.
 
-    An error that ends the run is added with its traceback. A log that stays empty is removed, and the oldest ones.
+    An error that ends the run is logged with its traceback. An empty log is removed, and so are the oldest ones.
 
     Args:
       work_dir: folder of the pipeline; the log is in `logs` below it.
 
     Yields:
-      The screen: the stderr from before, for what a person is to see.
+      The screen, which is the previous stderr, for messages to the user.
 
     Raises:
       ConfigError: no log can be written there.
@@ -79,7 +77,7 @@ def captured(work_dir: str) -> Iterator[TextIO]:
 
 
 def _new_log(folder: str) -> str:
-    """An empty file that its owner alone can read: messages of other packages may quote rows."""
+    """Create an empty file that only its owner can read: messages of other packages may quote rows."""
     moment = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     path = os.path.join(folder, f"{moment}.log")
     try:
@@ -95,7 +93,7 @@ def _new_log(folder: str) -> str:
 
 
 def _redirected(path: str) -> tuple[int, int]:
-    """Point stdout and stderr of the process to the file; copies of what they were."""
+    """Point stdout and stderr of the process to the file; return copies of the previous ones."""
     _flush()
     before = os.dup(1), os.dup(2)
     log = os.open(path, os.O_WRONLY | os.O_APPEND)

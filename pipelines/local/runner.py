@@ -1,10 +1,10 @@
-"""Runs a pipeline on this machine, node by node, and says of each what became of it.
+"""Runs a pipeline on this machine node by node, and reports the result of each.
 
-TFX's `LocalDagRunner` does the same work silently; this runner adds the figures that a person and
-the report want: which of how many nodes runs, how long each took, and which came from the cache.
+TFX's `LocalDagRunner` does the same silently; this runner adds the figures for the user and the report: which node
+runs, how long each took, and which came from the cache.
 
-It also checks what a node reads. The digest of every output is recorded in the transaction that publishes it, and
-before a node runs, each of its inputs is read and compared, once in a run. A damaged one is set aside and made again.
+It also checks what a node reads. The digest of every output is recorded in the transaction that publishes it. Before a
+node runs, each of its inputs is read and compared, once in a run. A damaged one is set aside and made again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from ml_metadata.proto import metadata_store_pb2
+from ml_metadata import MetadataStore
+from ml_metadata.proto.metadata_store_pb2 import Artifact, Event, Execution
 
 from components import compat
 from embedding_core.errors import DataError
@@ -23,18 +24,19 @@ from pipelines.local.metadata_repair import record_content, set_aside
 from pipelines.report.node_run import NodeRun, State
 
 Say: TypeAlias = Callable[[str], None]
+Message: TypeAlias = Any  # a protocol buffer of TFX's private intermediate representation
 
 _ATTEMPTS = 3
-"""How often the nodes are run while damaged inputs are found: a disk that damages what is written has no end."""
+"""Maximum number of passes while damaged inputs are found: a failing disk could damage every new output."""
 
 
 Finished: TypeAlias = Callable[[NodeRun], None]
 
 
 class _DamagedInputsError(Exception):
-    """Artifacts that are no longer what was published, as ML Metadata has them."""
+    """Some inputs are no longer what was published. `artifacts` has them as ML Metadata does."""
 
-    def __init__(self, artifacts: list[Any]) -> None:
+    def __init__(self, artifacts: list[Artifact]) -> None:
         super().__init__(f"damaged: {', '.join(one.uri for one in artifacts)}")
         self.artifacts = artifacts
 
@@ -53,7 +55,7 @@ class ReportingDagRunner(compat.IrBasedRunner):
         self._checked: set[int] = set()
         self.nodes: list[NodeRun] = []
 
-    def run_with_ir(self, pipeline: Any, run_options: Any = None, **_: Any) -> None:
+    def run_with_ir(self, pipeline: Message, run_options: object = None, **_: object) -> None:
         """Run the compiled pipeline; an error of a node ends the run and is raised as it is.
 
         Args:
@@ -62,7 +64,7 @@ class ReportingDagRunner(compat.IrBasedRunner):
 
         Raises:
           ValueError: `run_options` is given.
-          DataError: an artifact is damaged that cannot be made again, or is damaged again whenever it is made.
+          DataError: a damaged artifact cannot be made again, or is damaged again each time it is made.
         """
         if run_options:
             raise ValueError(f"`run_options` is {run_options!r}: this runner runs whole pipelines; leave it out.")
@@ -78,16 +80,18 @@ class ReportingDagRunner(compat.IrBasedRunner):
                 self._set_aside(connection, error.artifacts, _imported(pipeline), is_last=attempt == _ATTEMPTS)
                 executed.update({run.node: run for run in self.nodes if run.state == "executed"})
                 continue
-            # What this run made before a damaged input was found came from the cache afterwards.
+            # Outputs that this run made before a damaged input was found came from the cache afterwards.
             self.nodes = [executed.get(run.node, run) if run.state == "cached" else run for run in self.nodes]
             return
 
-    def _run_nodes(self, pipeline: Any, deployment: Any, connection: Any) -> None:
+    def _run_nodes(self, pipeline: Message, deployment: Message, connection: Message) -> None:
         nodes = [node.pipeline_node for node in pipeline.nodes]
         for index, node in enumerate(nodes, start=1):
             self._run_node(pipeline, deployment, connection, node, index, len(nodes))
 
-    def _run_node(self, pipeline: Any, deployment: Any, connection: Any, node: Any, index: int, count: int) -> None:
+    def _run_node(
+        self, pipeline: Message, deployment: Message, connection: Message, node: Message, index: int, count: int
+    ) -> None:
         name = node.node_info.id
         self._on_change(NodeRun(node=name, index=index, count=count, state="running"))
         launcher = compat.CheckedLauncher(
@@ -116,8 +120,8 @@ class ReportingDagRunner(compat.IrBasedRunner):
             self.nodes.append(run)
             self._on_change(run)
 
-    def _check(self, artifacts: Iterable[Any]) -> None:
-        """Read what a node is about to read, and compare it with what was published."""
+    def _check(self, artifacts: Iterable[Artifact]) -> None:
+        """Read the inputs of a node, and compare them with what was published."""
         damaged = []
         for artifact in artifacts:
             recorded = recorded_content(artifact)
@@ -130,18 +134,18 @@ class ReportingDagRunner(compat.IrBasedRunner):
         if damaged:
             raise _DamagedInputsError(damaged)
 
-    def _set_aside(self, connection: Any, artifacts: list[Any], imported: set[str], *, is_last: bool) -> None:
+    def _set_aside(self, connection: Message, artifacts: list[Artifact], imported: set[str], *, is_last: bool) -> None:
         with compat.metadata.Metadata(connection) as handle:
             for artifact in artifacts:
                 if not set_aside(handle.store, artifact):
                     raise DataError(
-                        f"{artifact.uri!r} is damaged: its files are not those that were imported, though their sizes "
-                        "and times are; restore it, or give the address of another one."
+                        f"{artifact.uri!r} is damaged: its files are not those that were imported, though sizes and "
+                        "times are equal; restore it, or give the address of another one."
                     )
                 if is_last:
                     raise DataError(
-                        f"{artifact.uri!r} is damaged, and so were those that were made in place of others in this "
-                        "run: check the disk and the memory of this machine, and run the pipeline again."
+                        f"{artifact.uri!r} is damaged, and so were other artifacts that this run made again: check "
+                        "the disk and the memory of this machine, and run the pipeline again."
                     )
                 if artifact.uri not in imported:
                     self._say(f"{artifact.uri} is damaged: it is set aside, and made again")
@@ -150,14 +154,14 @@ class ReportingDagRunner(compat.IrBasedRunner):
             raise DataError(_not_made_here(lost[0]))
 
 
-def _imported(pipeline: Any) -> set[str]:
-    """The addresses that Importers bring in: no node of this pipeline makes them, also if an earlier run did."""
+def _imported(pipeline: Message) -> set[str]:
+    """The addresses that Importers bring in: no node of this pipeline makes them, even if a previous run did."""
     parameters = (node.pipeline_node.parameters.parameters for node in pipeline.nodes)
     return {one["artifact_uri"].field_value.string_value for one in parameters if "artifact_uri" in one}
 
 
-def _with_run_id(pipeline: Any) -> Any:
-    """A copy with an id of its own: TFX runs no node twice under one id."""
+def _with_run_id(pipeline: Message) -> Message:
+    """A copy with a new run id: TFX does not run a node twice under one id."""
     numbered = type(pipeline)()
     numbered.CopyFrom(pipeline)
     run_id = datetime.datetime.now().isoformat()
@@ -165,50 +169,50 @@ def _with_run_id(pipeline: Any) -> Any:
     return numbered
 
 
-def _record(artifacts: Iterable[Any]) -> None:
-    """Write on outputs what they contain, so that damage is found later."""
+def _record(artifacts: Iterable[Artifact]) -> None:
+    """Record the content of outputs, so that damage can be detected later."""
     for artifact in artifacts:
         text = content_json(artifact.uri)
         if text is not None:
             artifact.custom_properties[CONTENT].string_value = text
 
 
-def _published(connection: Any, execution: int | None) -> State:
-    """What became of a node that did not fail; what an Importer put out is recorded too, as it has no executor."""
+def _published(connection: Message, execution: int | None) -> State:
+    """The state of a node that did not fail. An Importer's output is recorded here, as it has no executor."""
     if execution is None:
         return "skipped"
     with compat.metadata.Metadata(connection) as handle:
-        (found,) = handle.store.get_executions_by_id([execution])
-        if found.last_known_state == metadata_store_pb2.Execution.CACHED:
+        (published,) = handle.store.get_executions_by_id([execution])
+        if published.last_known_state == Execution.CACHED:
             _require_live(handle.store, execution)
             return "cached"
-        if found.last_known_state != metadata_store_pb2.Execution.COMPLETE:
+        if published.last_known_state != Execution.COMPLETE:
             raise DataError(
-                f"execution {execution} could not start: an input of it was not made; run the pipeline again."
+                f"execution {execution} could not start: one of its inputs was not made; run the pipeline again."
             )
         _require_live(handle.store, execution)
         record_content(handle.store, execution)
     return "executed"
 
 
-def _require_live(store: Any, execution: int) -> None:
-    """Refuse what was set aside; TFX's Importer takes it up again, and a node runs without an optional input of it.
+def _require_live(store: MetadataStore, execution: int) -> None:
+    """Refuse artifacts that were set aside: TFX's Importer would import them, and a node runs without optional inputs.
 
-    What is at the address again as it was recorded counts again.
+    An artifact whose recorded content was restored is live again.
     """
     events = store.get_events_by_execution_ids([execution])
-    ids = [one.artifact_id for one in events if one.type == metadata_store_pb2.Event.OUTPUT]
+    ids = [one.artifact_id for one in events if one.type == Event.OUTPUT]
     outputs = store.get_artifacts_by_id(ids)
-    for artifact in (one for one in outputs if one.state == metadata_store_pb2.Artifact.DELETED):
+    for artifact in (one for one in outputs if one.state == Artifact.DELETED):
         recorded = recorded_content(artifact)
         if recorded is None or not is_as_recorded(artifact.uri, recorded, by_digest=True):
             raise DataError(_not_made_here(artifact.uri))
-        artifact.state = metadata_store_pb2.Artifact.LIVE
+        artifact.state = Artifact.LIVE
         store.put_artifacts([artifact])
 
 
 def _not_made_here(uri: str) -> str:
     return (
-        f"{uri!r} is damaged, and set aside: this run starts from it, and makes no other. Run the pipeline on the data "
-        "that it was made from, which makes it again, or give the address of another one."
+        f"{uri!r} is damaged, and was set aside: this run starts from it and cannot make it again. Run the pipeline on "
+        "the data that it was made from, which restores it, or give the address of another one."
     )

@@ -1,1 +1,1 @@
-"""Models to use or to copy: each module has `build(config, embeddings, dense, **arguments)`."""
+"""Provides models to use or to copy: each module has `build(config, embeddings, dense, **arguments)`."""

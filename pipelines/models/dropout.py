@@ -1,22 +1,20 @@
-"""Dropout whose masks are a function of a seed and of the number of calls so far."""
+"""Provides dropout whose masks depend only on a seed and on the number of previous calls."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 import tf_keras
 
-__all__ = ["SeededDropout"]
-
 
 class SeededDropout(tf_keras.layers.Layer):
-    """Dropout that a resumed training continues where it was.
+    """Dropout that draws the same masks after a resume.
 
-    Keras keeps the state of its random numbers outside of checkpoints; here it is a counter among the
-    layer's weights, so that a run that was killed and resumed draws the masks it would have drawn.
+    Keras keeps the state of its random numbers outside of checkpoints. Here the state is a counter among the layer's
+    weights, so a run that was killed and resumed draws the same masks as an undisturbed one.
     """
 
     def __init__(self, rate: float, seed: int = 0, name: str | None = None) -> None:
-        """Drop a share `rate` of the values while training, in [0, 1); `seed` tells layers apart."""
+        """Drop a share `rate`, in [0, 1), of the values while training; layers need different seeds."""
         super().__init__(name=name)
         self._rate = rate
         self._seed = seed
@@ -25,7 +23,7 @@ class SeededDropout(tf_keras.layers.Layer):
         )
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """`inputs`, while training with a share of the values zero and the others scaled up to make up for it."""
+        """Return the inputs; while training, with a share of the values set to zero and the others scaled up."""
         if not training or self._rate == 0:
             return inputs
         calls = self._calls.assign_add(1)

@@ -1,7 +1,7 @@
-"""A ranking model: embeddings and dense features, explicit crosses (DCN-v2), an MLP, one logit.
+"""Builds a ranking model: embeddings and dense features, explicit crosses (DCN-v2), an MLP, one logit.
 
-Copy this file to make it your own: any module with a function `build` of these first three
-arguments is a model; the keyword arguments are what `model.arguments` in the configuration may set.
+Copy this file to write your own model: any module with a function `build` of these first three arguments is a model.
+`model.arguments` in the configuration sets its keyword arguments.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig
 from pipelines.models.dropout import SeededDropout
 
-__all__ = ["build"]
-
 _layers = tf_keras.layers
 
 
 def _one_vector(activation: tf.Tensor) -> tf.Tensor:
-    """`[B, dim]` as it is; a sequence `[B, L, dim]` as the mean over its positions."""
+    """Return `[B, dim]` unchanged, and a sequence `[B, L, dim]` as the mean over its positions."""
     return activation if len(activation.shape) == 2 else _layers.GlobalAveragePooling1D()(activation)
 
 
 def _cross(
     start: tf.Tensor, current: tf.Tensor, rank: int, regularizer: tf_keras.regularizers.Regularizer
 ) -> tf.Tensor:
-    """One cross of DCN-v2 (Wang et al., 2021): ``x0 * (U V x + b) + x``, with U V of low rank."""
+    """Apply a cross of DCN-v2 (Wang et al., 2021): ``x0 * (U V x + b) + x``, with U V of low rank."""
     narrow = _layers.Dense(rank, use_bias=False, kernel_regularizer=regularizer)(current)
     wide = _layers.Dense(start.shape[-1], kernel_regularizer=regularizer)(narrow)
     return _layers.Add()([_layers.Multiply()([start, wide]), current])
@@ -48,15 +46,15 @@ def build(
     """Build the model.
 
     Args:
-      config: tables and features; unused here, for models that need more than the activations' shapes.
+      config: tables and features; unused here.
       embeddings: activations by feature, `[B, dim]`, or `[B, L, dim]` for a sequence.
       dense: dense features by name, `[B, 1]`.
       hidden_units: widths of the MLP's layers.
       cross_layers: number of crosses; 0 for none.
       cross_rank: rank of a cross's matrix.
-      dropout: share of the MLP's values that are dropped while training.
+      dropout: share of the MLP's values to drop while training.
       l2: weight decay of the kernels, as a penalty in the loss.
-      seed: of the dropout masks.
+      seed: seed of the dropout masks.
 
     Returns:
       A model from all inputs to logits `[B, 1]`.

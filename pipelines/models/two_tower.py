@@ -1,8 +1,7 @@
-"""A retrieval model: a query and a candidate vector, whose dot product is the logit.
+"""Builds a retrieval model: a query and a candidate vector, whose dot product is the logit.
 
-Copy this file to make it your own. What makes it a two-tower model for serving, which then also
-answers the top k candidates of a query, is that the model has `query_features`,
-`candidate_features`, `query_vectors` and `candidate_vectors`.
+Copy this file to write your own model. Serving treats a model with `query_features`, `candidate_features`,
+`query_vectors` and `candidate_vectors` as a two-tower model, and then also returns the top k candidates of a query.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from pipelines.models.dropout import SeededDropout
-
-__all__ = ["TwoTower", "build"]
 
 _layers = tf_keras.layers
 
@@ -34,11 +31,11 @@ class TwoTower(tf_keras.Model):
     candidate_tower: tf_keras.Model
 
     def query_vectors(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Query vectors `[B, n]` from the activations and dense values of `query_features`."""
+        """Compute query vectors `[B, n]` from the activations and dense values of `query_features`."""
         return self.query_tower({name: inputs[name] for name in self.query_features})
 
     def candidate_vectors(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Candidate vectors `[B, n]` from the activations and dense values of `candidate_features`."""
+        """Compute candidate vectors `[B, n]` from the activations and dense values of `candidate_features`."""
         return self.candidate_tower({name: inputs[name] for name in self.candidate_features})
 
 
@@ -52,15 +49,15 @@ class _Constant(tf_keras.layers.Layer):
         )
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """`[B, 1]` for inputs `[B, ...]`."""
+        """Return `[B, 1]` for inputs `[B, ...]`."""
         return tf.repeat(self._value, tf.shape(inputs)[0], axis=0)
 
 
 class _Split(tf_keras.layers.Layer):
-    """The first column, a bias, apart from the others."""
+    """Splits off the first column, a bias."""
 
     def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """`[B, 1]` and `[B, n - 1]` of inputs `[B, n]`."""
+        """Return `[B, 1]` and `[B, n - 1]` for inputs `[B, n]`."""
         return inputs[:, :1], inputs[:, 1:]
 
 
@@ -87,7 +84,7 @@ def _sum(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def _tower(
     inputs: Mapping[str, tf.Tensor], width: int, hidden_units: Sequence[int], dropout: float, seed: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """A bias `[B, 1]` and a vector `[B, width - 1]`: the sum of the features, and an MLP of them where there is one."""
+    """Build a bias `[B, 1]` and a vector `[B, width - 1]`: the sum of the features, plus an MLP if there is one."""
     vectors = [_one_vector(value) for value in inputs.values()]
     terms = [vector if vector.shape[-1] == width else _layers.Dense(width)(vector) for vector in vectors]
     if hidden_units:
@@ -122,19 +119,19 @@ def build(
       config: tables and features; unused here.
       embeddings: activations by feature, `[B, dim]`, or `[B, L, dim]` for a sequence.
       dense: dense features by name, `[B, 1]`.
-      query_features: what describes the query, such as the customer; names of features, dense ones too.
-      candidate_features: what describes the candidate, such as the item.
-      width: columns of a tower's sum, its bias included; None is the widest candidate feature.
-        Features of another width are brought to it by a linear layer.
+      query_features: names of the features, also dense ones, that describe the query, such as the customer.
+      candidate_features: names of the features that describe the candidate, such as the item.
+      width: number of columns of a tower's sum, its bias included; None is that of the widest candidate feature.
+        A linear layer brings features of another width to it.
       hidden_units: widths of each tower's MLP; empty for none.
-      dropout: share of the MLP's values that are dropped while training.
-      seed: of the dropout masks.
+      dropout: share of the MLP's values to drop while training.
+      seed: seed of the dropout masks.
 
     Returns:
       A model from all inputs of both towers to logits `[B, 1]`.
 
     Raises:
-      ConfigError: a feature that the model does not get, or a feature in both towers.
+      ConfigError: a feature is unknown, or in both towers.
     """
     del config
     query = _choose("query_features", query_features, embeddings, dense)

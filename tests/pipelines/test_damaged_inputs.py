@@ -127,13 +127,13 @@ def test_output_of_an_earlier_run_that_is_damaged_is_set_aside_and_one_error(tmp
     later.run(again="tomorrow")
     flip(base / "text")
     later.newest("Second").joinpath("text").unlink()  # so that it is read again
-    with pytest.raises(DataError, match="damaged, and set aside: this run starts from it") as error:
+    with pytest.raises(DataError, match="damaged, and was set aside: this run starts from it") as error:
         later.run(again="tomorrow")
     assert str(base) in str(error.value)
     assert later.said == []
     assert Path(f"{base}.damaged").is_dir()
     for again in "tomorrow", "the day after":  # an optional input would be left out
-        with pytest.raises(DataError, match="damaged, and set aside: this run starts from it"):
+        with pytest.raises(DataError, match="damaged, and was set aside: this run starts from it"):
             later.run(again=again)
     shutil.copytree(f"{base}.damaged", base)
     flip(base / "text")

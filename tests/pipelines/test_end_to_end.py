@@ -297,7 +297,7 @@ def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_
     assert set(states(retry).values()) == {"cached"}
     assert retry.push == warm_run.push
     version = warm_run.push["version"]
-    words = f"version {version} was trained on it; nothing was left to do, version {version} serves it."
+    words = f"version {version} was trained on it; nothing was left to do; version {version} is served."
     assert retry.notes[-1].endswith(words)
 
 

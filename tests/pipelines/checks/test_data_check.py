@@ -90,7 +90,7 @@ def test_what_would_end_a_run_is_a_problem(checked, csv, sets, words):
     [
         ("{name: shop}", "`data: {whole_numbers: [shop]}`"),
         ("{name: tags}", "give the feature `separator: '|'`"),
-        ("{name: tags, separator: ';'}", "no value of column 'tags' in the rows looked at is split by it"),
+        ("{name: tags, separator: ';'}", "no value of column 'tags' in the rows that were read is split by it"),
         ("{name: same}", "one value in all rows"),
         ("{name: id, column: price}", "200 of 200 values of column 'price' are different"),
     ],
@@ -141,7 +141,7 @@ def test_first_rows_of_files_spread_over_all_are_looked_at(checked, tmp_path):
         (tmp_path / "days" / f"{day:02d}.csv").write_text(CSV)
     (tmp_path / "days" / "11.csv").write_text(CSV.replace("price", "prize", 1))
     found = checked("data=days/*.csv")
-    assert found.problems == ("there is no column 'price' in every file: 11.csv has none; did you mean 'prize'?",)
+    assert found.problems == ("column 'price' is not in every file: 11.csv has none; did you mean 'prize'?",)
 
 
 CODE = """

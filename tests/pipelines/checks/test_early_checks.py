@@ -47,7 +47,7 @@ GKE = ["--target", "kubeflow", "--out", "p.yaml"]
     [
         ("compile", COMPILE, [], "`kubeflow` is null"),
         ("compile", COMPILE, [KUBEFLOW], "`data.path` is"),
-        ("compile", COMPILE, [*ADDRESSES, "kubeflow.resources.Nobody={cpu: 1}"], "is for no task"),
+        ("compile", COMPILE, [*ADDRESSES, "kubeflow.resources.Nobody={cpu: 1}"], "unknown task"),
         ("compile", COMPILE, [*ADDRESSES, *TPU], "`kubeflow.project` is null"),
         ("compile", GKE, [*ADDRESSES, TPU[0], "training.topology=v5e-16"], "one pod"),
         ("compile", GKE, [*ADDRESSES, "name=___"], "in Kubernetes"),

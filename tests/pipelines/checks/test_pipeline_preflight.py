@@ -100,7 +100,7 @@ def test_command_reads_table_configs_and_exits_with_4_where_it_finds_something(t
     options = ["--topology", "v2-8", "--batch", "30", "--table-configs", str(tmp_path)]
     with pytest.raises(SystemExit) as caught:
         cli.main(["preflight", f"{EXAMPLES}/taxi.yaml", *options, "--json", str(tmp_path / "report.json")])
-    assert caught.value.code == cli.FOUND
+    assert caught.value.code == 4
     data = json.loads((tmp_path / "report.json").read_text())
     assert data["sizes"] == f"the table configs in {tmp_path}"
     assert [finding["kind"] for finding in data["findings"]] == ["batch"]

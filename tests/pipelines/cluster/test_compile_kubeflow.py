@@ -171,7 +171,7 @@ def test_machine_spec_is_one_of_vertex(documents):
         ("kubeflow", [TPU[0], "training.topology=v5e-16"], "one pod"),
         ("kubeflow", [*TPU, "kubeflow.tpu_topology=4x4"], r"'4x4', but `training.topology` 'v5e-4' is 2x2"),
         ("kubeflow", ["kubeflow.tpu_topology=2x2"], "`training.strategy` is 'auto'"),
-        ("kubeflow", ["kubeflow.resources.Nobody={cpu: 1}"], r"`kubeflow.resources.Nobody` is for no task"),
+        ("kubeflow", ["kubeflow.resources.Nobody={cpu: 1}"], r"`kubeflow.resources.Nobody`: unknown task"),
         ("vertex", ["push.destination=gs://"], "`push.destination` is 'gs://'"),
         ("vertex", ["kubeflow.pipeline_root=://b"], "`kubeflow.pipeline_root` is '://b'"),
         (

@@ -155,7 +155,7 @@ def test_unexpected_error_of_a_run_is_a_line_and_its_traceback_is_in_the_log(fil
     assert _code("run", file) == 1
     shown = capfd.readouterr().err
     assert "Traceback" not in shown
-    assert shown.startswith("error: KeyError: 'x'\nerror: This is not an error that we foresaw")
+    assert shown.startswith("error: KeyError: 'x'\nerror: This error was not expected")
     assert "Traceback" in Path(shown.splitlines()[-1].removeprefix("log: ")).read_text()
 
 
@@ -170,7 +170,7 @@ def test_ctrl_c_says_how_to_go_on_and_is_exit_code_130(file, monkeypatch, capfd)
     _command(monkeypatch, "local.run_local", run=_fails_in_a_captured_run(KeyboardInterrupt()))
     assert _code("run", file) == 130
     shown = capfd.readouterr().err
-    assert "The same command goes on" in shown
+    assert "The same command resumes the run" in shown
     assert "Traceback" not in shown
 
 

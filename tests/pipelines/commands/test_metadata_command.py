@@ -68,7 +68,7 @@ def test_damaged_metadata_is_restored_from_a_backup(work_dir, capsys):
     assert code("check", TAXI, place) == 1
     assert "is damaged" in capsys.readouterr().err
     assert code("restore", TAXI, work_dir / "copy", place) == 0
-    assert f"what was there is now {store}.replaced" in capsys.readouterr().out
+    assert f"the replaced file is now {store}.replaced" in capsys.readouterr().out
     assert code("check", TAXI, place) == 0
 
 

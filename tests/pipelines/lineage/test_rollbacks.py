@@ -107,7 +107,7 @@ def test_lineage_names_the_copy_as_what_is_served(pipeline, capsys):
         assert f"version {copy} is version 100 again: a rollback from version 200" in shown
         assert "model_run/100" in shown
         assert "model_run/200" not in shown
-        assert "out of earlier versions" not in shown
+        assert "descends from" not in shown
 
 
 @pytest.mark.tfx

@@ -310,7 +310,7 @@ def test_command_tells_a_tokens_row_in_every_run_that_the_model_came_out_of(line
 
 def test_tree_is_of_the_run_itself_and_names_the_versions_before(line, tmp_path, capsys):
     out = run(capsys, "--recorded", str(tmp_path / "line"))
-    assert "out of earlier versions, the newest first (--version tells of one): 2" in out
+    assert "descends from these versions, the newest first (see --version): 2" in out
     assert "PushedModel" in out
     assert "examples/2" not in out
 
