@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 
 from components.example_gen.settings import Settings
@@ -34,27 +33,6 @@ def warnings_of(config: PipelineConfig) -> Iterator[str]:
             f"{gaps.total} spans of {config.data.path!r} have no file: {gaps}; the others are read. "
             "`data: {spans: {missing: error}}` makes this an error; `every: 7` says that files are weekly."
         )
-
-
-def check_out(option: str, path: str | os.PathLike[str]) -> None:
-    """Check that a file can be written there.
-
-    Raises:
-      ConfigError: its folder does not exist or cannot be written to, or the path is a folder.
-    """
-    path = os.path.abspath(path)
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder):
-        problem = "No such folder"
-    elif os.path.isdir(path):
-        problem = "Is a directory"
-    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        problem = "Permission denied"
-    else:
-        return
-    raise ConfigError(
-        f"`{option}` is {path!r}, which cannot be written ({problem}): name a file in a folder that exists."
-    )
 
 
 def requested_slice(config: PipelineConfig, topology: str | None = None) -> Topology:

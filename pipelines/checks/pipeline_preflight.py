@@ -10,13 +10,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
-from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import GIB, Topology
 from embedding_core.preflight import NECESSARY, Finding, PipelineStep, Report, preflight
 from embedding_core.training.config import TrainingConfig
 from pipelines.checks.early_checks import requested_slice
 from pipelines.checks.planned_tables import planned_tables
 from pipelines.config import PipelineConfig
+from pipelines.console.output_files import write_output
 from pipelines.console.terminal import PLAIN, SafeConsole
 from pipelines.pipeline.component_inputs import trainer_config
 
@@ -90,18 +90,8 @@ def _notes(training: TrainingConfig, rows: int) -> Iterator[str]:
 
 
 def save_json(report: Report, path: Path) -> None:
-    """Write the report as JSON.
-
-    Raises:
-      ConfigError: it cannot be written.
-    """
-    try:
-        path.write_text(json.dumps(report.to_json(), indent=2, default=str) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"`--json` is {str(path)!r}, which cannot be written ({error.strerror}): name a file in a folder that "
-            "exists."
-        ) from error
+    """Write the report as JSON; see `write_output` for errors."""
+    write_output("--json", path, json.dumps(report.to_json(), indent=2, default=str) + "\n")
 
 
 def print_report(report: Report, console: Console | None = None) -> None:

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import yaml
 from tfx import v1 as tfx
 
-from embedding_core.errors import ConfigError
 from pipelines.cluster.compile_checks import Target, check_compile, requested_tpu
 from pipelines.cluster.kubeflow_spec import (
     Spec,
@@ -26,6 +25,7 @@ from pipelines.cluster.kubeflow_spec import (
 )
 from pipelines.cluster.tpu_request import TpuRequest
 from pipelines.config import Kubeflow, PipelineConfig
+from pipelines.console.output_files import write_output
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.embedding_pipeline import create_pipeline
 from pipelines.pipeline.place import IN_PROCESS, Place
@@ -72,20 +72,8 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[Spec]:
 
 
 def save_documents(documents: Sequence[Spec], path: str | os.PathLike[str]) -> None:
-    """Write the documents into one YAML file; the same documents give the same bytes.
-
-    Raises:
-      ConfigError: it cannot be written.
-    """
-    text = yaml.safe_dump_all([dict(document) for document in documents], sort_keys=True, width=120)
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise ConfigError(
-            f"`--out` is {os.fspath(path)!r}, which cannot be written ({error.strerror}): name a file in a folder that "
-            "exists."
-        ) from error
+    """Write the documents into one YAML file, equal bytes for equal documents; see `write_output` for errors."""
+    write_output("--out", path, yaml.safe_dump_all(list(documents), sort_keys=True, width=120))
 
 
 def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> Spec:

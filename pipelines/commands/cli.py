@@ -14,6 +14,7 @@ import typer
 from embedding_core.errors import ConfigError
 from pipelines.commands import checkpoint_command, compare_command, metadata_command, version_command
 from pipelines.console.expected_errors import expected_message, was_preempted
+from pipelines.console.output_files import check_output
 from pipelines.console.quiet import load_tensorflow, silence
 from pipelines.console.terminal import echo
 from pipelines.local import run_log
@@ -146,7 +147,7 @@ def preflight(
     overrides: Override = None,
 ) -> None:
     """Check, without a TPU, whether the model of CONFIG fits and compiles for one. Exit code 4: it does not yet."""
-    from pipelines.checks.early_checks import check_data_settings, check_out, requested_slice
+    from pipelines.checks.early_checks import check_data_settings, requested_slice
     from pipelines.checks.planned_tables import planned_tables
     from pipelines.config import load_config
 
@@ -155,7 +156,7 @@ def preflight(
     requested_slice(checked, topology)
     planned_tables(checked, table_configs, assume)
     if json is not None:
-        check_out("--json", json)
+        check_output("--json", json)
     load_tensorflow()
     from pipelines.checks import pipeline_preflight
 
@@ -180,14 +181,14 @@ def compile_(
     overrides: Override = None,
 ) -> None:
     """Compile the pipeline of CONFIG for a cluster. Exit code 4: `preflight` has findings, and nothing is written."""
-    from pipelines.checks.early_checks import check_data_settings, check_out, requested_slice
+    from pipelines.checks.early_checks import check_data_settings, requested_slice
     from pipelines.cluster.compile_checks import check_compile
     from pipelines.config import load_config
 
     checked = load_config(config, overrides or ())
     check_data_settings(checked)
     check_compile(checked, target.value)
-    check_out("--out", out)
+    check_output("--out", out)
     if with_preflight and checked.training.strategy == "tpu":
         requested_slice(checked)
     if importlib.util.find_spec("kfp") is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from embedding_core.errors import DataError
+from pipelines.console.output_files import write_output
 from pipelines.lineage.ancestors import Generation
 from pipelines.lineage.graph import Node
 from pipelines.report.charts import line_chart
@@ -29,22 +28,8 @@ _HIDDEN = {"content", "data", "ingest", "parity", "remap", "vocabularies"}  # sh
 
 
 def save_page(page: Page, path: str | os.PathLike[str], title: str) -> None:
-    """Write the page in one step: the file is complete, or not written.
-
-    Raises:
-      DataError: it cannot be written.
-    """
-    text, new = lineage_html(page, title), f"{os.fspath(path)}.new"
-    try:
-        with open(new, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(new, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.remove(new)
-        raise DataError(
-            f"{os.fspath(path)!r} cannot be written ({error.strerror}): name a file in a folder that exists."
-        ) from error
+    """Write the page into a file; see `write_output` for errors."""
+    write_output("--html", path, lineage_html(page, title))
 
 
 def lineage_html(page: Page, title: str) -> str:

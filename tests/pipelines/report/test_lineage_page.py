@@ -347,7 +347,7 @@ def test_command_starts_from_a_checkpoint_or_an_older_version(root, capsys, tmp_
         (["--forward", "9.csv"], DataError, "no examples were made of '9.csv'"),
         (["--token", "company"], ConfigError, "VOCABULARY=TOKEN"),
         (["--token", "compani=Taxi"], DataError, "unknown vocabulary 'compani': did you mean 'company'"),
-        (["--html", "/nowhere/page.html"], DataError, "cannot be written"),
+        (["--html", "/nowhere/page.html"], ConfigError, "cannot be written"),
     ],
 )
 def test_what_the_command_cannot_do_is_one_error(root, arguments, error, words):
