@@ -146,7 +146,10 @@ def preflight(
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")] = None,
     overrides: Override = None,
 ) -> None:
-    """Check, without a TPU, whether the model of CONFIG fits and compiles for one. Exit code 4: it does not yet."""
+    """Check, without a TPU, whether the model of CONFIG fits and compiles for one.
+
+    Exit code 4: there are findings to fix first.
+    """
     from pipelines.checks.early_checks import check_data_settings, requested_slice
     from pipelines.checks.planned_tables import planned_tables
     from pipelines.config import load_config
@@ -180,7 +183,10 @@ def compile_(
     ] = True,
     overrides: Override = None,
 ) -> None:
-    """Compile the pipeline of CONFIG for a cluster. Exit code 4: `preflight` has findings, and nothing is written."""
+    """Compile the pipeline of CONFIG for a cluster.
+
+    Exit code 4: `preflight` has findings, and nothing is written.
+    """
     from pipelines.checks.early_checks import check_data_settings, requested_slice
     from pipelines.cluster.compile_checks import check_compile
     from pipelines.config import load_config
@@ -216,7 +222,7 @@ compare_command.register(app)
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def lineage(context: typer.Context) -> None:
-    """Print what a pushed model was made of, back to the examples."""
+    """Print what a pushed model was made of, back to the files of data."""
     from pipelines.commands import lineage_command
 
     raise typer.Exit(lineage_command.main(context.args) or 0)

@@ -53,7 +53,10 @@ def restore_(
 
 @app.command()
 def check(config: _Config, overrides: _Override = None) -> None:
-    """Check the metadata of CONFIG and every artifact in it. Exit code 1: something is damaged or gone."""
+    """Check the metadata of CONFIG and every artifact in it.
+
+    Exit code 1: something is damaged or gone.
+    """
     checked = load_config(config, overrides or ())
     if check_store(checked.metadata_path, for_writing=False) is None:
         raise StorageError(f"metadata {checked.metadata_path!r} does not exist, or is empty: run the pipeline first.")

@@ -29,7 +29,10 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(version: _Version, as_json: _Json = False) -> None:
-    """Check every file of VERSION against its manifest. Exit code 1: a file is damaged, and the first one is named."""
+    """Check every file of VERSION against its manifest.
+
+    Exit code 1: a file is damaged; the error names it.
+    """
     from components.pusher.publish import require_local
     from components.pusher.version_manifest import verify_version
 
