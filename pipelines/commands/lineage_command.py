@@ -12,11 +12,12 @@ from embedding_core.errors import ConfigError, DataError, EmbeddingError
 from pipelines.config import load_config
 from pipelines.console.terminal import SafeConsole
 from pipelines.lineage.ancestors import generations, lineages_of
-from pipelines.lineage.graph import Node, downstream, lineage_tree, open_store, read_graph, upstream
+from pipelines.lineage.graph import Node, downstream, open_store, read_graph, upstream
 from pipelines.lineage.records import files_of, read_records
-from pipelines.lineage.rollbacks import ROLLBACK, with_rollbacks
+from pipelines.lineage.rollbacks import ROLLBACK, pushes_of, with_rollbacks
 from pipelines.report.lineage_figures import collect_page, find_token
 from pipelines.report.lineage_page import save_page
+from pipelines.report.lineage_tree import lineage_tree
 
 _PUSHED, _CHECKPOINT, _MODEL = "PushedModel", "components.EmbeddingCheckpoint", "Model"
 
@@ -119,11 +120,7 @@ def _start(graph: Mapping[int, Node], given: argparse.Namespace) -> int:
 
 def _pushes(graph: Mapping[int, Node]) -> dict[int, int]:
     """Id of the PushedModel of every version."""
-    return {
-        int(one.facts["pushed_version"]): one.id
-        for one in graph.values()
-        if one.type == _PUSHED and one.facts.get("pushed")
-    }
+    return {version: push.id for version, push in pushes_of(graph).items()}
 
 
 def _pushed_before(graph: Mapping[int, Node], node: Node) -> int | None:

@@ -17,8 +17,6 @@ import ml_metadata
 from google.protobuf import json_format
 from ml_metadata import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
-from rich.markup import escape
-from rich.tree import Tree
 
 from embedding_core.errors import DataError
 
@@ -174,38 +172,6 @@ def _reached(graph: Mapping[int, Node], starts: Sequence[int], edges: Mapping[in
         reached.update({one: graph[one] for one in waiting})
         waiting = [other for one in waiting for other in dict.fromkeys(edges.get(one, ())) if other not in reached]
     return reached
-
-
-def lineage_tree(nodes: Mapping[int, Node]) -> Tree:
-    """Draw the lineage as a tree for a terminal; an artifact that occurs twice is written out once."""
-    root = next(iter(nodes.values()))
-    tree = Tree(_label(root))
-    _grow(tree, root, nodes, {root.id})
-    return tree
-
-
-def _grow(tree: Tree, node: Node, nodes: Mapping[int, Node], shown: set[int]) -> None:
-    for parent in (nodes[one] for one in node.inputs):
-        if parent.id in shown:
-            tree.add(f"[dim]{parent.type} #{parent.id} (above)[/dim]")
-            continue
-        shown.add(parent.id)
-        _grow(tree.add(_label(parent)), parent, nodes, shown)
-
-
-def _label(node: Node) -> str:
-    made = "imported" if node.producer is None else node.producer.node
-    if node.producer is not None and node.producer.seconds is not None:
-        made += f", {node.producer.seconds:.1f} s"
-    facts = "".join(
-        f"\n  {key}: {_short(value)}" for key, value in sorted(node.facts.items()) if value not in ("", None)
-    )
-    return f"[bold]{node.type}[/bold] #{node.id} [dim]({made})[/dim]\n  {escape(node.uri)}{facts}"
-
-
-def _short(value: Any, limit: int = 160) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return escape(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
 def _read_nodes(store: MetadataStore, artifact_ids: Iterable[int]) -> Iterator[Node]:

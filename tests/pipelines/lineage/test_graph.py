@@ -7,7 +7,8 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from rich.console import Console
 
 from embedding_core.errors import DataError
-from pipelines.lineage.graph import lineage_tree, newest_artifact, open_store, outputs_of, trace
+from pipelines.lineage.graph import newest_artifact, open_store, outputs_of, trace
+from pipelines.report.lineage_tree import lineage_tree
 
 pytestmark = pytest.mark.light
 
