@@ -59,7 +59,7 @@ def check(config: _Config, overrides: _Override = None) -> None:
     """
     checked = load_config(config, overrides or ())
     if check_store(checked.metadata_path, for_writing=False) is None:
-        raise StorageError(f"metadata {checked.metadata_path!r} does not exist, or is empty: run the pipeline first.")
+        raise StorageError(f"metadata {checked.metadata_path!r} does not exist or is empty: run the pipeline first.")
     known, wrong = _artifacts(checked)
     if wrong:
         raise StorageError(
