@@ -81,7 +81,7 @@ def test_two_towers_are_green_and_count_their_negatives(tmp_path):
     report = check(config, topology="v2-8", assumed_tokens=1000)
     assert report.green
     assert report.batch["rows"] == 5 * 1024
-    assert "filled up" in report.notes[0]
+    assert "padded" in report.notes[0]
 
 
 def test_sizes_are_those_of_max_size_and_the_report_says_so():

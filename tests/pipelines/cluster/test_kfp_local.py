@@ -118,13 +118,13 @@ def test_failed_task_is_one_error_that_names_its_log(tmp_path):
 
 
 def test_unknown_parameter_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"'stepps' .* choose from address, steps"):
+    with pytest.raises(ConfigError, match=r"'stepps': choose from address, steps"):
         run(tmp_path, stepps=1)
 
 
 def test_file_that_is_no_compiled_pipeline_is_refused(tmp_path):
     (tmp_path / "x.yaml").write_text("a: 1")
-    with pytest.raises(DataError, match="no compiled pipeline"):
+    with pytest.raises(DataError, match="not a compiled pipeline"):
         load_spec(tmp_path / "x.yaml")
 
 
