@@ -1,120 +1,83 @@
-"""What every engine behind `TPUEmbedding` does, and when.
+"""Declares the one interface of what holds embedding tables, looks them up and trains them.
 
-The life of an engine, as of `tf.tpu.experimental.embedding.TPUEmbedding`:
-
-    made ──build──► built ──enqueue──► a batch waits ──dequeue──► activations ──apply_gradients──► built
-      │                        └─ training=False: the batch is looked up and needs no gradients ─┘
-      └── enqueue builds by itself, from the shapes of its inputs
-
-Off a TPU only `build` and `embedding_tables` are there.
+The layer, the trainer and the proof before a push use engines through it; `host.HostEngine` is the one that trains on
+this process, and the contract test holds every engine to the same oracle.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.engines.variables import Variables, plain_variables
-from embedding_core.errors import EngineError
-from embedding_core.translate import Model
+Ids: TypeAlias = Any  # dense tensor, tf.SparseTensor or tf.RaggedTensor of integers
+Weights: TypeAlias = Any  # of the kind of the ids, or None
+Gradients: TypeAlias = Sequence[tf.Tensor]
 
-Track = Callable[[str, tf.Variable], None]
+
+class Lookup(NamedTuple):
+    """The lookup of one batch.
+
+    Attributes:
+      activations: runs the lookup; returns float32 activations in the order of the features.
+      update: trains the tables with the gradients of those activations, [*activation]; None if the tables are
+        trainable variables, which a Keras optimizer updates.
+    """
+
+    activations: Callable[[], list[tf.Tensor]]
+    update: Callable[[Gradients], None] | None
 
 
 class Engine(abc.ABC):
-    """Tables of a model, and what looks them up and updates them.
+    """The tables of a model, with their lookup and their training.
 
     Attributes:
-      on_tpu: whether the engine looks up and updates by itself.
-      model: tables and features.
-      variables: by table name, then "parameters" or the name of a slot; empty before `build`.
+      trains_itself: whether `Lookup.update` updates the tables.
+      on_tpu: whether it runs under a TPU's strategy, real or simulated.
+      tables: the trackable with the checkpoint keys `<table>` and `<table>/<slot>`.
     """
 
-    on_tpu = True
+    trains_itself = True
+    on_tpu = False
+    tables: Any
 
-    def __init__(self, model: Model, track: Track, seed: int):
-        self.model = model
-        self.variables: Variables = {}
-        self._track = track
-        self._seed = seed
+    @abc.abstractmethod
+    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+        """Create the variables; may be called again, and by every replica.
+
+        An engine that needs to know the shapes of a batch leaves it to the first lookup if neither argument gives them.
+
+        Args:
+          input_shapes: per-replica shapes of the flat inputs, or None if unknown.
+          batch_size: rows per replica, in place of shapes.
+        """
+
+    @abc.abstractmethod
+    def look_up(self, values: Sequence[Ids], weights: Sequence[Weights]) -> Lookup:
+        """Prepare the lookup of one batch.
+
+        Args:
+          values: ids of each feature, in the order of the features.
+          weights: of each feature, or None.
+        """
+
+    @abc.abstractmethod
+    def tables_by_config(self) -> dict[Any, tf.Variable]:
+        """The float32 [rows, dim] tables by the caller's TableConfig."""
 
     @property
-    def built(self) -> bool:
-        """Whether the variables exist."""
-        return bool(self.variables)
+    def table_variables(self) -> Mapping[str, tf.Variable]:
+        """Tables and slots that the engine trains, float32 [rows, dim], by `<table>` and `<table>/<slot>`.
 
-    @abc.abstractmethod
-    def build(self, per_replica_input_shapes: Any = None, per_replica_batch_size: Any = None) -> None:
-        """Create the variables; see `TPUEmbedding.build`."""
-
-    @abc.abstractmethod
-    def enqueue(self, features: Any, weights: Any, training: Any, name: str | None, device: str | None) -> None:
-        """Hand over the ids of a batch; see `TPUEmbedding.enqueue`."""
-
-    @abc.abstractmethod
-    def dequeue(self, name: str | None) -> Any:
-        """The activations of the oldest batch; see `TPUEmbedding.dequeue`."""
-
-    @abc.abstractmethod
-    def apply_gradients(self, gradients: Any, name: str | None) -> None:
-        """Update the tables; see `TPUEmbedding.apply_gradients`."""
-
-    @abc.abstractmethod
-    def embedding_tables(self) -> dict[Any, tf.Variable]:
-        """The tables by the caller's TableConfig."""
-
-    def _adopt(self, variables: Variables) -> None:
-        """Hold variables, and have them saved under upstream's keys; slots that another object made are its own."""
-        for table in self.model.tables:
-            for slot, variable in variables[table.name].items():
-                if slot == "parameters":
-                    self._track(table.name, variable)
-                elif table.slot_creator is None or self.on_tpu:
-                    self._track(f"{table.name}/{slot}", variable)
-        self.variables = variables
-
-    def _by_config(self) -> dict[Any, tf.Variable]:
-        return {table.key: self.variables[table.name]["parameters"] for table in self.model.tables}
+        Empty before `build`, if Keras trains the tables, and if they are in a real TPU's memory.
+        """
+        return {}
 
 
-class TablesOnly(Engine):
-    """Where there is no TPU: the tables and their slots, for lookups on CPU, and to save and restore.
+class Box:
+    """Carries a replica's value through a merge_call untouched."""
 
-    The tables are trainable, as upstream: a Keras optimizer may train them.
-    """
-
-    on_tpu = False
-
-    def build(self, per_replica_input_shapes: Any = None, per_replica_batch_size: Any = None) -> None:
-        """Create the variables; shapes are not needed."""
-        if not self.built:
-            with tf.init_scope():
-                self._adopt(plain_variables(self.model.tables, self._seed))
-
-    def embedding_tables(self) -> dict[Any, tf.Variable]:
-        """The tables by the caller's TableConfig; builds them where that was not done."""
-        self.build()
-        return self._by_config()
-
-    def enqueue(self, features: Any, weights: Any, training: Any, name: str | None, device: str | None) -> None:
-        """Refused."""
-        raise _only_on_tpu("enqueue")
-
-    def dequeue(self, name: str | None) -> Any:
-        """Refused."""
-        raise _only_on_tpu("dequeue")
-
-    def apply_gradients(self, gradients: Any, name: str | None) -> None:
-        """Refused."""
-        raise _only_on_tpu("apply_gradients")
-
-
-def _only_on_tpu(method: str) -> EngineError:
-    return EngineError(
-        f"{method} is not valid when TPUEmbedding object is not created under a TPUStrategy: create it in the scope of "
-        "tf.distribute.TPUStrategy, or of embedding_core.engines.simulated_tpu(), or look up on CPU with "
-        "embedding_core.lookup.cpu_embedding_lookup."
-    )
+    def __init__(self, value: Any):
+        self.value = value

@@ -1,27 +1,36 @@
-"""The tables of a model on this process' own device, looked up and updated by the TPU's rules."""
+"""Trains tables on this process' own device by the TPU's rules: touched rows only, each once a step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.config import EmbeddingConfig, TableConfig
-from embedding_core.engines.learning_rates import is_schedule, step_rates
+from embedding_core.config import EmbeddingConfig
+from embedding_core.engines.engine import Box, Engine, Ids, Lookup, Weights
+from embedding_core.engines.hardware_configs import refuse_ignored
+from embedding_core.engines.host_lookup import look_up_forms, normal_forms
+from embedding_core.engines.learning_rates import ITERATIONS, new_iterations, step_rates
 from embedding_core.engines.table_updates import apply_to_table
-from embedding_core.engines.tables import Tables, new_slots, new_table, unmirrored
+from embedding_core.engines.tables import Tables
+from embedding_core.engines.variables import Variables, device_variables, keyed_variables
 from embedding_core.errors import ConfigError, DataError, EngineError
-from embedding_core.features import FeatureSpec, NormalForm, normal_form, policed, specs_of
-from embedding_core.lookup import combine, row_gradients
+from embedding_core.features import FeatureSpec, NormalForm
+from embedding_core.lookup import row_gradients
 from embedding_core.optimizers import Optimizer
 from embedding_core.tracing import as_written
+from embedding_core.translate import Model, model_of
+
+RowGradients: TypeAlias = Mapping[str, tuple[tf.Tensor, tf.Tensor]]  # ids [N] and gradients [N, dim] by table
 
 
-class HostEngine:
+class HostEngine(Engine):
     """Tables in this process: lookup, gradients to rows, and the five TPU optimizers.
 
-    Works eagerly and inside tf.function. Only rows that a batch touched are read and written.
+    Works eagerly, inside tf.function and under a strategy whose replicas are all in this process: the replicas share
+    one copy of each table. Only rows that a batch touched are read and written.
 
         engine = HostEngine(config, optimizer=Adagrad(learning_rate=0.05))
         with tf.GradientTape() as tape:
@@ -31,70 +40,69 @@ class HostEngine:
         engine.apply_gradients(ids, tape.gradient(loss, activations))
 
     Attributes:
-      config: the tables and features.
       tables: the trackable holder of the variables; its checkpoint keys are `<table>` and
         `<table>/<slot>`, as those of `tf.tpu.experimental.embedding.TPUEmbedding`.
     """
 
     def __init__(
-        self, config: EmbeddingConfig, *, optimizer: Optimizer | None = None, seed: int = 0, with_slots: bool = True
+        self,
+        config: EmbeddingConfig | Model,
+        *,
+        optimizer: Optimizer | None = None,
+        seed: int = 0,
+        with_slots: bool = True,
     ):
-        """Create the tables, and their slots.
+        """Create the tables and their slots.
 
         Args:
-          config: the tables and features.
-          optimizer: of the tables that have none of their own.
+          config: tables and features. The variables of a Model, as the layer has, are created by `build`.
+          optimizer: of the tables of an EmbeddingConfig that have none of their own.
           seed: of the first rows: the same seed gives a table of the same name the same rows everywhere.
-          with_slots: False leaves out the slots, for lookups only.
+          with_slots: False leaves out the slots of an EmbeddingConfig, for lookups only.
 
         Raises:
-          ConfigError: a table has no optimizer, and none was given, with `with_slots`.
+          ConfigError: a table of an EmbeddingConfig has no optimizer, and none was given, with `with_slots`; or an
+            attribute of an optimizer is set that would be ignored.
         """
-        self.config = config
+        self.model = config if isinstance(config, Model) else _model_of(config, optimizer, with_slots)
+        refuse_ignored(self.model, "engine")
         self.tables = Tables()
-        self._specs: dict[str, FeatureSpec] = specs_of(config, {table.name: table for table in config.tables})
-        self._optimizers: dict[str, Optimizer] = {}
-        if with_slots:
-            self._optimizers = {table.name: _optimizer_of(table, optimizer) for table in config.tables}
-        unmirrored(lambda: self._create(seed))
-
-    def _create(self, seed: int) -> None:
-        for table in self.config.tables:
-            name, rows, dim = table.name, table.vocabulary_size, table.dim
-            self.tables._add(name, new_table(table.initializer, seed=seed, table=name, rows=rows, dim=dim))
-            optimizer = self._optimizers.get(name)
-            for key, slot in new_slots(optimizer, table=name, rows=rows, dim=dim) if optimizer else ():
-                self.tables._add(key, slot)
+        self._seed = seed
+        self._variables: Variables = {}
         self._iterations: tf.Variable | None = None
-        if any(is_schedule(optimizer.learning_rate) for optimizer in self._optimizers.values()):
-            self._iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
-            self.tables._add("learning_rate/iterations", self._iterations)
+        if isinstance(config, EmbeddingConfig):
+            self.build()
+
+    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+        """Create the variables; shapes are not needed."""
+        if self._variables:
+            return
+        with tf.init_scope():
+            self._iterations = new_iterations([table.optimizer for table in self.model.tables])
+            if self._iterations is not None:
+                self.tables._add(ITERATIONS, self._iterations)
+            self._variables = device_variables(self.model.tables, self._seed, hosts=1)
+        for key, variable in self.table_variables.items():
+            self.tables._add(key, variable)
+
+    @property
+    def table_variables(self) -> dict[str, tf.Variable]:
+        """Tables and slots, float32 [rows, dim], by `<table>` and `<table>/<slot>`; empty before `build`."""
+        return keyed_variables(self.model.tables, self._variables)
 
     @property
     def embedding_tables(self) -> dict[str, tf.Variable]:
         """The float32 [rows, dim] variable of each table, by name."""
-        return {table.name: self.tables._get(table.name) for table in self.config.tables}
+        return {name: own["parameters"] for name, own in self._variables.items()}
 
-    @property
-    def table_variables(self) -> dict[str, tf.Variable]:
-        """Tables and slots, float32 [rows, dim], by `<table>` and `<table>/<slot>`."""
-        slots = {f"{table}/{name}": variable for table, own in self.slots.items() for name, variable in own.items()}
-        return {**self.embedding_tables, **slots}
-
-    @property
-    def slots(self) -> dict[str, dict[str, tf.Variable]]:
-        """The float32 [rows, dim] slot variables, by table and slot name."""
-        return {
-            name: {
-                slot.name: variable
-                for slot, variable in zip(optimizer.slots, self.tables._slots(name, optimizer), strict=True)
-            }
-            for name, optimizer in self._optimizers.items()
-        }
+    def tables_by_config(self) -> dict[Any, tf.Variable]:
+        """The tables by the caller's TableConfig; creates them if need be."""
+        self.build()
+        return {table.key: self._variables[table.name]["parameters"] for table in self.model.tables}
 
     @as_written
-    def lookup(self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> dict[str, tf.Tensor]:
-        """The activations of the features given.
+    def lookup(self, ids: Mapping[str, Ids], weights: Mapping[str, Weights] | None = None) -> dict[str, tf.Tensor]:
+        """The activations of the features given, by name.
 
         Args:
           ids: by feature name: dense [B] or [B, 1], sparse or ragged integer ids. Features may be left out.
@@ -107,17 +115,18 @@ class HostEngine:
           DataError (ValueError): an unknown feature, or a kind of input that its feature cannot have.
           tf.errors.InvalidArgumentError: an id lies outside its table, or a weight is not finite.
         """
-        forms = self._forms(ids, weights)
-        return {
-            name: combine(self.tables._get(spec.table), form, spec.combiner, spec.quantization)
-            for name, (spec, form) in forms.items()
-        }
+        features, values, flat_weights = self._given(ids, weights)
+        activations = self._look_up(features, values, flat_weights).activations()
+        return {feature.path: values for feature, values in zip(features, activations, strict=True)}
 
     @as_written
     def apply_gradients(
-        self, ids: Mapping[str, Any], gradients: Mapping[str, Any], weights: Mapping[str, Any] | None = None
+        self,
+        ids: Mapping[str, Ids],
+        gradients: Mapping[str, tf.Tensor | None],
+        weights: Mapping[str, Weights] | None = None,
     ) -> None:
-        """One optimizer step: every row that `ids` name is updated once with its accumulated gradient.
+        """Take one optimizer step: every row that `ids` name is updated once with its accumulated gradient.
 
         Args:
           ids: as given to `lookup`.
@@ -125,77 +134,129 @@ class HostEngine:
           weights: as given to `lookup`.
 
         Raises:
-          EngineError (RuntimeError): the engine was made without slots.
+          EngineError (RuntimeError): a table has no optimizer.
           DataError (ValueError): features of `ids` and `gradients` differ, or a gradient has another shape.
           tf.errors.InvalidArgumentError: an id lies outside its table, or a weight is not finite; no table or slot
             was changed.
         """
-        if not self._optimizers:
-            raise EngineError(
-                "apply_gradients on an engine made with with_slots=False: make it with with_slots=True to train."
-            )
         if set(ids) != set(gradients):
             raise DataError(
                 f"gradients are given for {sorted(gradients)}, ids for {sorted(ids)}: both must name the same features."
             )
-        forms = self._forms(ids, weights)
-        checked = [part for _, form in forms.values() for part in (form.ids, form.weights) if part is not None]
-        with tf.control_dependencies(checked):
-            self._apply(forms, gradients)
+        features, values, flat_weights = self._given(ids, weights)
+        forms = normal_forms(features, self.embedding_tables, values, flat_weights, checked=True)
+        self._train(features, forms, [gradients[feature.path] for feature in features])
 
-    def _apply(self, forms: Mapping[str, tuple[FeatureSpec, NormalForm]], gradients: Mapping[str, Any]) -> None:
-        rates = dict(zip(self._optimizers, step_rates(self._optimizers.values(), self._iterations), strict=True))
-        for table in dict.fromkeys(spec.table for spec, _ in forms.values()):
-            self._update(
-                table, {name: item for name, item in forms.items() if item[0].table == table}, gradients, rates
-            )
+    def _given(
+        self, ids: Mapping[str, Ids], weights: Mapping[str, Weights] | None
+    ) -> tuple[list[FeatureSpec], list[Ids], list[Weights]]:
+        """The features that ids are given for, with their ids and weights."""
+        weights = weights or {}
+        known = {feature.path: feature for feature in self.model.features}
+        unknown = sorted({*ids, *weights} - set(known))
+        if unknown:
+            raise DataError(f"unknown feature {unknown[0]!r}; known features: {sorted(known)}.")
+        features = [feature for name, feature in known.items() if name in ids]
+        values = [ids[feature.path] for feature in features]
+        return features, values, [weights.get(feature.path) for feature in features]
+
+    def look_up(self, values: Sequence[Ids], weights: Sequence[Weights]) -> Lookup:
+        """See `Engine`."""
+        return self._look_up(self.model.features, values, weights)
+
+    def _look_up(self, features: Sequence[FeatureSpec], values: Sequence[Ids], weights: Sequence[Weights]) -> Lookup:
+        tables = self.embedding_tables
+        forms = normal_forms(features, tables, values, weights)
+        return Lookup(
+            lambda: look_up_forms(features, tables, forms, values),
+            lambda gradients: self._train(features, forms, gradients),
+        )
+
+    def _train(
+        self, features: Sequence[FeatureSpec], forms: Sequence[NormalForm], gradients: Sequence[tf.Tensor | None]
+    ) -> None:
+        for table in self.model.tables:
+            if table.optimizer is None:
+                raise EngineError(
+                    f"table {table.name!r} has no optimizer, so it cannot be trained: give the table or its layer one, "
+                    "and make a HostEngine that is to be trained without with_slots=False."
+                )
+        occurrences = list(zip(features, forms, gradients, strict=True))
+        parts = {
+            table: _row_gradients([one for one in occurrences if one[0].table == table])
+            for table in dict.fromkeys(feature.table for feature in features)
+        }
+        context = tf.distribute.get_replica_context()
+        if context is None or context.num_replicas_in_sync == 1:
+            self._apply([parts])
+            return
+        context.merge_call(
+            lambda strategy, boxes: self._apply(_of_all_replicas(strategy, boxes)),
+            args=(Box(parts),),
+        )
+
+    def _apply(self, replicas: Sequence[RowGradients]) -> None:
+        optimizers = [table.optimizer for table in self.model.tables if table.optimizer is not None]
+        rates = step_rates(optimizers, self._iterations)
+        for table, optimizer, rate in zip(self.model.tables, optimizers, rates, strict=True):
+            if table.name not in replicas[0]:
+                continue
+            ids, gradients = (_joined([parts[table.name][turn] for parts in replicas]) for turn in range(2))
+            own = self._variables[table.name]
+            with tf.device(own["parameters"].device):
+                slots = [own[slot.name] for slot in optimizer.slots]
+                apply_to_table(optimizer, own["parameters"], slots, ids, gradients, rate)
         if self._iterations is not None:
             self._iterations.assign_add(1)
 
-    def _update(
-        self,
-        table: Any,
-        forms: Mapping[str, tuple[FeatureSpec, NormalForm]],
-        gradients: Mapping[str, Any],
-        rates: Mapping[str, Any],
-    ) -> None:
-        flat_ids = tf.concat([tf.cast(form.ids, tf.int64) for _, form in forms.values()], 0)
-        parts = [_gradient_of(spec, form, gradients[name]) for name, (spec, form) in forms.items()]
-        optimizer = self._optimizers[table]
-        slots = self.tables._slots(table, optimizer)
-        apply_to_table(optimizer, self.tables._get(table), slots, flat_ids, tf.concat(parts, 0), rates[table])
 
-    def _forms(
-        self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None
-    ) -> dict[str, tuple[FeatureSpec, NormalForm]]:
-        weights = weights or {}
-        for given in (ids, weights):
-            unknown = sorted(set(given) - set(self._specs))
-            if unknown:
-                raise DataError(f"{unknown[0]!r} is no feature: the features are {sorted(self._specs)}.")
-        return {
-            name: (spec, policed(spec, normal_form(spec, ids[name], weights.get(name))))
-            for name, spec in self._specs.items()
-            if name in ids
-        }
+def _model_of(config: EmbeddingConfig, optimizer: Optimizer | None, with_slots: bool) -> Model:
+    """The model of a configuration, with an optimizer in every table, or in none."""
+    if not with_slots:
+        model = model_of(config, None, needs_optimizer=False)
+        tables = (dataclasses.replace(table, optimizer=None) for table in model.tables)
+        return dataclasses.replace(model, tables=tuple(tables))
+    for table in config.tables:
+        if table.optimizer is None and optimizer is None:
+            raise ConfigError(
+                f"`optimizer` of table {table.name!r} is None: give the table one, give the engine one for all, or "
+                "make the engine with with_slots=False."
+            )
+    return model_of(config, optimizer, needs_optimizer=True)
 
 
-def _optimizer_of(table: TableConfig, default: Optimizer | None) -> Optimizer:
-    optimizer = table.optimizer or default
-    if optimizer is None:
-        raise ConfigError(
-            f"`optimizer` of table {table.name!r} is None: give the table one, give the engine one for all, or make "
-            "the engine with with_slots=False."
-        )
-    return optimizer
+def _row_gradients(
+    occurrences: Sequence[tuple[FeatureSpec, NormalForm, tf.Tensor | None]],
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The ids of a table's features, and the gradients of their rows, in this replica."""
+    ids = [form.ids for _, form, _ in occurrences]
+    gradients = [_gradient_of(*one) for one in occurrences]
+    return _joined([tf.cast(values, tf.int64) for values in ids]) if len(ids) > 1 else ids[0], _joined(gradients)
 
 
-def _gradient_of(spec: FeatureSpec, form: NormalForm, gradient: Any) -> tf.Tensor:
+def _gradient_of(feature: FeatureSpec, form: NormalForm, gradient: tf.Tensor | None) -> tf.Tensor:
     if gradient is None:
-        return tf.zeros([tf.size(form.ids), spec.dim])
+        return tf.zeros([tf.size(form.ids), feature.dim])
     gradient = tf.convert_to_tensor(gradient)
-    if gradient.shape.rank is None or gradient.shape[-1] != spec.dim:
+    if gradient.shape.rank is None or gradient.shape[-1] != feature.dim:
         raise DataError(
-            f"Found gradient of shape {gradient.shape} for feature {spec.path}: its last dimension must be {spec.dim}."
+            f"Found gradient of shape {gradient.shape} for feature {feature.path!r}: its last dimension must be "
+            f"{feature.dim}."
         )
-    return row_gradients(form, spec.combiner, gradient)
+    return row_gradients(form, feature.combiner, gradient)
+
+
+def _of_all_replicas(strategy: tf.distribute.Strategy, boxes: Any) -> list[RowGradients]:
+    """The gradients of all replicas: replicas in other processes would train tables of their own."""
+    parts = [box.value for box in strategy.experimental_local_results(boxes)]
+    if len(parts) != strategy.num_replicas_in_sync:
+        raise EngineError(
+            f"table_update='engine' under {type(strategy).__name__}, of which {len(parts)} of "
+            f"{strategy.num_replicas_in_sync} replicas are in this process: each process would train tables of its "
+            "own. Use table_update='keras', or one process."
+        )
+    return parts
+
+
+def _joined(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    return values[0] if len(values) == 1 else tf.concat(values, 0)

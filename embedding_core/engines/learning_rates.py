@@ -8,7 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from embedding_core.engines.tables import unmirrored
 from embedding_core.optimizers import Optimizer
+
+ITERATIONS = "learning_rate/iterations"  # checkpoint key of the steps done, which schedules follow
 
 
 def is_schedule(rate: Any) -> bool:
@@ -33,6 +36,13 @@ def distinct_rates(optimizers: Iterable[Optimizer]) -> list[Any]:
         if callable(optimizer.learning_rate) and not any(optimizer.learning_rate is rate for rate in rates):
             rates.append(optimizer.learning_rate)
     return rates
+
+
+def new_iterations(optimizers: Iterable[Optimizer | None]) -> tf.Variable | None:
+    """A counter of the steps done, int64, if a learning rate is a function of it; else None."""
+    if not any(optimizer is not None and is_schedule(optimizer.learning_rate) for optimizer in optimizers):
+        return None
+    return unmirrored(lambda: tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations"))
 
 
 def step_rates(optimizers: Iterable[Optimizer], iterations: tf.Variable | None) -> list[Any]:

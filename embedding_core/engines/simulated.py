@@ -16,17 +16,18 @@ import tensorflow as tf
 
 from embedding_core.engines import output_shapes as shapes
 from embedding_core.engines.batches import TableBatch, TableIds, activations_of, row_gradients_of, traced_once
-from embedding_core.engines.engine import Engine, Track
+from embedding_core.engines.engine import Box
 from embedding_core.engines.failed_steps import Steps
 from embedding_core.engines.feeding import check_inputs, check_weights, output_rows, packed_inputs
 from embedding_core.engines.hardware_configs import refuse_ignored
-from embedding_core.engines.learning_rates import is_schedule, step_rates
+from embedding_core.engines.learning_rates import ITERATIONS, new_iterations, step_rates
 from embedding_core.engines.pipelining import EarlierRows
+from embedding_core.engines.queued import QueuedEngine
 from embedding_core.engines.queues import CoreQueues, WaitingBatch
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.table_updates import apply_to_table, touched_rows
-from embedding_core.engines.tables import unmirrored
-from embedding_core.engines.variables import device_variables
+from embedding_core.engines.tables import Tables
+from embedding_core.engines.variables import Track, Variables, device_variables, keyed_variables
 from embedding_core.errors import DataError, EngineError
 from embedding_core.features import FeatureSpec, kind_of
 from embedding_core.lookup import quantized
@@ -37,18 +38,34 @@ from embedding_core.translate import Model, TableSpec
 HOST = "CPU:0"
 
 
-class _Box:
-    """Carries values through a merge_call untouched."""
+class SimulatedEngine(QueuedEngine):
+    """See the module; its queues have the methods of `TPUEmbedding`.
 
-    def __init__(self, value: Any):
-        self.value = value
+    Attributes:
+      variables: by table name, then "parameters" or the name of a slot; empty before `build`.
+    """
 
+    def __init__(
+        self, model: Model, seed: int, strategy: SimulatedTPUStrategy, *, pipelined: bool, track: Track | None = None
+    ):
+        """Create nothing yet.
 
-class SimulatedEngine(Engine):
-    """See the module; the methods are those of `TPUEmbedding`."""
+        Args:
+          model: tables and features.
+          seed: of first rows.
+          strategy: the simulated TPU.
+          pipelined: whether activations may be one step old.
+          track: is given each variable with its checkpoint key; None keeps them in `tables`.
 
-    def __init__(self, model: Model, track: Track, seed: int, strategy: SimulatedTPUStrategy, *, pipelined: bool):
-        super().__init__(model, track, seed)
+        Raises:
+          EngineError (RuntimeError): the cores have no embedding engine.
+          ConfigError (ValueError): an attribute of an optimizer is set that would be ignored.
+        """
+        super().__init__(model)
+        self.tables = Tables()
+        self.variables: Variables = {}
+        self._track = self.tables._add if track is None else track
+        self._seed = seed
         if strategy.embedding_feature != "V1":
             raise EngineError(
                 f"TPUEmbedding on a simulated TPU with embedding_feature={strategy.embedding_feature!r}: such cores "
@@ -66,7 +83,22 @@ class SimulatedEngine(Engine):
 
     # Building
 
-    def build(self, per_replica_input_shapes: Any = None, per_replica_batch_size: Any = None) -> None:
+    @property
+    def built(self) -> bool:
+        """Whether the variables exist."""
+        return bool(self.variables)
+
+    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+        """Build if the arguments fix the shapes of all outputs; else the first lookup builds."""
+        if batch_size is not None:
+            self.occupy(batch_size)
+        elif input_shapes is not None:
+            features = self.model.features
+            known = shapes.merged_shapes(self.output_shapes, shapes.output_shapes(list(input_shapes), features))
+            if all(shape.is_fully_defined() for shape in known):
+                self.occupy(list(input_shapes))
+
+    def occupy(self, per_replica_input_shapes: Any = None, per_replica_batch_size: Any = None) -> None:
         """Fix the output shapes, create variables and queues, and occupy the simulated TPU.
 
         Raises:
@@ -82,12 +114,12 @@ class SimulatedEngine(Engine):
             )
         self._set_output_shapes(per_replica_input_shapes, per_replica_batch_size)
         with tf.init_scope(), tf.device(HOST):
-            self._adopt(device_variables(self.model.tables, self._seed, self._strategy.hosts))
-            if any(is_schedule(_optimizer(table).learning_rate) for table in self.model.tables):
-                self._iterations = unmirrored(
-                    lambda: tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
-                )
-                self._track("learning_rate/iterations", self._iterations)
+            self.variables = device_variables(self.model.tables, self._seed, self._strategy.hosts)
+            for key, variable in self.table_variables.items():
+                self._track(key, variable)
+            self._iterations = new_iterations([table.optimizer for table in self.model.tables])
+            if self._iterations is not None:
+                self._track(ITERATIONS, self._iterations)
             self._queues = CoreQueues(self._cores)
             drop = tf.function(self._queues.drop, autograph=False)  # traced once, and not for every function
             self._steps = Steps(lambda: self._drop(drop))
@@ -135,14 +167,19 @@ class SimulatedEngine(Engine):
     def _rows(self, table: TableSpec) -> list[int]:
         return output_rows(self.model, table.name, self.output_shapes)
 
-    def embedding_tables(self) -> dict[Any, tf.Variable]:
+    @property
+    def table_variables(self) -> dict[str, tf.Variable]:
+        """Tables and slots, float32 [rows, dim], by `<table>` and `<table>/<slot>`; empty before `build`."""
+        return keyed_variables(self.model.tables, self.variables)
+
+    def tables_by_config(self) -> dict[Any, tf.Variable]:
         """The tables, while a serving function is traced; as on a TPU they cannot be read while training.
 
         Raises:
           EngineError (RuntimeError): called from eager code or from a training step.
         """
         if not tf.executing_eagerly() and not tf.distribute.has_strategy() and self.built:
-            return self._by_config()
+            return {table.key: self.variables[table.name]["parameters"] for table in self.model.tables}
         raise EngineError(
             "Unable to retrieve embedding tables when using a TPU strategy. If you need access, save your model, "
             "create this object under a CPU strategy and restore."
@@ -204,7 +241,7 @@ class SimulatedEngine(Engine):
         check_inputs(self.model, values, self._strategy.extended.worker_devices)
         found = [shapes.input_shape(value, feature) for value, feature in zip(values, features, strict=True)]
         if not self.built:
-            self.build(found)
+            self.occupy(found)
         shapes.check_shapes(self.output_shapes, shapes.output_shapes(found, features), features)
         check_weights(self.model, values, weights)
         return packed_inputs(self.model, self.output_shapes, values, weights, core=core, explicit=explicit)
@@ -216,7 +253,7 @@ class SimulatedEngine(Engine):
         context = self._replica_context("dequeue")
         core = _core_of(context)
         try:
-            vector = context.merge_call(lambda strategy: _Box(self._dequeue_all(name))).value[core]
+            vector = context.merge_call(lambda strategy: Box(self._dequeue_all(name))).value[core]
         except RuntimeError as error:
             if not _cannot_meet(error) or self._pipelined:
                 raise
@@ -323,7 +360,7 @@ class SimulatedEngine(Engine):
         context = self._replica_context("apply_gradients")
         tf.nest.assert_same_structure(self.model.structure, gradients)
         items = zip(tf.nest.flatten(gradients), self.model.features, self.output_shapes, strict=True)
-        box = _Box(self._packed_gradients([_checked_gradient(*item) for item in items]))
+        box = Box(self._packed_gradients([_checked_gradient(*item) for item in items]))
         try:
             context.merge_call(lambda strategy, boxes: self._apply_all(strategy, boxes, name), args=(box,))
         except RuntimeError as error:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from embedding_core.engines.hardware_configs import copied_configs, is_real_tpu, refuse_ignored
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
-from embedding_core.engines.variables import Variables, plain_variables
+from embedding_core.engines.variables import Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
 from embedding_core.features import finite_weight, kind_of
 from embedding_core.lookup import cpu_embedding_lookup
@@ -67,10 +67,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
         state = self._state
         with tf.init_scope():
             state.variables = plain_variables(state.tables, state.seed)
-        for table in state.tables:
-            for slot, variable in state.variables[table.name].items():
-                if slot == "parameters" or table.slot_creator is None:
-                    self._track_trackable(variable, name=table.name if slot == "parameters" else f"{table.name}/{slot}")
+        track_variables(state.tables, state.variables, lambda key, variable: self._track_trackable(variable, name=key))
 
     @property
     def embedding_tables(self) -> dict[Any, tf.Variable]:

@@ -9,14 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.engine import Engine, TablesOnly
 from embedding_core.engines.hardware import HardwareTPUEmbedding, HardwareTPUEmbeddingV2
 from embedding_core.engines.hardware_configs import embedding_feature, is_real_tpu
 from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
+from embedding_core.engines.variables import Track, plain_variables, track_variables
 from embedding_core.errors import EngineError
 from embedding_core.tracing import as_written
-from embedding_core.translate import model_of
+from embedding_core.translate import Model, model_of
 
 
 class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
@@ -55,14 +55,25 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         strategy = tf.distribute.get_strategy()
         simulated = isinstance(strategy, SimulatedTPUStrategy)
         model = model_of(feature_config, optimizer, needs_optimizer=simulated)
-        self._engine: Engine = (
-            SimulatedEngine(model, self._track_variable, seed, strategy, pipelined=pipeline_execution_with_tensor_core)
+        self._engine: SimulatedEngine | _PlainTables = (
+            SimulatedEngine(
+                model, seed, strategy, pipelined=pipeline_execution_with_tensor_core, track=self._track_variable
+            )
             if simulated
-            else TablesOnly(model, self._track_variable, seed)
+            else _PlainTables(model, seed, self._track_variable)
         )
 
     def _track_variable(self, key: str, variable: tf.Variable) -> None:
         self._track_trackable(variable, name=key)
+
+    def _queues(self, method: str) -> SimulatedEngine:
+        if isinstance(self._engine, SimulatedEngine):
+            return self._engine
+        raise EngineError(
+            f"{method} is not valid when TPUEmbedding object is not created under a TPUStrategy: create it in the "
+            "scope of tf.distribute.TPUStrategy, or of embedding_core.engines.simulated_tpu(), or look up on CPU with "
+            "embedding_core.lookup.cpu_embedding_lookup."
+        )
 
     def build(self, per_replica_input_shapes: Any = None, per_replica_batch_size: Any = None) -> None:
         """Create tables and slots and, on a simulated TPU, occupy its engine; does nothing the second time.
@@ -75,7 +86,10 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
           DataError (ValueError): shapes contradict the configured output shapes, or are not fully defined.
           EngineError (RuntimeError): the TPU already has an engine.
         """
-        self._engine.build(per_replica_input_shapes, per_replica_batch_size)
+        if isinstance(self._engine, SimulatedEngine):
+            self._engine.occupy(per_replica_input_shapes, per_replica_batch_size)
+        else:
+            self._engine.build()
 
     @as_written
     def enqueue(
@@ -99,7 +113,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
           EngineError (RuntimeError): not under a TPU strategy, or inside control flow within strategy.run.
           DataError (ValueError): structure, kind, shape, weight or device do not fit.
         """
-        self._engine.enqueue(features, weights, training, name, device)
+        self._queues("enqueue").enqueue(features, weights, training, name, device)
 
     @as_written
     def dequeue(self, name: str | None = None) -> Any:
@@ -108,7 +122,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         Raises:
           EngineError (RuntimeError): not under a TPU strategy, outside of strategy.run, or before `build`.
         """
-        return self._engine.dequeue(name)
+        return self._queues("dequeue").dequeue(name)
 
     @as_written
     def apply_gradients(self, gradients: Any, name: str | None = None) -> None:
@@ -122,7 +136,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
           EngineError (RuntimeError): not under a TPU strategy, outside of strategy.run, or before `build`.
           DataError (ValueError): a gradient is no tensor, or of another shape.
         """
-        self._engine.apply_gradients(gradients, name)
+        self._queues("apply_gradients").apply_gradients(gradients, name)
 
     @property
     def embedding_tables(self) -> dict[Any, tf.Variable]:
@@ -131,7 +145,34 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         Raises:
           EngineError (RuntimeError): created under a TPU strategy.
         """
-        return self._engine.embedding_tables()
+        return self._engine.tables_by_config()
+
+
+class _PlainTables:
+    """Tables and slots off a TPU: for lookups on CPU, and to save and restore.
+
+    The tables are trainable, as upstream: a Keras optimizer may train them.
+    """
+
+    def __init__(self, model: Model, seed: int, track: Track):
+        self._model = model
+        self._seed = seed
+        self._track = track
+        self._tables: dict[str, tf.Variable] = {}
+
+    def build(self) -> None:
+        """Create the variables; slots that another object made are saved by that object."""
+        if self._tables:
+            return
+        with tf.init_scope():
+            variables = plain_variables(self._model.tables, self._seed)
+        track_variables(self._model.tables, variables, self._track)
+        self._tables = {name: own["parameters"] for name, own in variables.items()}
+
+    def tables_by_config(self) -> dict[Any, tf.Variable]:
+        """The tables by the caller's TableConfig; creates them if need be."""
+        self.build()
+        return {table.key: self._tables[table.name] for table in self._model.tables}
 
 
 def _on_hardware(strategy: Any, feature_config: Any, optimizer: Any, pipelined: bool) -> Any:

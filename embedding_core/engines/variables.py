@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
@@ -15,7 +15,27 @@ from embedding_core.planning.topology import row_blocks
 from embedding_core.translate import TableSpec
 
 Variables: TypeAlias = dict[str, dict[str, tf.Variable]]
+Track: TypeAlias = Callable[[str, tf.Variable], None]
 PARAMETERS = "parameters"
+
+
+def keyed_variables(tables: Sequence[TableSpec], variables: Variables) -> dict[str, tf.Variable]:
+    """Variables by checkpoint key, `<table>` and `<table>/<slot>`; empty before they are created."""
+    return {
+        table.name if slot == PARAMETERS else f"{table.name}/{slot}": variable
+        for table in tables
+        for slot, variable in variables.get(table.name, {}).items()
+    }
+
+
+def track_variables(tables: Sequence[TableSpec], variables: Variables, track: Track) -> None:
+    """Save variables under their checkpoint keys, but for slots that another object made, and saves."""
+    for table in tables:
+        for slot, variable in variables[table.name].items():
+            if slot == PARAMETERS:
+                track(table.name, variable)
+            elif table.slot_creator is None:
+                track(f"{table.name}/{slot}", variable)
 
 
 class ShardInfo(NamedTuple):

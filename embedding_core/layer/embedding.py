@@ -10,12 +10,11 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
+from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.errors import ConfigError, DataError, EngineError
-from embedding_core.layer.backends import Backend
 from embedding_core.layer.call_stack import known_loss_scaler, running_loss_scaler, wants_weights_as_list
-from embedding_core.layer.host_tables import EngineTables, KerasTables
-from embedding_core.layer.keras_files import own_variables, read_tables, refuse_other_keys, write_tables
+from embedding_core.layer.engine_choice import new_engine, on_tpu
+from embedding_core.layer.keras_files import read_tables, refuse_other_keys, saved_variables, write_tables
 from embedding_core.layer.keras_optimizers import followed, refuse_keras_3
 from embedding_core.layer.layer_configs import (
     Prepared,
@@ -26,14 +25,6 @@ from embedding_core.layer.layer_configs import (
     prepared,
 )
 from embedding_core.layer.symbolic import is_symbolic, placeholders
-from embedding_core.layer.tpu_tables import (
-    HardwareTables,
-    ReplicatedTables,
-    SimulatedTables,
-    SparseCoreTables,
-    hardware_feature,
-    on_tpu,
-)
 from embedding_core.layer.virtual_variable import trapped
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.tracing import as_written
@@ -48,7 +39,7 @@ class _State:
 
     config: Prepared
     arguments: dict[str, Any]
-    backend: Backend
+    engine: Engine
     strategy: Any
     symbolic: bool = False
     loss_scale_optimizer: Any = None
@@ -133,8 +124,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
             "table_update": table_update,
             "seed": seed,
         }
-        self._state = _State(config, given, _backend(strategy, config, given), strategy)
-        self._tpu_embedding = self._state.backend.holder
+        self._state = _State(config, given, new_engine(strategy, config, given), strategy)
+        self._tpu_embedding = self._state.engine.tables
 
     @as_written
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -154,13 +145,13 @@ class TPUEmbedding(tf_keras.layers.Layer):
         Args:
           input_shape: the per-replica shapes of the inputs, in the structure of `feature_config`, or None.
         """
-        backend = self._state.backend
-        backend.build(flat_shapes(self._model.structure, input_shape), self._state.arguments["batch_size"])
-        if backend.trains_itself:
+        engine = self._state.engine
+        engine.build(flat_shapes(self._model.structure, input_shape), self._state.arguments["batch_size"])
+        if engine.trains_itself:
             helper = self.add_weight(name=HELPER, shape=(1,), initializer="zeros", dtype=tf.float32)
             setattr(self, HELPER, helper)
         else:  # Keras lists what is an attribute
-            setattr(self, HELPER, list(backend.tables().values()))
+            setattr(self, HELPER, list(engine.tables_by_config().values()))
         super().build(input_shape)  # last: replicas that wait for each other to create variables each come here
 
     @property
@@ -199,7 +190,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
             feature_config = self._state.config.feature_config
             served = cpu_embedding_lookup(features, weights, self.embedding_tables, feature_config)
             return self._packed(tf.nest.flatten(served))
-        return self._packed(self._state.backend.look_up(values, flat_weights, self._trap))
+        return self._packed(self._trained(self._state.engine.look_up(values, flat_weights)))
 
     def _packed(self, activations: Sequence[Any]) -> Any:
         cast = [tf.cast(values, self.compute_dtype) for values in activations]
@@ -212,7 +203,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
           EngineError (RuntimeError): it is called where it cannot be.
         """
         now, own = tf.distribute.get_strategy(), self._state.strategy
-        if on_tpu(now) == self._state.backend.on_tpu:
+        if on_tpu(now) == self._state.engine.on_tpu:
             return False
         if on_tpu(now):
             raise EngineError(
@@ -226,11 +217,13 @@ class TPUEmbedding(tf_keras.layers.Layer):
             )
         return True
 
-    def _trap(self, look_up: Any, update: Any) -> list[Any]:
-        if not self.trainable:  # a tape computes this gradient even where nobody asks for that of the variable
-            return list(look_up())
+    def _trained(self, lookup: Lookup) -> list[tf.Tensor]:
+        """The activations of a lookup, whose gradients train the tables if the engine does that itself."""
+        train = lookup.update
+        if train is None or not self.trainable:  # a tape computes the trap's gradient even if nobody asks for it
+            return lookup.activations()
         helper = getattr(self, HELPER)
-        return trapped(helper, look_up, lambda gradients: update(self._unscaled(gradients)), self.name)
+        return trapped(helper, lookup.activations, lambda gradients: train(self._unscaled(gradients)), self.name)
 
     def _unscaled(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Gradients as they were before a LossScaleOptimizer; zeros where they overflowed, as no step is taken then."""
@@ -291,10 +284,10 @@ class TPUEmbedding(tf_keras.layers.Layer):
           EngineError (RuntimeError): the tables are in a real TPU's memory, which Keras cannot copy.
         """
         found: list[Any] = super().non_trainable_weights
-        backend = self._state.backend
-        if not backend.trains_itself or not wants_weights_as_list():
+        engine = self._state.engine
+        if not engine.trains_itself or not wants_weights_as_list():
             return found
-        own = list(own_variables(backend).values())
+        own = list(saved_variables(engine).values())
         if self.built and not own:
             raise EngineError(
                 f"The tables of layer {self.name!r} are in a TPU's memory: get_weights, set_weights, EarlyStopping "
@@ -340,7 +333,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
           EngineError (RuntimeError): under a TPU's strategy, where they are in the TPU's memory, other than while a
             function outside of the strategy is traced to be exported.
         """
-        return self._state.backend.tables()
+        return self._state.engine.tables_by_config()
 
     @property
     def table_variables(self) -> Mapping[str, tf.Variable]:
@@ -348,12 +341,12 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
         Empty before `build`, where Keras trains the tables, and where they are in a real TPU's memory.
         """
-        return self._state.backend.variables()
+        return self._state.engine.table_variables
 
     @property
     def table_holder(self) -> Any:
         """The trackable that checkpoints the tables, and the slots that the layer has, under these names."""
-        return self._state.backend.holder
+        return self._state.engine.tables
 
     def update_embedding_table(self, table: Any, embedding_table: Any) -> None:
         """Give a table other rows; its slots stay.
@@ -376,12 +369,12 @@ class TPUEmbedding(tf_keras.layers.Layer):
         variable.assign(rows)
 
     def _own_variable(self, name: str, table: Any) -> tf.Variable:
-        backend = self._state.backend
-        if not backend.trains_itself:
-            return backend.tables()[table]
-        if not backend.on_tpu:
-            backend.build(None, None)
-        variable = backend.variables().get(name)
+        engine = self._state.engine
+        if not engine.trains_itself:
+            return engine.tables_by_config()[table]
+        if not engine.on_tpu:
+            engine.build(None, None)
+        variable = engine.table_variables.get(name)
         if variable is None:
             raise EngineError(
                 f"Table {name!r} cannot be written: it is in a TPU's memory, or the layer is not built. Build the "
@@ -415,8 +408,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         """Write what Keras' own file formats shall hold: weights, or the tables and slots of an engine."""
-        if self._state.backend.trains_itself:
-            write_tables(self._state.backend, store, self.name)
+        if self._state.engine.trains_itself:
+            write_tables(self._state.engine, store, self.name)
         else:
             super().save_own_variables(store)
 
@@ -427,8 +420,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
           CheckpointError (RuntimeError): tables or slots are missing, unknown or of another shape, or the file was
             written by a layer whose tables were trained in another way.
         """
-        if self._state.backend.trains_itself:
-            read_tables(self._state.backend, self._model, store, self.name)
+        if self._state.engine.trains_itself:
+            read_tables(self._state.engine, self._model, store, self.name)
             return
         refuse_other_keys(self.name, {str(place) for place in range(len(self.weights))}, set(store.keys()))
         super().load_own_variables(store)
@@ -449,22 +442,6 @@ class TPUEmbedding(tf_keras.layers.Layer):
         children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
         children.pop(HELPER, None)
         return children
-
-
-def _backend(strategy: Any, config: Prepared, given: dict[str, Any]) -> Backend:
-    """The tables for a strategy."""
-    pipelined, seed = given["pipeline_execution_with_tensor_core"], given["seed"]
-    if not on_tpu(strategy):
-        tables = EngineTables if given["table_update"] == "engine" else KerasTables
-        return tables(config.model, seed)
-    feature = hardware_feature(strategy, given["embedding_feature"])
-    if feature == "V0":
-        return ReplicatedTables(config, seed)
-    if isinstance(strategy, SimulatedTPUStrategy):
-        return SimulatedTables(config.model, seed, strategy, pipelined=pipelined)
-    if feature == "V2":
-        return SparseCoreTables(config, pipelined=pipelined, batch_size=given["batch_size"])
-    return HardwareTables(config, pipelined=pipelined)
 
 
 def _everywhere(condition: Any) -> Any:

@@ -8,25 +8,24 @@ from typing import Any
 
 import tensorflow as tf
 
+from embedding_core.engines.engine import Engine
+from embedding_core.engines.learning_rates import ITERATIONS
 from embedding_core.errors import CheckpointError, EngineError
-from embedding_core.layer.backends import Backend
 from embedding_core.translate import Model
 
-ITERATIONS = "learning_rate/iterations"  # of schedules that follow the layer's own steps
 
-
-def write_tables(backend: Backend, store: Any, layer: str) -> None:
+def write_tables(engine: Engine, store: Any, layer: str) -> None:
     """Write tables, slots and the step of schedules, by checkpoint key.
 
     Args:
-      backend: what trains them.
+      engine: what trains them.
       store: a mapping that Keras makes a file of.
       layer: name of the layer, for messages.
 
     Raises:
       EngineError (RuntimeError): there is nothing to write.
     """
-    variables = own_variables(backend)
+    variables = saved_variables(engine)
     if not variables:
         raise EngineError(
             f"Layer {layer!r} has no tables that Keras could write: it is not built yet, or they are in a TPU's "
@@ -36,11 +35,11 @@ def write_tables(backend: Backend, store: Any, layer: str) -> None:
         store[_stored(key)] = variable.numpy()
 
 
-def read_tables(backend: Backend, model: Model, store: Any, layer: str) -> None:
+def read_tables(engine: Engine, model: Model, store: Any, layer: str) -> None:
     """Read what `write_tables` wrote.
 
     Args:
-      backend: what trains them.
+      engine: what trains them.
       model: its tables; slots of tables without an optimizer are passed over.
       store: the mapping.
       layer: name of the layer, for messages.
@@ -48,7 +47,7 @@ def read_tables(backend: Backend, model: Model, store: Any, layer: str) -> None:
     Raises:
       CheckpointError (RuntimeError): tables or slots are missing, unknown, or of another shape.
     """
-    variables = {_stored(key): variable for key, variable in own_variables(backend).items()}
+    variables = {_stored(key): variable for key, variable in saved_variables(engine).items()}
     unused = tuple(_stored(f"{table.name}/") for table in model.tables if table.optimizer is None)
     given = {key for key in store if not (unused and key.startswith(unused))}
     refuse_other_keys(layer, set(variables), given)
@@ -78,10 +77,10 @@ def refuse_other_keys(layer: str, expected: Collection[str], given: Collection[s
         )
 
 
-def own_variables(backend: Backend) -> dict[str, tf.Variable]:
+def saved_variables(engine: Engine) -> dict[str, tf.Variable]:
     """Tables, slots and the step of schedules, by checkpoint key."""
-    found = dict(backend.variables())
-    count = getattr(backend.holder, ITERATIONS, None)
+    found = dict(engine.table_variables)
+    count = getattr(engine.tables, ITERATIONS, None)
     return found if count is None else {**found, ITERATIONS: count}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig, layer
 from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu, table_updates
 from embedding_core.testing import Oracle, Samples, build_dense, build_ragged, build_sparse
 
@@ -47,7 +47,7 @@ OPTIMIZERS = {
     ),
     "rate_callable": Adagrad(learning_rate=lambda: tf.constant(0.05)),
 }
-ENGINES = ("host", "host_graph", "1x2", "2x2", "v0")
+ENGINES = ("host", "layer", "1x2", "2x2", "v0")
 TOPOLOGIES = {engine: tuple(map(int, engine.split("x"))) for engine in ENGINES if "x" in engine}
 simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
 
@@ -137,23 +137,44 @@ def traced(step, *examples):
 
 
 class Host:
-    """The host engine as the contract drives it."""
+    """The host engine, eagerly, as the layer drives it."""
 
-    cores = 1
+    cores, eager = 1, True
 
     def __init__(self, case):
         self._engine = HostEngine(case.config, optimizer=OPTIMIZERS[case.optimizer], seed=3)
         self._scale = case.scale
-        self.eager = case.engine == "host"
 
     def step(self, ids, weights):
-        activations = self._engine.lookup(ids[0], weights[0])
-        gradients = {name: self._scale * value for name, value in activations.items()}
-        self._engine.apply_gradients(ids[0], gradients, weights[0])
-        return [activations]
+        lookup = self._engine.look_up([ids[0][name] for name in "ab"], [weights[0].get(name) for name in "ab"])
+        activations = lookup.activations()
+        lookup.update([self._scale * value for value in activations])
+        return [dict(zip("ab", activations, strict=True))]
 
     def variables(self):
         return list(self._engine.table_variables.values())
+
+
+class Layer:
+    """The host engine in the Keras layer, inside tf.function, as users train with it."""
+
+    cores, eager = 1, False
+
+    def __init__(self, case):
+        self._layer = layer.TPUEmbedding(case.config, OPTIMIZERS[case.optimizer], table_update="engine", seed=3)
+        self._layer.build(None)
+        self._scale = case.scale
+
+    def step(self, ids, weights):
+        full = {name: weights[0].get(name) for name in ids[0]}
+        with tf.GradientTape() as tape:
+            activations = self._layer(ids[0], full)
+            loss = tf.add_n([self._scale / 2 * tf.reduce_sum(tf.square(value)) for value in activations.values()])
+        tape.gradient(loss, self._layer.trainable_variables)
+        return [activations]
+
+    def variables(self):
+        return list(self._layer.table_variables.values())
 
 
 class Simulated:
@@ -223,7 +244,7 @@ class Replicated:
 def engine_of(case):
     if case.engine in TOPOLOGIES:
         return Simulated(case)
-    return Replicated(case) if case.engine == "v0" else Host(case)
+    return {"host": Host, "layer": Layer, "v0": Replicated}[case.engine](case)
 
 
 def part_of(samples, core, cores):

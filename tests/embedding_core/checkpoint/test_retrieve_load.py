@@ -264,8 +264,7 @@ def test_folder_of_a_living_writer_is_not_swept(tmp_path):
 
 
 def variables_of(engine: HostEngine) -> dict[str, tf.Variable]:
-    slots = {f"{table}/{name}": slot for table, each in engine.slots.items() for name, slot in each.items()}
-    return {**engine.embedding_tables, **slots}
+    return engine.table_variables
 
 
 def test_engine_goes_on_from_what_another_has_trained(tmp_path):

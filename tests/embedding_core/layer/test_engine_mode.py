@@ -33,7 +33,7 @@ def rows(layer):
 
 
 def slots(layer):
-    return {key: variable.numpy()[:, 0] for key, variable in layer._state.backend.variables().items()}
+    return {key: variable.numpy()[:, 0] for key, variable in layer.table_variables.items()}
 
 
 def test_adam_is_the_tpus_and_keras_adam_is_keras():

@@ -29,7 +29,7 @@ def on_two_cores(optimizer=None, **arguments):
 
 
 def rows(layer):
-    return layer._state.backend.variables()["t"].numpy()[:, 0]
+    return layer.table_variables["t"].numpy()[:, 0]
 
 
 def ids_of(strategy, *parts):

@@ -99,7 +99,7 @@ class Run:
         return float(self.step(*given))
 
     def variables(self):
-        return {key: variable.numpy() for key, variable in self.layer._state.backend.variables().items()}
+        return {key: variable.numpy() for key, variable in self.layer.table_variables.items()}
 
 
 def trained(topology, optimizer, kind):

@@ -1,0 +1,88 @@
+"""Looks up the features of a batch in tables of this process, naming the feature whose id is invalid."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from embedding_core.engines.engine import Ids, Weights
+from embedding_core.features import FeatureSpec, NormalForm, kind_of, normal_form, policed
+from embedding_core.lookup import combine
+
+
+def normal_forms(
+    features: Sequence[FeatureSpec],
+    tables: Mapping[str, tf.Variable],
+    values: Sequence[Ids],
+    weights: Sequence[Weights],
+    *,
+    checked: bool = False,
+) -> list[NormalForm]:
+    """The normal form of each feature; no form can be used before the weights of all features are checked.
+
+    Args:
+      features: the features.
+      tables: by name.
+      values: ids of each feature; a scalar is one example.
+      weights: of each feature, or None.
+      checked: whether ids are checked here too, for forms that are used without a lookup, which would fail.
+    """
+    forms = [
+        _form(feature, tables[feature.table], value, weight, checked)
+        for feature, value, weight in zip(features, values, weights, strict=True)
+    ]
+    parts = [form.weights for form in forms if form.weights is not None]
+    if checked:
+        parts += [form.ids for form in forms]
+    if not parts:
+        return forms
+    with tf.control_dependencies(parts):  # no table is trained when the ids or weights of another one are refused
+        return [dataclasses.replace(form, ids=tf.identity(form.ids)) for form in forms]
+
+
+def _form(feature: FeatureSpec, table: tf.Variable, value: Ids, weight: Weights, checked: bool) -> NormalForm:
+    form = normal_form(feature, tf.reshape(value, [1]) if _is_scalar(value) else value, weight)
+    if feature.invalid_id == "error" and not checked and "GPU" not in table.device:  # on CPU the lookup itself fails
+        return form
+    return policed(feature, form)
+
+
+def _is_scalar(value: Ids) -> bool:
+    return kind_of(value) == "dense" and value.shape.rank == 0
+
+
+def look_up_forms(
+    features: Sequence[FeatureSpec],
+    tables: Mapping[str, tf.Variable],
+    forms: Sequence[NormalForm],
+    values: Sequence[Ids],
+) -> list[tf.Tensor]:
+    """The activations of each feature, float32 [*leading, dim]; [dim] for a scalar id.
+
+    Raises:
+      tf.errors.InvalidArgumentError: an id lies outside its table.
+    """
+    activations = [
+        _combined(tables[feature.table], form, feature) for feature, form in zip(features, forms, strict=True)
+    ]
+    return [tf.squeeze(rows, 0) if _is_scalar(value) else rows for rows, value in zip(activations, values, strict=True)]
+
+
+def _combined(table: tf.Variable, form: NormalForm, feature: FeatureSpec) -> tf.Tensor:
+    try:
+        return combine(table, form, feature.combiner, feature.quantization, _operation(feature))
+    except tf.errors.InvalidArgumentError as error:  # eagerly; in a graph the operation's name says it
+        if "is not in [0," not in error.message:
+            raise
+        message = (
+            f"An id of feature {feature.path!r} lies outside table {feature.table!r}: correct the ids. {error.message}"
+        )
+        raise tf.errors.InvalidArgumentError(None, None, message) from error
+
+
+def _operation(feature: FeatureSpec) -> str:
+    """The name of the lookup's operation, which the message about an id outside the table has."""
+    letters = f"feature_{feature.path}_in_table_{feature.table}"
+    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in letters)

@@ -1,0 +1,69 @@
+"""Chooses the engine of a layer by the strategy in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.engines import HostEngine, SimulatedTPUStrategy
+from embedding_core.engines.engine import Engine
+from embedding_core.engines.hardware_configs import embedding_feature, is_real_tpu
+from embedding_core.engines.simulated import SimulatedEngine
+from embedding_core.errors import ConfigError
+from embedding_core.layer.keras_tables import KerasTables
+from embedding_core.layer.layer_configs import Prepared
+from embedding_core.layer.tpu_tables import HardwareTables, ReplicatedTables, SparseCoreTables
+
+
+def on_tpu(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a strategy runs on a TPU, real or simulated."""
+    return isinstance(strategy, SimulatedTPUStrategy) or is_real_tpu(strategy)
+
+
+def hardware_feature(strategy: Any, override: Any) -> str:
+    """The generation of a TPU's embedding hardware: "V0", "V1" or "V2".
+
+    Args:
+      strategy: of the TPU.
+      override: None, or a tf.tpu.experimental.HardwareFeature.EmbeddingFeature; UNSUPPORTED gives "V0" everywhere.
+
+    Raises:
+      ConfigError (ValueError): the hardware does not have the feature.
+    """
+    simulated = isinstance(strategy, SimulatedTPUStrategy)
+    feature: str = strategy.embedding_feature if simulated else embedding_feature(strategy)
+    kinds = tf.tpu.experimental.HardwareFeature.EmbeddingFeature
+    names = {kinds.UNSUPPORTED: "V0", kinds.V1: "V1", kinds.V2: "V2"}
+    if override is None or names.get(override) == feature:
+        return feature
+    if override == kinds.UNSUPPORTED:
+        return "V0"
+    supported = next(kind for kind, name in names.items() if name == feature)
+    raise ConfigError(
+        f"`embedding_feature` is {override!r}: TPU only supports {kinds.UNSUPPORTED} and {supported}; leave it None."
+    )
+
+
+def new_engine(strategy: Any, config: Prepared, arguments: Mapping[str, Any]) -> Engine:
+    """The engine for a strategy.
+
+    Args:
+      strategy: in force when the layer is made.
+      config: tables and features.
+      arguments: of the layer.
+    """
+    pipelined, seed = arguments["pipeline_execution_with_tensor_core"], arguments["seed"]
+    if not on_tpu(strategy):
+        if arguments["table_update"] == "engine":
+            return HostEngine(config.model, seed=seed)
+        return KerasTables(config.model, seed)
+    feature = hardware_feature(strategy, arguments["embedding_feature"])
+    if feature == "V0":
+        return ReplicatedTables(config, seed)
+    if isinstance(strategy, SimulatedTPUStrategy):
+        return SimulatedEngine(config.model, seed, strategy, pipelined=pipelined)
+    if feature == "V2":
+        return SparseCoreTables(config, pipelined=pipelined, batch_size=arguments["batch_size"])
+    return HardwareTables(config, pipelined=pipelined)

@@ -1,0 +1,62 @@
+"""Holds tables as trainable variables, which the model's Keras optimizer trains."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from embedding_core.engines.engine import Engine, Ids, Lookup, Weights
+from embedding_core.engines.host_lookup import look_up_forms, normal_forms
+from embedding_core.engines.variables import Variables, keyed_variables, plain_variables
+from embedding_core.layer.slot_views import SlotView, TablesWithSlots
+from embedding_core.translate import Model
+
+
+class KerasTables(Engine):
+    """Trainable variables, as replicated by the strategy in force; lookups are differentiable.
+
+    The slots are the Keras optimizer's. Those that an older Keras optimizer creates for us are saved under the
+    TPU's keys too, so that a TPU can continue with them.
+    """
+
+    trains_itself = False
+
+    def __init__(self, model: Model, seed: int):
+        self.tables = TablesWithSlots()
+        self._model = model
+        self._seed = seed
+        self._variables: Variables = {}
+
+    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+        """Create the variables; shapes are not needed."""
+        if self._variables:
+            return
+        context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+        if context is not None:  # the replicas meet to create one variable for all
+            context.merge_call(lambda strategy: self._create())
+            return
+        self._create()
+
+    def _create(self) -> None:
+        specs = [
+            table if table.slot_creator else dataclasses.replace(table, optimizer=None) for table in self._model.tables
+        ]
+        with tf.init_scope():
+            self._variables = plain_variables(specs, self._seed)
+        for key, variable in keyed_variables(self._model.tables, self._variables).items():
+            self.tables._add(key, variable if key in self._variables else SlotView(variable))
+
+    def look_up(self, values: Sequence[Ids], weights: Sequence[Weights]) -> Lookup:
+        """See `Engine`."""
+        features = self._model.features
+        tables = {name: own["parameters"] for name, own in self._variables.items()}
+        forms = normal_forms(features, tables, values, weights)
+        return Lookup(lambda: look_up_forms(features, tables, forms, values), None)
+
+    def tables_by_config(self) -> dict[Any, tf.Variable]:
+        """The tables by the caller's TableConfig; creates them if need be."""
+        self.build()
+        return {table.key: self._variables[table.name]["parameters"] for table in self._model.tables}
