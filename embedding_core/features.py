@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -20,6 +20,10 @@ from embedding_core.errors import DataError
 from embedding_core.structures import path_name, paths_of
 
 tpu = tf.tpu.experimental.embedding
+
+Ids: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"  # integers
+Weights: TypeAlias = "tf.SparseTensor | tf.RaggedTensor | None"  # of the kind and indices of the ids
+Count: TypeAlias = "int | tf.Tensor"  # an int scalar tensor if it is unknown before the step runs
 
 
 class Quantization(NamedTuple):

@@ -1,16 +1,29 @@
-"""The CPU lookup: the rows of tables, combined, the same in training and in the exported model."""
+"""Turns rows of tables into vectors on CPU, the same in training and in the exported model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from embedding_core.config import Combiner
-from embedding_core.features import FeatureSpec, NormalForm, Quantization, normal_form, policed, specs_of
+from embedding_core.features import (
+    Count,
+    FeatureSpec,
+    Ids,
+    NormalForm,
+    Quantization,
+    Weights,
+    normal_form,
+    policed,
+    specs_of,
+)
 from embedding_core.structures import flat_like, flat_pairs
 from embedding_core.tracing import as_written
+
+Rows: TypeAlias = tf.Tensor  # float [N, dim]
+Table: TypeAlias = "tf.Variable | tf.Tensor"  # [rows, dim]
 
 
 @as_written
@@ -49,7 +62,7 @@ def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], f
     return tf.nest.pack_sequence_as(inputs, activations)
 
 
-def _looked_up(spec: FeatureSpec, value: Any, weight: Any, table: Any) -> tf.Tensor:
+def _looked_up(spec: FeatureSpec, value: Ids, weight: Weights, table: Table) -> tf.Tensor:
     form = normal_form(spec, value, weight, serving=True)
     if spec.invalid_id != "error":  # the gather itself fails on an invalid id, naming it
         form = policed(spec, form)
@@ -57,12 +70,20 @@ def _looked_up(spec: FeatureSpec, value: Any, weight: Any, table: Any) -> tf.Ten
 
 
 def combine(
-    table: Any, form: NormalForm, combiner: Combiner, quantization: Quantization | None = None, name: str | None = None
-) -> tf.Tensor:
-    """Gather the rows of a normal form and combine them.
+    table: Table,
+    form: NormalForm,
+    combiner: Combiner,
+    quantization: Quantization | None = None,
+    name: str | None = None,
+) -> Rows:
+    """Gather the rows of a normal form and combine them: the one function that turns rows into a vector.
 
     With ids i of output row r: "sum" is the sum of w_i * row_i, "mean" divides it by the sum of w_i,
     "sqrtn" by the root of the sum of w_i^2; x / 0 is 0.
+
+    Its parts are named below, and every other lookup calls them: `combine_weighted` is the definition,
+    `combine_in_order` its fast path for unweighted ids in order; one id per output row needs neither. The contract
+    test holds the paths equal.
 
     Args:
       table: [rows, dim] variable or tensor.
@@ -77,24 +98,49 @@ def combine(
     rows = tf.gather(table, form.ids, name=name)
     if quantization is not None:
         rows = _quantized_forward(rows, quantization)
-    if form.weights is not None:
-        rows = rows * tf.cast(form.weights, rows.dtype)[:, tf.newaxis]
     if form.segments is not None and form.ascending and form.weights is None:
         rows = combine_in_order(rows, form.segments, form.rows, "sum" if form.single else combiner)
     elif form.segments is not None:
-        rows = _segment_sum(rows, form)
-        scale = divisor(form, combiner)
-        if scale is not None:
-            rows = tf.math.divide_no_nan(rows, tf.cast(scale, rows.dtype)[:, tf.newaxis])
+        rows = combine_weighted(rows, form.segments, form.rows, form.weights, _divisors_of(form, combiner))
     if form.leading is None:
         return rows
     return tf.reshape(rows, _with_dim(form.leading, rows))
 
 
+def combine_weighted(
+    rows: Rows, segments: tf.Tensor, count: Count, weights: tf.Tensor | None, divisors: tf.Tensor | None
+) -> Rows:
+    """Sum the weighted rows of each output row, and divide the sums.
+
+    Args:
+      rows: [N, dim].
+      segments: the output row of each, in any order, [N].
+      count: number of output rows.
+      weights: float32 [N], or None for ones.
+      divisors: what `weight_divisors` returned, [count]; None for ones.
+
+    Returns:
+      [count, dim]; zeros for an output row without rows, or with a divisor of zero.
+    """
+    if weights is not None:
+        rows = rows * tf.cast(weights, rows.dtype)[:, tf.newaxis]
+    sums = tf.math.unsorted_segment_sum(rows, segments, count)
+    return sums if divisors is None else tf.math.divide_no_nan(sums, tf.cast(divisors, sums.dtype)[:, tf.newaxis])
+
+
+def weight_divisors(combiner: Combiner, segments: tf.Tensor, count: Count, weights: tf.Tensor) -> tf.Tensor | None:
+    """What the sum of each output row is divided by, float32 [count]; None if that is one. Zero for an empty row."""
+    if combiner == "sum":
+        return None
+    if combiner == "mean":
+        return tf.math.unsorted_segment_sum(weights, segments, count)
+    return tf.sqrt(tf.math.unsorted_segment_sum(tf.square(weights), segments, count))
+
+
 def combine_in_order(
-    rows: tf.Tensor, segments: tf.Tensor, count: Any, combiner: Combiner, places: tf.Tensor | None = None
-) -> tf.Tensor:
-    """Unweighted rows combined by one operation.
+    rows: Rows, segments: tf.Tensor, count: Count, combiner: Combiner, places: tf.Tensor | None = None
+) -> Rows:
+    """Combine unweighted rows by one operation: the fast path of `combine_weighted`.
 
     Args:
       rows: [N, dim]; with `places`, a table of any number of rows.
@@ -104,7 +150,7 @@ def combine_in_order(
       places: which rows of the table to combine, [N]; saves the gathering, but has a dense gradient.
 
     Returns:
-      [count, dim]; zeros where there is no row.
+      [count, dim]; zeros for an output row without rows.
     """
     operation = {
         "sum": tf.raw_ops.SparseSegmentSumWithNumSegments,
@@ -116,28 +162,18 @@ def combine_in_order(
     return operation(data=rows, indices=places, segment_ids=segments, num_segments=count)
 
 
-def _with_dim(leading: Any, rows: tf.Tensor) -> Any:
+def _with_dim(leading: Any, rows: Rows) -> Any:
     dim = rows.shape[-1] if rows.shape[-1] is not None else tf.shape(rows)[-1]
     if isinstance(leading, list):
         return [*leading, dim]
     return tf.concat([leading, tf.cast([dim], leading.dtype)], 0)
 
 
-def _segment_sum(values: tf.Tensor, form: NormalForm) -> tf.Tensor:
-    return tf.math.unsorted_segment_sum(values, form.segments, form.rows)
-
-
-def divisor(form: NormalForm, combiner: Combiner) -> tf.Tensor | None:
-    """What the sum of each output row is divided by, float32 [rows]; None where that is one.
-
-    Zero for an empty row; x / 0 counts as 0.
-    """
+def _divisors_of(form: NormalForm, combiner: Combiner) -> tf.Tensor | None:
     if combiner == "sum" or form.single:
         return None
     weights = form.weights if form.weights is not None else tf.ones_like(form.ids, tf.float32)
-    if combiner == "mean":
-        return _segment_sum(weights, form)
-    return tf.sqrt(_segment_sum(tf.square(weights), form))
+    return weight_divisors(combiner, form.segments, form.rows, weights)
 
 
 def quantized(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor:
@@ -158,7 +194,7 @@ def _quantized_forward(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor
     return forward(rows)
 
 
-def row_gradients(form: NormalForm, combiner: Combiner, gradient: tf.Tensor) -> tf.Tensor:
+def row_gradients(form: NormalForm, combiner: Combiner, gradient: tf.Tensor) -> Rows:
     """The gradient of each gathered row: the transpose of `combine`.
 
     Args:
@@ -170,11 +206,22 @@ def row_gradients(form: NormalForm, combiner: Combiner, gradient: tf.Tensor) -> 
       [N, dim] gradients, one per id; quantization passes them through unchanged.
     """
     gradient = tf.reshape(gradient, [-1, gradient.shape[-1]])
-    scale = divisor(form, combiner)
-    if scale is not None:
-        gradient = tf.math.divide_no_nan(gradient, scale[:, tf.newaxis])
-    if form.segments is not None:
-        gradient = tf.gather(gradient, form.segments)
-    if form.weights is not None:
-        gradient = gradient * form.weights[:, tf.newaxis]
-    return gradient
+    return spread_gradient(gradient, form.segments, form.weights, _divisors_of(form, combiner))
+
+
+def spread_gradient(
+    gradient: Rows, segments: tf.Tensor | None, weights: tf.Tensor | None, divisors: tf.Tensor | None
+) -> Rows:
+    """The transpose of `combine_weighted`: the gradient of each row, [N, dim], from that of the output rows.
+
+    Args:
+      gradient: [count, dim].
+      segments: the output row of each row, [N]; None if row i is output row i.
+      weights: float32 [N], or None for ones.
+      divisors: what `weight_divisors` returned, [count]; None for ones.
+    """
+    if divisors is not None:
+        gradient = tf.math.divide_no_nan(gradient, divisors[:, tf.newaxis])
+    if segments is not None:
+        gradient = tf.gather(gradient, segments)
+    return gradient if weights is None else gradient * weights[:, tf.newaxis]

@@ -75,8 +75,8 @@ def flat_pairs(
             return
         if kind != _kind(value):
             raise DataError(
-                f"`{what}` do not have the structure of the configuration: {_at(path)} is a {_described(value)}, and "
-                f"a {_described(leaf)} is configured there; give {_named([path])} as configured."
+                f"`{what}` do not have the structure of the configuration: {_at(path)} is a {_type_name(value)}, and "
+                f"a {_type_name(leaf)} is configured there; give {_named([path])} as configured."
             )
         if not kind:
             found.append((leaf, value))
@@ -101,12 +101,12 @@ def _check_keys(what: str, path: Path, items: Mapping[Any, Any], values: Mapping
 
 
 def _kind(structure: Any) -> str:
-    """How the items of a structure are found: "dict", "list" (or tuple), the fields of a namedtuple; "" for a leaf."""
+    """The kind of a container: "dict", "list" (or tuple), or the fields of a namedtuple; "" for a leaf."""
     if isinstance(structure, Mapping):
         return "dict"
     if isinstance(structure, list | tuple):
         fields = getattr(structure, "_fields", None)
-        return "list" if fields is None else f"namedtuple{tuple(fields)}"
+        return "list" if fields is None else f"{tuple(fields)}"
     if tf.nest.is_nested(structure):
         raise ConfigError(
             f"A structure holds a {type(structure).__name__}, whose items have no path: use dicts, lists, tuples and "
@@ -132,9 +132,10 @@ def _items(structure: Any) -> dict[Any, Any]:
         ) from error
 
 
-def _described(value: Any) -> str:
+def _type_name(value: Any) -> str:
+    """The type of a container or leaf, with the fields of a namedtuple, as error messages show it."""
     kind = _kind(value)
-    return type(value).__name__ if kind in ("", "dict", "list") else f"{type(value).__name__} of {kind[10:]}"
+    return type(value).__name__ if kind in ("", "dict", "list") else f"{type(value).__name__} of {kind}"
 
 
 def _at(path: Path) -> str:

@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -24,12 +25,55 @@ from embedding_core.structures import path_name, paths_of
 
 tpu = tf.tpu.experimental.embedding
 
-_OPTIMIZERS: tuple[tuple[Any, type[Optimizer]], ...] = (
-    (tpu.SGD, SGD),
-    (tpu.Adagrad, Adagrad),
-    (tpu.AdagradMomentum, AdagradMomentum),
-    (tpu.Adam, Adam),
-    (tpu.FTRL, FTRL),
+
+class OptimizerKind(NamedTuple):
+    """One optimizer of tables and its namesakes: what is passed on by name; all else must keep its default.
+
+    Attributes:
+      ours: the class in `embedding_core`.
+      tensorflow: the class in `tf.tpu.experimental.embedding`, with the same hyperparameters.
+      keras: name of the classes in `tf_keras.optimizers` and `tf_keras.optimizers.legacy`, or None.
+      passed: hyperparameters, besides the learning rate, that Keras has too.
+      slots: names of the older Keras class's slots by ours.
+    """
+
+    ours: type[Optimizer]
+    tensorflow: Any
+    keras: str | None = None
+    passed: tuple[str, ...] = ()
+    slots: Mapping[str, str] = MappingProxyType({})
+
+
+OPTIMIZERS = (
+    OptimizerKind(SGD, tpu.SGD, "SGD"),
+    OptimizerKind(
+        Adagrad,
+        tpu.Adagrad,
+        "Adagrad",
+        ("initial_accumulator_value",),
+        MappingProxyType({"accumulators": "accumulator"}),
+    ),
+    OptimizerKind(AdagradMomentum, tpu.AdagradMomentum),
+    OptimizerKind(
+        Adam,
+        tpu.Adam,
+        "Adam",
+        ("beta_1", "beta_2", "epsilon"),
+        MappingProxyType({"momenta": "m", "velocities": "v"}),
+    ),
+    OptimizerKind(
+        FTRL,
+        tpu.FTRL,
+        "Ftrl",
+        (
+            "learning_rate_power",
+            "l1_regularization_strength",
+            "l2_regularization_strength",
+            "beta",
+            "initial_accumulator_value",
+        ),
+        MappingProxyType({"accumulators": "accumulator", "linears": "linear"}),
+    ),
 )
 
 
@@ -108,13 +152,13 @@ def optimizer_to_core(optimizer: Any) -> Optimizer:
     """
     if isinstance(optimizer, Optimizer):
         return optimizer
-    for theirs, own in _OPTIMIZERS:
-        if type(optimizer) is theirs:  # a subclass may do what nobody here would notice
-            refuse_unknown(own.__name__, optimizer, "a table")
-            fields = {field.name for field in dataclasses.fields(own)} - {"clipvalue"}
+    for kind in OPTIMIZERS:
+        if type(optimizer) is kind.tensorflow:  # a subclass may do what nobody here would notice
+            refuse_unknown(kind.ours.__name__, optimizer, "a table")
+            fields = {field.name for field in dataclasses.fields(kind.ours)} - {"clipvalue"}
             values = {name: getattr(optimizer, name) for name in fields}
             low, high = optimizer.clip_gradient_min, optimizer.clip_gradient_max
-            return own(**values, clipvalue=None if low is None and high is None else (low, high))
+            return kind.ours(**values, clipvalue=None if low is None and high is None else (low, high))
     raise ConfigError(
         f"{type(optimizer)} is an unsupported optimizer class. Please pass an instance of one of the optimizer classes "
         "under tf.tpu.experimental.embedding, or of embedding_core, and not of a subclass."
@@ -123,9 +167,19 @@ def optimizer_to_core(optimizer: Any) -> Optimizer:
 
 def optimizer_to_tensorflow(optimizer: Optimizer) -> Any:
     """The optimizer of `tf.tpu.experimental.embedding` with the same hyperparameters."""
-    for theirs, own in _OPTIMIZERS:
-        if type(optimizer) is own:
-            return theirs(**{field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)})
+    values = {field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)}
+    return kind_of_optimizer(optimizer).tensorflow(**values)
+
+
+def kind_of_optimizer(optimizer: Optimizer) -> OptimizerKind:
+    """The entry of an optimizer of this project in the table.
+
+    Raises:
+      ConfigError (ValueError): a class that is not in the table.
+    """
+    for kind in OPTIMIZERS:
+        if type(optimizer) is kind.ours:
+            return kind
     raise ConfigError(f"{optimizer!r} has no namesake under tf.tpu.experimental.embedding.")
 
 

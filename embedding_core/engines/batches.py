@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from embedding_core.config import Combiner
 from embedding_core.features import segments_of_splits
-from embedding_core.lookup import combine_in_order
+from embedding_core.lookup import combine_in_order, combine_weighted, spread_gradient, weight_divisors
 from embedding_core.translate import TableSpec
 
 WIRE_TYPES = (tf.int64, tf.int64, tf.int64, tf.float32)
@@ -172,7 +172,7 @@ def _same_kinds(total: Any, cores: int, rows: Sequence[Sequence[int]]) -> Any:
 
 
 def _batch(
-    combiner: str,
+    combiner: Combiner,
     rows: tuple[int, ...],
     cores: int,
     first_core: int,
@@ -195,11 +195,11 @@ def _batch(
 
     def weighted_ragged() -> tuple[Any, Any]:
         found = _of_lengths(_lengths(splits, rows), ids)
-        return found, _sum_of_weights(combiner, weights, found, total)
+        return found, _divisors(combiner, found, total, weights)
 
     def explicit() -> tuple[Any, Any]:
         found = segments - first_core * sum(rows)
-        return found, _sum_of_weights(combiner, weights, found, total)
+        return found, _divisors(combiner, found, total, weights)
 
     has_splits, has_weights = there[1], there[3]
     has_segments = tf.maximum(there[2], (1 - there[0]) * (1 - has_splits))  # no ids at all: no output row has one
@@ -222,10 +222,9 @@ def _of_lengths(lengths: Any, ids: Any) -> Any:
     return segments_of_splits(splits, ids)
 
 
-def _sum_of_weights(combiner: str, weights: Any, segments: Any, rows: int) -> Any:
-    if combiner == "sqrtn":
-        return tf.sqrt(tf.math.unsorted_segment_sum(tf.square(weights), segments, rows))
-    return tf.math.unsorted_segment_sum(weights, segments, rows)
+def _divisors(combiner: Combiner, segments: tf.Tensor, rows: int, weights: tf.Tensor) -> tf.Tensor:
+    divisors = weight_divisors(combiner, segments, rows, weights)
+    return tf.zeros([0]) if divisors is None else divisors
 
 
 def activations_of(combiner: Combiner, looked_up: Any, batch: TableBatch, rows: int) -> Any:
@@ -240,35 +239,28 @@ def activations_of(combiner: Combiner, looked_up: Any, batch: TableBatch, rows: 
     Returns:
       [rows, dim] activations.
     """
-
-    def weighted() -> Any:
-        values = looked_up * batch.weights[:, tf.newaxis]
-        return _divided(combiner, tf.math.unsorted_segment_sum(values, batch.segments, rows), batch)
-
+    divisors = None if combiner == "sum" else batch.divisors
     found = tf.switch_case(
         batch.form,
         [
             lambda: tf.identity(looked_up),
             lambda: combine_in_order(looked_up, batch.segments, rows, combiner),
-            weighted,
+            lambda: combine_weighted(looked_up, batch.segments, rows, batch.weights, divisors),
         ],
     )
     return tf.ensure_shape(found, [rows, looked_up.shape[-1]])
 
 
-def _divided(combiner: Combiner, values: Any, batch: TableBatch) -> Any:
-    return values if combiner == "sum" else tf.math.divide_no_nan(values, batch.divisors[:, tf.newaxis])
-
-
-def row_gradients_of(combiner: Combiner, batch: TableBatch, gradient: Any) -> Any:
+def row_gradients_of(combiner: Combiner, batch: TableBatch, gradient: tf.Tensor) -> tf.Tensor:
     """The gradient of each row that was looked up, [N, dim], from that of the activations, [rows, dim]."""
-
-    def spread() -> Any:
-        return tf.gather(_divided(combiner, gradient, batch), batch.segments)
-
+    divisors = None if combiner == "sum" else batch.divisors
     found = tf.switch_case(
         batch.form,
-        [lambda: tf.identity(gradient), spread, lambda: spread() * batch.weights[:, tf.newaxis]],
+        [
+            lambda: tf.identity(gradient),
+            lambda: spread_gradient(gradient, batch.segments, None, divisors),
+            lambda: spread_gradient(gradient, batch.segments, batch.weights, divisors),
+        ],
     )
     return tf.ensure_shape(found, [None, gradient.shape[-1]])
 

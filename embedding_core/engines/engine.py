@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-Ids: TypeAlias = Any  # dense tensor, tf.SparseTensor or tf.RaggedTensor of integers
-Weights: TypeAlias = Any  # of the kind of the ids, or None
+from embedding_core.features import Ids, Weights
+
 Gradients: TypeAlias = Sequence[tf.Tensor]
 
 

@@ -8,9 +8,10 @@ function, or eager call, sees whether the last function came to the end of its c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +20,7 @@ from embedding_core.engines.tables import unmirrored
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class _Place:
     """A call of the engine within a function.
 
     Attributes:
@@ -60,7 +61,18 @@ class Steps:
             self._drop()
             self._last.assign([0, 0])
 
-    def begin(self) -> Place | None:
+    @contextlib.contextmanager
+    def call(self) -> Iterator[list[Any]]:
+        """A call of the engine: gives a list for the operations after which the call has ended."""
+        place = self._begin()
+        done: list[Any] = []
+        with tf.control_dependencies(place.started if place else []):
+            yield done
+        if place is not None:
+            with tf.control_dependencies(done):
+                self._last.assign(place.position)
+
+    def _begin(self) -> _Place | None:
         """Start a call of the engine; the place of a call that is traced, else None."""
         if tf.executing_eagerly():
             if self._unfinished():
@@ -74,18 +86,7 @@ class Steps:
             self._calls.scatter_nd_update([[number]], [calls + 1])
         if here is not function:  # in a loop the call before may be the last of the round before
             started = [self._last.assign([number, calls])]
-        return Place((number, calls + 1), started)
-
-    def end(self, place: Place | None, after: Sequence[Any]) -> None:
-        """End a call of the engine.
-
-        Args:
-          place: what `begin` returned.
-          after: the operations of the call.
-        """
-        if place is not None:
-            with tf.control_dependencies(list(after)):
-                self._last.assign(place.position)
+        return _Place((number, calls + 1), started)
 
     def _function_of(self, graph: Any) -> tuple[Any, list[Any]]:
         """The function that a graph is part of, and the control inputs of its first call."""

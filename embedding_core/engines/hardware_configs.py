@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from embedding_core.attributes import Trainer, ignored_by
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.learning_rates import is_schedule
+from embedding_core.engines.step_rates import is_schedule
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import (

@@ -9,15 +9,15 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.engine import Box, Engine, Ids, Lookup, Weights
+from embedding_core.engines.engine import Box, Engine, Lookup
 from embedding_core.engines.hardware_configs import refuse_ignored
 from embedding_core.engines.host_lookup import look_up_forms, normal_forms
-from embedding_core.engines.learning_rates import ITERATIONS, new_iterations, step_rates
+from embedding_core.engines.step_rates import ITERATIONS, new_iterations, step_rates
 from embedding_core.engines.table_updates import apply_to_table
 from embedding_core.engines.tables import Tables
 from embedding_core.engines.variables import Variables, device_variables, keyed_variables
 from embedding_core.errors import ConfigError, DataError, EngineError
-from embedding_core.features import FeatureSpec, NormalForm
+from embedding_core.features import FeatureSpec, Ids, NormalForm, Weights
 from embedding_core.lookup import row_gradients
 from embedding_core.optimizers import Optimizer
 from embedding_core.tracing import as_written

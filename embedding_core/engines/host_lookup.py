@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from embedding_core.engines.engine import Ids, Weights
-from embedding_core.features import FeatureSpec, NormalForm, kind_of, normal_form, policed
+from embedding_core.features import FeatureSpec, Ids, NormalForm, Weights, kind_of, normal_form, policed
 from embedding_core.lookup import combine
 
 

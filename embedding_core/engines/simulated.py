@@ -8,7 +8,6 @@ device memory: one full variable per table and slot, of which a host's block is 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,20 +15,20 @@ import tensorflow as tf
 
 from embedding_core.engines import output_shapes as shapes
 from embedding_core.engines.batches import TableBatch, TableIds, activations_of, row_gradients_of, traced_once
+from embedding_core.engines.core_vectors import packed_gradients, unpacked, vectors_of_cores
 from embedding_core.engines.engine import Box
 from embedding_core.engines.failed_steps import Steps
 from embedding_core.engines.feeding import check_inputs, check_weights, output_rows, packed_inputs
 from embedding_core.engines.hardware_configs import refuse_ignored
-from embedding_core.engines.learning_rates import ITERATIONS, new_iterations, step_rates
 from embedding_core.engines.pipelining import EarlierRows
 from embedding_core.engines.queued import QueuedEngine
 from embedding_core.engines.queues import CoreQueues, WaitingBatch
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
+from embedding_core.engines.step_rates import ITERATIONS, new_iterations, step_rates
 from embedding_core.engines.table_updates import apply_to_table, touched_rows
 from embedding_core.engines.tables import Tables
 from embedding_core.engines.variables import Track, Variables, device_variables, keyed_variables
 from embedding_core.errors import DataError, EngineError
-from embedding_core.features import FeatureSpec, kind_of
 from embedding_core.lookup import quantized
 from embedding_core.optimizers import Optimizer
 from embedding_core.structures import flat_like
@@ -212,9 +211,8 @@ class SimulatedEngine(QueuedEngine):
                 core: self._batches_of(core, self._local(values, core), self._local(flat_weights, core), explicit)
                 for core in self._cores_fed(context, device)
             }
-            place = self._calls().begin()
-            with tf.control_dependencies(place.started if place else []):
-                self._calls().end(place, self._queues.put(batches, training))
+            with self._calls().call() as done:
+                done.extend(self._queues.put(batches, training))
 
     def _cores_fed(self, context: Any, device: str | None) -> list[int]:
         """The cores that a call of enqueue feeds."""
@@ -258,7 +256,7 @@ class SimulatedEngine(QueuedEngine):
             if not _cannot_meet(error) or self._pipelined:
                 raise
             vector = self._dequeue_one(core)
-        return tf.nest.pack_sequence_as(self.model.structure, self._unpacked(vector))
+        return tf.nest.pack_sequence_as(self.model.structure, unpacked(vector, self.model, self.output_shapes))
 
     def _replica_context(self, method: str) -> Any:
         if not self.built:
@@ -277,16 +275,14 @@ class SimulatedEngine(QueuedEngine):
     def _dequeue_all(self, name: str | None) -> list[Any]:
         """The activations of every core, each as one vector."""
         with tf.device(HOST):
-            place = self._calls().begin()
-            with tf.control_dependencies(place.started if place else []):
+            with self._calls().call() as done:
                 batches, training = self._taken(range(self._cores))
-            activations = self._looked_up(batches, self._cores)
-            with tf.control_dependencies(activations):  # a batch that cannot be looked up waits for no gradients
-                kept = self._waiting_for(name).replace(batches, training)
-            self._calls().end(place, [kept])
+                activations = self._looked_up(batches, self._cores)
+                with tf.control_dependencies(activations):  # a batch that cannot be looked up waits for no gradients
+                    done.append(self._waiting_for(name).replace(batches, training))
             for earlier in self._earlier.values():
                 earlier.forget()
-            return self._per_core(activations, self._cores)
+            return vectors_of_cores(activations, self._cores)
 
     def _pairs(self, batches: Sequence[TableBatch]) -> list[tuple[TableSpec, TableBatch]]:
         return list(zip(self.model.tables, batches, strict=True))
@@ -314,29 +310,6 @@ class SimulatedEngine(QueuedEngine):
             rows = self._earlier[table.name].applied_to(rows, batch.ids)
         return rows if table.quantization is None else quantized(rows, table.quantization)
 
-    def _per_core(self, activations: Sequence[Any], cores: int) -> list[Any]:
-        """Activations [all rows, dim] per table as one vector per core: one tensor to send to each."""
-        rows = [tf.reshape(values, [cores, -1]) for values in activations]
-        return list(tf.unstack(rows[0] if len(rows) == 1 else tf.concat(rows, 1), num=cores))
-
-    def _unpacked(self, vector: Any) -> list[Any]:
-        """The vector of one core as its activations, flat in the order of the features."""
-        result: list[Any] = [None] * len(self.model.features)
-        pieces = tf.split(vector, self._sizes())
-        constant = functools.cache(tf.constant)  # most features have the same shape, and there are many cores
-        for place, piece in zip(self._order(), pieces, strict=True):
-            shape = (*self.output_shapes[place].as_list(), self.model.features[place].dim)
-            result[place] = tf.reshape(piece, constant(shape))
-        return result
-
-    def _order(self) -> list[int]:
-        """The places of the features, table by table."""
-        return [place for table in self.model.tables for place in self.model.features_of(table.name)]
-
-    def _sizes(self) -> list[int]:
-        """The number of values of each feature on one core, table by table."""
-        return [rows * table.dim for table in self.model.tables for rows in self._rows(table)]
-
     def _dequeue_one(self, core: int) -> Any:
         """Where the cores cannot meet (in control flow or a nested function): batches without gradients only."""
         message = (
@@ -344,14 +317,13 @@ class SimulatedEngine(QueuedEngine):
             "apply_gradients at the top level of the function given to strategy.run, and pass the activations on."
         )
         with tf.device(HOST):
-            place = self._calls().begin()
-            with tf.control_dependencies(place.started if place else []):
+            with self._calls().call() as done:
                 batches, training = self._taken([core])
-            with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(training), [message])]):
-                own = [batch._replace(ids=tf.identity(batch.ids)) for batch in batches]
-            activations = self._looked_up(own, 1)
-            self._calls().end(place, activations)
-            return self._per_core(activations, 1)[0]
+                with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(training), [message])]):
+                    checked = [batch._replace(ids=tf.identity(batch.ids)) for batch in batches]
+                activations = self._looked_up(checked, 1)
+                done.extend(activations)
+            return vectors_of_cores(activations, 1)[0]
 
     # Gradients
 
@@ -359,8 +331,7 @@ class SimulatedEngine(QueuedEngine):
         """See `TPUEmbedding.apply_gradients`."""
         context = self._replica_context("apply_gradients")
         tf.nest.assert_same_structure(self.model.structure, gradients)
-        items = zip(tf.nest.flatten(gradients), self.model.features, self.output_shapes, strict=True)
-        box = Box(self._packed_gradients([_checked_gradient(*item) for item in items]))
+        box = Box(packed_gradients(tf.nest.flatten(gradients), self.model, self.output_shapes))
         try:
             context.merge_call(lambda strategy, boxes: self._apply_all(strategy, boxes, name), args=(box,))
         except RuntimeError as error:
@@ -371,19 +342,13 @@ class SimulatedEngine(QueuedEngine):
                 "meet: call it at the top level of the function given to strategy.run."
             ) from error
 
-    def _packed_gradients(self, gradients: Sequence[Any]) -> Any:
-        """The gradients of one core as one vector."""
-        flat = tf.constant([-1])
-        return tf.concat([tf.reshape(gradients[place], flat) for place in self._order()], 0)
-
     def _apply_all(self, strategy: Any, boxes: Any, name: str | None) -> None:
         vectors = [box.value for box in strategy.experimental_local_results(boxes)]
         sizes = [sum(self._rows(table)) * table.dim for table in self.model.tables]
         with tf.device(HOST):
-            place = self._calls().begin()
-            with tf.control_dependencies(place.started if place else []):
+            with self._calls().call() as done:
                 batches = self._waiting_for(name).take()
-            self._calls().end(place, batches[0][:1])
+                done.append(batches[0].ids)
             cores = [tf.split(vector, sizes) for vector in vectors]
             rates = step_rates([_optimizer(table) for table in self.model.tables], self._iterations)
             row_gradients = traced_once(row_gradients_of)
@@ -424,23 +389,6 @@ def _refuse_nested(context: Any) -> None:
             "fact that enqueueing embedding data is called inside control flow or a tf.function inside `strategy.run`. "
             "Call enqueue outside of strategy.run, or at the top level of the function given to it."
         ) from error
-
-
-def _checked_gradient(gradient: Any, feature: FeatureSpec, shape: Any) -> Any:
-    """The gradient of one feature on one core, in the shape of its activations."""
-    expected = [*shape.as_list(), feature.dim]
-    if gradient is None:
-        tf.get_logger().warning(
-            "No gradient passed for feature %s, sending zero gradient. This may not be correct behavior for certain "
-            "optimizers like Adam.",
-            feature.path,
-        )
-        return tf.zeros(expected)
-    if kind_of(gradient) != "dense":
-        raise DataError(f"found non-tensor type: {type(gradient)} at path {feature.path}.")
-    if gradient.shape != expected:
-        raise DataError(f"Found gradient of shape {gradient.shape} at path {feature.path}. Expected shape {expected}.")
-    return gradient
 
 
 def _optimizer(table: TableSpec) -> Optimizer:

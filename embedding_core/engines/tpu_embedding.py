@@ -13,7 +13,7 @@ from embedding_core.engines.hardware import HardwareTPUEmbedding, HardwareTPUEmb
 from embedding_core.engines.hardware_configs import embedding_feature, is_real_tpu
 from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
-from embedding_core.engines.variables import Track, plain_variables, track_variables
+from embedding_core.engines.variables import Track, Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
 from embedding_core.tracing import as_written
 from embedding_core.translate import Model, model_of
@@ -155,24 +155,23 @@ class _PlainTables:
     """
 
     def __init__(self, model: Model, seed: int, track: Track):
-        self._model = model
+        self.model = model
+        self.variables: Variables = {}
         self._seed = seed
         self._track = track
-        self._tables: dict[str, tf.Variable] = {}
 
     def build(self) -> None:
         """Create the variables; slots that another object made are saved by that object."""
-        if self._tables:
+        if self.variables:
             return
         with tf.init_scope():
-            variables = plain_variables(self._model.tables, self._seed)
-        track_variables(self._model.tables, variables, self._track)
-        self._tables = {name: own["parameters"] for name, own in variables.items()}
+            self.variables = plain_variables(self.model.tables, self._seed)
+        track_variables(self.model.tables, self.variables, self._track)
 
     def tables_by_config(self) -> dict[Any, tf.Variable]:
         """The tables by the caller's TableConfig; creates them if need be."""
         self.build()
-        return {table.key: self._tables[table.name] for table in self._model.tables}
+        return {table.key: self.variables[table.name]["parameters"] for table in self.model.tables}
 
 
 def _on_hardware(strategy: Any, feature_config: Any, optimizer: Any, pipelined: bool) -> Any:

@@ -1,6 +1,6 @@
-"""Keras optimizers, of both generations in tf_keras, as optimizers of the TPU's tables.
+"""Translates Keras optimizers, of both generations in tf_keras, into optimizers of the TPU's tables.
 
-A table of classes names what is passed on and what must keep its default; everything else is refused.
+`translate.OPTIMIZERS` names what is passed on; everything else must keep its default.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -16,52 +16,16 @@ import tf_keras
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer.call_stack import called_by_keras_3
 from embedding_core.optimizers import Optimizer
-from embedding_core.translate import KerasSlots
+from embedding_core.translate import OPTIMIZERS, KerasSlots, OptimizerKind
 
 tpu = tf.tpu.experimental.embedding
 legacy = tf_keras.optimizers.legacy
 new = tf_keras.optimizers
 
-_BY_NAME = {"sgd": tpu.SGD, "adagrad": tpu.Adagrad, "adam": tpu.Adam, "ftrl": tpu.FTRL}
-_TPU_CLASSES = (tpu.SGD, tpu.Adagrad, tpu.AdagradMomentum, tpu.Adam, tpu.FTRL)
-
-
-class _Rule(NamedTuple):
-    """How one Keras class is translated.
-
-    Attributes:
-      own: the class under tf.tpu.experimental.embedding.
-      passed: hyperparameters of both.
-      slots: names of Keras' slots by ours.
-      is_legacy: whether the class is of the older generation.
-    """
-
-    own: Any
-    passed: tuple[str, ...]
-    slots: Mapping[str, str]
-    is_legacy: bool
-
-
-_ADAGRAD = ("initial_accumulator_value",)
-_ADAM = ("beta_1", "beta_2", "epsilon")
-_FTRL = (
-    "learning_rate_power",
-    "l1_regularization_strength",
-    "l2_regularization_strength",
-    "beta",
-    "initial_accumulator_value",
-)
-_ACCUMULATOR = {"accumulators": "accumulator"}
-_MOMENTS = {"momenta": "m", "velocities": "v"}
-_RULES: Mapping[type, _Rule] = {
-    legacy.SGD: _Rule(tpu.SGD, (), {}, True),
-    legacy.Adagrad: _Rule(tpu.Adagrad, _ADAGRAD, _ACCUMULATOR, True),
-    legacy.Adam: _Rule(tpu.Adam, _ADAM, _MOMENTS, True),
-    legacy.Ftrl: _Rule(tpu.FTRL, _FTRL, {**_ACCUMULATOR, "linears": "linear"}, True),
-    new.SGD: _Rule(tpu.SGD, (), {}, False),
-    new.Adagrad: _Rule(tpu.Adagrad, _ADAGRAD, _ACCUMULATOR, False),
-    new.Adam: _Rule(tpu.Adam, _ADAM, _MOMENTS, False),
-    new.Ftrl: _Rule(tpu.FTRL, _FTRL, {**_ACCUMULATOR, "linears": "linear"}, False),
+_BY_NAME = {kind.keras.lower(): kind.tensorflow for kind in OPTIMIZERS if kind.keras}
+_TPU_CLASSES = tuple(kind.tensorflow for kind in OPTIMIZERS)
+_KINDS: Mapping[type, OptimizerKind] = {
+    getattr(generation, kind.keras): kind for kind in OPTIMIZERS if kind.keras for generation in (legacy, new)
 }
 # What may differ without a change of the numbers, or is looked at apart.
 _FREE = frozenset({"name", "learning_rate", "jit_compile", "is_legacy_optimizer"})
@@ -206,26 +170,26 @@ def _translated(optimizer: Any, *, copied: bool) -> Any:
             f"Keras optimizer {type(optimizer).__name__} is unsupported for TPU embedding: pass its inner_optimizer, "
             "and set the layer's loss_scale_optimizer."
         )
-    rule = _RULES.get(type(optimizer))
-    if rule is None:
-        names = sorted({cls.__name__ for cls in _RULES})
+    kind = _KINDS.get(type(optimizer))
+    if kind is None:
+        names = sorted({cls.__name__ for cls in _KINDS})
         raise ConfigError(
             f"Keras optimizer {type(optimizer).__name__} is unsupported for TPU embedding: the TPU's tables can be "
             f"trained by {', '.join(names)} of tf_keras; give this layer an optimizer of its own."
         )
     config = optimizer.get_config()
-    _refuse_changed(optimizer, config, rule)
-    arguments = {name: config[name] for name in rule.passed}
-    if rule.slots and rule.is_legacy and not copied:
-        arguments["slot_variable_creation_fn"] = KerasSlots(optimizer, rule.slots)
-    rate = FollowedRate(optimizer, _rate_of(optimizer, config, rule), copied=copied)
-    return rule.own(learning_rate=rate, **arguments)
+    _refuse_changed(optimizer, config, kind)
+    arguments = {name: config[name] for name in kind.passed}
+    if kind.slots and isinstance(optimizer, legacy.Optimizer) and not copied:
+        arguments["slot_variable_creation_fn"] = KerasSlots(optimizer, kind.slots)
+    rate = FollowedRate(optimizer, _rate_of(optimizer, config), copied=copied)
+    return kind.tensorflow(learning_rate=rate, **arguments)
 
 
-def _refuse_changed(optimizer: Any, config: Mapping[str, Any], rule: _Rule) -> None:
+def _refuse_changed(optimizer: Any, config: Mapping[str, Any], kind: OptimizerKind) -> None:
     reference = type(optimizer)()
     found, defaults = _compared(optimizer, config), _compared(reference, reference.get_config())
-    for name in sorted(set(found) - set(rule.passed) - _FREE):
+    for name in sorted(set(found) - set(kind.passed) - _FREE):
         if found[name] != defaults.get(name):
             raise ConfigError(
                 f"Optimizer parameter {name} is unsupported for TPU embeddings: `{name}` of Keras' "
@@ -241,13 +205,17 @@ def _compared(optimizer: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     return {**apart, **config}
 
 
-def _rate_of(optimizer: Any, config: Mapping[str, Any], rule: _Rule) -> Callable[[], Any]:
+def _rate_of(optimizer: Any, config: Mapping[str, Any]) -> Callable[[], Any]:
     _ = optimizer.iterations  # older optimizers create it at the first use, which must not be inside a step
     if not isinstance(config["learning_rate"], dict):
         _ = optimizer.learning_rate
         return lambda: optimizer.learning_rate
     # the newer ones do not give it away
-    schedule = optimizer.learning_rate if rule.is_legacy else _schedule_of(optimizer, config["learning_rate"])
+    schedule = (
+        optimizer.learning_rate
+        if isinstance(optimizer, legacy.Optimizer)
+        else _schedule_of(optimizer, config["learning_rate"])
+    )
     return lambda: schedule(optimizer.iterations)
 
 

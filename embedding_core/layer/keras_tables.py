@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.engine import Engine, Ids, Lookup, Weights
+from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.engines.host_lookup import look_up_forms, normal_forms
 from embedding_core.engines.variables import Variables, keyed_variables, plain_variables
+from embedding_core.features import Ids, Weights
 from embedding_core.layer.slot_views import SlotView, TablesWithSlots
 from embedding_core.translate import Model
 

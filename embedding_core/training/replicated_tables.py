@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam, Optimizer
+from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.training.config import TrainingConfig
 from embedding_core.training.learning_rate_decay import scheduled
-
-# Keras' namesake of each optimizer, and which of its hyperparameters have the same name there.
-_NAMESAKES: Mapping[type, tuple[str, tuple[str, ...]]] = {
-    SGD: ("SGD", ()),
-    Adagrad: ("Adagrad", ("initial_accumulator_value",)),
-    Adam: ("Adam", ("beta_1", "beta_2", "epsilon")),
-    FTRL: (
-        "Ftrl",
-        (
-            "learning_rate_power",
-            "initial_accumulator_value",
-            "beta",
-            "l1_regularization_strength",
-            "l2_regularization_strength",
-        ),
-    ),
-}
+from embedding_core.translate import kind_of_optimizer
 
 
 def keras_optimizers(
@@ -49,22 +32,23 @@ def keras_optimizers(
 def _namesake(
     table: TableConfig, optimizer: Optimizer, training: TrainingConfig, steps: int
 ) -> tf_keras.optimizers.Optimizer:
-    if type(optimizer) not in _NAMESAKES:
+    kind = kind_of_optimizer(optimizer)
+    if kind.keras is None:
         raise ConfigError(
             f"`optimizer` of table {table.name!r} is {type(optimizer).__name__}: a TPU without an embedding engine "
             "(V0) trains tables with Keras' optimizers, which have no namesake of it; choose SGD, Adagrad, Adam or "
             "FTRL."
         )
-    name, shared = _NAMESAKES[type(optimizer)]
     for field in dataclasses.fields(optimizer):
         value = getattr(optimizer, field.name)
-        if field.name not in (*shared, "learning_rate") and value != field.default:
+        if field.name not in (*kind.passed, "learning_rate") and value != field.default:
             raise ConfigError(
                 f"`{field.name}` of table {table.name!r} is {value!r}: a TPU without an embedding engine (V0) trains "
-                f"tables with Keras' {name}, which would ignore it; leave it out."
+                f"tables with Keras' {kind.keras}, which would ignore it; leave it out."
             )
+    values = {name: getattr(optimizer, name) for name in kind.passed}
     rate = scheduled(optimizer.learning_rate, training, steps)
-    return getattr(tf_keras.optimizers, name)(learning_rate=rate, **{key: getattr(optimizer, key) for key in shared})
+    return getattr(tf_keras.optimizers, kind.keras)(learning_rate=rate, **values)
 
 
 def config_without_slots(config: EmbeddingConfig) -> EmbeddingConfig:

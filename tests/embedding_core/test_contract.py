@@ -12,9 +12,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingConfig, FeatureConfig, TableConfig, layer
-from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, simulated_tpu, table_updates
-from embedding_core.testing import Oracle, Samples, build_dense, build_ragged, build_sparse
+from embedding_core import (
+    FTRL,
+    SGD,
+    Adagrad,
+    AdagradMomentum,
+    Adam,
+    EmbeddingConfig,
+    FeatureConfig,
+    TableConfig,
+    layer,
+)
+from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, batches, simulated_tpu, table_updates
+from embedding_core.lookup import combine_in_order, combine_weighted, weight_divisors
+from embedding_core.serving import lookups
+from embedding_core.testing import Oracle, Samples, build_dense, build_ragged, build_sparse, oracle_lookup
 
 ROWS, DIM, BATCH, STEPS = 12, 3, 8, 3
 HOT_BATCH = 4096  # of two features: an id with more than 4,096 occurrences, whose gradients are tiny
@@ -381,6 +393,57 @@ def test_contract_sees_occurrences_that_do_not_accumulate(case, monkeypatch):
     monkeypatch.setattr(f"{__name__}.run", run.__wrapped__)
     with pytest.raises(AssertionError, match="moved by"):
         check(case)
+
+
+def rows_of_paths(table, ids, combiner):
+    """The vectors of ragged ids by every path from rows to a vector, of which the first is the definition."""
+    segments, count, values = ids.value_rowids(), ids.nrows(), ids.values
+    ones = tf.ones([tf.size(values)])
+    divisors = weight_divisors(combiner, segments, count, ones)
+    gathered = tf.gather(table, values)
+    yield "definition", combine_weighted(gathered, segments, count, ones, divisors)
+    yield "in order", combine_in_order(gathered, segments, count, combiner)
+    yield "in order, from the table", combine_in_order(table, segments, count, combiner, places=values)
+    rows = lookups.Rows(block=tf.Variable(table), name="block", start=0, count=len(table))
+    served, _ = lookups.look_up_several({"f": lookups.Several(rows=rows, ids=ids, combiner=combiner)})
+    yield "served", served["f"]
+    empty, sums = tf.zeros([0]), tf.zeros([count]) if divisors is None else divisors
+    for form, batch in (
+        (1, batches.TableBatch(values, segments, empty, sums, tf.constant(1))),
+        (2, batches.TableBatch(values, segments, ones, sums, tf.constant(2))),
+    ):
+        yield f"engine, form {form}", batches.activations_of(combiner, gathered, batch, int(count))
+
+
+RAGGED_IDS = {
+    "duplicates and empty rows": [[], [1, 1, 3], [], [0], []],
+    "no ids": [[], []],
+    "no rows": [],
+    "a hot id": [[2] * 5000, [2, 5]],
+    "last row empty": [[4, 5], []],
+}
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("lists", RAGGED_IDS.values(), ids=RAGGED_IDS)
+def test_every_path_from_rows_to_a_vector_is_the_definition(lists, combiner):
+    table = np.random.default_rng(1).normal(size=(6, DIM)).astype(np.float32)
+    ids = tf.ragged.constant(lists, ragged_rank=1, dtype=tf.int64)
+    (_, expected), *others = rows_of_paths(table, ids, combiner)
+    np.testing.assert_allclose(expected, oracle_lookup(table, Samples(lists), combiner), rtol=RTOL, atol=ATOL)
+    for path, found in others:
+        np.testing.assert_allclose(found, expected, rtol=RTOL, atol=ATOL, err_msg=path)
+
+
+def test_paths_of_one_id_per_row_are_the_definition():
+    table = np.random.default_rng(1).normal(size=(6, DIM)).astype(np.float32)
+    ids = tf.constant([5, 0, 0, 2], tf.int64)
+    expected = combine_weighted(tf.gather(table, ids), tf.range(4), 4, None, None)
+    rows = lookups.Rows(block=tf.Variable(table), name="block", start=0, count=6)
+    served, _ = lookups.look_up_single({"f": lookups.Single(rows=rows, ids=ids)}, missing=-1)
+    batch = batches.TableBatch(ids, tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0]), tf.constant(0))
+    for found in (served["f"], batches.activations_of("mean", tf.gather(table, ids), batch, 4)):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])

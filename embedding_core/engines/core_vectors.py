@@ -1,0 +1,76 @@
+"""Packs the activations and gradients of a core into one vector: one tensor to send to each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from embedding_core.engines.feeding import output_rows
+from embedding_core.errors import DataError
+from embedding_core.features import FeatureSpec, kind_of
+from embedding_core.translate import Model
+
+
+def vectors_of_cores(activations: Sequence[tf.Tensor], cores: int) -> list[tf.Tensor]:
+    """Activations of each table, [rows of all cores, dim], as one vector per core."""
+    rows = [tf.reshape(values, [cores, -1]) for values in activations]
+    return list(tf.unstack(rows[0] if len(rows) == 1 else tf.concat(rows, 1), num=cores))
+
+
+def unpacked(vector: tf.Tensor, model: Model, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
+    """The activations in the vector of one core, in the order of the features.
+
+    Args:
+      vector: of one core.
+      model: tables and features.
+      shapes: the output shape of each feature, fully defined.
+    """
+    sizes = [rows * table.dim for table in model.tables for rows in output_rows(model, table.name, shapes)]
+    constant = functools.cache(tf.constant)  # most features have the same shape, and there are many cores
+    activations = {
+        place: tf.reshape(piece, constant((*shapes[place].as_list(), model.features[place].dim)))
+        for place, piece in zip(_order(model), tf.split(vector, sizes), strict=True)
+    }
+    return [activations[place] for place in range(len(activations))]
+
+
+def packed_gradients(
+    gradients: Sequence[tf.Tensor | None], model: Model, shapes: Sequence[tf.TensorShape]
+) -> tf.Tensor:
+    """The gradients of one core as one vector, table by table.
+
+    Args:
+      gradients: of the activations, in the order of the features; None counts as zeros.
+      model: tables and features.
+      shapes: the output shape of each feature, fully defined.
+
+    Raises:
+      DataError (ValueError): a gradient is not a tensor, or of another shape.
+    """
+    checked = [_checked(*item) for item in zip(gradients, model.features, shapes, strict=True)]
+    flat = tf.constant([-1])
+    return tf.concat([tf.reshape(checked[place], flat) for place in _order(model)], 0)
+
+
+def _order(model: Model) -> list[int]:
+    """The places of the features, table by table."""
+    return [place for table in model.tables for place in model.features_of(table.name)]
+
+
+def _checked(gradient: tf.Tensor | None, feature: FeatureSpec, shape: tf.TensorShape) -> tf.Tensor:
+    """The gradient of one feature on one core, in the shape of its activations."""
+    expected = [*shape.as_list(), feature.dim]
+    if gradient is None:
+        tf.get_logger().warning(
+            "No gradient passed for feature %s, sending zero gradient. This may not be correct behavior for certain "
+            "optimizers like Adam.",
+            feature.path,
+        )
+        return tf.zeros(expected)
+    if kind_of(gradient) != "dense":
+        raise DataError(f"found non-tensor type: {type(gradient)} at path {feature.path}.")
+    if gradient.shape != expected:
+        raise DataError(f"Found gradient of shape {gradient.shape} at path {feature.path}. Expected shape {expected}.")
+    return gradient
