@@ -8,17 +8,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from embedding_core.config import Combiner
-from embedding_core.features import (
-    Count,
-    FeatureSpec,
-    Ids,
-    NormalForm,
-    Quantization,
-    Weights,
-    normal_form,
-    policed,
-    specs_of,
-)
+from embedding_core.feature_specs import Count, FeatureSpec, Ids, Quantization, Weights, specs_of
+from embedding_core.normal_form import NormalForm, normal_form, policed
 from embedding_core.structures import flat_like, flat_pairs
 from embedding_core.tracing import as_written
 

@@ -19,7 +19,7 @@ from embedding_core import config as core
 from embedding_core.attributes import refuse_unknown
 from embedding_core.config import EmbeddingConfig, InitializerConfig
 from embedding_core.errors import ConfigError
-from embedding_core.features import FeatureSpec, Quantization, refuse_ignored_attributes
+from embedding_core.feature_specs import FeatureSpec, Quantization, refuse_ignored_attributes
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
 from embedding_core.structures import path_name, paths_of
 

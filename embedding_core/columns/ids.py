@@ -2,7 +2,7 @@
 
 An *unknown token* (not in the vocabulary) goes to one of the table's `oov_rows`, by its hash; if the table has none,
 it is dropped. *Invalid ids*, which only raw integer features can have, are left to the lookup of rows, which applies
-the feature's `invalid_id` (`embedding_core.features`).
+the feature's `invalid_id` (`embedding_core.normal_form`).
 """
 
 from __future__ import annotations

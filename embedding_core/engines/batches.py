@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from embedding_core.config import Combiner
-from embedding_core.features import segments_of_splits
 from embedding_core.lookup import combine_in_order, combine_weighted, spread_gradient, weight_divisors
+from embedding_core.normal_form import segments_of_splits
 from embedding_core.translate import TableSpec
 
 WIRE_TYPES = (tf.int64, tf.int64, tf.int64, tf.float32)

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from embedding_core.engines.feeding import output_rows
 from embedding_core.errors import DataError
-from embedding_core.features import FeatureSpec, kind_of
+from embedding_core.feature_specs import FeatureSpec
+from embedding_core.normal_form import kind_of
 from embedding_core.translate import Model
 
 

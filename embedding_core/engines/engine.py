@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.features import Ids, Weights
+from embedding_core.feature_specs import Ids, Weights
 
 Gradients: TypeAlias = Sequence[tf.Tensor]
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from embedding_core.engines.batches import FeatureIds, TableIds, packed
 from embedding_core.errors import DataError
-from embedding_core.features import FeatureSpec, NormalForm, finite_weight, kind_of, normal_form, policed, same_indices
+from embedding_core.feature_specs import FeatureSpec
+from embedding_core.normal_form import NormalForm, finite_weight, kind_of, normal_form, policed, same_indices
 from embedding_core.translate import Model
 
 

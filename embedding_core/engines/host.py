@@ -17,8 +17,9 @@ from embedding_core.engines.table_updates import apply_to_table
 from embedding_core.engines.tables import Tables
 from embedding_core.engines.variables import Variables, device_variables, keyed_variables
 from embedding_core.errors import ConfigError, DataError, EngineError
-from embedding_core.features import FeatureSpec, Ids, NormalForm, Weights
+from embedding_core.feature_specs import FeatureSpec, Ids, Weights
 from embedding_core.lookup import row_gradients
+from embedding_core.normal_form import NormalForm
 from embedding_core.optimizers import Optimizer
 from embedding_core.tracing import as_written
 from embedding_core.translate import Model, model_of

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from embedding_core.features import FeatureSpec, Ids, NormalForm, Weights, kind_of, normal_form, policed
+from embedding_core.feature_specs import FeatureSpec, Ids, Weights
 from embedding_core.lookup import combine
+from embedding_core.normal_form import NormalForm, kind_of, normal_form, policed
 
 
 def normal_forms(

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from embedding_core.errors import DataError
-from embedding_core.features import FeatureSpec, kind_of
+from embedding_core.feature_specs import FeatureSpec
+from embedding_core.normal_form import kind_of
 
 Shapes: TypeAlias = list[Any]  # of tf.TensorShape
 Features: TypeAlias = Sequence[FeatureSpec]

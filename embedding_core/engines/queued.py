@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from embedding_core.engines.engine import Engine, Gradients, Lookup
 from embedding_core.errors import EngineError
-from embedding_core.features import Ids, Weights
+from embedding_core.feature_specs import Ids, Weights
 from embedding_core.translate import Model
 
 

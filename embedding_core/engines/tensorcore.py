@@ -10,8 +10,8 @@ from embedding_core.engines.hardware_configs import copied_configs, is_real_tpu,
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.variables import Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
-from embedding_core.features import finite_weight, kind_of
 from embedding_core.lookup import cpu_embedding_lookup
+from embedding_core.normal_form import finite_weight, kind_of
 from embedding_core.structures import path_name, paths_of
 from embedding_core.tracing import as_written
 from embedding_core.translate import TableSpec, model_of

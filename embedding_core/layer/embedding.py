@@ -10,9 +10,9 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.engine import Engine, Lookup
+from embedding_core.engines.engine import Engine, Gradients, Lookup
 from embedding_core.errors import ConfigError, DataError, EngineError
-from embedding_core.layer.call_stack import known_loss_scaler, running_loss_scaler, wants_weights_as_list
+from embedding_core.layer.call_stack import wants_weights_as_list
 from embedding_core.layer.engine_choice import new_engine, on_tpu
 from embedding_core.layer.keras_files import read_tables, refuse_other_keys, saved_variables, write_tables
 from embedding_core.layer.keras_optimizers import followed, refuse_keras_3
@@ -24,6 +24,7 @@ from embedding_core.layer.layer_configs import (
     flat_shapes,
     prepared,
 )
+from embedding_core.layer.loss_scale import LossScale
 from embedding_core.layer.symbolic import is_symbolic, placeholders
 from embedding_core.layer.virtual_variable import trapped
 from embedding_core.lookup import cpu_embedding_lookup
@@ -42,8 +43,7 @@ class _State:
     engine: Engine
     strategy: Any
     symbolic: bool = False
-    loss_scale_optimizer: Any = None
-    unscaled: bool = False  # said by setting the optimizer to None
+    loss_scale: LossScale = dataclasses.field(default_factory=LossScale)
 
 
 @tf_keras.saving.register_keras_serializable("tfx_embeddings")
@@ -223,39 +223,11 @@ class TPUEmbedding(tf_keras.layers.Layer):
         if train is None or not self.trainable:  # a tape computes the trap's gradient even if nobody asks for it
             return lookup.activations()
         helper = getattr(self, HELPER)
-        return trapped(helper, lookup.activations, lambda gradients: train(self._unscaled(gradients)), self.name)
 
-    def _unscaled(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Gradients as they were before a LossScaleOptimizer; zeros where they overflowed, as no step is taken then."""
-        optimizer = self._loss_scaler()
-        if optimizer is None:
-            return gradients
-        unscaled = [gradient / tf.cast(optimizer.loss_scale, gradient.dtype) for gradient in gradients]
-        finite = _everywhere(tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in unscaled]))
-        return [tf.where(finite, gradient, tf.zeros_like(gradient)) for gradient in unscaled]
+        def update(gradients: Gradients) -> None:
+            train(self._state.loss_scale.unscaled(gradients, self.name, self.compute_dtype))
 
-    def _loss_scaler(self) -> Any:
-        """The LossScaleOptimizer that scaled the loss, or None.
-
-        Raises:
-          EngineError (RuntimeError): one may have, and nobody says whether it has.
-        """
-        given, running = self._state.loss_scale_optimizer, running_loss_scaler()
-        if given is not None and running is not None and running is not given:
-            raise EngineError(
-                f"`loss_scale_optimizer` of layer {self.name!r} is {given!r}, and gradients are computed by "
-                f"{running!r}: set it to the one that the model is trained with."
-            )
-        if given is not None or running is not None:
-            return running if given is None else given
-        if self._state.unscaled or (self.compute_dtype != "float16" and known_loss_scaler() is None):
-            return None
-        raise EngineError(
-            f"Layer {self.name!r} trains its tables itself, and its gradients may be those of a scaled loss: the "
-            "policy is 'mixed_float16', or the training step has a LossScaleOptimizer. Set the layer's "
-            "`loss_scale_optimizer` to it, or to None if the loss is not scaled. `model.fit` and `minimize` need "
-            "neither; the policy 'mixed_bfloat16' needs no LossScaleOptimizer."
-        )
+        return trapped(helper, lookup.activations, update, self.name)
 
     @property
     def loss_scale_optimizer(self) -> Any:
@@ -264,14 +236,11 @@ class TPUEmbedding(tf_keras.layers.Layer):
         Set this in a training loop of your own if the layer trains its tables, since a gradient does not tell that
         it was scaled. `model.fit` and `LossScaleOptimizer.minimize` are seen without it.
         """
-        return self._state.loss_scale_optimizer
+        return self._state.loss_scale.optimizer
 
     @loss_scale_optimizer.setter
     def loss_scale_optimizer(self, optimizer: Any) -> None:
-        if optimizer is not None and not hasattr(optimizer, "loss_scale"):
-            raise ConfigError(f"`loss_scale_optimizer` is {type(optimizer)}: it must be a Keras LossScaleOptimizer.")
-        self._state.loss_scale_optimizer = optimizer
-        self._state.unscaled = optimizer is None
+        self._state.loss_scale.name(optimizer)
 
     @property
     def non_trainable_weights(self) -> list[Any]:
@@ -442,11 +411,3 @@ class TPUEmbedding(tf_keras.layers.Layer):
         children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
         children.pop(HELPER, None)
         return children
-
-
-def _everywhere(condition: Any) -> Any:
-    """Whether a condition holds in every replica: the optimizer skips the step of all of them."""
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return condition
-    return tf.equal(context.all_reduce("sum", tf.cast(tf.logical_not(condition), tf.float32)), 0.0)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.engines.host_lookup import look_up_forms, normal_forms
 from embedding_core.engines.variables import Variables, keyed_variables, plain_variables
-from embedding_core.features import Ids, Weights
+from embedding_core.feature_specs import Ids, Weights
 from embedding_core.layer.slot_views import SlotView, TablesWithSlots
 from embedding_core.translate import Model
 

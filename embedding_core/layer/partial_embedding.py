@@ -9,9 +9,10 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.features import FeatureSpec, kind_of, normal_form, refuse_ignored_attributes
+from embedding_core.feature_specs import FeatureSpec, refuse_ignored_attributes
 from embedding_core.layer.embedding import TPUEmbedding
 from embedding_core.layer.layer_configs import config_from_json, config_to_json
+from embedding_core.normal_form import kind_of, normal_form
 
 
 @tf_keras.saving.register_keras_serializable("tfx_embeddings")

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.engines.output_shapes import configured_shapes, merged_shapes, output_shapes
-from embedding_core.features import kind_of, normal_form
+from embedding_core.normal_form import kind_of, normal_form
 from embedding_core.translate import Model
 
 

@@ -14,7 +14,7 @@ from embedding_core.engines.engine import Engine, Gradients, Lookup
 from embedding_core.engines.hardware_configs import is_real_tpu
 from embedding_core.engines.queued import QueuedEngine, packed_like
 from embedding_core.errors import ConfigError
-from embedding_core.features import Ids, Weights
+from embedding_core.feature_specs import Ids, Weights
 from embedding_core.layer.layer_configs import Prepared
 from embedding_core.translate import config_to_tensorflow
 

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from embedding_core.config import Combiner
-from embedding_core.features import segments_of_splits
 from embedding_core.lookup import combine_in_order
+from embedding_core.normal_form import segments_of_splits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from embedding_core import SGD
 from embedding_core.engines import TPUEmbedding, output_shapes, simulated_tpu
-from embedding_core.features import FeatureSpec
+from embedding_core.feature_specs import FeatureSpec
 
 tpu = tf.tpu.experimental.embedding
 simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow

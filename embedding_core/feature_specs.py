@@ -1,0 +1,120 @@
+"""Reads configurations of features, of TensorFlow and of this project, into what a lookup needs to know of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+from embedding_core.attributes import refuse_unknown
+from embedding_core.config import Combiner, EmbeddingConfig, FeatureConfig, InvalidId, TableConfig
+from embedding_core.structures import path_name, paths_of
+
+tpu = tf.tpu.experimental.embedding
+
+Ids: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"  # integers
+Weights: TypeAlias = "tf.SparseTensor | tf.RaggedTensor | None"  # of the kind and indices of the ids
+Count: TypeAlias = "int | tf.Tensor"  # an int scalar tensor if it is unknown before the step runs
+
+
+class Quantization(NamedTuple):
+    """Simulated quantization of the rows of a table: `num_buckets` values from `lower` to `upper`."""
+
+    num_buckets: int
+    lower: float
+    upper: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSpec:
+    """What a lookup needs to know of one feature and its table, whichever class it was configured with.
+
+    Attributes:
+      path: name of the feature's place in the caller's structure, for messages only: two places may have one name.
+      table: key of its table among the tables.
+      vocabulary_size, dim: rows of that table, and length of a row.
+      combiner: "mean", "sum" or "sqrtn".
+      max_sequence_length: 0 combines, n > 0 gives [batch, n, dim].
+      output_shape: shape of the output without `dim`, or None; dimensions may be None.
+      invalid_id: what becomes of an id outside the table.
+      quantization: of the rows, in the lookup only, or None.
+    """
+
+    path: str
+    table: Any
+    vocabulary_size: int
+    dim: int
+    combiner: Combiner = "mean"
+    max_sequence_length: int = 0
+    output_shape: tuple[int | None, ...] | None = None
+    invalid_id: InvalidId = "error"
+    quantization: Quantization | None = None
+
+
+def specs_of(feature_config: Any, tables: Mapping[Any, Any]) -> Any:
+    """The specs of a structure of feature configurations, in the same structure.
+
+    Args:
+      feature_config: an EmbeddingConfig (the structure is a dict by feature name), or any structure of
+        `embedding_core.FeatureConfig` or `tf.tpu.experimental.embedding.FeatureConfig`.
+      tables: what has one entry per table, keyed by its TableConfig (of either kind) or by its name.
+
+    Raises:
+      KeyError: a feature's table is not among `tables`.
+    """
+    if isinstance(feature_config, EmbeddingConfig):
+        named = {feature.name: feature for feature in feature_config.features}
+        return {
+            name: _spec_of(name, feature, feature_config.table(feature.table), tables)
+            for name, feature in named.items()
+        }
+    own = {key.name: key for key in tables if isinstance(key, TableConfig)}
+    flat = []
+    for path, feature in zip(paths_of(feature_config), tf.nest.flatten(feature_config), strict=True):
+        refuse_ignored_attributes(feature)
+        table = own.get(feature.table) if isinstance(feature, FeatureConfig) else feature.table
+        if table is None:
+            raise KeyError(
+                f"table {feature.table!r} of feature {path_name(path)} is not among the tables {sorted(own)}: "
+                "key them by their TableConfig, or pass an EmbeddingConfig as feature_config."
+            )
+        flat.append(_spec_of(path_name(path), feature, table, tables))
+    return tf.nest.pack_sequence_as(feature_config, flat)
+
+
+def _spec_of(path: str, feature: Any, table: Any, tables: Mapping[Any, Any]) -> FeatureSpec:
+    key = table if table in tables else table.name
+    if key not in tables:
+        raise KeyError(f"table {table.name!r} of feature {path} is not among the tables: {list(tables)}.")
+    shape = getattr(feature, "output_shape", None)
+    quantization = getattr(table, "quantization_config", None)
+    return FeatureSpec(
+        path=path,
+        table=key,
+        vocabulary_size=table.vocabulary_size,
+        dim=table.dim,
+        combiner=table.combiner,
+        max_sequence_length=feature.max_sequence_length,
+        output_shape=None if shape is None or shape.rank is None else tuple(shape.as_list()),
+        invalid_id=getattr(feature, "invalid_id", "error"),
+        quantization=None
+        if quantization is None
+        else Quantization(quantization.num_buckets, quantization.lower, quantization.upper),
+    )
+
+
+def refuse_ignored_attributes(feature: Any) -> None:
+    """Refuse what takes effect nowhere in one of TensorFlow's features, its table and its quantization.
+
+    Raises:
+      ConfigError (ValueError): an attribute that would be ignored is set.
+    """
+    if not isinstance(feature, tpu.FeatureConfig):
+        return
+    refuse_unknown("FeatureConfig", feature, f"feature {feature.name!r}")
+    table = feature.table
+    refuse_unknown("TableConfig", table, f"table {table.name!r}")
+    if table.quantization_config is not None:
+        refuse_unknown("QuantizationConfig", table.quantization_config, f"table {table.name!r}")
