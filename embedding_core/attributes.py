@@ -1,4 +1,4 @@
-"""Declares what is done with each attribute of TensorFlow's embedding configurations: honoured, or refused by name.
+"""Declares what happens to each attribute of TensorFlow's embedding configurations: honoured, or refused by name.
 
 An attribute that is not declared here, because a newer TensorFlow added it, is refused as well.
 """
@@ -25,9 +25,9 @@ class Attribute:
     """What is done with one attribute.
 
     Attributes:
-      honoured: where its value takes effect; "" if nowhere, so that every value but the default is refused.
+      honoured: place at which its value takes effect; "" if nowhere, so that every value but the default is refused.
       default: the value that asks for nothing.
-      ignored: who would ignore any other value, so that it is refused there, and why.
+      ignored: trainers that would ignore any other value, and why; they refuse it.
     """
 
     honoured: str

@@ -38,7 +38,7 @@ class FeatureSpec:
       combiner: "mean", "sum" or "sqrtn".
       max_sequence_length: 0 combines, n > 0 gives [batch, n, dim].
       output_shape: shape of the output without `dim`, or None; dimensions may be None.
-      invalid_id: what becomes of an id outside the table.
+      invalid_id: policy for an id outside the table.
       quantization: of the rows, in the lookup only, or None.
     """
 

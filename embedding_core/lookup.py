@@ -35,7 +35,7 @@ def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], f
 
     Returns:
       Activations in the structure of `inputs`: [B, dim] combined, [B, max_sequence_length, dim] for
-      sequences, the output shape plus [dim] where one is configured or the ids have more dimensions.
+      sequences, the output shape plus [dim] if one is configured or the ids have more dimensions.
 
     Raises:
       DataError (ValueError): an input is not configured, a container has another type than the configured one, or an

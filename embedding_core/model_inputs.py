@@ -1,4 +1,4 @@
-"""How the dense part of a model is built and called: its inputs are activations and dense features.
+"""Builds and calls the dense part of a model: its inputs are activations and dense features.
 
 A model is made by a user's ``build(config, embeddings, dense, **arguments)``, which gets one Keras
 input per feature and returns a functional `tf_keras.Model` from those inputs to logits `[B, 1]`.
@@ -76,7 +76,7 @@ def call_model(
       model: the model.
       embeddings: activations by feature name.
       dense: float32 `[B, 1]` by name.
-      training: whether dropout and the like are active.
+      training: whether layers such as dropout are active.
     """
     given = {_EMBEDDING + name: value for name, value in embeddings.items()}
     given.update({_DENSE + name: value for name, value in dense.items()})

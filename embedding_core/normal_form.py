@@ -23,10 +23,10 @@ class NormalForm:
 
     Attributes:
       ids: int32 or int64 [N].
-      segments: output row of each id, int [N]; None where id i is output row i.
+      segments: output row of each id, int [N]; None if id i is output row i.
       weights: float32 [N], or None for ones.
       rows: number of output rows, an int or an int scalar tensor.
-      leading: output shape without `dim`, where that is not `[rows]`; a shape tensor or list.
+      leading: output shape without `dim`, a shape tensor or list; None if it is `[rows]`.
       ascending: whether `segments` never falls.
       single: whether every output row has at most one id and no weight, so that no combiner is needed.
     """
@@ -40,7 +40,7 @@ class NormalForm:
     single: bool = False
 
     def select(self, keep: tf.Tensor) -> NormalForm:
-        """The form without the ids where the bool [N] `keep` is false; output rows stay."""
+        """The form with only the ids for which the bool [N] `keep` is true; output rows stay."""
         segments = tf.range(tf.size(self.ids)) if self.segments is None else self.segments
         return dataclasses.replace(
             self,
@@ -220,7 +220,7 @@ def _ragged(spec: FeatureSpec, ids: tf.RaggedTensor, weight: tf.RaggedTensor | N
 
 
 def segments_of_splits(splits: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """The row of each value, int64 [N], from where rows start and end, [rows + 1].
+    """The row of each value, int64 [N], from the places at which rows start and end, [rows + 1].
 
     Two operations; RaggedTensor.value_rowids takes some twenty, and memory of the rows times the longest row.
     """
@@ -235,7 +235,7 @@ def _positions(form: NormalForm, ids: tf.RaggedTensor) -> tf.Tensor:
 
 
 def _as_sequence(form: NormalForm, positions: tf.Tensor, length: int) -> NormalForm:
-    """Each id becomes an output row of its own; what lies behind `length` is cut off."""
+    """Each id becomes an output row of its own; ids beyond `length` are cut off."""
     rows = form.rows
     keep = positions < tf.cast(length, positions.dtype)
     segments = form.segments * tf.cast(length, form.segments.dtype) + tf.cast(positions, form.segments.dtype)
@@ -251,7 +251,7 @@ def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> Norm
     """A ragged feature with an output shape: one output row per ragged row, or a sequence per ragged row.
 
     The rule is upstream's, with k = elements of the output shape / ragged rows: k = 1 combines and
-    reshapes, k > 1 gives each ragged row k places. An unknown batch decides when it runs.
+    reshapes, k > 1 gives each ragged row k places. For an unknown batch, k is computed when the step runs.
     """
     shape = list(spec.output_shape or ())
     rows = form.rows
@@ -273,10 +273,10 @@ def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> Norm
 
 
 def _places(spec: FeatureSpec, total: int, rows: Any) -> Any:
-    """How many output places a ragged row has; an int where the batch is known."""
+    """How many output places a ragged row has; an int if the batch is known."""
     message = (
         "Output shape set in the FeatureConfig should be the factor of the batch of its input: that of "
-        f"{spec.path} has {total} elements, which is no multiple of the number of ragged rows."
+        f"{spec.path} has {total} elements, which is not a multiple of the number of ragged rows."
     )
     if isinstance(rows, int):
         if rows == 0 or total % rows:
@@ -321,7 +321,7 @@ def policed(spec: FeatureSpec, form: NormalForm) -> NormalForm:
     """The form after the feature's `invalid_id` policy: no id lies outside the table.
 
     "error" fails the step with tf.errors.InvalidArgumentError naming the feature, "row" sends invalid ids to
-    the table's last row, "drop" removes them as if they had not been there.
+    the table's last row, "drop" removes them.
     """
     size = tf.cast(spec.vocabulary_size, form.ids.dtype)
     if spec.invalid_id == "error":

@@ -49,7 +49,7 @@ def build_dense(samples: Samples, dtype: Any = np.int64) -> tf.Tensor:
 
 
 def build_ragged(samples: Samples, dtype: Any = np.int64) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None]:
-    """Ragged [B, None] ids, and weights where there are any."""
+    """Ragged [B, None] ids, and their weights if given."""
     splits = np.cumsum([0, *(len(ids) for ids in samples.ids)])
     flat = np.array([i for ids in samples.ids for i in ids], dtype)
     ids = tf.RaggedTensor.from_row_splits(flat, splits)
@@ -62,7 +62,7 @@ def build_ragged(samples: Samples, dtype: Any = np.int64) -> tuple[tf.RaggedTens
 def build_sparse(
     samples: Samples, dtype: Any = np.int64, order: np.random.Generator | None = None
 ) -> tuple[tf.SparseTensor, tf.SparseTensor | None]:
-    """Sparse [B, longest] ids, and weights where there are any; in random order where a generator is given."""
+    """Sparse [B, longest] ids, and their weights if given; in random order if a generator is given."""
     places = [(row, column) for row, ids in enumerate(samples.ids) for column in range(len(ids))]
     turn = np.arange(len(places)) if order is None else order.permutation(len(places))
     shape = [len(samples.ids), max([1, *(len(ids) for ids in samples.ids)])]

@@ -1,4 +1,4 @@
-"""How this package's functions are traced inside the caller's tf.function."""
+"""Keeps AutoGraph out of this package's functions when the caller's tf.function is traced."""
 
 from __future__ import annotations
 

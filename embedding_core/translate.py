@@ -1,4 +1,4 @@
-"""TensorFlow's configurations of tables, features and optimizers <-> this project's.
+"""Translates TensorFlow's configurations of tables, features and optimizers to this project's, and back.
 
 What cannot be translated without a change of meaning is refused by name; nothing is dropped, and
 the caller's objects are never changed.
@@ -265,7 +265,7 @@ def model_of(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> M
       needs_optimizer: whether a table without an optimizer is an error.
 
     Raises:
-      ConfigError (ValueError): two tables of one name, or an optimizer that is none.
+      ConfigError (ValueError): two tables of one name, or an unsupported optimizer.
     """
     if isinstance(feature_config, EmbeddingConfig):
         leaves: list[Any] = list(feature_config.features)

@@ -1,4 +1,4 @@
-"""The update rules of the five table optimizers, as pure functions of rows.
+"""Computes the update of rows by each of the five table optimizers, as pure functions.
 
 Each takes rows [N, dim], their slots (each [N, dim], in the order of `Optimizer.slots`), the
 accumulated gradients [N, dim] and the learning rate, and returns the new rows and slots. The order is:
@@ -75,7 +75,7 @@ def adagrad(optimizer: Adagrad, rows: Rows, slots: Slots, gradient: Any, rate: A
 def adagrad_momentum(
     optimizer: AdagradMomentum, rows: Rows, slots: Slots, gradient: Any, rate: Any
 ) -> tuple[Rows, Slots]:
-    """``a = beta2 a + (1-beta2) g^2`` (``a + g^2`` where beta2 is 1); ``m = momentum m + g (a+eps)^(-1/k)``."""
+    """``a = beta2 a + (1-beta2) g^2`` (``a + g^2`` if beta2 is 1); ``m = momentum m + g (a+eps)^(-1/k)``."""
     square = tf.square(gradient)
     accumulator, momentum = slots
     if optimizer.beta2 == 1.0:
@@ -100,7 +100,7 @@ def adam(optimizer: Adam, rows: Rows, slots: Slots, gradient: Any, rate: Any) ->
 
 
 def ftrl(optimizer: FTRL, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
-    """FTRL-proximal (McMahan et al., 2013): the row is computed anew from the accumulator and the linear term.
+    """FTRL-proximal (McMahan et al., 2013): the row is computed from the accumulator and the linear term.
 
     With ``p = a^(-power)`` before and ``p'`` after ``a += g^2``: ``l += g - (p' - p) / lr * w`` and
     ``w = (clip(l, -l1, l1) - l) / ((p' + beta) / lr + 2 l2)``; `multiply_linear_by_learning_rate` keeps lr * l.

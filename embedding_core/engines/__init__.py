@@ -1,4 +1,4 @@
-"""Where tables live and how a step updates them: on this process, or on a TPU, real or simulated."""
+"""Holds tables and updates them step by step: in this process, or on a TPU, real or simulated."""
 
 from embedding_core.engines.host import HostEngine
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy, initialize_simulated_tpu, simulated_tpu

@@ -1,8 +1,7 @@
-"""The ids of a batch as the engine holds them: one list per table, over all its features and cores.
+"""Packs the ids of a batch into one list per table, over all its features and cores, and combines their rows.
 
-A TPU's engine works per table too. On their way through a core's queue the ids are as they came (dense,
-ragged or with output rows), and the lists of all tables are one list; what the lookup needs is
-computed once for all cores when they are joined.
+A TPU's engine works per table too. In a core's queue the ids keep their kind (dense, ragged or with output rows), and
+the lists of all tables are one list. What the lookup needs is computed once for all cores, when they are joined.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class FeatureIds:
     Attributes:
       ids: int [N].
       rows: the number of output rows.
-      splits: where each output row's ids start and end, int [rows + 1]; None where they are not in order.
-      segments: the output row of each id, int [N]; None where `splits` says it, or id i is output row i.
+      splits: the places at which each output row's ids start and end, int [rows + 1]; None if they are not in order.
+      segments: the output row of each id, int [N]; None if `splits` says it, or id i is output row i.
       weights: float32 [N], or None for ones.
     """
 
@@ -41,7 +40,7 @@ class FeatureIds:
 
 
 class TableIds(NamedTuple):
-    """The ids of one table on one core, as they travel: parts that are None are not there.
+    """The ids of one table on one core, as they travel; a part that is None does not travel.
 
     Attributes:
       ids: int64 [N].
@@ -61,11 +60,11 @@ class TableBatch(NamedTuple):
 
     Attributes:
       ids: int64 [N].
-      segments: the output row of each id, int64 [N]; empty where id i is output row i.
+      segments: the output row of each id, int64 [N]; empty if id i is output row i.
       weights: float32 [N]; empty for ones.
-      divisors: what the sum of each output row is divided by, float32 [rows]; empty where that is one.
+      divisors: what the sum of each output row is divided by, float32 [rows]; empty if that is one.
       form: 0 for ids only, 1 with output rows in order, 2 with weights too; int32 scalar. Conditions test this and not
-        the size of a part: TensorFlow's graph optimizer (2.16) takes the shapes of a branch for granted outside of it.
+        the size of a part: TensorFlow's graph optimizer (2.16) assumes the shapes of a branch outside of it too.
     """
 
     ids: Any

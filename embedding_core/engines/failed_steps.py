@@ -1,7 +1,7 @@
-"""Notices that a step failed, so that the next one starts without anything that it left behind.
+"""Detects that a step failed, so that the next one starts without anything that it left behind.
 
 A failure in eager code, or while a function is traced, is an exception that the engine or the strategy sees. A
-tf.function that fails when it runs stops somewhere between its calls of the engine, and the exception goes past both.
+tf.function that fails when it runs stops somewhere between its calls of the engine, and neither sees the exception.
 Therefore each call that is traced into a function records, when it has run, its number there; the next
 function, or eager call, sees whether the last function came to the end of its calls.
 """
@@ -125,7 +125,7 @@ class Steps:
 
 
 def _functions_around(graph: Any) -> list[Any]:
-    """The tf.functions that a graph is part of, the innermost first; branches and bodies of loops are none."""
+    """The tf.functions that a graph is part of, the innermost first; branches and bodies of loops do not count."""
     found = []
     while graph is not None:
         if type(graph).__name__ == "FuncGraph" or getattr(graph, "outer_graph", None) is None:

@@ -1,4 +1,4 @@
-"""What `enqueue` is given for one core: checked, and packed into one batch per table."""
+"""Checks what `enqueue` is given for one core, and packs it into one batch per table."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def packed_inputs(
 
 
 def _ids_of(feature: FeatureSpec, shape: Any, value: Any, weight: Any) -> FeatureIds:
-    """The ids of one feature: the cheap ways for dense and plainly combined ragged ids, else by the normal form."""
+    """The ids of one feature: cheaply for dense and plainly combined ragged ids, else by the normal form."""
     kind, rows = kind_of(value), math.prod(shape.as_list())
     sequence = feature.max_sequence_length > 0 and feature.output_shape is None
     if kind == "dense":

@@ -1,4 +1,4 @@
-"""TensorFlow's own classes on a real TPU, given copies of the caller's configurations, checked first."""
+"""Gives TensorFlow's own classes on a real TPU checked copies of the caller's configurations."""
 
 from __future__ import annotations
 

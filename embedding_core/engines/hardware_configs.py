@@ -1,4 +1,4 @@
-"""What a TPU's hardware is given: copies of the caller's configurations, in TensorFlow's classes."""
+"""Copies the caller's configurations into TensorFlow's classes for a real TPU, and refuses what it would ignore."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def refuse_ignored(model: Model, trainer: Trainer) -> None:
     Args:
       model: the tables.
       trainer: "engine" for one of this project; "V2" for SparseCores, to which TensorFlow does not pass them on; "V0"
-        for a TPU without an embedding engine, where a Keras optimizer trains the tables.
+        for a TPU without an embedding engine, on which a Keras optimizer trains the tables.
 
     Raises:
       ConfigError (ValueError): such an attribute is set, or a packing that would change numbers.

@@ -20,7 +20,7 @@ Features: TypeAlias = Sequence[FeatureSpec]
 
 
 def configured_shapes(features: Features) -> Shapes:
-    """The output shapes that the feature configurations give; unknown ones where they give none."""
+    """The output shapes that the feature configurations give; unknown if they give none."""
     return [tf.TensorShape(feature.output_shape) for feature in features]
 
 
@@ -69,7 +69,7 @@ def _output_shape(shape: Any, feature: FeatureSpec) -> Any:
 
 
 def input_shape(value: Any, feature: FeatureSpec) -> Any:
-    """The shape of one replica's input, with the sequence's length where it is one.
+    """The shape of one replica's input, with the length of a sequence.
 
     Raises:
       DataError (ValueError): a rank or last dimension that its kind cannot have.
@@ -126,7 +126,7 @@ def check_shapes(current: Shapes, incoming: Shapes, features: Features) -> None:
 
 
 def merged_shapes(current: Shapes, incoming: Shapes) -> Shapes:
-    """The current shapes, and the incoming ones where there are none."""
+    """The current shapes, completed by the incoming ones."""
     return [new if old.rank is None else old for old, new in zip(current, incoming, strict=True)]
 
 

@@ -1,8 +1,8 @@
-"""Activations one step old: what rows were before the last update, for one lookup.
+"""Emulates pipelined lookups, whose activations are one step old.
 
 With `pipeline_execution_with_tensor_core` a TPU looks up a batch while the step before it still
 computes, so that the lookup does not see that step's update. Here the update is done at once, and
-the next lookup is given the earlier values of the rows that it changed.
+the next lookup is given the previous values of the rows that it changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from embedding_core.engines.tables import unmirrored
 class EarlierRows:
     """The rows of one table that the last update changed, before and after; empty after a lookup.
 
-    A row that something else has written since, such as a restored checkpoint, is not given its earlier value.
+    A row that something else has written since, such as a restored checkpoint, is not given its previous value.
     """
 
     def __init__(self, dim: int):
@@ -44,7 +44,7 @@ class EarlierRows:
         self._set(*(tf.gather(values, order) for values in (ids, before, after)))
 
     def _set(self, ids: Any, before: Any, after: Any) -> None:
-        """Id -1 stands first, so that there is always something to compare with."""
+        """Id -1 comes first, so that there is always something to compare with."""
         self._ids.assign(tf.concat([tf.constant([-1], tf.int64), ids], 0))
         self._before.assign(tf.concat([tf.zeros([1, self._dim]), before], 0))
         self._after.assign(tf.concat([tf.zeros([1, self._dim]), after], 0))

@@ -37,8 +37,9 @@ class QueuedEngine(Engine):
         """
         if tf.distribute.in_cross_replica_context():  # before a batch is enqueued that nobody dequeues
             raise EngineError(
-                "The layer was created under a TPU's strategy and is called outside of strategy.run, where there are "
-                "no cores: call it in the function given to strategy.run, or by model.fit, evaluate or predict."
+                "The layer was created under a TPU's strategy and is called outside of strategy.run, and only "
+                "the cores can look up: call it in the function given to strategy.run, or by model.fit, evaluate or "
+                "predict."
             )
         self._lookups += 1
         name, structure = str(self._lookups), self.model.structure

@@ -1,7 +1,7 @@
-"""The batches that wait: ids for a core's lookup, and looked-up ids for their gradients.
+"""Queues the batches that wait: ids for a core's lookup, and looked-up ids for their gradients.
 
-First in, first out; safe across tf.functions; not part of checkpoints. When a TPU would wait for ever
-these fail with tf.errors.InvalidArgumentError and say what to do. Batches that wait when a step fails are dropped.
+First in, first out; safe across tf.functions; not part of checkpoints. If a TPU would wait forever, these fail with
+tf.errors.InvalidArgumentError and say what to do. When a step fails, the batches that wait are dropped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CoreQueues:
         fullest = tf.reduce_max(tf.stack([self._queues[core].size() for core in batches]))
         flag = tf.cast(training, tf.bool)
         flat = {core: flattened(parts) for core, parts in batches.items()}
-        checked = [part for parts in flat.values() for part in parts]  # all cores are fed, or none
+        checked = [part for parts in flat.values() for part in parts]  # all cores are fed, or not one
         with tf.control_dependencies(checked), _after(tf.debugging.Assert(fullest < CAPACITY, [message])):
             return [self._queues[core].enqueue([*parts, flag]) for core, parts in flat.items()]
 
@@ -60,7 +60,7 @@ class CoreQueues:
           rows: the number of output rows of each feature of each table, on one core.
         """
         message = (
-            "dequeue without a batch: a core's queue is empty, and a TPU would wait for ever; enqueue a batch on "
+            "dequeue without a batch: a core's queue is empty, and a TPU would wait forever; enqueue a batch on "
             "every core before each dequeue. A step that failed, enqueue included, dropped all batches that waited."
         )
         emptiest = tf.reduce_min(tf.stack([self._queues[core].size() for core in cores]))
@@ -106,14 +106,14 @@ class WaitingBatch:
             return tf.constant(1)
 
     def _waits(self) -> Any:
-        """Whether there is a batch; one of before a failure does not count."""
+        """Whether there is a batch that was put after the last failure."""
         return tf.logical_and(self._queue.size() > 0, tf.equal(self._since, self._failures))
 
     def _cleared(self) -> Any:
         asserted = None
         if self._name is None:
             message = (
-                "dequeue while an earlier training batch waits for its gradients, and a TPU would wait for ever: call "
+                "dequeue while a previous training batch waits for its gradients, and a TPU would wait forever: call "
                 "apply_gradients once for each dequeued training batch, or enqueue with training=False."
             )
             asserted = tf.debugging.Assert(tf.logical_not(self._waits()), [message])

@@ -1,9 +1,9 @@
-"""The TPU's embedding engine, played on the host of a simulated TPU.
+"""Emulates the TPU embedding engine on the CPU host of a simulated TPU.
 
-Each core has a queue of batches. `dequeue` takes one batch from every core's queue, looks all of them
-up together and hands each core its part; `apply_gradients` collects the gradients of all cores and
-updates every touched row once. Both meet the other cores in a merge_call. The variables are the
-device memory: one full variable per table and slot, of which a host's block is a range of rows.
+Each core has a queue of batches. `dequeue` takes one batch from every core's queue, looks all of them up together and
+gives each core its part. `apply_gradients` collects the gradients of all cores and updates every touched row once.
+Both meet the other cores in a merge_call. The variables are the device memory: one full variable per table and slot, of
+which a host's block is a range of rows.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class SimulatedEngine(QueuedEngine):
         self._strategy.embedding_engine = self
 
     def step_failed(self) -> None:
-        """Drop every batch that waits: nothing of a step that failed reaches the next one."""
+        """Drop every batch that waits: the next step sees nothing of the one that failed."""
         if self._steps is not None:
             self._steps.failed()
 
@@ -195,7 +195,7 @@ class SimulatedEngine(QueuedEngine):
             raise
 
     def _enqueue(self, features: Any, weights: Any, training: Any, name: str | None, device: str | None) -> None:
-        del name  # it pairs dequeue with apply_gradients; what waits in a core's queue is taken in order
+        del name  # it pairs dequeue with apply_gradients; a core's queue is first in, first out
         context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
         if context is not None:
             _refuse_nested(context)
@@ -311,7 +311,7 @@ class SimulatedEngine(QueuedEngine):
         return rows if table.quantization is None else quantized(rows, table.quantization)
 
     def _dequeue_one(self, core: int) -> Any:
-        """Where the cores cannot meet (in control flow or a nested function): batches without gradients only."""
+        """Look up for one core, if the cores cannot meet (in control flow or a nested function): without gradients."""
         message = (
             "dequeue of a training batch inside control flow or a tf.function within strategy.run: call dequeue and "
             "apply_gradients at the top level of the function given to strategy.run, and pass the activations on."
@@ -338,8 +338,8 @@ class SimulatedEngine(QueuedEngine):
             if not _cannot_meet(error):
                 raise
             raise EngineError(
-                "apply_gradients inside control flow or a tf.function within strategy.run, where the cores cannot "
-                "meet: call it at the top level of the function given to strategy.run."
+                "apply_gradients inside control flow or a tf.function within strategy.run: the cores cannot "
+                "meet there; call it at the top level of the function given to strategy.run."
             ) from error
 
     def _apply_all(self, strategy: Any, boxes: Any, name: str | None) -> None:

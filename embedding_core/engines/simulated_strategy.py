@@ -1,4 +1,4 @@
-"""A strategy over logical CPU devices that stands in for a TPU slice of hosts and cores."""
+"""Emulates a TPU slice of hosts and cores by a strategy over logical CPU devices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _lock = threading.Lock()
 
 
 class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
-    """One replica per simulated core, each on a logical CPU device of its own; CPU:0 is the host of them all.
+    """One replica per simulated core, each on a logical CPU device of its own; CPU:0 is the host of all.
 
     Attributes:
       hosts: number of hosts.
       cores_per_host: number of cores of each.
-      embedding_feature: "V1" where the cores have an embedding engine, "V0" where they have none.
+      embedding_feature: "V1" if the cores have an embedding engine, else "V0".
       embedding_engine: the engine that was built since the last initialization, or None.
     """
 
@@ -81,7 +81,7 @@ def simulated_tpu(
     Args:
       hosts: number of hosts, >= 1.
       cores_per_host: number of cores of each, >= 1.
-      embedding_feature: "V1" plays a TPU with an embedding engine (`engines.TPUEmbedding`), "V0" one without
+      embedding_feature: "V1" emulates a TPU with an embedding engine (`engines.TPUEmbedding`), "V0" one without
         (`engines.TPUEmbeddingV0`), as v5e is.
 
     Raises:
@@ -102,7 +102,7 @@ def simulated_tpu(
 
 
 def initialize_simulated_tpu(strategy: SimulatedTPUStrategy) -> None:
-    """Forget the engine built on a strategy, as `tf.tpu.experimental.initialize_tpu_system` does on a TPU."""
+    """Forget the engine that was built on a strategy, as `tf.tpu.experimental.initialize_tpu_system` does on a TPU."""
     strategy.embedding_engine = None
 
 
@@ -112,7 +112,7 @@ def _ensure_devices(needed: int) -> None:
         if len(tf.config.get_logical_device_configuration(physical) or ()) < needed:
             count = max(needed, SPARE_CORES + 1)
             tf.config.set_logical_device_configuration(physical, [tf.config.LogicalDeviceConfiguration()] * count)
-    except RuntimeError:  # TensorFlow is running: what it has is what there is
+    except RuntimeError:  # TensorFlow is running, and its devices are fixed
         pass
     found = len(tf.config.list_logical_devices("CPU"))
     if found < needed:

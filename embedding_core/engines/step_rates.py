@@ -1,4 +1,4 @@
-"""Learning rates of a step: constants, callables and Keras schedules, each evaluated once."""
+"""Evaluates the learning rates of a step, constants, callables and Keras schedules, each once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def step_rates(optimizers: Iterable[Optimizer], iterations: tf.Variable | None) 
 
     Args:
       optimizers: one per table.
-      iterations: number of steps done, for schedules; None where there are none.
+      iterations: number of steps done, for schedules; None if there are no schedules.
 
     Returns:
       A float or a float32 scalar tensor per optimizer.

@@ -1,4 +1,4 @@
-"""One optimizer step on the rows of a table that a batch touched, and on no others."""
+"""Applies one optimizer step to the rows of a table that a batch touched, and to no others."""
 
 from __future__ import annotations
 

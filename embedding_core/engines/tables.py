@@ -1,4 +1,4 @@
-"""The tables and slots of an engine: how they are held, named and first filled."""
+"""Creates, names and fills the tables and slots of an engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tables(tf.__internal__.tracking.AutoTrackable):
 
 
 def unmirrored(make: Callable[[], Made]) -> Made:
-    """What `make` returns, run where no distribution strategy is in force, so that variables are single ones.
+    """What `make` returns, run outside of any distribution strategy, so that variables are single ones.
 
     A new thread has no strategy; `tf.init_scope` alone would keep it.
     """

@@ -1,4 +1,4 @@
-"""`TPUEmbeddingV0`: whole tables on every core, for TPUs without an embedding engine (as v5e), real or simulated."""
+"""Keeps whole tables on every core of a TPU without an embedding engine (as v5e): `TPUEmbeddingV0`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
 
         Args:
           features: dense, sparse or ragged ids in the structure of `feature_config`.
-          weights: None, or a like structure of weights or None.
+          weights: None, or weights or None in the structure of `features`.
 
         Returns:
           What `lookup.cpu_embedding_lookup` returns.
@@ -101,7 +101,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
 
 
 class _State:
-    """What is kept out of the checkpoint's sight."""
+    """What checkpoints shall not follow."""
 
     def __init__(self, feature_config: Any, tables: tuple[TableSpec, ...], strategy: SimulatedTPUStrategy, seed: int):
         self.feature_config = feature_config

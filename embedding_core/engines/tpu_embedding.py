@@ -1,6 +1,6 @@
-"""`TPUEmbedding`: TensorFlow's mid-level embedding API, on a TPU, on a simulated one, and without any.
+"""Offers TensorFlow's mid-level embedding API on a TPU, on a simulated one, and off a TPU: `TPUEmbedding`.
 
-The one place that knows several engines: it chooses by the strategy in force, and engines never import each other.
+Chooses by the strategy in force; engines never import each other.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
 
         Args:
           features: dense, sparse or ragged ids in the structure of `feature_config`, per replica or of one core.
-          weights: None, or a like structure of weights or None.
+          weights: None, or weights or None in the structure of `features`.
           training: whether `apply_gradients` will be called for the batch.
           name: pairs this call with `dequeue` and `apply_gradients` of the same name.
           device: the core whose batch this is, outside of strategy.run.
@@ -134,7 +134,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
 
         Raises:
           EngineError (RuntimeError): not under a TPU strategy, outside of strategy.run, or before `build`.
-          DataError (ValueError): a gradient is no tensor, or of another shape.
+          DataError (ValueError): a gradient is not a tensor, or of another shape.
         """
         self._queues("apply_gradients").apply_gradients(gradients, name)
 

@@ -1,4 +1,4 @@
-"""The variables of an engine's tables and slots: on a TPU's host, or the plain ones of a model."""
+"""Creates the variables of tables and slots: a device's memory, or the plain ones of a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def track_variables(tables: Sequence[TableSpec], variables: Variables, track: Tr
 
 
 class ShardInfo(NamedTuple):
-    """What a sharding-aware initializer is told: the block of the table that it fills.
+    """The block of a table that a sharding-aware initializer fills.
 
     Attributes:
       shape: (rows, dim) of the block.
@@ -51,7 +51,7 @@ class ShardInfo(NamedTuple):
 
 
 def device_variables(tables: Sequence[TableSpec], seed: int, hosts: int) -> Variables:
-    """Single, unmirrored variables that play the memory of a TPU, at their first values.
+    """Create single, unmirrored variables, the memory of a device, at their first values.
 
     Args:
       tables: the tables.
@@ -69,7 +69,7 @@ def device_variables(tables: Sequence[TableSpec], seed: int, hosts: int) -> Vari
 
 
 def plain_variables(tables: Sequence[TableSpec], seed: int) -> Variables:
-    """Variables as a model has them: trainable tables, replicated by the strategy in force.
+    """Create variables as a model has them: trainable tables, replicated by the strategy in force.
 
     Args:
       tables: the tables; an optimizer's `slot_variable_creation_fn` makes their slots.

@@ -1,4 +1,4 @@
-"""Finds out from the stack who calls the layer, which Keras does not pass on."""
+"""Finds on the stack who calls the layer, which Keras does not pass on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LISTS = {
 def wants_weights_as_list() -> bool:
     """Whether Keras copies weights by their order: `get_weights`, `set_weights`, or the `.h5` format."""
     for frame in _frames():
-        if frame.f_code is _COMPILE:  # of a model that is read from .h5: it looks at where variables are
+        if frame.f_code is _COMPILE:  # a model that is read from .h5: it looks at the devices of variables
             return False
         if frame.f_code in _LISTS or _module(frame).endswith(".hdf5_format"):
             return True
@@ -59,7 +59,7 @@ def _is_loss_scaler(value: object) -> bool:
 
 
 def running_loss_scaler() -> Any:
-    """The LossScaleOptimizer that computes gradients now, as `model.fit` and `minimize` let it; else None."""
+    """The LossScaleOptimizer that computes gradients now, as in `model.fit` and `minimize`; else None."""
     found = (frame.f_locals.get("self") for frame in _frames())
     return next((value for value in found if _is_loss_scaler(value)), None)
 

@@ -1,4 +1,4 @@
-"""`TPUEmbedding`: a Keras layer over embedding tables, the same under every strategy."""
+"""Looks up and trains embedding tables in a Keras layer, the same under every strategy: `TPUEmbedding`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HELPER = "tpu_embedding_helper_dummy"
 
 @dataclasses.dataclass
 class _State:
-    """What Keras shall neither track nor wrap."""
+    """State that Keras shall neither track nor wrap."""
 
     config: Prepared
     arguments: dict[str, Any]
@@ -97,7 +97,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
           optimizer: of tables without their own: "sgd", "adagrad", "adam", "ftrl", an optimizer of tf_keras (legacy
             or new), of `tf.tpu.experimental.embedding` or `embedding_core`; None off a TPU leaves out the slots.
           pipeline_execution_with_tensor_core: whether activations on a TPU may be one step old.
-          batch_size: per replica, for a TPU where shapes of inputs do not tell; SparseCores need it from the start.
+          batch_size: rows per replica, for a TPU if inputs have unknown shapes; SparseCores need it from the start.
           embedding_feature: on a TPU, HardwareFeature.EmbeddingFeature.UNSUPPORTED keeps whole tables on every core.
           table_update: who trains the tables off a TPU; see the class.
           seed: of first rows: the same seed gives a table of the same name the same rows everywhere.
@@ -105,7 +105,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
         Raises:
           ConfigError (ValueError): an optimizer or hyperparameter that tables cannot have, two tables of one name,
-            another `table_update`, or a `batch_size` that is none.
+            another `table_update`, or an invalid `batch_size`.
         """
         super().__init__(autocast=False, **arguments)
         if table_update not in ("keras", "engine"):
@@ -164,7 +164,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         Args:
           features: dense, sparse or ragged integer ids, in the structure of `feature_config`; with
             `serving_config`, in its structure.
-          weights: None, or a like structure of weights of sparse and ragged features, or None.
+          weights: None, or weights of sparse and ragged features, or None, in the structure of `features`.
           serving_config: a structure of FeatureConfig over this layer's tables: looks up on CPU by it instead.
 
         Returns:
@@ -200,7 +200,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         """Whether a layer of a TPU is traced outside of its strategy, for a model to be served.
 
         Raises:
-          EngineError (RuntimeError): it is called where it cannot be.
+          EngineError (RuntimeError): it is called under another strategy than it was created under.
         """
         now, own = tf.distribute.get_strategy(), self._state.strategy
         if on_tpu(now) == self._state.engine.on_tpu:
@@ -233,7 +233,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def loss_scale_optimizer(self) -> Any:
         """The LossScaleOptimizer that scales the loss, or None.
 
-        Set this in a training loop of your own if the layer trains its tables, since a gradient does not tell that
+        Set this in a training loop of your own if the layer trains its tables, since nothing in a gradient says that
         it was scaled. `model.fit` and `LossScaleOptimizer.minimize` are seen without it.
         """
         return self._state.loss_scale.optimizer
@@ -269,7 +269,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         """The Keras optimizer whose learning rate and iterations the tables follow, or None.
 
         A layer that was made by `from_config`, as `load_model` and `clone_model` do, has a copy that nobody steps or
-        assigns to. Where it trains its tables itself, tell it which one to follow: `layer.keras_optimizer =
+        assigns to. If it trains its tables itself, name the one to follow: `layer.keras_optimizer =
         model.optimizer`. The hyperparameters must be those of the configuration.
         """
         rate = followed(self._state.config.optimizer)
@@ -279,7 +279,9 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def keras_optimizer(self, optimizer: Any) -> None:
         rate = followed(self._state.config.optimizer)
         if rate is None:
-            raise ConfigError(f"`optimizer` of layer {self.name!r} is no Keras optimizer: it follows none.")
+            raise ConfigError(
+                f"`optimizer` of layer {self.name!r} is not a Keras optimizer, so the tables do not follow one."
+            )
         rate.follow(self._state.config.optimizer, optimizer)
 
     @as_written
@@ -299,7 +301,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         """The float32 [rows, dim] tables by the caller's TableConfig.
 
         Raises:
-          EngineError (RuntimeError): under a TPU's strategy, where they are in the TPU's memory, other than while a
+          EngineError (RuntimeError): under a TPU's strategy, as they are in the TPU's memory, other than while a
             function outside of the strategy is traced to be exported.
         """
         return self._state.engine.tables_by_config()
@@ -308,7 +310,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def table_variables(self) -> Mapping[str, tf.Variable]:
         """Tables and slots that the layer trains itself, float32 [rows, dim], by `<table>` and `<table>/<slot>`.
 
-        Empty before `build`, where Keras trains the tables, and where they are in a real TPU's memory.
+        Empty before `build`, if Keras trains the tables, and if they are in a real TPU's memory.
         """
         return self._state.engine.table_variables
 
@@ -330,7 +332,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         """
         names = [spec.name for spec in self._model.tables if spec.key is table]
         if not names:
-            raise DataError(f"{table} is no TableConfig that this layer was configured with: use the same object.")
+            raise DataError(f"{table} is not a TableConfig that this layer was configured with: use the same object.")
         variable = self._own_variable(names[0], table)
         rows = tf.cast(tf.convert_to_tensor(embedding_table), variable.dtype)
         if rows.shape != variable.shape:

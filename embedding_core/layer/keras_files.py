@@ -1,4 +1,4 @@
-"""Tables that a layer trains itself in Keras' own files (`.keras`, `.weights.h5`)."""
+"""Writes the tables that a layer trains itself into Keras' own files (`.keras`, `.weights.h5`), and reads them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_tables(engine: Engine, model: Model, store: Any, layer: str) -> None:
 
     Args:
       engine: what trains them.
-      model: its tables; slots of tables without an optimizer are passed over.
+      model: its tables; slots of tables without an optimizer are skipped.
       store: the mapping.
       layer: name of the layer, for messages.
 
@@ -72,8 +72,8 @@ def refuse_other_keys(layer: str, expected: Collection[str], given: Collection[s
     if missing or unknown:
         raise CheckpointError(
             f"The file does not hold the variables of layer {layer!r}: missing {missing}, not of this layer {unknown}. "
-            "Its tables or optimizers were others, or trained in another way (`table_update`, a TPU): load it into a "
-            "layer as it was written by, or move between them with tf.train.Checkpoint."
+            "It is of other tables or optimizers, or of tables trained in another way (`table_update`, a TPU): load it "
+            "into a layer like the one that wrote it, or move between them with tf.train.Checkpoint."
         )
 
 
@@ -85,7 +85,7 @@ def saved_variables(engine: Engine) -> dict[str, tf.Variable]:
 
 
 def _stored(key: str) -> str:
-    """The key in a file, where "/" would make a group: ".S" stands for it, and ".D" for a dot before an S or D."""
+    """The key in a file: "/", which would make a group, becomes ".S", and a dot before an S or D becomes ".D"."""
     return re.sub(r"\.(?=[SD])", ".D", key).replace("/", ".S")
 
 

@@ -62,7 +62,7 @@ class FollowedRate:
             raise EngineError(
                 f"The {type(self.optimizer).__name__} of these tables was read from a configuration (load_model, "
                 "clone_model, from_config): it is a copy, which no model steps. Before you train set the layer's "
-                "`keras_optimizer` to the optimizer that is stepped (`layer.keras_optimizer = model.optimizer`); where "
+                "`keras_optimizer` to the optimizer that is stepped (`layer.keras_optimizer = model.optimizer`); if "
                 "a table has a Keras optimizer of its own, make the model in code and load its weights."
             )
         return self._read()
@@ -93,7 +93,7 @@ def _hyperparameters(optimizer: Any) -> dict[str, Any]:
 
 
 def followed(optimizer: Any) -> FollowedRate | None:
-    """The rate of an optimizer of tables where it is that of a Keras optimizer, else None."""
+    """The rate of an optimizer of tables if it is that of a Keras optimizer, else None."""
     rate = getattr(optimizer, "learning_rate", None)
     return rate if isinstance(rate, FollowedRate) else None
 
@@ -228,7 +228,7 @@ def _schedule_of(optimizer: Any, described: Mapping[str, Any]) -> Any:
     if callable(schedule):  # for an importable class that is not registered Keras gives its name
         return schedule
     raise ConfigError(
-        f"`learning_rate` of {type(optimizer).__name__} is a {described.get('class_name')}, which Keras cannot make "
-        "anew from its configuration: put @tf_keras.saving.register_keras_serializable() on the class, or use "
+        f"`learning_rate` of {type(optimizer).__name__} is a {described.get('class_name')}, which Keras cannot "
+        "create from its configuration: put @tf_keras.saving.register_keras_serializable() on the class, or use "
         f"tf_keras.optimizers.legacy.{type(optimizer).__name__}, which gives its schedule away."
     ) from cause

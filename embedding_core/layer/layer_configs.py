@@ -1,4 +1,4 @@
-"""The layer's configuration: copies that the caller's objects stay out of, and a form that JSON can hold."""
+"""Copies the layer's configuration, so that the caller's objects never change, and writes it to JSON."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ tpu = tf.tpu.experimental.embedding
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """What the layer was given, ready for an engine.
+    """What the layer was given, prepared for an engine.
 
     Attributes:
       feature_config: as given.
-      copies: the like structure with copies of tables, whose optimizers are the TPU's.
+      copies: the same structure with copies of tables, whose optimizers are the TPU's.
       optimizer: the TPU's optimizer of tables without their own, or None.
       model: tables and features; `TableSpec.key` is the caller's TableConfig.
     """
@@ -42,7 +42,7 @@ def prepared(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> P
     """Copy the configuration and translate its optimizers.
 
     Raises:
-      ConfigError (ValueError): an optimizer that cannot be, a hyperparameter out of range, two tables of one name.
+      ConfigError (ValueError): an unsupported optimizer, a hyperparameter out of range, two tables of one name.
     """
     optimizer = table_optimizer(optimizer)
     _check_leaves(feature_config)
@@ -99,7 +99,7 @@ def _tensor(value: Any) -> Any:
 
 
 def flat_shapes(structure: Any, given: Any) -> list[tf.TensorShape] | None:
-    """The shapes of the inputs in the order of the features; None if they do not tell.
+    """The shapes of the inputs in the order of the features; None if they are unknown.
 
     Args:
       structure: of the feature configuration.

@@ -1,4 +1,4 @@
-"""`PartialTPUEmbedding`: large tables in a `TPUEmbedding`, small ones in Keras' own layers."""
+"""Puts large tables into a `TPUEmbedding` and small ones into Keras' own layers: `PartialTPUEmbedding`."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
         size_threshold: int | None = 10_000,
         **arguments: Any,
     ):
-        """Share out the tables.
+        """Divide the tables between the layers.
 
         Args:
           feature_config: FeatureConfig by feature name.
           optimizer: of the large tables, as of `TPUEmbedding`.
           pipeline_execution_with_tensor_core: as of `TPUEmbedding`.
           batch_size: as of `TPUEmbedding`.
-          size_threshold: the most rows of a small table; 0 puts all tables into the TPUEmbedding, None none.
+          size_threshold: the most rows of a small table; 0 puts all tables into the TPUEmbedding, None not one.
           **arguments: `table_update` and `seed` of the `TPUEmbedding`, and those of every Keras layer.
 
         Raises:
-          ConfigError (ValueError): no dict of FeatureConfig, or a small table has what Keras' layer would ignore: an
+          ConfigError (ValueError): not a dict of FeatureConfig, or a small table has what Keras' layer would ignore: an
             optimizer of its own, quantization, a sequence feature or an output shape.
         """
         own: dict[str, Any] = {name: arguments.pop(name) for name in ("table_update", "seed") if name in arguments}
@@ -99,7 +99,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
 
     @property
     def tpu_embedding(self) -> TPUEmbedding | None:
-        """The layer of the large tables, or None where there are none."""
+        """The layer of the large tables; None without large tables."""
         return self._tpu_embedding
 
     @property
@@ -125,7 +125,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
 
 
 class _Arguments:
-    """Holds the arguments where Keras does not track them."""
+    """Keeps the arguments, which Keras shall not track."""
 
     def __init__(self, values: dict[str, Any]):
         self.values = values

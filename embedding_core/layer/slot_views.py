@@ -1,4 +1,4 @@
-"""Slots of a Keras optimizer under the checkpoint keys that a TPU's tables have."""
+"""Saves slots of a Keras optimizer under the checkpoint keys that a TPU's tables have."""
 
 from __future__ import annotations
 

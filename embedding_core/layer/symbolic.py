@@ -1,4 +1,4 @@
-"""Calls in which Keras only infers shapes, for functional models: nothing is looked up."""
+"""Answers calls in which Keras only infers shapes, for functional models: nothing is looked up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _in_scratch_graph() -> bool:
 def _is_keras_tensor(value: Any) -> bool:
     try:
         return bool(tf_keras.backend.is_keras_tensor(value))
-    except ValueError:  # no tensor at all
+    except ValueError:  # not a tensor
         return False
 
 
@@ -47,7 +47,7 @@ def placeholders(model: Model, values: Sequence[Any], weights: Sequence[Any]) ->
     """
     for feature, value, weight in zip(model.features, values, weights, strict=True):
         kind = kind_of(value)
-        known = 1 if kind == "dense" else 2  # Input(shape=(), sparse=True) stands for rank 2 with rank 1
+        known = 1 if kind == "dense" else 2  # Input(shape=(), sparse=True) has rank 1 and means rank 2
         if not kind or (value.shape.rank or 0) >= known:
             normal_form(dataclasses.replace(feature, output_shape=None), value, weight, weighted_sequences=True)
     shapes = output_shapes([value.shape for value in values], model.features)

@@ -1,8 +1,8 @@
-"""A virtual variable whose gradient updates tables.
+"""Updates tables in the gradient of a virtual variable.
 
-Tables that an engine trains are no trainable variables, so a tape would not follow a lookup. The
-lookup is made to depend on a weight of one zero; computing that weight's gradient is what hands the
-gradients of the activations to the engine, once, and gives zero for the weight itself.
+Tables that an engine trains are not trainable variables, so a tape would not follow a lookup. The lookup is made to
+depend on a weight of one zero. Computing that weight's gradient passes the gradients of the activations to the engine,
+once, and gives zero for the weight itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def trapped(
     """What `look_up` returns, with a gradient that is given to `update`.
 
     The gradient must be computed in the graph that made the lookup. In that of a tf.cond, a loop or another
-    tf.function TensorFlow would run the update never, or could not build it: the gradient fails there.
+    tf.function TensorFlow would never run the update, or could not build it: the gradient fails there.
 
     Args:
       helper: the trainable weight [1].
@@ -30,7 +30,7 @@ def trapped(
       owner: name of the layer, for messages.
 
     Raises:
-      tf.errors.InvalidArgumentError: by the gradient, where it cannot be.
+      tf.errors.InvalidArgumentError: by the gradient, if it is computed in another graph.
       EngineError (RuntimeError): by a second gradient of one lookup, which would be a second update.
     """
     here = _graph()
@@ -49,7 +49,7 @@ def trapped(
                     "Compute all gradients in one call, of the sum of the losses and for all variables together."
                 )
             updates.append(True)
-            # Of what was cut out of a concatenation TensorFlow does not tell the shape.
+            # TensorFlow loses the shape of what was sliced out of a concatenation.
             update([tf.ensure_shape(values, shape) for values, shape in zip(gradients, shapes, strict=True)])
             return tf.zeros_like(weight)
 

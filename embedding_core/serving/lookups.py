@@ -1,14 +1,14 @@
-"""The lookups of an exported model: those of `embedding_core.lookup`, for all features together and in few operations.
+"""Looks up all features of an exported model together, in few operations: fast paths of `lookup.combine`.
 
-At a batch of one the number of operations is what a lookup costs, so whatever can be done once for all features
-is. Tables of equal dim lie behind each other in one *block* (`table_blocks`), and the features of a block are looked up
-together: an id becomes a place in the block, and one operation gathers, or combines, the rows of all of them.
+At a batch of one a lookup costs as much as the number of its operations, so all that can be done once for all features
+is done once. Tables of equal dim follow each other in one *block* (`table_blocks`), and the features of a block are
+looked up together: an id becomes a place in the block, and one operation gathers, or combines, the rows of all of them.
 
 ========================  ==============================================================================
 features                  operations for all features of a block
 ========================  ==============================================================================
 of one value, `[B]`       the ids as `[features, B]`, one comparison with the tables' rows, one gather
-of several, ragged        the ids as one list, filtered only where there is something to drop; one operation gathers
+of several, ragged        the ids as one list, filtered only if there is something to drop; one operation gathers
                           and combines
 ========================  ==============================================================================
 
@@ -32,14 +32,14 @@ from embedding_core.normal_form import segments_of_splits
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Where the rows of a table are.
+    """The place of a table's rows in a block.
 
     Attributes:
       block: variable `[all rows, dim]`.
       name: of the block.
       start: the place of the table's first row in it.
       count: how many rows the table has.
-      nothing: the place of a row of zeros in the block; None where there is none.
+      nothing: the place of a row of zeros in the block, or None.
     """
 
     block: tf.Variable
@@ -67,7 +67,7 @@ class Single:
     Attributes:
       rows: of the table.
       ids: int64 `[B]`; one outside the table gives zeros.
-      lengths: int32 `[B]`, bytes of the tokens, where an example without a token cannot be told from its id.
+      lengths: int32 `[B]`, bytes of the tokens, if the id does not show that an example has no token.
     """
 
     rows: Rows
@@ -82,7 +82,7 @@ class Several:
     Attributes:
       rows: of the table.
       ids: int64 `[B, None]`; one outside the table counts as not there.
-      lengths: int32 `[N]`, bytes of the tokens, where no token cannot be told from its id.
+      lengths: int32 `[N]`, bytes of the tokens, if the id does not show that there is no token.
       combiner: how several rows become one.
     """
 
@@ -125,7 +125,7 @@ def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[s
 
 
 def _stacked(features: Sequence[Single]) -> tf.Tensor:
-    """The ids `[features, B]`, -1 where there is no token; first the features that have lengths."""
+    """The ids `[features, B]`, -1 for no token; first the features that have lengths."""
     told = sum(one.lengths is not None for one in features)
     ids = tf.stack([one.ids for one in features])
     if not told:
@@ -180,7 +180,7 @@ def _filtered(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The places of the ids that count, the row of each, and how many ids were dropped, int64 `[features]`.
 
-    A row is feature * B + example. `splits` says where its ids begin and end, `[features, B + 1]`.
+    A row is feature * B + example. `splits` has the places at which its ids begin and end, `[features, B + 1]`.
     """
     count, sizes = len(features), splits[:, -1]
     offsets = tf.cumsum(sizes, exclusive=True)

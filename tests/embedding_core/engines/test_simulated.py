@@ -377,7 +377,7 @@ def enqueue_for_one_core(strategy, embedding):
     ("call", "error", "message"),
     [
         (lambda s, e: s.run(e.dequeue), tf.errors.InvalidArgumentError, "without a batch"),
-        (two_lookups, tf.errors.InvalidArgumentError, "earlier training batch waits"),
+        (two_lookups, tf.errors.InvalidArgumentError, "previous training batch waits"),
         (gradients_twice, tf.errors.InvalidArgumentError, "without a training batch"),
         (gradients_in_a_condition, RuntimeError, "top level of the function"),
         (lookup_in_a_condition, tf.errors.InvalidArgumentError, "inside control flow"),

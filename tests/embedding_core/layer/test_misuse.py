@@ -226,7 +226,7 @@ def test_follows_optimizers_of_the_same_hyperparameters_only():
     with pytest.raises(ConfigError, match=r"'beta_1': 0\.5"):
         layer.keras_optimizer = tf_keras.optimizers.Adam()
     assert layer.keras_optimizer.beta_1 == 0.5
-    with pytest.raises(ConfigError, match="no Keras optimizer"):
+    with pytest.raises(ConfigError, match="not a Keras optimizer"):
         layer_of("sgd").keras_optimizer = tf_keras.optimizers.SGD()
 
 
