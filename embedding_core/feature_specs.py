@@ -10,12 +10,15 @@ import tensorflow as tf
 
 from embedding_core.attributes import refuse_unknown
 from embedding_core.config import Combiner, EmbeddingConfig, FeatureConfig, InvalidId, TableConfig
-from embedding_core.structures import path_name, paths_of
+from embedding_core.structures import Nested, path_name, paths_of
 
 tpu = tf.tpu.experimental.embedding
 
 Ids: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"  # integers
 Weights: TypeAlias = "tf.SparseTensor | tf.RaggedTensor | None"  # of the kind and indices of the ids
+FeatureConfigs: TypeAlias = "EmbeddingConfig | Nested"  # of FeatureConfig, this project's or TensorFlow's
+AnyFeature: TypeAlias = Any  # a FeatureConfig, this project's or TensorFlow's
+AnyTable: TypeAlias = Any  # a TableConfig, this project's or TensorFlow's
 Count: TypeAlias = "int | tf.Tensor"  # an int scalar tensor if it is unknown before the step runs
 
 
@@ -43,7 +46,7 @@ class FeatureSpec:
     """
 
     path: str
-    table: Any
+    table: AnyTable
     vocabulary_size: int
     dim: int
     combiner: Combiner = "mean"
@@ -53,7 +56,7 @@ class FeatureSpec:
     quantization: Quantization | None = None
 
 
-def specs_of(feature_config: Any, tables: Mapping[Any, Any]) -> Any:
+def specs_of(feature_config: FeatureConfigs, tables: Mapping[Any, Any]) -> Any:
     """The specs of a structure of feature configurations, in the same structure.
 
     Args:
@@ -84,7 +87,7 @@ def specs_of(feature_config: Any, tables: Mapping[Any, Any]) -> Any:
     return tf.nest.pack_sequence_as(feature_config, flat)
 
 
-def _spec_of(path: str, feature: Any, table: Any, tables: Mapping[Any, Any]) -> FeatureSpec:
+def _spec_of(path: str, feature: AnyFeature, table: AnyTable, tables: Mapping[Any, Any]) -> FeatureSpec:
     key = table if table in tables else table.name
     if key not in tables:
         raise KeyError(f"table {table.name!r} of feature {path} is not among the tables: {list(tables)}.")
@@ -105,7 +108,7 @@ def _spec_of(path: str, feature: Any, table: Any, tables: Mapping[Any, Any]) -> 
     )
 
 
-def refuse_ignored_attributes(feature: Any) -> None:
+def refuse_ignored_attributes(feature: AnyFeature) -> None:
     """Refuse what takes effect nowhere in one of TensorFlow's features, its table and its quantization.
 
     Raises:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from embedding_core.config import Combiner
-from embedding_core.feature_specs import Count, FeatureSpec, Ids, Quantization, Weights, specs_of
-from embedding_core.normal_form import NormalForm, normal_form, policed
-from embedding_core.structures import flat_like, flat_pairs
+from embedding_core.feature_specs import Count, FeatureConfigs, FeatureSpec, Ids, Quantization, Weights, specs_of
+from embedding_core.normal_form import NormalForm, Shape, normal_form, policed
+from embedding_core.structures import Nested, flat_like, flat_pairs
 from embedding_core.tracing import as_written
 
 Rows: TypeAlias = tf.Tensor  # float [N, dim]
@@ -18,7 +18,9 @@ Table: TypeAlias = "tf.Variable | tf.Tensor"  # [rows, dim]
 
 
 @as_written
-def cpu_embedding_lookup(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> Any:
+def cpu_embedding_lookup(
+    inputs: Nested, weights: Nested, tables: Mapping[Any, Any], feature_config: FeatureConfigs
+) -> Nested:
     """Look up and combine the rows of every feature; exportable with an unknown batch.
 
     A drop-in for `tf.tpu.experimental.embedding.serving_embedding_lookup`, with the differences that
@@ -153,7 +155,7 @@ def combine_in_order(
     return operation(data=rows, indices=places, segment_ids=segments, num_segments=count)
 
 
-def _with_dim(leading: Any, rows: Rows) -> Any:
+def _with_dim(leading: Shape, rows: Rows) -> Shape:
     dim = rows.shape[-1] if rows.shape[-1] is not None else tf.shape(rows)[-1]
     if isinstance(leading, list):
         return [*leading, dim]
@@ -179,7 +181,7 @@ def _quantized_forward(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor
     """Quantized rows whose gradient is that of the rows: rounding has none, and the table would never be trained."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def forward(values: Any) -> tuple[Any, Any]:
+    def forward(values: Rows) -> tuple[Rows, Callable[[Rows], Rows]]:
         return quantized(values, quantization), lambda gradient: gradient
 
     return forward(rows)

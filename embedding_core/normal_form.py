@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from embedding_core.errors import DataError
-from embedding_core.feature_specs import FeatureSpec
+from embedding_core.feature_specs import Count, FeatureSpec, Ids, Weights
+
+Shape: TypeAlias = "list[int] | tf.Tensor"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +33,11 @@ class NormalForm:
       single: whether every output row has at most one id and no weight, so that no combiner is needed.
     """
 
-    ids: Any
+    ids: tf.Tensor
     segments: Any
-    weights: Any
+    weights: tf.Tensor | None
     rows: Any
-    leading: Any = None
+    leading: Shape | None = None
     ascending: bool = True
     single: bool = False
 
@@ -60,7 +62,7 @@ def kind_of(value: object) -> str:
 
 
 def normal_form(
-    spec: FeatureSpec, value: Any, weight: Any = None, *, weighted_sequences: bool = False, serving: bool = False
+    spec: FeatureSpec, value: Ids, weight: Weights = None, *, weighted_sequences: bool = False, serving: bool = False
 ) -> NormalForm:
     """Bring one feature of one batch to the normal form.
 
@@ -92,7 +94,9 @@ def normal_form(
     return _sparse(spec, value, weight) if kind == "sparse" else _ragged(spec, value, weight)
 
 
-def finite_weight(path: str, weight: Any, *, serving: bool = False) -> Any:
+def finite_weight(
+    path: str, weight: tf.SparseTensor | tf.RaggedTensor, *, serving: bool = False
+) -> tf.SparseTensor | tf.RaggedTensor:
     """The weights of a feature as float32, by the one rule for NaN and infinity (float32's infinity included).
 
     They are an error in training, whatever their id, and count as zero in serving.
@@ -116,7 +120,7 @@ def finite_weight(path: str, weight: Any, *, serving: bool = False) -> Any:
     return weight.with_flat_values(values) if ragged else weight.with_values(values)
 
 
-def _check_weight(spec: FeatureSpec, value: Any, kind: str, weight: Any) -> None:
+def _check_weight(spec: FeatureSpec, value: Ids, kind: str, weight: Weights) -> None:
     if kind == "dense" and spec.max_sequence_length > 0:
         raise DataError(
             f"Feature {spec.path} is a sequence feature but a dense tensor was passed: pass a SparseTensor or "
@@ -133,18 +137,18 @@ def _check_weight(spec: FeatureSpec, value: Any, kind: str, weight: Any) -> None
         )
 
 
-def _refuse_sequence_weight(spec: FeatureSpec, kind: str, value: Any) -> None:
+def _refuse_sequence_weight(spec: FeatureSpec, kind: str, value: Ids) -> None:
     ignored = kind == "sparse" and _rank(value) != 2  # max_sequence_length counts for two dimensions only
     if spec.max_sequence_length > 0 and not ignored:
         raise DataError(f"Weight specified for {spec.path}, but this is a sequence feature: pass None as its weight.")
 
 
-def _rank(value: Any) -> int | None:
+def _rank(value: Ids) -> int | None:
     rank: int | None = value.shape.rank
     return rank
 
 
-def _with_index_dtype(spec: FeatureSpec, value: Any) -> Any:
+def _with_index_dtype(spec: FeatureSpec, value: Ids) -> Ids:
     if value.dtype in (tf.int32, tf.int64):
         return value
     if not value.dtype.is_integer:
@@ -176,7 +180,7 @@ def _dense(spec: FeatureSpec, ids: tf.Tensor) -> NormalForm:
     return NormalForm(ids, None, None, _count(ids), leading, single=True)
 
 
-def _count(ids: tf.Tensor) -> Any:
+def _count(ids: tf.Tensor) -> Count:
     return tf.size(ids) if ids.shape[0] is None else ids.shape[0]
 
 
@@ -200,7 +204,7 @@ def _sparse(spec: FeatureSpec, ids: tf.SparseTensor, weight: tf.SparseTensor | N
     return NormalForm(ids.values, segments, weights, tf.reduce_prod(outer), leading, ascending=False)
 
 
-def _rows_of(ids: tf.SparseTensor) -> Any:
+def _rows_of(ids: tf.SparseTensor) -> Count:
     return ids.shape[0] if ids.shape[0] is not None else ids.dense_shape[0]
 
 
@@ -261,7 +265,7 @@ def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> Norm
     tail = math.prod(size for size in shape if size is not None)
     if unknown:
         length = tail
-        leading: Any = [-1, *shape[1:]]
+        leading: Shape = [-1, *shape[1:]]
     else:
         length = _places(spec, tail, rows)
         leading = shape
@@ -272,7 +276,7 @@ def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> Norm
     return _places_at_run_time(form, ids, length, leading)
 
 
-def _places(spec: FeatureSpec, total: int, rows: Any) -> Any:
+def _places(spec: FeatureSpec, total: int, rows: Count) -> Count:
     """How many output places a ragged row has; an int if the batch is known."""
     message = (
         "Output shape set in the FeatureConfig should be the factor of the batch of its input: that of "
@@ -289,7 +293,7 @@ def _places(spec: FeatureSpec, total: int, rows: Any) -> Any:
         return tf.cast(total, rows.dtype) // rows
 
 
-def _places_at_run_time(form: NormalForm, ids: tf.RaggedTensor, length: tf.Tensor, leading: Any) -> NormalForm:
+def _places_at_run_time(form: NormalForm, ids: tf.RaggedTensor, length: tf.Tensor, leading: Shape) -> NormalForm:
     positions = _positions(form, ids)
     combine = tf.equal(length, 1)
     places = tf.cast(length, form.segments.dtype)

@@ -15,9 +15,11 @@ import tensorflow as tf
 from embedding_core.errors import ConfigError, DataError
 
 Path: TypeAlias = tuple[Any, ...]
+Items: TypeAlias = dict[Any, Any]  # by key, field name or position
+Nested: TypeAlias = Any  # a leaf, or dicts, lists, tuples and namedtuples of leaves
 
 
-def paths_of(structure: Any) -> list[Path]:
+def paths_of(structure: Nested) -> list[Path]:
     """The path of every leaf of a structure, in the order of tf.nest.flatten; () for a lone leaf.
 
     Raises:
@@ -33,7 +35,7 @@ def path_name(path: Path) -> str:
     return "/".join(map(str, path))
 
 
-def flat_like(what: str, structure: Any, given: Any) -> list[Any]:
+def flat_like(what: str, structure: Nested, given: Nested) -> list[Nested]:
     """The values of a structure that must equal another one, in the order of tf.nest.flatten of that one.
 
     Args:
@@ -48,8 +50,8 @@ def flat_like(what: str, structure: Any, given: Any) -> list[Any]:
 
 
 def flat_pairs(
-    what: str, structure: Any, given: Any, *, partial: bool = False, nested_values: bool = False
-) -> list[tuple[Any, Any]]:
+    what: str, structure: Nested, given: Nested, *, partial: bool = False, nested_values: bool = False
+) -> list[tuple[Nested, Nested]]:
     """The leaves of a structure with the values at their paths.
 
     Args:
@@ -66,9 +68,9 @@ def flat_pairs(
     Raises:
       DataError (ValueError): see `flat_like`.
     """
-    found: list[tuple[Any, Any]] = []
+    found: list[tuple[Nested, Nested]] = []
 
-    def match(leaf: Any, value: Any, path: Path) -> None:
+    def match(leaf: Nested, value: Nested, path: Path) -> None:
         kind = _kind(leaf)
         if not kind and nested_values:
             found.append((leaf, value))
@@ -90,7 +92,7 @@ def flat_pairs(
     return found
 
 
-def _check_keys(what: str, path: Path, items: Mapping[Any, Any], values: Mapping[Any, Any], *, partial: bool) -> None:
+def _check_keys(what: str, path: Path, items: Items, values: Items, *, partial: bool) -> None:
     missing = [] if partial else [(*path, key) for key in items if key not in values]
     extra = [(*path, key) for key in values if key not in items]
     if missing or extra:
@@ -100,7 +102,7 @@ def _check_keys(what: str, path: Path, items: Mapping[Any, Any], values: Mapping
         )
 
 
-def _kind(structure: Any) -> str:
+def _kind(structure: Nested) -> str:
     """The kind of a container: "dict", "list" (or tuple), or the fields of a namedtuple; "" for a leaf."""
     if isinstance(structure, Mapping):
         return "dict"
@@ -115,13 +117,13 @@ def _kind(structure: Any) -> str:
     return ""
 
 
-def _unsorted(structure: Any) -> dict[Any, Any]:
+def _unsorted(structure: Nested) -> Items:
     if isinstance(structure, Mapping):
         return dict(structure.items())
     return dict(zip(getattr(structure, "_fields", range(len(structure))), structure, strict=True))
 
 
-def _items(structure: Any) -> dict[Any, Any]:
+def _items(structure: Nested) -> Items:
     """The items by key, in the order of tf.nest.flatten."""
     items = _unsorted(structure)
     try:
@@ -132,7 +134,7 @@ def _items(structure: Any) -> dict[Any, Any]:
         ) from error
 
 
-def _type_name(value: Any) -> str:
+def _type_name(value: Nested) -> str:
     """The type of a container or leaf, with the fields of a namedtuple, as error messages show it."""
     kind = _kind(value)
     return type(value).__name__ if kind in ("", "dict", "list") else f"{type(value).__name__} of {kind}"

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -19,11 +19,20 @@ from embedding_core import config as core
 from embedding_core.attributes import refuse_unknown
 from embedding_core.config import EmbeddingConfig, InitializerConfig
 from embedding_core.errors import ConfigError
-from embedding_core.feature_specs import FeatureSpec, Quantization, refuse_ignored_attributes
+from embedding_core.feature_specs import (
+    AnyFeature,
+    AnyTable,
+    FeatureConfigs,
+    FeatureSpec,
+    Quantization,
+    refuse_ignored_attributes,
+)
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
-from embedding_core.structures import path_name, paths_of
+from embedding_core.structures import Nested, path_name, paths_of
 
 tpu = tf.tpu.experimental.embedding
+
+AnyOptimizer: TypeAlias = Any  # of this project, of `tf.tpu.experimental.embedding` or of Keras; None for no optimizer
 
 
 class OptimizerKind(NamedTuple):
@@ -85,11 +94,11 @@ class KerasSlots:
       names: its names of slots by those of the TPU's optimizer.
     """
 
-    def __init__(self, optimizer: Any, names: Mapping[str, str]):
+    def __init__(self, optimizer: AnyOptimizer, names: Mapping[str, str]):
         self._optimizer = optimizer
         self._names = names
 
-    def __call__(self, table: Any, slot_names: Sequence[str], initializers: Sequence[Any]) -> dict[str, Any]:
+    def __call__(self, table: tf.Variable, slot_names: Sequence[str], initializers: Sequence[Any]) -> dict[str, Any]:
         """The slots by the TPU's names."""
         return {
             slot: self._optimizer.add_slot(table, self._names[slot], initializer)
@@ -120,7 +129,7 @@ class TableSpec:
     optimizer: Optimizer | None
     initializer: InitializerConfig | Callable[..., Any]
     quantization: Quantization | None
-    key: Any
+    key: AnyTable
     slot_creator: Callable[..., Any] | None = None
     packed: bool = False
 
@@ -135,7 +144,7 @@ class Model:
       features: in the order of tf.nest.flatten; `FeatureSpec.table` is the table's name.
     """
 
-    structure: Any
+    structure: Nested
     tables: tuple[TableSpec, ...]
     features: tuple[FeatureSpec, ...]
 
@@ -144,7 +153,7 @@ class Model:
         return [place for place, feature in enumerate(self.features) if feature.table == table]
 
 
-def optimizer_to_core(optimizer: Any) -> Optimizer:
+def optimizer_to_core(optimizer: AnyOptimizer) -> Optimizer:
     """This project's optimizer for one of `tf.tpu.experimental.embedding`, or for itself.
 
     Raises:
@@ -165,7 +174,7 @@ def optimizer_to_core(optimizer: Any) -> Optimizer:
     )
 
 
-def optimizer_to_tensorflow(optimizer: Optimizer) -> Any:
+def optimizer_to_tensorflow(optimizer: Optimizer) -> AnyOptimizer:
     """The optimizer of `tf.tpu.experimental.embedding` with the same hyperparameters."""
     values = {field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)}
     return kind_of_optimizer(optimizer).tensorflow(**values)
@@ -256,7 +265,7 @@ def _known_initializers() -> Mapping[type, str]:
     return found
 
 
-def model_of(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> Model:
+def model_of(feature_config: FeatureConfigs, optimizer: AnyOptimizer, *, needs_optimizer: bool) -> Model:
     """Read a structure of feature configurations.
 
     Args:
@@ -269,7 +278,7 @@ def model_of(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> M
     """
     if isinstance(feature_config, EmbeddingConfig):
         leaves: list[Any] = list(feature_config.features)
-        structure: Any = {feature.name: feature for feature in leaves}
+        structure: Nested = {feature.name: feature for feature in leaves}
         leaves = [structure[name] for name in sorted(structure)]
         keys = [feature_config.table(feature.table) for feature in leaves]
     else:
@@ -305,7 +314,7 @@ def _check_names(tables: tuple[TableSpec, ...]) -> None:
                 )
 
 
-def _table(place: int, key: Any, optimizer: Any, needs_optimizer: bool) -> TableSpec:
+def _table(place: int, key: AnyTable, optimizer: AnyOptimizer, needs_optimizer: bool) -> TableSpec:
     own = key.optimizer if key.optimizer is not None else optimizer
     quantization = getattr(key, "quantization_config", None)
     initializer = key.initializer
@@ -327,7 +336,7 @@ def _table(place: int, key: Any, optimizer: Any, needs_optimizer: bool) -> Table
     )
 
 
-def _feature(path: str, feature: Any, table: TableSpec) -> FeatureSpec:
+def _feature(path: str, feature: AnyFeature, table: TableSpec) -> FeatureSpec:
     shape = getattr(feature, "output_shape", None)
     return FeatureSpec(
         path=path,

@@ -16,12 +16,13 @@ import tensorflow as tf
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
 
-Rows: TypeAlias = Any  # float tensor [N, dim]
-Slots: TypeAlias = tuple[Any, ...]
-Rule: TypeAlias = Callable[[Any, Rows, Slots, Any, Any], tuple[Rows, Slots]]
+Rows: TypeAlias = tf.Tensor  # float [N, dim]
+Slots: TypeAlias = tuple[tf.Tensor, ...]  # float [N, dim] each
+Rate: TypeAlias = "float | tf.Tensor"
+Rule: TypeAlias = Callable[[Any, Rows, Slots, Rows, Rate], tuple[Rows, Slots]]
 
 
-def updated(optimizer: Optimizer, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
+def updated(optimizer: Optimizer, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) -> tuple[Rows, Slots]:
     """Rows and slots after one step of the optimizer, clipping and decay included.
 
     Args:
@@ -42,7 +43,7 @@ def updated(optimizer: Optimizer, rows: Rows, slots: Slots, gradient: Any, rate:
     return clipped(rows, optimizer.clip_weight_min, optimizer.clip_weight_max), slots
 
 
-def clipped(values: Any, low: float | None, high: float | None) -> Any:
+def clipped(values: Rows, low: float | None, high: float | None) -> Rows:
     """Values within bounds; None is no bound."""
     if low is not None:
         values = tf.maximum(values, tf.cast(low, values.dtype))
@@ -51,7 +52,7 @@ def clipped(values: Any, low: float | None, high: float | None) -> Any:
     return values
 
 
-def _decayed(optimizer: Optimizer, rows: Rows, rate: Any) -> Rows:
+def _decayed(optimizer: Optimizer, rows: Rows, rate: Rate) -> Rows:
     factor = optimizer.weight_decay_factor
     if factor is None:
         return rows
@@ -59,13 +60,13 @@ def _decayed(optimizer: Optimizer, rows: Rows, rate: Any) -> Rows:
     return rows - scaled * rows
 
 
-def sgd(optimizer: SGD, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
+def sgd(optimizer: SGD, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) -> tuple[Rows, Slots]:
     """``w -= lr * g``."""
     del optimizer
     return rows - rate * gradient, slots
 
 
-def adagrad(optimizer: Adagrad, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
+def adagrad(optimizer: Adagrad, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) -> tuple[Rows, Slots]:
     """``a += g^2; w -= lr * g / sqrt(a)`` (Duchi et al., 2011), without an epsilon."""
     del optimizer
     accumulator = slots[0] + tf.square(gradient)
@@ -73,7 +74,7 @@ def adagrad(optimizer: Adagrad, rows: Rows, slots: Slots, gradient: Any, rate: A
 
 
 def adagrad_momentum(
-    optimizer: AdagradMomentum, rows: Rows, slots: Slots, gradient: Any, rate: Any
+    optimizer: AdagradMomentum, rows: Rows, slots: Slots, gradient: Rows, rate: Rate
 ) -> tuple[Rows, Slots]:
     """``a = beta2 a + (1-beta2) g^2`` (``a + g^2`` if beta2 is 1); ``m = momentum m + g (a+eps)^(-1/k)``."""
     square = tf.square(gradient)
@@ -88,7 +89,7 @@ def adagrad_momentum(
     return rows - rate * step, (accumulator, momentum)
 
 
-def adam(optimizer: Adam, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
+def adam(optimizer: Adam, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) -> tuple[Rows, Slots]:
     """``m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; w -= lr m / sqrt(v + eps^2)``, without bias correction."""
     momentum = optimizer.beta_1 * slots[0] + (1.0 - optimizer.beta_1) * gradient
     velocity = optimizer.beta_2 * slots[1] + (1.0 - optimizer.beta_2) * tf.square(gradient)
@@ -99,7 +100,7 @@ def adam(optimizer: Adam, rows: Rows, slots: Slots, gradient: Any, rate: Any) ->
     return rows - rate * momentum / root, (momentum, velocity)
 
 
-def ftrl(optimizer: FTRL, rows: Rows, slots: Slots, gradient: Any, rate: Any) -> tuple[Rows, Slots]:
+def ftrl(optimizer: FTRL, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) -> tuple[Rows, Slots]:
     """FTRL-proximal (McMahan et al., 2013): the row is computed from the accumulator and the linear term.
 
     With ``p = a^(-power)`` before and ``p'`` after ``a += g^2``: ``l += g - (p' - p) / lr * w`` and

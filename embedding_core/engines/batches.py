@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 import tensorflow as tf
 
 from embedding_core.config import Combiner
+from embedding_core.feature_specs import Count
 from embedding_core.lookup import combine_in_order, combine_weighted, spread_gradient, weight_divisors
 from embedding_core.normal_form import segments_of_splits
 from embedding_core.translate import TableSpec
 
+Made = TypeVar("Made")
 WIRE_TYPES = (tf.int64, tf.int64, tf.int64, tf.float32)
 
 
@@ -32,11 +34,11 @@ class FeatureIds:
       weights: float32 [N], or None for ones.
     """
 
-    ids: Any
+    ids: tf.Tensor
     rows: int
-    splits: Any = None
-    segments: Any = None
-    weights: Any = None
+    splits: tf.Tensor | None = None
+    segments: tf.Tensor | None = None
+    weights: tf.Tensor | None = None
 
 
 class TableIds(NamedTuple):
@@ -49,10 +51,10 @@ class TableIds(NamedTuple):
       weights: float32 [N].
     """
 
-    ids: Any
-    splits: Any = None
-    segments: Any = None
-    weights: Any = None
+    ids: tf.Tensor
+    splits: tf.Tensor | None = None
+    segments: tf.Tensor | None = None
+    weights: tf.Tensor | None = None
 
 
 class TableBatch(NamedTuple):
@@ -67,11 +69,11 @@ class TableBatch(NamedTuple):
         the size of a part: TensorFlow's graph optimizer (2.16) assumes the shapes of a branch outside of it too.
     """
 
-    ids: Any
-    segments: Any
-    weights: Any
-    divisors: Any
-    form: Any
+    ids: tf.Tensor
+    segments: tf.Tensor
+    weights: tf.Tensor
+    divisors: tf.Tensor
+    form: tf.Tensor
 
 
 def packed(features: Sequence[FeatureIds], *, first_row: int, explicit: bool) -> TableIds:
@@ -97,25 +99,25 @@ def packed(features: Sequence[FeatureIds], *, first_row: int, explicit: bool) ->
     )
 
 
-def _concat(values: Sequence[Any]) -> Any:
+def _concat(values: Sequence[tf.Tensor]) -> tf.Tensor:
     return values[0] if len(values) == 1 else tf.concat(values, 0)
 
 
-def _splits(feature: FeatureIds) -> Any:
+def _splits(feature: FeatureIds) -> tf.Tensor:
     return tf.range(feature.rows + 1, dtype=tf.int64) if feature.splits is None else tf.cast(feature.splits, tf.int64)
 
 
-def _segments(feature: FeatureIds) -> Any:
+def _segments(feature: FeatureIds) -> tf.Tensor:
     if feature.segments is not None:
         return tf.cast(feature.segments, tf.int64)
     return segments_of_splits(_splits(feature), feature.ids)
 
 
-def _weights(feature: FeatureIds) -> Any:
+def _weights(feature: FeatureIds) -> tf.Tensor:
     return tf.ones_like(feature.ids, tf.float32) if feature.weights is None else feature.weights
 
 
-def flattened(tables: Sequence[TableIds]) -> list[Any]:
+def flattened(tables: Sequence[TableIds]) -> list[tf.Tensor]:
     """The ids of all tables as four lists (the parts) and their lengths, int32 [parts, tables]."""
     parts = list(zip(*tables, strict=True))
     lists = [
@@ -125,14 +127,14 @@ def flattened(tables: Sequence[TableIds]) -> list[Any]:
     return [*lists, tf.convert_to_tensor([[_length(part) for part in column] for column in parts], tf.int32)]
 
 
-def _length(part: Any) -> Any:
+def _length(part: tf.Tensor | None) -> Count:
     if part is None:
         return 0
     return tf.size(part) if part.shape[0] is None else part.shape[0]
 
 
 def joined(
-    cores: Sequence[Sequence[Any]], tables: Sequence[TableSpec], rows: Sequence[Sequence[int]], *, first_core: int
+    cores: Sequence[Sequence[tf.Tensor]], tables: Sequence[TableSpec], rows: Sequence[Sequence[int]], *, first_core: int
 ) -> list[TableBatch]:
     """The flattened ids of consecutive cores as one batch per table.
 
@@ -162,7 +164,7 @@ def joined(
     ]
 
 
-def _same_kinds(total: Any, cores: int, rows: Sequence[Sequence[int]]) -> Any:
+def _same_kinds(total: tf.Tensor, cores: int, rows: Sequence[Sequence[int]]) -> tf.Operation:
     splits = tf.constant([cores * (sum(own) + len(own)) for own in rows], tf.int32)
     expected = tf.stack([total[0], splits, total[0], total[0]])
     fits = tf.reduce_all(tf.logical_or(tf.equal(total, expected), tf.equal(total, 0)))
@@ -175,28 +177,28 @@ def _batch(
     rows: tuple[int, ...],
     cores: int,
     first_core: int,
-    ids: Any,
-    splits: Any,
-    segments: Any,
-    weights: Any,
-    there: Any,
-) -> tuple[Any, Any, Any, Any]:
+    ids: tf.Tensor,
+    splits: tf.Tensor,
+    segments: tf.Tensor,
+    weights: tf.Tensor,
+    there: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The parts of a TableBatch behind its ids, from those that travelled, and which of them are there."""
     total = cores * sum(rows)
 
-    def dense() -> tuple[Any, Any]:
+    def dense() -> tuple[tf.Tensor, tf.Tensor]:
         return tf.zeros([0], tf.int64), tf.zeros([0])
 
-    def ragged() -> tuple[Any, Any]:
+    def ragged() -> tuple[tf.Tensor, tf.Tensor]:
         lengths = _lengths(splits, rows)
         counts = tf.cast(lengths, tf.float32)
         return _of_lengths(lengths, ids), tf.sqrt(counts) if combiner == "sqrtn" else counts
 
-    def weighted_ragged() -> tuple[Any, Any]:
+    def weighted_ragged() -> tuple[tf.Tensor, tf.Tensor]:
         found = _of_lengths(_lengths(splits, rows), ids)
         return found, _divisors(combiner, found, total, weights)
 
-    def explicit() -> tuple[Any, Any]:
+    def explicit() -> tuple[tf.Tensor, tf.Tensor]:
         found = segments - first_core * sum(rows)
         return found, _divisors(combiner, found, total, weights)
 
@@ -209,14 +211,14 @@ def _batch(
     return tf.ensure_shape(found, [None]), weights, tf.ensure_shape(divisors, [None]), form
 
 
-def _lengths(splits: Any, rows: Sequence[int]) -> Any:
+def _lengths(splits: tf.Tensor, rows: Sequence[int]) -> tf.Tensor:
     """The number of ids of each output row, core by core and feature by feature."""
     per_core = tf.split(tf.reshape(splits, [-1, sum(rows) + len(rows)]), [count + 1 for count in rows], axis=1)
     lengths = [of_feature[:, 1:] - of_feature[:, :-1] for of_feature in per_core]
     return tf.reshape(lengths[0] if len(lengths) == 1 else tf.concat(lengths, 1), [-1])
 
 
-def _of_lengths(lengths: Any, ids: Any) -> Any:
+def _of_lengths(lengths: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], 0)
     return segments_of_splits(splits, ids)
 
@@ -226,7 +228,7 @@ def _divisors(combiner: Combiner, segments: tf.Tensor, rows: int, weights: tf.Te
     return tf.zeros([0]) if divisors is None else divisors
 
 
-def activations_of(combiner: Combiner, looked_up: Any, batch: TableBatch, rows: int) -> Any:
+def activations_of(combiner: Combiner, looked_up: tf.Tensor, batch: TableBatch, rows: int) -> tf.Tensor:
     """Combine the rows of a table.
 
     Args:
@@ -264,9 +266,9 @@ def row_gradients_of(combiner: Combiner, batch: TableBatch, gradient: tf.Tensor)
     return tf.ensure_shape(found, [None, gradient.shape[-1]])
 
 
-def traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
+def traced_once(function: Callable[..., Made]) -> Callable[..., Made]:
     """The function; in a graph, calls with equal arguments and shapes share one trace of its operations.
 
     For what is done for each of many tables: the branches of a condition are slow to trace.
     """
-    return function if tf.executing_eagerly() else tf.function(function, autograph=False)
+    return function if tf.executing_eagerly() else cast(Callable[..., Made], tf.function(function, autograph=False))

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.feature_specs import Ids, Weights
+from embedding_core.feature_specs import AnyTable, Ids, Weights
 
 Gradients: TypeAlias = Sequence[tf.Tensor]
+Tables: TypeAlias = Any  # a trackable: `tables.Tables`, or one of TensorFlow's embedding classes
 
 
 class Lookup(NamedTuple):
@@ -41,10 +42,10 @@ class Engine(abc.ABC):
 
     trains_itself = True
     on_tpu = False
-    tables: Any
+    tables: Tables
 
     @abc.abstractmethod
-    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+    def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
         """Create the variables; may be called again, and by every replica.
 
         An engine that needs to know the shapes of a batch leaves it to the first lookup if neither argument gives them.
@@ -64,7 +65,7 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def tables_by_config(self) -> dict[Any, tf.Variable]:
+    def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """The float32 [rows, dim] tables by the caller's TableConfig."""
 
     @property

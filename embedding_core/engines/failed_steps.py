@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -29,7 +28,7 @@ class _Place:
     """
 
     position: tuple[int, int]
-    started: Sequence[Any]
+    started: Sequence[tf.Operation]
 
 
 class Steps:
@@ -46,7 +45,7 @@ class Steps:
           clear: drops what waits in the engine; runs eagerly and inside tf.function.
         """
         self._clear = clear
-        self._functions: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()  # number, calls
+        self._functions: weakref.WeakKeyDictionary[tf.Graph, list[int]] = weakref.WeakKeyDictionary()  # number, calls
         self._last, self._calls, self.failures = unmirrored(
             lambda: (
                 tf.Variable([0, 0], trainable=False, dtype=tf.int64),  # position of the last call; eager ones have 0, 0
@@ -62,10 +61,10 @@ class Steps:
             self._last.assign([0, 0])
 
     @contextlib.contextmanager
-    def call(self) -> Iterator[list[Any]]:
+    def call(self) -> Iterator[list[tf.Operation]]:
         """A call of the engine: gives a list for the operations after which the call has ended."""
         place = self._begin()
-        done: list[Any] = []
+        done: list[tf.Operation] = []
         with tf.control_dependencies(place.started if place else []):
             yield done
         if place is not None:
@@ -88,7 +87,7 @@ class Steps:
             started = [self._last.assign([number, calls])]
         return _Place((number, calls + 1), started)
 
-    def _function_of(self, graph: Any) -> tuple[Any, list[Any]]:
+    def _function_of(self, graph: tf.Graph) -> tuple[tf.Graph, list[tf.Operation]]:
         """The function that a graph is part of, and the control inputs of its first call."""
         around = _functions_around(graph)
         known = [function for function in around if function in self._functions]
@@ -105,17 +104,17 @@ class Steps:
             self._started(number)
         return function, []
 
-    def _started(self, number: int) -> Any:
+    def _started(self, number: int) -> tf.Operation:
         """Clear up after a function that failed; at the start of another."""
 
-        def drop() -> Any:
+        def drop() -> tf.Tensor:
             self._drop()
             return tf.constant(True)
 
         with tf.control_dependencies([tf.cond(self._unfinished(), drop, lambda: tf.constant(False))]):
             return self._last.assign([number, 0])
 
-    def _unfinished(self) -> Any:
+    def _unfinished(self) -> tf.Tensor:
         number, done = tf.unstack(self._last.read_value())
         return done < tf.gather(self._calls.read_value(), number)
 
@@ -124,7 +123,7 @@ class Steps:
         self.failures.assign_add(1)
 
 
-def _functions_around(graph: Any) -> list[Any]:
+def _functions_around(graph: tf.Graph) -> list[tf.Graph]:
     """The tf.functions that a graph is part of, the innermost first; branches and bodies of loops do not count."""
     found = []
     while graph is not None:

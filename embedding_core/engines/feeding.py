@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from embedding_core.engines.batches import FeatureIds, TableIds, packed
 from embedding_core.errors import DataError
-from embedding_core.feature_specs import FeatureSpec
+from embedding_core.feature_specs import FeatureSpec, Ids, Weights
 from embedding_core.normal_form import NormalForm, finite_weight, kind_of, normal_form, policed, same_indices
 from embedding_core.translate import Model
 
 
-def check_inputs(model: Model, values: Sequence[Any], core_devices: Collection[str]) -> None:
+def check_inputs(model: Model, values: Sequence[Ids], core_devices: Collection[str]) -> None:
     """Refuse inputs that the TPU's enqueue refuses.
 
     Args:
@@ -38,7 +37,7 @@ def check_inputs(model: Model, values: Sequence[Any], core_devices: Collection[s
                 raise _on_core(feature, tensor)
 
 
-def _on_core(feature: FeatureSpec, tensor: Any) -> DataError:
+def _on_core(feature: FeatureSpec, tensor: tf.Tensor) -> DataError:
     kind = "" if tf.executing_eagerly() else tensor.op.type
     if kind and "Iterator" not in kind and kind not in ("Placeholder", "Identity"):
         return DataError(
@@ -53,7 +52,7 @@ def _on_core(feature: FeatureSpec, tensor: Any) -> DataError:
     )
 
 
-def check_weights(model: Model, values: Sequence[Any], weights: Sequence[Any]) -> None:
+def check_weights(model: Model, values: Sequence[Ids], weights: Sequence[Weights]) -> None:
     """Refuse weights of dense inputs, and weights of another kind than their inputs.
 
     Raises:
@@ -74,13 +73,19 @@ def check_weights(model: Model, values: Sequence[Any], weights: Sequence[Any]) -
             )
 
 
-def output_rows(model: Model, table: str, shapes: Sequence[Any]) -> list[int]:
+def output_rows(model: Model, table: str, shapes: Sequence[tf.TensorShape]) -> list[int]:
     """The number of output rows of each feature of a table, on one core."""
     return [math.prod(shapes[place].as_list()) for place in model.features_of(table)]
 
 
 def packed_inputs(
-    model: Model, shapes: Sequence[Any], values: Sequence[Any], weights: Sequence[Any], *, core: int, explicit: bool
+    model: Model,
+    shapes: Sequence[tf.TensorShape],
+    values: Sequence[Ids],
+    weights: Sequence[Weights],
+    *,
+    core: int,
+    explicit: bool,
 ) -> list[TableIds]:
     """One core's inputs as one batch per table.
 
@@ -104,7 +109,7 @@ def packed_inputs(
     return found
 
 
-def _ids_of(feature: FeatureSpec, shape: Any, value: Any, weight: Any) -> FeatureIds:
+def _ids_of(feature: FeatureSpec, shape: tf.TensorShape, value: Ids, weight: Weights) -> FeatureIds:
     """The ids of one feature: cheaply for dense and plainly combined ragged ids, else by the normal form."""
     kind, rows = kind_of(value), math.prod(shape.as_list())
     sequence = feature.max_sequence_length > 0 and feature.output_shape is None
@@ -123,7 +128,7 @@ def _ids_of(feature: FeatureSpec, shape: Any, value: Any, weight: Any) -> Featur
     return FeatureIds(form.ids, rows, None, form.segments, form.weights)
 
 
-def _ragged_ids(feature: FeatureSpec, rows: int, value: tf.RaggedTensor, weight: Any) -> FeatureIds:
+def _ragged_ids(feature: FeatureSpec, rows: int, value: tf.RaggedTensor, weight: Weights) -> FeatureIds:
     if value.shape[0] not in (None, rows):
         raise _wrong_rows(feature, value.shape[0], rows)
     splits = tf.ensure_shape(value.row_splits, [rows + 1])

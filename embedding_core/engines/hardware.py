@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from embedding_core.engines.hardware_configs import copied_configs, refuse_ignored
-from embedding_core.translate import model_of
+from embedding_core.feature_specs import FeatureConfigs
+from embedding_core.translate import AnyOptimizer, model_of
 
 
 class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):
     """TensorFlow's own class on a real TPU (V1), given copies of the caller's configurations."""
 
-    def __init__(self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False):
+    def __init__(
+        self, feature_config: FeatureConfigs, optimizer: AnyOptimizer, pipeline_execution_with_tensor_core: bool = False
+    ):
         model_of(feature_config, optimizer, needs_optimizer=True)  # refuses what TensorFlow would silently accept
         super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)
 
@@ -24,6 +25,8 @@ class HardwareTPUEmbeddingV2(tf.tpu.experimental.embedding.TPUEmbeddingV2):
     Hyperparameters that TensorFlow would silently ignore are refused by name.
     """
 
-    def __init__(self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False):
+    def __init__(
+        self, feature_config: FeatureConfigs, optimizer: AnyOptimizer, pipeline_execution_with_tensor_core: bool = False
+    ):
         refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=True), "V2")
         super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)

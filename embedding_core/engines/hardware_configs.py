@@ -11,8 +11,10 @@ from embedding_core.attributes import Trainer, ignored_by
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.step_rates import is_schedule
 from embedding_core.errors import ConfigError
+from embedding_core.feature_specs import FeatureConfigs
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import (
+    AnyOptimizer,
     KerasSlots,
     Model,
     TableSpec,
@@ -22,19 +24,19 @@ from embedding_core.translate import (
 )
 
 
-def is_real_tpu(strategy: Any) -> bool:
+def is_real_tpu(strategy: tf.distribute.Strategy) -> bool:
     """Whether a strategy runs on a TPU."""
     return isinstance(strategy, tf.distribute.TPUStrategy | tf.distribute.experimental.TPUStrategy)
 
 
-def embedding_feature(strategy: Any) -> str:
+def embedding_feature(strategy: tf.distribute.Strategy) -> str:
     """The generation of a real TPU's embedding hardware: "V1", "V2" (SparseCore), or "V0" for none."""
     kinds = tf.tpu.experimental.HardwareFeature.EmbeddingFeature
     found = strategy.extended.tpu_hardware_feature.embedding_feature
     return {kinds.V1: "V1", kinds.V2: "V2"}.get(found, "V0")
 
 
-def copied_configs(feature_config: Any, optimizer: Any) -> tuple[Any, Any]:
+def copied_configs(feature_config: FeatureConfigs, optimizer: AnyOptimizer) -> tuple[Any, Any]:
     """Feature configurations and optimizer for TensorFlow's classes, which change what they are given.
 
     Args:
@@ -67,7 +69,7 @@ def copied_configs(feature_config: Any, optimizer: Any) -> tuple[Any, Any]:
     return tf.nest.map_structure(copied, feature_config), optimizer
 
 
-def _refuse_policies(feature_config: Any) -> None:
+def _refuse_policies(feature_config: FeatureConfigs) -> None:
     for feature in feature_config.features if isinstance(feature_config, EmbeddingConfig) else ():
         if feature.column is None and feature.invalid_id != "error":
             raise ConfigError(

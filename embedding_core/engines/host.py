@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -17,7 +17,7 @@ from embedding_core.engines.table_updates import apply_to_table
 from embedding_core.engines.tables import Tables
 from embedding_core.engines.variables import Variables, device_variables, keyed_variables
 from embedding_core.errors import ConfigError, DataError, EngineError
-from embedding_core.feature_specs import FeatureSpec, Ids, Weights
+from embedding_core.feature_specs import AnyTable, FeatureSpec, Ids, Weights
 from embedding_core.lookup import row_gradients
 from embedding_core.normal_form import NormalForm
 from embedding_core.optimizers import Optimizer
@@ -74,7 +74,7 @@ class HostEngine(Engine):
         if isinstance(config, EmbeddingConfig):
             self.build()
 
-    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+    def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
         """Create the variables; shapes are not needed."""
         if self._variables:
             return
@@ -96,7 +96,7 @@ class HostEngine(Engine):
         """The float32 [rows, dim] variable of each table, by name."""
         return {name: own["parameters"] for name, own in self._variables.items()}
 
-    def tables_by_config(self) -> dict[Any, tf.Variable]:
+    def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """The tables by the caller's TableConfig; creates them if need be."""
         self.build()
         return {table.key: self._variables[table.name]["parameters"] for table in self.model.tables}
@@ -247,7 +247,7 @@ def _gradient_of(feature: FeatureSpec, form: NormalForm, gradient: tf.Tensor | N
     return row_gradients(form, feature.combiner, gradient)
 
 
-def _of_all_replicas(strategy: tf.distribute.Strategy, boxes: Any) -> list[RowGradients]:
+def _of_all_replicas(strategy: tf.distribute.Strategy, boxes: Box) -> list[RowGradients]:
     """The gradients of all replicas: replicas in other processes would train tables of their own."""
     parts = [box.value for box in strategy.experimental_local_results(boxes)]
     if len(parts) != strategy.num_replicas_in_sync:

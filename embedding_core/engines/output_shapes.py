@@ -7,15 +7,16 @@ The rules are those of `tf.tpu.experimental.embedding.TPUEmbedding`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from embedding_core.errors import DataError
-from embedding_core.feature_specs import FeatureSpec
+from embedding_core.feature_specs import FeatureSpec, Ids
 from embedding_core.normal_form import kind_of
+from embedding_core.structures import Nested
 
-Shapes: TypeAlias = list[Any]  # of tf.TensorShape
+Shapes: TypeAlias = list[tf.TensorShape]
 Features: TypeAlias = Sequence[FeatureSpec]
 
 
@@ -36,7 +37,7 @@ def _is_sequence(feature: FeatureSpec) -> bool:
     return feature.output_shape is None and feature.max_sequence_length > 0
 
 
-def is_flat_list(structure: Any, given: Any) -> bool:
+def is_flat_list(structure: Nested, given: Nested) -> bool:
     """Whether `given` is a plain list or tuple of one TensorShape for each leaf of a structure, in its order."""
     return (
         isinstance(given, list | tuple)
@@ -57,7 +58,7 @@ def output_shapes(input_shapes: Shapes, features: Features) -> Shapes:
     ]
 
 
-def _output_shape(shape: Any, feature: FeatureSpec) -> Any:
+def _output_shape(shape: tf.TensorShape, feature: FeatureSpec) -> tf.TensorShape:
     if shape.rank is None or shape.rank < 1:
         raise DataError(
             f"Received input tensor of shape {shape} for {feature.path}. Rank must be 1 and above: build with the "
@@ -68,7 +69,7 @@ def _output_shape(shape: Any, feature: FeatureSpec) -> Any:
     return shape if shape.rank == 1 else shape[:-1]
 
 
-def input_shape(value: Any, feature: FeatureSpec) -> Any:
+def input_shape(value: Ids, feature: FeatureSpec) -> tf.TensorShape:
     """The shape of one replica's input, with the length of a sequence.
 
     Raises:
@@ -91,7 +92,7 @@ def input_shape(value: Any, feature: FeatureSpec) -> Any:
     return tf.TensorShape(shape)
 
 
-def _dense_shape(shape: list[Any], feature: FeatureSpec) -> Any:
+def _dense_shape(shape: list[int | None], feature: FeatureSpec) -> tf.TensorShape:
     if len(shape) < 1:
         raise DataError(
             f"Only rank 1 and above dense tensor is supported, find rank {len(shape)} tensor for input {feature.path}"

@@ -7,8 +7,6 @@ the next lookup is given the previous values of the rows that it changed.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from embedding_core.engines.tables import unmirrored
@@ -32,7 +30,7 @@ class EarlierRows:
             tf.Variable(value, trainable=False, shape=shape) for value, shape in zip(nothing, shapes, strict=True)
         )
 
-    def keep(self, ids: Any, before: Any, after: Any) -> None:
+    def keep(self, ids: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> None:
         """Remember an update.
 
         Args:
@@ -43,7 +41,7 @@ class EarlierRows:
         order = tf.argsort(ids)
         self._set(*(tf.gather(values, order) for values in (ids, before, after)))
 
-    def _set(self, ids: Any, before: Any, after: Any) -> None:
+    def _set(self, ids: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> None:
         """Id -1 comes first, so that there is always something to compare with."""
         self._ids.assign(tf.concat([tf.constant([-1], tf.int64), ids], 0))
         self._before.assign(tf.concat([tf.zeros([1, self._dim]), before], 0))
@@ -53,7 +51,7 @@ class EarlierRows:
         """Forget the update: the next lookup sees the table as it is."""
         self._set(tf.zeros([0], tf.int64), tf.zeros([0, self._dim]), tf.zeros([0, self._dim]))
 
-    def applied_to(self, rows: Any, ids: Any) -> Any:
+    def applied_to(self, rows: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """Rows [N, dim] of `ids` as they were before the update that is remembered."""
         known = self._ids.read_value()
         places = tf.searchsorted(known[tf.newaxis], ids[tf.newaxis], side="right")[0] - 1

@@ -10,6 +10,7 @@ import tensorflow as tf
 from embedding_core.engines.engine import Engine, Gradients, Lookup
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import Ids, Weights
+from embedding_core.structures import Nested
 from embedding_core.translate import Model
 
 
@@ -50,7 +51,7 @@ class QueuedEngine(Engine):
         self._enqueue_named(*packed_like(structure, values, weights), name)
         return Lookup(lambda: tf.nest.flatten(self._api.dequeue(name)), update)
 
-    def _enqueue_named(self, features: Any, weights: Any, name: str) -> None:
+    def _enqueue_named(self, features: Nested, weights: Nested, name: str) -> None:
         try:
             self._api.enqueue(features, weights, True, name, None)
         except RuntimeError as error:
@@ -64,7 +65,7 @@ class QueuedEngine(Engine):
             ) from error
 
 
-def packed_like(structure: Any, values: Sequence[Ids], weights: Sequence[Weights]) -> tuple[Any, Any]:
+def packed_like(structure: Nested, values: Sequence[Ids], weights: Sequence[Weights]) -> tuple[Nested, Nested]:
     """Flat ids and weights in the structure of the configuration; None for weights that are all None."""
     features = tf.nest.pack_sequence_as(structure, list(values))
     if all(weight is None for weight in weights):

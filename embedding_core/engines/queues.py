@@ -18,7 +18,7 @@ from embedding_core.translate import TableSpec
 CAPACITY = 256  # batches that may wait for one core
 
 
-def _new_queue(capacity: int, types: Sequence[Any]) -> Any:
+def _new_queue(capacity: int, types: Sequence[tf.DType]) -> tf.queue.FIFOQueue:
     with tf.init_scope():
         return unmirrored(lambda: tf.queue.FIFOQueue(capacity, list(types)))
 
@@ -29,7 +29,7 @@ class CoreQueues:
     def __init__(self, cores: int):
         self._queues = [_new_queue(CAPACITY, [*WIRE_TYPES, tf.int32, tf.bool]) for _ in range(cores)]
 
-    def put(self, batches: dict[int, list[TableIds]], training: Any) -> list[Any]:
+    def put(self, batches: dict[int, list[TableIds]], training: tf.Tensor) -> list[tf.Operation]:
         """Add a batch to the queue of each core given, one TableIds per table; the operations that do so."""
         message = f"{CAPACITY} batches wait for a core: dequeue as often as you enqueue."
         fullest = tf.reduce_max(tf.stack([self._queues[core].size() for core in batches]))
@@ -43,7 +43,7 @@ class CoreQueues:
         """Drop the batches of all cores."""
         for queue in self._queues:
 
-            def body(dropped: Any, queue: Any = queue) -> tuple[Any]:
+            def body(dropped: tf.Tensor, queue: tf.queue.FIFOQueue = queue) -> tuple[tf.Tensor]:
                 with _after(queue.dequeue()[0]):
                     return (dropped + 1,)
 
@@ -51,7 +51,7 @@ class CoreQueues:
 
     def take(
         self, cores: Sequence[int], tables: Sequence[TableSpec], rows: Sequence[Sequence[int]]
-    ) -> tuple[list[TableBatch], Any]:
+    ) -> tuple[list[TableBatch], tf.Tensor]:
         """The oldest batch of each core, joined, and whether it is for training.
 
         Args:
@@ -73,7 +73,7 @@ class CoreQueues:
         )
 
 
-def _one_flag(flags: Sequence[Any]) -> Any:
+def _one_flag(flags: Sequence[tf.Tensor]) -> tf.Tensor:
     stacked = tf.stack(list(flags))
     message = "Cores dequeued training batches and others in one step: enqueue the same kind on every core."
     same = tf.equal(tf.reduce_all(stacked), tf.reduce_any(stacked))
@@ -95,21 +95,21 @@ class WaitingBatch:
         with tf.init_scope():
             self._since = unmirrored(lambda: tf.Variable(-1, trainable=False, dtype=tf.int64))
 
-    def replace(self, batches: Sequence[TableBatch], training: Any) -> Any:
+    def replace(self, batches: Sequence[TableBatch], training: tf.Tensor) -> tf.Tensor:
         """Keep a batch if it is for training; an int32 scalar that depends on it."""
         with _after(self._cleared()):
             return tf.cond(training, lambda: self._put(batches), lambda: tf.constant(0))
 
-    def _put(self, batches: Sequence[TableBatch]) -> Any:
+    def _put(self, batches: Sequence[TableBatch]) -> tf.Tensor:
         put = self._queue.enqueue([part for batch in batches for part in batch])
         with _after(put), _after(self._since.assign(self._failures)):
             return tf.constant(1)
 
-    def _waits(self) -> Any:
+    def _waits(self) -> tf.Tensor:
         """Whether there is a batch that was put after the last failure."""
         return tf.logical_and(self._queue.size() > 0, tf.equal(self._since, self._failures))
 
-    def _cleared(self) -> Any:
+    def _cleared(self) -> tf.Tensor:
         asserted = None
         if self._name is None:
             message = (
@@ -120,7 +120,7 @@ class WaitingBatch:
         with _after(asserted):
             return tf.cond(self._queue.size() > 0, self._forget, lambda: tf.constant(0))
 
-    def _forget(self) -> Any:
+    def _forget(self) -> tf.Tensor:
         with _after(self._queue.dequeue()[0]):
             return tf.constant(1)
 
@@ -141,6 +141,6 @@ def _shaped(batch: TableBatch) -> TableBatch:
     return TableBatch(*(*(tf.ensure_shape(part, [None]) for part in lists), tf.ensure_shape(form, [])))
 
 
-def _after(operation: Any) -> Any:
+def _after(operation: tf.Operation | None) -> Any:
     """The context in which operations run after that one; eagerly it has run already."""
     return tf.control_dependencies([] if operation is None or tf.executing_eagerly() else [operation])

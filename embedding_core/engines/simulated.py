@@ -9,7 +9,7 @@ which a host's block is a range of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -29,11 +29,14 @@ from embedding_core.engines.table_updates import apply_to_table, touched_rows
 from embedding_core.engines.tables import Tables
 from embedding_core.engines.variables import Track, Variables, device_variables, keyed_variables
 from embedding_core.errors import DataError, EngineError
+from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.lookup import quantized
 from embedding_core.optimizers import Optimizer
-from embedding_core.structures import flat_like
+from embedding_core.structures import Nested, flat_like
 from embedding_core.translate import Model, TableSpec
+from embedding_core.update_rules import Rate
 
+ReplicaContext: TypeAlias = Any  # a tf.distribute.ReplicaContext; None outside of strategy.run
 HOST = "CPU:0"
 
 
@@ -87,7 +90,7 @@ class SimulatedEngine(QueuedEngine):
         """Whether the variables exist."""
         return bool(self.variables)
 
-    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+    def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
         """Build if the arguments fix the shapes of all outputs; else the first lookup builds."""
         if batch_size is not None:
             self.occupy(batch_size)
@@ -97,7 +100,7 @@ class SimulatedEngine(QueuedEngine):
             if all(shape.is_fully_defined() for shape in known):
                 self.occupy(list(input_shapes))
 
-    def occupy(self, per_replica_input_shapes: Any = None, per_replica_batch_size: Any = None) -> None:
+    def occupy(self, per_replica_input_shapes: Nested = None, per_replica_batch_size: int | None = None) -> None:
         """Fix the output shapes, create variables and queues, and occupy the simulated TPU.
 
         Raises:
@@ -147,7 +150,7 @@ class SimulatedEngine(QueuedEngine):
         cores: int = self._strategy.num_replicas_in_sync
         return cores
 
-    def _set_output_shapes(self, input_shapes: Any, batch: Any) -> None:
+    def _set_output_shapes(self, input_shapes: Nested, batch: int | None) -> None:
         features = self.model.features
         given = batch if input_shapes is None else input_shapes
         if isinstance(given, int):
@@ -159,7 +162,7 @@ class SimulatedEngine(QueuedEngine):
             self._merge_shapes(shapes.output_shapes(given, features))
         shapes.check_defined(self.output_shapes, features)
 
-    def _merge_shapes(self, incoming: list[Any]) -> None:
+    def _merge_shapes(self, incoming: shapes.Shapes) -> None:
         shapes.check_shapes(self.output_shapes, incoming, self.model.features)
         self.output_shapes = shapes.merged_shapes(self.output_shapes, incoming)
 
@@ -171,7 +174,7 @@ class SimulatedEngine(QueuedEngine):
         """Tables and slots, float32 [rows, dim], by `<table>` and `<table>/<slot>`; empty before `build`."""
         return keyed_variables(self.model.tables, self.variables)
 
-    def tables_by_config(self) -> dict[Any, tf.Variable]:
+    def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """The tables, while a serving function is traced; as on a TPU they cannot be read while training.
 
         Raises:
@@ -186,7 +189,9 @@ class SimulatedEngine(QueuedEngine):
 
     # Enqueue
 
-    def enqueue(self, features: Any, weights: Any, training: Any, name: str | None, device: str | None) -> None:
+    def enqueue(
+        self, features: Nested, weights: Nested, training: bool | tf.Tensor, name: str | None, device: str | None
+    ) -> None:
         """See `TPUEmbedding.enqueue`."""
         try:
             self._enqueue(features, weights, training, name, device)
@@ -194,14 +199,16 @@ class SimulatedEngine(QueuedEngine):
             self.step_failed()
             raise
 
-    def _enqueue(self, features: Any, weights: Any, training: Any, name: str | None, device: str | None) -> None:
+    def _enqueue(
+        self, features: Nested, weights: Nested, training: bool | tf.Tensor, name: str | None, device: str | None
+    ) -> None:
         del name  # it pairs dequeue with apply_gradients; a core's queue is first in, first out
         context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
         if context is not None:
             _refuse_nested(context)
         tf.nest.assert_same_structure(self.model.structure, features)
         values = tf.nest.flatten(features)
-        flat_weights: list[Any] = [None] * len(values)
+        flat_weights: list[Weights] = [None] * len(values)
         if weights is not None:
             tf.nest.assert_same_structure(self.model.structure, weights)
             flat_weights = tf.nest.flatten(weights)
@@ -214,13 +221,13 @@ class SimulatedEngine(QueuedEngine):
             with self._calls().call() as done:
                 done.extend(self._queues.put(batches, training))
 
-    def _cores_fed(self, context: Any, device: str | None) -> list[int]:
+    def _cores_fed(self, context: ReplicaContext, device: str | None) -> list[int]:
         """The cores that a call of enqueue feeds."""
         if context is not None:
             return [_core_of(context)]
         return list(range(self._cores)) if device is None else [self._core_at(device)]
 
-    def _local(self, values: Sequence[Any], core: int) -> list[Any]:
+    def _local(self, values: Sequence[Ids], core: int) -> list[Ids]:
         everywhere = [self._strategy.experimental_local_results(value) for value in values]
         return [local[core] if len(local) > 1 else local[0] for local in everywhere]
 
@@ -233,7 +240,7 @@ class SimulatedEngine(QueuedEngine):
         names = [known.to_string() for known in devices]
         raise DataError(f"Non-TPU device {device} passed to enqueue. The simulated cores are {names}.")
 
-    def _batches_of(self, core: int, values: list[Any], weights: list[Any], explicit: bool) -> list[TableIds]:
+    def _batches_of(self, core: int, values: list[Ids], weights: list[Weights], explicit: bool) -> list[TableIds]:
         """What one core is given, as one batch per table; builds at the first call."""
         features = self.model.features
         check_inputs(self.model, values, self._strategy.extended.worker_devices)
@@ -246,7 +253,7 @@ class SimulatedEngine(QueuedEngine):
 
     # Dequeue
 
-    def dequeue(self, name: str | None) -> Any:
+    def dequeue(self, name: str | None) -> Nested:
         """See `TPUEmbedding.dequeue`."""
         context = self._replica_context("dequeue")
         core = _core_of(context)
@@ -258,7 +265,7 @@ class SimulatedEngine(QueuedEngine):
             vector = self._dequeue_one(core)
         return tf.nest.pack_sequence_as(self.model.structure, unpacked(vector, self.model, self.output_shapes))
 
-    def _replica_context(self, method: str) -> Any:
+    def _replica_context(self, method: str) -> ReplicaContext:
         if not self.built:
             raise EngineError(
                 f"{method} called on unbuilt TPUEmbedding object. Please either call enqueue first or manually call "
@@ -272,7 +279,7 @@ class SimulatedEngine(QueuedEngine):
             )
         return context
 
-    def _dequeue_all(self, name: str | None) -> list[Any]:
+    def _dequeue_all(self, name: str | None) -> list[tf.Tensor]:
         """The activations of every core, each as one vector."""
         with tf.device(HOST):
             with self._calls().call() as done:
@@ -287,7 +294,7 @@ class SimulatedEngine(QueuedEngine):
     def _pairs(self, batches: Sequence[TableBatch]) -> list[tuple[TableSpec, TableBatch]]:
         return list(zip(self.model.tables, batches, strict=True))
 
-    def _taken(self, cores: Sequence[int]) -> tuple[list[TableBatch], Any]:
+    def _taken(self, cores: Sequence[int]) -> tuple[list[TableBatch], tf.Tensor]:
         """The oldest batch of each core's queue, joined, and whether it is for training."""
         return self._queues.take(cores, self.model.tables, [self._rows(table) for table in self.model.tables])
 
@@ -296,7 +303,7 @@ class SimulatedEngine(QueuedEngine):
             self._waiting[name] = WaitingBatch(len(self.model.tables), name, self._calls().failures)
         return self._waiting[name]
 
-    def _looked_up(self, batches: Sequence[TableBatch], cores: int) -> list[Any]:
+    def _looked_up(self, batches: Sequence[TableBatch], cores: int) -> list[tf.Tensor]:
         """The activations of each table, [rows of all cores, dim]."""
         combined = traced_once(activations_of)
         return [
@@ -304,13 +311,13 @@ class SimulatedEngine(QueuedEngine):
             for table, batch in self._pairs(batches)
         ]
 
-    def _rows_of(self, table: TableSpec, batch: TableBatch) -> Any:
+    def _rows_of(self, table: TableSpec, batch: TableBatch) -> tf.Tensor:
         rows = tf.gather(self.variables[table.name]["parameters"], batch.ids, name=f"lookup_in_{_letters(table.name)}")
         if self._pipelined:
             rows = self._earlier[table.name].applied_to(rows, batch.ids)
         return rows if table.quantization is None else quantized(rows, table.quantization)
 
-    def _dequeue_one(self, core: int) -> Any:
+    def _dequeue_one(self, core: int) -> tf.Tensor:
         """Look up for one core, if the cores cannot meet (in control flow or a nested function): without gradients."""
         message = (
             "dequeue of a training batch inside control flow or a tf.function within strategy.run: call dequeue and "
@@ -327,7 +334,7 @@ class SimulatedEngine(QueuedEngine):
 
     # Gradients
 
-    def apply_gradients(self, gradients: Any, name: str | None) -> None:
+    def apply_gradients(self, gradients: Nested, name: str | None) -> None:
         """See `TPUEmbedding.apply_gradients`."""
         context = self._replica_context("apply_gradients")
         tf.nest.assert_same_structure(self.model.structure, gradients)
@@ -342,7 +349,7 @@ class SimulatedEngine(QueuedEngine):
                 "meet there; call it at the top level of the function given to strategy.run."
             ) from error
 
-    def _apply_all(self, strategy: Any, boxes: Any, name: str | None) -> None:
+    def _apply_all(self, strategy: tf.distribute.Strategy, boxes: Box, name: str | None) -> None:
         vectors = [box.value for box in strategy.experimental_local_results(boxes)]
         sizes = [sum(self._rows(table)) * table.dim for table in self.model.tables]
         with tf.device(HOST):
@@ -358,7 +365,7 @@ class SimulatedEngine(QueuedEngine):
             if self._iterations is not None:
                 self._iterations.assign_add(1)
 
-    def _update(self, table: TableSpec, batch: TableBatch, gradients: Any, rate: Any) -> None:
+    def _update(self, table: TableSpec, batch: TableBatch, gradients: tf.Tensor, rate: Rate) -> None:
         optimizer, own = _optimizer(table), self.variables[table.name]
         parameters, slots = own["parameters"], [own[slot.name] for slot in optimizer.slots]
         if not self._pipelined:
@@ -371,7 +378,7 @@ class SimulatedEngine(QueuedEngine):
         self._earlier[table.name].keep(touched, before, tf.gather(parameters, touched))
 
 
-def _core_of(context: Any) -> int:
+def _core_of(context: ReplicaContext) -> int:
     return int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
@@ -380,7 +387,7 @@ def _cannot_meet(error: RuntimeError) -> bool:
     return not isinstance(error, EngineError) and "merge_call" in str(error)
 
 
-def _refuse_nested(context: Any) -> None:
+def _refuse_nested(context: ReplicaContext) -> None:
     try:
         context.merge_call(lambda strategy: None)
     except RuntimeError as error:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
 from embedding_core.engines.tables import unmirrored
-from embedding_core.optimizers import Optimizer
+from embedding_core.optimizers import LearningRate, Optimizer
+from embedding_core.update_rules import Rate
 
 ITERATIONS = "learning_rate/iterations"  # checkpoint key of the steps done, which schedules follow
 
 
-def is_schedule(rate: Any) -> bool:
+def is_schedule(rate: LearningRate) -> bool:
     """Whether a learning rate is a function of the step, as Keras' schedules are, rather than of nothing."""
     if not callable(rate):
         return False
@@ -29,9 +29,9 @@ def is_schedule(rate: Any) -> bool:
     )
 
 
-def distinct_rates(optimizers: Iterable[Optimizer]) -> list[Any]:
+def distinct_rates(optimizers: Iterable[Optimizer]) -> list[Callable[..., tf.Tensor]]:
     """The distinct callable learning rates in the order of their first use: the place of each is its tag."""
-    rates: list[Any] = []
+    rates: list[Callable[..., tf.Tensor]] = []
     for optimizer in optimizers:
         if callable(optimizer.learning_rate) and not any(optimizer.learning_rate is rate for rate in rates):
             rates.append(optimizer.learning_rate)
@@ -45,7 +45,7 @@ def new_iterations(optimizers: Iterable[Optimizer | None]) -> tf.Variable | None
     return unmirrored(lambda: tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations"))
 
 
-def step_rates(optimizers: Iterable[Optimizer], iterations: tf.Variable | None) -> list[Any]:
+def step_rates(optimizers: Iterable[Optimizer], iterations: tf.Variable | None) -> list[Rate]:
     """The learning rate of each optimizer at this step; every distinct callable is called once.
 
     Args:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from embedding_core.optimizers import SGD, Adagrad, Adam, Optimizer
-from embedding_core.update_rules import clipped, updated
+from embedding_core.update_rules import Rate, Rows, Slots, clipped, updated
 
 ROWS_PER_SWEEP = 16384  # how many untouched rows non-lazy Adam moves at a time
 LONGEST_SUM = 4096  # how many float32 gradients of a row are added one after another
 
 
 def apply_to_table(
-    optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable], ids: Any, gradients: Any, rate: Any
+    optimizer: Optimizer,
+    table: tf.Variable,
+    slots: Sequence[tf.Variable],
+    ids: tf.Tensor,
+    gradients: tf.Tensor,
+    rate: Rate,
 ) -> None:
     """Update a table and its slots in place; memory is of the batch's order, whatever the table's size.
 
@@ -52,7 +56,7 @@ def apply_to_table(
     _write(table, slots, unique, rows, new_slots)
 
 
-def accumulated(ids: Any, gradients: Any) -> tuple[Any, Any]:
+def accumulated(ids: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Add up the gradients of each id, in the type of the gradients.
 
     The sum of an id that occurs more than `LONGEST_SUM` times is that of sums of blocks: added one after another,
@@ -77,11 +81,11 @@ def accumulated(ids: Any, gradients: Any) -> tuple[Any, Any]:
     return unique, tf.ensure_shape(summed, [None, gradients.shape[-1]])
 
 
-def _sums(gradients: Any, places: Any, count: Any) -> Any:
+def _sums(gradients: tf.Tensor, places: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     return tf.math.unsorted_segment_sum(gradients, places, count)
 
 
-def _sums_of_blocks(gradients: Any, places: Any, count: Any) -> Any:
+def _sums_of_blocks(gradients: tf.Tensor, places: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """The same sums; within each block of the batch first, so that no addend is much smaller than the sum so far."""
     occurrences = tf.range(tf.size(places, out_type=tf.int64), dtype=tf.int64)
     blocks = tf.size(places, out_type=tf.int64) // LONGEST_SUM + 1
@@ -95,7 +99,7 @@ def _is_plain(optimizer: Optimizer, kind: type[Optimizer]) -> bool:
     return type(optimizer) is kind and extras == (None, None, None)
 
 
-def _descend(table: tf.Variable, ids: Any, gradients: Any, rate: Any) -> None:
+def _descend(table: tf.Variable, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> None:
     """The rule of `update_rules.sgd` in one pass over rows in place; duplicate ids are updates in the order given."""
     tf.raw_ops.ResourceSparseApplyProximalGradientDescent(
         var=table.handle,
@@ -108,7 +112,7 @@ def _descend(table: tf.Variable, ids: Any, gradients: Any, rate: Any) -> None:
     )
 
 
-def _adagrad(table: tf.Variable, accumulators: tf.Variable, ids: Any, gradients: Any, rate: Any) -> None:
+def _adagrad(table: tf.Variable, accumulators: tf.Variable, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> None:
     """The rule of `update_rules.adagrad` in one pass over rows and slots in place; the ids are distinct."""
     tf.raw_ops.ResourceSparseApplyAdagradV2(
         var=table.handle,
@@ -121,7 +125,7 @@ def _adagrad(table: tf.Variable, accumulators: tf.Variable, ids: Any, gradients:
     )
 
 
-def touched_rows(optimizer: Optimizer, table: tf.Variable, ids: Any) -> Any:
+def touched_rows(optimizer: Optimizer, table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     """The rows that `apply_to_table` changes, each once: those of the ids, or with non-lazy Adam all of them."""
     if _moves_all(optimizer):
         return tf.range(table.shape[0], dtype=tf.int64)
@@ -133,22 +137,27 @@ def _moves_all(optimizer: Optimizer) -> bool:
 
 
 def _computed(
-    optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable], ids: Any, gradients: Any, rate: Any
-) -> tuple[Any, tuple[Any, ...]]:
+    optimizer: Optimizer,
+    table: tf.Variable,
+    slots: Sequence[tf.Variable],
+    ids: tf.Tensor,
+    gradients: tf.Tensor,
+    rate: Rate,
+) -> tuple[Rows, Slots]:
     gathered = tuple(tf.gather(slot, ids) for slot in slots)
     return updated(optimizer, tf.gather(table, ids), gathered, gradients, rate)
 
 
-def _write(table: tf.Variable, slots: Sequence[tf.Variable], ids: Any, rows: Any, new_slots: Sequence[Any]) -> None:
+def _write(table: tf.Variable, slots: Sequence[tf.Variable], ids: tf.Tensor, rows: tf.Tensor, new_slots: Slots) -> None:
     for variable, values in zip([table, *slots], [rows, *new_slots], strict=True):
         variable.scatter_update(tf.IndexedSlices(values, ids))
 
 
-def _sweep(optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable], rate: Any) -> None:
+def _sweep(optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable], rate: Rate) -> None:
     """A zero-gradient update of every row, block by block."""
     count, dim = table.shape
 
-    def body(start: Any) -> Any:
+    def body(start: tf.Tensor) -> tuple[tf.Tensor]:
         ids = tf.range(start, tf.minimum(start + ROWS_PER_SWEEP, count))
         zeros = tf.zeros([tf.size(ids), dim], table.dtype)
         rows, new_slots = _computed(optimizer, table, slots, ids, zeros, rate)
@@ -159,13 +168,18 @@ def _sweep(optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable
 
 
 def _one_by_one(
-    optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable], ids: Any, gradients: Any, rate: Any
+    optimizer: Optimizer,
+    table: tf.Variable,
+    slots: Sequence[tf.Variable],
+    ids: tf.Tensor,
+    gradients: tf.Tensor,
+    rate: Rate,
 ) -> None:
     """Round k applies the k-th occurrence of every id: the order of each row's updates is that of the batch."""
     turns = _turns(ids)
     rounds = tf.reduce_max(tf.concat([turns + 1, [0]], 0))
 
-    def body(turn: Any) -> Any:
+    def body(turn: tf.Tensor) -> tuple[tf.Tensor]:
         now = tf.equal(turns, turn)
         chosen = tf.boolean_mask(ids, now)
         rows, new_slots = _computed(optimizer, table, slots, chosen, tf.boolean_mask(gradients, now), rate)
@@ -175,7 +189,7 @@ def _one_by_one(
     tf.while_loop(lambda turn: turn < rounds, body, (tf.constant(0),), parallel_iterations=1)
 
 
-def _turns(ids: Any) -> Any:
+def _turns(ids: tf.Tensor) -> tf.Tensor:
     """How many times each id occurred before, int32 [N]."""
     order = tf.argsort(ids, stable=True)
     ordered = tf.gather(ids, order)

@@ -10,11 +10,12 @@ from embedding_core.engines.hardware_configs import copied_configs, is_real_tpu,
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.variables import Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
+from embedding_core.feature_specs import AnyTable, FeatureConfigs
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.normal_form import finite_weight, kind_of
-from embedding_core.structures import path_name, paths_of
+from embedding_core.structures import Nested, path_name, paths_of
 from embedding_core.tracing import as_written
-from embedding_core.translate import TableSpec, model_of
+from embedding_core.translate import AnyOptimizer, TableSpec, model_of
 
 
 class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
@@ -24,13 +25,13 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
     Keras optimizer updates the tables. On a real TPU creating one gives a `HardwareTPUEmbeddingV0`.
     """
 
-    def __new__(cls, feature_config: Any, optimizer: Any, *, seed: int = 0) -> Any:
+    def __new__(cls, feature_config: FeatureConfigs, optimizer: AnyOptimizer, *, seed: int = 0) -> Any:
         """One of this class, or on a TPU one of TensorFlow's."""
         if is_real_tpu(tf.distribute.get_strategy()):
             return HardwareTPUEmbeddingV0(feature_config, optimizer)
         return super().__new__(cls)
 
-    def __init__(self, feature_config: Any, optimizer: Any, *, seed: int = 0):
+    def __init__(self, feature_config: FeatureConfigs, optimizer: AnyOptimizer, *, seed: int = 0):
         """Read the configuration; variables are created by `build`, or by the first lookup.
 
         Args:
@@ -70,13 +71,13 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
         track_variables(state.tables, state.variables, lambda key, variable: self._track_trackable(variable, name=key))
 
     @property
-    def embedding_tables(self) -> dict[Any, tf.Variable]:
+    def embedding_tables(self) -> dict[AnyTable, tf.Variable]:
         """The float32 [rows, dim] tables by TableConfig; trainable."""
         self.build()
         return {table.key: self._state.variables[table.name]["parameters"] for table in self._state.tables}
 
     @as_written
-    def embedding_lookup(self, features: Any, weights: Any = None) -> Any:
+    def embedding_lookup(self, features: Nested, weights: Nested = None) -> Nested:
         """Activations of the features, differentiable with respect to the tables.
 
         Args:
@@ -95,7 +96,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
             features, weights = _checked(features, weights)
         return cpu_embedding_lookup(features, weights, tables, self._state.feature_config)
 
-    def __call__(self, features: Any, weights: Any = None) -> Any:
+    def __call__(self, features: Nested, weights: Nested = None) -> Any:
         """See `embedding_lookup`."""
         return self.embedding_lookup(features, weights)
 
@@ -103,7 +104,9 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
 class _State:
     """What checkpoints shall not follow."""
 
-    def __init__(self, feature_config: Any, tables: tuple[TableSpec, ...], strategy: SimulatedTPUStrategy, seed: int):
+    def __init__(
+        self, feature_config: FeatureConfigs, tables: tuple[TableSpec, ...], strategy: SimulatedTPUStrategy, seed: int
+    ):
         self.feature_config = feature_config
         self.tables = tables
         self.strategy = strategy
@@ -111,7 +114,7 @@ class _State:
         self.variables: Variables = {}
 
 
-def _checked(features: Any, weights: Any) -> tuple[Any, Any]:
+def _checked(features: Nested, weights: Nested) -> tuple[Nested, Nested]:
     """Features and finite weights; no feature is looked up, or trained, when a weight of another one is refused."""
     flat = [
         finite_weight(path_name(path), weight) if kind_of(weight) in ("sparse", "ragged") else weight
@@ -125,6 +128,6 @@ def _checked(features: Any, weights: Any) -> tuple[Any, Any]:
 class HardwareTPUEmbeddingV0(tf.tpu.experimental.embedding.TPUEmbeddingV0):
     """TensorFlow's own class on a real TPU, given copies of the caller's configurations."""
 
-    def __init__(self, feature_config: Any, optimizer: Any):
+    def __init__(self, feature_config: FeatureConfigs, optimizer: AnyOptimizer):
         refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=False), "V0")
         super().__init__(*copied_configs(feature_config, optimizer))

@@ -15,8 +15,10 @@ from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.variables import Track, Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
+from embedding_core.feature_specs import AnyTable, FeatureConfigs
+from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
-from embedding_core.translate import Model, model_of
+from embedding_core.translate import AnyOptimizer, Model, model_of
 
 
 class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
@@ -29,7 +31,12 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
     """
 
     def __new__(
-        cls, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False, *, seed: int = 0
+        cls,
+        feature_config: FeatureConfigs,
+        optimizer: AnyOptimizer,
+        pipeline_execution_with_tensor_core: bool = False,
+        *,
+        seed: int = 0,
     ) -> Any:
         """One of this class, or on a TPU one of TensorFlow's."""
         strategy = tf.distribute.get_strategy()
@@ -38,7 +45,12 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         return super().__new__(cls)
 
     def __init__(
-        self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False, *, seed: int = 0
+        self,
+        feature_config: FeatureConfigs,
+        optimizer: AnyOptimizer,
+        pipeline_execution_with_tensor_core: bool = False,
+        *,
+        seed: int = 0,
     ):
         """Read the configuration; variables are created by `build`, or by the first `enqueue`.
 
@@ -75,7 +87,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
             "embedding_core.lookup.cpu_embedding_lookup."
         )
 
-    def build(self, per_replica_input_shapes: Any = None, per_replica_batch_size: Any = None) -> None:
+    def build(self, per_replica_input_shapes: Nested = None, per_replica_batch_size: int | None = None) -> None:
         """Create tables and slots and, on a simulated TPU, occupy its engine; does nothing the second time.
 
         Args:
@@ -94,8 +106,8 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
     @as_written
     def enqueue(
         self,
-        features: Any,
-        weights: Any = None,
+        features: Nested,
+        weights: Nested = None,
         training: bool = True,
         name: str | None = None,
         device: str | None = None,
@@ -116,7 +128,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         self._queues("enqueue").enqueue(features, weights, training, name, device)
 
     @as_written
-    def dequeue(self, name: str | None = None) -> Any:
+    def dequeue(self, name: str | None = None) -> Nested:
         """The activations of this core's oldest batch, [*output_shape, dim] in the structure of `feature_config`.
 
         Raises:
@@ -125,7 +137,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         return self._queues("dequeue").dequeue(name)
 
     @as_written
-    def apply_gradients(self, gradients: Any, name: str | None = None) -> None:
+    def apply_gradients(self, gradients: Nested, name: str | None = None) -> None:
         """Update the tables with the gradients of the activations last dequeued.
 
         Args:
@@ -139,7 +151,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         self._queues("apply_gradients").apply_gradients(gradients, name)
 
     @property
-    def embedding_tables(self) -> dict[Any, tf.Variable]:
+    def embedding_tables(self) -> dict[AnyTable, tf.Variable]:
         """The float32 [rows, dim] tables by TableConfig, off a TPU.
 
         Raises:
@@ -168,13 +180,15 @@ class _PlainTables:
             self.variables = plain_variables(self.model.tables, self._seed)
         track_variables(self.model.tables, self.variables, self._track)
 
-    def tables_by_config(self) -> dict[Any, tf.Variable]:
+    def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """The tables by the caller's TableConfig; creates them if need be."""
         self.build()
         return {table.key: self.variables[table.name]["parameters"] for table in self.model.tables}
 
 
-def _on_hardware(strategy: Any, feature_config: Any, optimizer: Any, pipelined: bool) -> Any:
+def _on_hardware(
+    strategy: tf.distribute.Strategy, feature_config: FeatureConfigs, optimizer: AnyOptimizer, pipelined: bool
+) -> Any:
     feature = embedding_feature(strategy)
     if feature == "V0":
         raise EngineError(

@@ -10,13 +10,15 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.engines.engine import Engine, Gradients, Lookup
+from embedding_core.engines.engine import Engine, Gradients, Lookup, Tables
 from embedding_core.errors import ConfigError, DataError, EngineError
+from embedding_core.feature_specs import AnyTable, FeatureConfigs
 from embedding_core.layer.call_stack import wants_weights_as_list
 from embedding_core.layer.engine_choice import new_engine, on_tpu
-from embedding_core.layer.keras_files import read_tables, refuse_other_keys, saved_variables, write_tables
+from embedding_core.layer.keras_files import Store, read_tables, refuse_other_keys, saved_variables, write_tables
 from embedding_core.layer.keras_optimizers import followed, refuse_keras_3
 from embedding_core.layer.layer_configs import (
+    Json,
     Prepared,
     config_from_json,
     config_to_json,
@@ -24,12 +26,13 @@ from embedding_core.layer.layer_configs import (
     flat_shapes,
     prepared,
 )
-from embedding_core.layer.loss_scale import LossScale
+from embedding_core.layer.loss_scale import LossScale, LossScaler
 from embedding_core.layer.symbolic import is_symbolic, placeholders
 from embedding_core.layer.virtual_variable import trapped
 from embedding_core.lookup import cpu_embedding_lookup
+from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
-from embedding_core.translate import Model
+from embedding_core.translate import AnyOptimizer, Model
 
 HELPER = "tpu_embedding_helper_dummy"
 
@@ -39,9 +42,9 @@ class _State:
     """State that Keras shall neither track nor wrap."""
 
     config: Prepared
-    arguments: dict[str, Any]
+    arguments: Json
     engine: Engine
-    strategy: Any
+    strategy: tf.distribute.Strategy
     symbolic: bool = False
     loss_scale: LossScale = dataclasses.field(default_factory=LossScale)
 
@@ -80,8 +83,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
     def __init__(
         self,
-        feature_config: Any,
-        optimizer: Any,
+        feature_config: FeatureConfigs,
+        optimizer: AnyOptimizer,
         pipeline_execution_with_tensor_core: bool = False,
         batch_size: int | None = None,
         embedding_feature: Any = None,
@@ -139,7 +142,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         finally:
             self._state.symbolic = before
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Nested) -> None:
         """Create the variables.
 
         Args:
@@ -158,7 +161,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def _model(self) -> Model:
         return self._state.config.model
 
-    def call(self, features: Any, weights: Any = None, serving_config: Any = None) -> Any:
+    def call(self, features: Nested, weights: Nested = None, serving_config: FeatureConfigs = None) -> Nested:
         """Look up features and combine them.
 
         Args:
@@ -182,7 +185,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return self._looked_up(features, weights)
 
     @as_written
-    def _looked_up(self, features: Any, weights: Any) -> Any:
+    def _looked_up(self, features: Nested, weights: Nested) -> Nested:
         values, flat_weights = flat_inputs(self._model, features, weights)
         if self._state.symbolic:
             return self._packed(placeholders(self._model, values, flat_weights))
@@ -192,7 +195,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
             return self._packed(tf.nest.flatten(served))
         return self._packed(self._trained(self._state.engine.look_up(values, flat_weights)))
 
-    def _packed(self, activations: Sequence[Any]) -> Any:
+    def _packed(self, activations: Sequence[tf.Tensor]) -> Nested:
         cast = [tf.cast(values, self.compute_dtype) for values in activations]
         return tf.nest.pack_sequence_as(self._model.structure, cast)
 
@@ -230,7 +233,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return trapped(helper, lookup.activations, update, self.name)
 
     @property
-    def loss_scale_optimizer(self) -> Any:
+    def loss_scale_optimizer(self) -> LossScaler:
         """The LossScaleOptimizer that scales the loss, or None.
 
         Set this in a training loop of your own if the layer trains its tables, since nothing in a gradient says that
@@ -239,11 +242,11 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return self._state.loss_scale.optimizer
 
     @loss_scale_optimizer.setter
-    def loss_scale_optimizer(self, optimizer: Any) -> None:
+    def loss_scale_optimizer(self, optimizer: AnyOptimizer) -> None:
         self._state.loss_scale.name(optimizer)
 
     @property
-    def non_trainable_weights(self) -> list[Any]:
+    def non_trainable_weights(self) -> list[tf.Variable]:
         """Those of every Keras layer; while Keras copies weights by their order, the layer's own tables and slots too.
 
         So `get_weights`, `set_weights`, EarlyStopping, `clone_model` and `.h5` files have the tables, and a training
@@ -252,7 +255,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         Raises:
           EngineError (RuntimeError): the tables are in a real TPU's memory, which Keras cannot copy.
         """
-        found: list[Any] = super().non_trainable_weights
+        found: list[tf.Variable] = super().non_trainable_weights
         engine = self._state.engine
         if not engine.trains_itself or not wants_weights_as_list():
             return found
@@ -265,7 +268,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return [*found, *own]
 
     @property
-    def keras_optimizer(self) -> Any:
+    def keras_optimizer(self) -> AnyOptimizer:
         """The Keras optimizer whose learning rate and iterations the tables follow, or None.
 
         A layer that was made by `from_config`, as `load_model` and `clone_model` do, has a copy that nobody steps or
@@ -276,7 +279,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return None if rate is None else rate.optimizer
 
     @keras_optimizer.setter
-    def keras_optimizer(self, optimizer: Any) -> None:
+    def keras_optimizer(self, optimizer: AnyOptimizer) -> None:
         rate = followed(self._state.config.optimizer)
         if rate is None:
             raise ConfigError(
@@ -285,7 +288,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         rate.follow(self._state.config.optimizer, optimizer)
 
     @as_written
-    def _served(self, features: Any, weights: Any, serving_config: Any) -> Any:
+    def _served(self, features: Nested, weights: Nested, serving_config: FeatureConfigs) -> Nested:
         tables = self.embedding_tables
         if not isinstance(serving_config, EmbeddingConfig):
             for feature in tf.nest.flatten(serving_config):
@@ -297,7 +300,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return cpu_embedding_lookup(features, weights, tables, serving_config)
 
     @property
-    def embedding_tables(self) -> dict[Any, tf.Variable]:
+    def embedding_tables(self) -> dict[AnyTable, tf.Variable]:
         """The float32 [rows, dim] tables by the caller's TableConfig.
 
         Raises:
@@ -315,11 +318,11 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return self._state.engine.table_variables
 
     @property
-    def table_holder(self) -> Any:
+    def table_holder(self) -> Tables:
         """The trackable that checkpoints the tables, and the slots that the layer has, under these names."""
         return self._state.engine.tables
 
-    def update_embedding_table(self, table: Any, embedding_table: Any) -> None:
+    def update_embedding_table(self, table: AnyTable, embedding_table: tf.Tensor) -> None:
         """Give a table other rows; its slots stay.
 
         Args:
@@ -339,7 +342,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
             raise DataError(f"`embedding_table` has shape {rows.shape}: table {names[0]!r} is {variable.shape}.")
         variable.assign(rows)
 
-    def _own_variable(self, name: str, table: Any) -> tf.Variable:
+    def _own_variable(self, name: str, table: AnyTable) -> tf.Variable:
         engine = self._state.engine
         if not engine.trains_itself:
             return engine.tables_by_config()[table]
@@ -353,7 +356,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
             )
         return variable
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Json:
         """The arguments as JSON can hold them; `from_config` gives an equal layer.
 
         Raises:
@@ -368,7 +371,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return {**base, **given, "config": config}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> TPUEmbedding:
+    def from_config(cls, config: Json) -> TPUEmbedding:
         """The layer that `get_config` describes."""
         config = dict(config)
         feature_config, optimizer = config_from_json(config.pop("config"))
@@ -377,14 +380,14 @@ class TPUEmbedding(tf_keras.layers.Layer):
             feature = tf.tpu.experimental.HardwareFeature.EmbeddingFeature[feature]
         return cls(feature_config, optimizer, embedding_feature=feature, **config)
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: Store) -> None:
         """Write what Keras' own file formats shall hold: weights, or the tables and slots of an engine."""
         if self._state.engine.trains_itself:
             write_tables(self._state.engine, store, self.name)
         else:
             super().save_own_variables(store)
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: Store) -> None:
         """Read what `save_own_variables` wrote.
 
         Raises:
@@ -408,8 +411,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
             "TPUEmbedding.from_config(layer.get_config()), or copy, pickle or save the whole model."
         )
 
-    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Json:
         """What checkpoints follow: the tables under `_tpu_embedding`, and not the virtual variable."""
-        children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
+        children: Json = super()._trackable_children(save_type, **kwargs)
         children.pop(HELPER, None)
         return children

@@ -22,7 +22,7 @@ def on_tpu(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, SimulatedTPUStrategy) or is_real_tpu(strategy)
 
 
-def hardware_feature(strategy: Any, override: Any) -> str:
+def hardware_feature(strategy: tf.distribute.Strategy, override: Any) -> str:
     """The generation of a TPU's embedding hardware: "V0", "V1" or "V2".
 
     Args:
@@ -46,7 +46,7 @@ def hardware_feature(strategy: Any, override: Any) -> str:
     )
 
 
-def new_engine(strategy: Any, config: Prepared, arguments: Mapping[str, Any]) -> Engine:
+def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Mapping[str, Any]) -> Engine:
     """The engine for a strategy.
 
     Args:

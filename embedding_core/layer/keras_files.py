@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -13,8 +13,10 @@ from embedding_core.engines.step_rates import ITERATIONS
 from embedding_core.errors import CheckpointError, EngineError
 from embedding_core.translate import Model
 
+Store: TypeAlias = Any  # a mapping that Keras writes to a file: arrays by key
 
-def write_tables(engine: Engine, store: Any, layer: str) -> None:
+
+def write_tables(engine: Engine, store: Store, layer: str) -> None:
     """Write tables, slots and the step of schedules, by checkpoint key.
 
     Args:
@@ -35,7 +37,7 @@ def write_tables(engine: Engine, store: Any, layer: str) -> None:
         store[_stored(key)] = variable.numpy()
 
 
-def read_tables(engine: Engine, model: Model, store: Any, layer: str) -> None:
+def read_tables(engine: Engine, model: Model, store: Store, layer: str) -> None:
     """Read what `write_tables` wrote.
 
     Args:

@@ -16,7 +16,7 @@ import tf_keras
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer.call_stack import called_by_keras_3
 from embedding_core.optimizers import Optimizer
-from embedding_core.translate import OPTIMIZERS, KerasSlots, OptimizerKind
+from embedding_core.translate import OPTIMIZERS, AnyOptimizer, KerasSlots, OptimizerKind
 
 tpu = tf.tpu.experimental.embedding
 legacy = tf_keras.optimizers.legacy
@@ -36,7 +36,7 @@ _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
 class CopiedOptimizer:
     """A Keras optimizer as a configuration describes it: a copy, which no model steps."""
 
-    optimizer: Any
+    optimizer: AnyOptimizer
 
 
 class FollowedRate:
@@ -47,12 +47,12 @@ class FollowedRate:
       copied: whether it is a copy, whose learning rate nobody changes: then it cannot be read.
     """
 
-    def __init__(self, optimizer: Any, read: Callable[[], Any], *, copied: bool):
+    def __init__(self, optimizer: AnyOptimizer, read: Callable[[], tf.Tensor], *, copied: bool):
         self.optimizer = optimizer
         self.copied = copied
         self._read = read
 
-    def __call__(self) -> Any:
+    def __call__(self) -> tf.Tensor:
         """The learning rate, a float32 scalar.
 
         Raises:
@@ -67,7 +67,7 @@ class FollowedRate:
             )
         return self._read()
 
-    def follow(self, own: Any, optimizer: Any) -> None:
+    def follow(self, own: AnyOptimizer, optimizer: AnyOptimizer) -> None:
         """Read another optimizer's learning rate.
 
         Args:
@@ -87,12 +87,12 @@ class FollowedRate:
         self.optimizer, self._read, self.copied = optimizer, given.learning_rate, False
 
 
-def _hyperparameters(optimizer: Any) -> dict[str, Any]:
+def _hyperparameters(optimizer: AnyOptimizer) -> dict[str, Any]:
     apart = ("learning_rate", "slot_variable_creation_fn")
     return {name: value for name, value in vars(optimizer).items() if name not in apart}
 
 
-def followed(optimizer: Any) -> FollowedRate | None:
+def followed(optimizer: AnyOptimizer) -> FollowedRate | None:
     """The rate of an optimizer of tables if it is that of a Keras optimizer, else None."""
     rate = getattr(optimizer, "learning_rate", None)
     return rate if isinstance(rate, FollowedRate) else None
@@ -114,12 +114,12 @@ def refuse_keras_3(layer: str, inputs: Sequence[Any]) -> None:
     )
 
 
-def is_keras_optimizer(optimizer: Any) -> bool:
+def is_keras_optimizer(optimizer: AnyOptimizer) -> bool:
     """Whether the object is an optimizer of tf_keras, of either generation."""
     return isinstance(optimizer, legacy.Optimizer | new.Optimizer)
 
 
-def table_optimizer(optimizer: Any) -> Any:
+def table_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
     """What tables are trained with, for what a user may pass to the layer.
 
     Args:
@@ -149,7 +149,7 @@ def table_optimizer(optimizer: Any) -> Any:
     )
 
 
-def translate_keras_optimizer(optimizer: Any) -> Any:
+def translate_keras_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
     """The optimizer of `tf.tpu.experimental.embedding` that does what a Keras optimizer says, by the TPU's rules.
 
     The learning rate stays the Keras optimizer's: assigning to it, a schedule or a callable are followed
@@ -164,7 +164,7 @@ def translate_keras_optimizer(optimizer: Any) -> Any:
     return _translated(optimizer, copied=False)
 
 
-def _translated(optimizer: Any, *, copied: bool) -> Any:
+def _translated(optimizer: AnyOptimizer, *, copied: bool) -> AnyOptimizer:
     if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
         raise ConfigError(
             f"Keras optimizer {type(optimizer).__name__} is unsupported for TPU embedding: pass its inner_optimizer, "
@@ -186,7 +186,7 @@ def _translated(optimizer: Any, *, copied: bool) -> Any:
     return kind.tensorflow(learning_rate=rate, **arguments)
 
 
-def _refuse_changed(optimizer: Any, config: Mapping[str, Any], kind: OptimizerKind) -> None:
+def _refuse_changed(optimizer: AnyOptimizer, config: Mapping[str, Any], kind: OptimizerKind) -> None:
     reference = type(optimizer)()
     found, defaults = _compared(optimizer, config), _compared(reference, reference.get_config())
     for name in sorted(set(found) - set(kind.passed) - _FREE):
@@ -198,14 +198,14 @@ def _refuse_changed(optimizer: Any, config: Mapping[str, Any], kind: OptimizerKi
             )
 
 
-def _compared(optimizer: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+def _compared(optimizer: AnyOptimizer, config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration, and the arguments that Keras leaves out of it."""
     arguments = (*inspect.signature(type(optimizer)).parameters, *_CLIPPING)
     apart = {name: getattr(optimizer, name, None) for name in arguments if name not in config and name not in _FREE}
     return {**apart, **config}
 
 
-def _rate_of(optimizer: Any, config: Mapping[str, Any]) -> Callable[[], Any]:
+def _rate_of(optimizer: AnyOptimizer, config: Mapping[str, Any]) -> Callable[[], tf.Tensor]:
     _ = optimizer.iterations  # older optimizers create it at the first use, which must not be inside a step
     if not isinstance(config["learning_rate"], dict):
         _ = optimizer.learning_rate
@@ -219,7 +219,7 @@ def _rate_of(optimizer: Any, config: Mapping[str, Any]) -> Callable[[], Any]:
     return lambda: schedule(optimizer.iterations)
 
 
-def _schedule_of(optimizer: Any, described: Mapping[str, Any]) -> Any:
+def _schedule_of(optimizer: AnyOptimizer, described: Mapping[str, Any]) -> Any:
     schedule, cause = None, None
     try:
         schedule = tf_keras.optimizers.schedules.deserialize(described)

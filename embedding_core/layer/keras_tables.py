@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.engines.host_lookup import look_up_forms, normal_forms
 from embedding_core.engines.variables import Variables, keyed_variables, plain_variables
-from embedding_core.feature_specs import Ids, Weights
+from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.layer.slot_views import SlotView, TablesWithSlots
 from embedding_core.translate import Model
 
@@ -31,7 +30,7 @@ class KerasTables(Engine):
         self._seed = seed
         self._variables: Variables = {}
 
-    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+    def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
         """Create the variables; shapes are not needed."""
         if self._variables:
             return
@@ -57,7 +56,7 @@ class KerasTables(Engine):
         forms = normal_forms(features, tables, values, weights)
         return Lookup(lambda: look_up_forms(features, tables, forms, values), None)
 
-    def tables_by_config(self) -> dict[Any, tf.Variable]:
+    def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """The tables by the caller's TableConfig; creates them if need be."""
         self.build()
         return {table.key: self._variables[table.name]["parameters"] for table in self._model.tables}

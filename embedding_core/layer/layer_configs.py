@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 import tf_keras
@@ -13,12 +13,15 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.output_shapes import is_flat_list
 from embedding_core.errors import ConfigError
+from embedding_core.feature_specs import AnyFeature, AnyTable, FeatureConfigs, Ids, Weights
 from embedding_core.layer.keras_optimizers import CopiedOptimizer, is_keras_optimizer, table_optimizer
 from embedding_core.optimizers import optimizer_from_json, optimizer_to_json
-from embedding_core.structures import flat_like, flat_pairs
-from embedding_core.translate import Model, model_of, optimizer_to_core, optimizer_to_tensorflow
+from embedding_core.structures import Nested, flat_like, flat_pairs
+from embedding_core.translate import AnyOptimizer, Model, model_of, optimizer_to_core, optimizer_to_tensorflow
 
 tpu = tf.tpu.experimental.embedding
+
+Json: TypeAlias = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +35,13 @@ class Prepared:
       model: tables and features; `TableSpec.key` is the caller's TableConfig.
     """
 
-    feature_config: Any
-    copies: Any
-    optimizer: Any
+    feature_config: FeatureConfigs
+    copies: FeatureConfigs
+    optimizer: AnyOptimizer
     model: Model
 
 
-def prepared(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> Prepared:
+def prepared(feature_config: FeatureConfigs, optimizer: AnyOptimizer, *, needs_optimizer: bool) -> Prepared:
     """Copy the configuration and translate its optimizers.
 
     Raises:
@@ -53,7 +56,7 @@ def prepared(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> P
     tables = {key: _translated(table) for key, table in originals.items()}
     keys = {id(tables[key]): table for key, table in originals.items()}
 
-    def copied(feature: Any) -> Any:
+    def copied(feature: AnyFeature) -> AnyFeature:
         feature = copy.copy(feature)
         feature.table = tables[id(feature.table)]
         return feature
@@ -64,7 +67,7 @@ def prepared(feature_config: Any, optimizer: Any, *, needs_optimizer: bool) -> P
     return Prepared(feature_config, copies, optimizer, dataclasses.replace(model, tables=specs))
 
 
-def _check_leaves(feature_config: Any) -> None:
+def _check_leaves(feature_config: FeatureConfigs) -> None:
     if isinstance(feature_config, EmbeddingConfig):
         return
     leaves = tf.nest.flatten(feature_config)
@@ -76,13 +79,13 @@ def _check_leaves(feature_config: Any) -> None:
         )
 
 
-def _translated(table: Any) -> Any:
+def _translated(table: AnyTable) -> AnyTable:
     table = copy.copy(table)
     table.optimizer = table_optimizer(table.optimizer)
     return table
 
 
-def flat_inputs(model: Model, features: Any, weights: Any) -> tuple[list[Any], list[Any]]:
+def flat_inputs(model: Model, features: Nested, weights: Nested) -> tuple[list[Ids], list[Weights]]:
     """Features and weights in the order of the configured features.
 
     Raises:
@@ -94,11 +97,11 @@ def flat_inputs(model: Model, features: Any, weights: Any) -> tuple[list[Any], l
     return values, [_tensor(value) for value in flat_like("weights", model.structure, weights)]
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: Ids) -> Ids:
     return tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value
 
 
-def flat_shapes(structure: Any, given: Any) -> list[tf.TensorShape] | None:
+def flat_shapes(structure: Nested, given: Nested) -> list[tf.TensorShape] | None:
     """The shapes of the inputs in the order of the features; None if they are unknown.
 
     Args:
@@ -117,7 +120,7 @@ def flat_shapes(structure: Any, given: Any) -> list[tf.TensorShape] | None:
         return None
 
 
-def config_to_json(feature_config: Any, optimizer: Any) -> dict[str, Any]:
+def config_to_json(feature_config: FeatureConfigs, optimizer: AnyOptimizer) -> Json:
     """The feature configuration and optimizer as a JSON object.
 
     Raises:
@@ -125,7 +128,7 @@ def config_to_json(feature_config: Any, optimizer: Any) -> dict[str, Any]:
     """
     if isinstance(feature_config, EmbeddingConfig):
         return {"embedding_config": feature_config.to_json(), "optimizer": _optimizer_to_json(optimizer)}
-    tables: list[Any] = []
+    tables: list[AnyTable] = []
     structure = _structure_to_json(feature_config, tables)
     return {
         "structure": structure,
@@ -134,7 +137,7 @@ def config_to_json(feature_config: Any, optimizer: Any) -> dict[str, Any]:
     }
 
 
-def config_from_json(value: Mapping[str, Any]) -> tuple[Any, Any]:
+def config_from_json(value: Json) -> tuple[FeatureConfigs, AnyOptimizer]:
     """The feature configuration and optimizer that `config_to_json` wrote."""
     optimizer = _optimizer_from_json(value["optimizer"])
     if "embedding_config" in value:
@@ -143,7 +146,7 @@ def config_from_json(value: Mapping[str, Any]) -> tuple[Any, Any]:
     return _structure_from_json(value["structure"], tables), optimizer
 
 
-def _structure_to_json(structure: Any, tables: list[Any]) -> Any:
+def _structure_to_json(structure: Nested, tables: list[AnyTable]) -> Any:
     if isinstance(structure, tpu.FeatureConfig):
         return {"feature": _feature_to_json(structure, tables)}
     if isinstance(structure, Mapping):
@@ -157,7 +160,7 @@ def _structure_to_json(structure: Any, tables: list[Any]) -> Any:
     )
 
 
-def _structure_from_json(value: Mapping[str, Any], tables: list[Any]) -> Any:
+def _structure_from_json(value: Json, tables: list[AnyTable]) -> Any:
     if "feature" in value:
         return _feature_from_json(value["feature"], tables)
     if "dict" in value:
@@ -167,7 +170,7 @@ def _structure_from_json(value: Mapping[str, Any], tables: list[Any]) -> Any:
     return tuple(found) if kind == "tuple" else found
 
 
-def _feature_to_json(feature: Any, tables: list[Any]) -> dict[str, Any]:
+def _feature_to_json(feature: AnyFeature, tables: list[AnyTable]) -> Json:
     if not any(feature.table is table for table in tables):
         tables.append(feature.table)
     shape = feature.output_shape
@@ -180,11 +183,11 @@ def _feature_to_json(feature: Any, tables: list[Any]) -> dict[str, Any]:
     }
 
 
-def _feature_from_json(value: Mapping[str, Any], tables: list[Any]) -> Any:
+def _feature_from_json(value: Json, tables: list[AnyTable]) -> Any:
     return tpu.FeatureConfig(**{**value, "table": tables[value["table"]]})
 
 
-def _table_to_json(table: Any) -> dict[str, Any]:
+def _table_to_json(table: AnyTable) -> Json:
     quantization = table.quantization_config
     return {
         "vocabulary_size": table.vocabulary_size,
@@ -199,7 +202,7 @@ def _table_to_json(table: Any) -> dict[str, Any]:
     }
 
 
-def _table_from_json(value: Mapping[str, Any]) -> Any:
+def _table_from_json(value: Json) -> Any:
     quantization = value["quantization_config"]
     return tpu.TableConfig(
         **{
@@ -211,13 +214,13 @@ def _table_from_json(value: Mapping[str, Any]) -> Any:
     )
 
 
-def _initializer_to_json(table: Any) -> dict[str, Any]:
+def _initializer_to_json(table: AnyTable) -> Json:
     initializer, again, cause = table.initializer, None, None
     if hasattr(initializer, "get_config"):
         if type(initializer).__module__.partition(".")[0] in ("tensorflow", "tf_keras", "keras"):
             return {"class_name": type(initializer).__name__, "config": initializer.get_config()}
         try:
-            written: dict[str, Any] = tf_keras.saving.serialize_keras_object(initializer)
+            written: Json = tf_keras.saving.serialize_keras_object(initializer)
             again = _initializer_from_json(written)
         except (TypeError, ValueError) as error:
             cause = error
@@ -229,13 +232,13 @@ def _initializer_to_json(table: Any) -> dict[str, Any]:
     ) from cause
 
 
-def _initializer_from_json(value: Mapping[str, Any]) -> Any:
+def _initializer_from_json(value: Json) -> Any:
     if "module" in value:  # a class of the user
         return tf_keras.saving.deserialize_keras_object(value)
     return tf_keras.initializers.deserialize(value)
 
 
-def _optimizer_to_json(optimizer: Any) -> Any:
+def _optimizer_to_json(optimizer: AnyOptimizer) -> Any:
     if optimizer is None or isinstance(optimizer, str):
         return optimizer
     if isinstance(optimizer, CopiedOptimizer):
@@ -245,7 +248,7 @@ def _optimizer_to_json(optimizer: Any) -> Any:
     return {"tpu": optimizer_to_json(optimizer_to_core(optimizer))}
 
 
-def _optimizer_from_json(value: Any) -> Any:
+def _optimizer_from_json(value: Nested) -> Any:
     if value is None or isinstance(value, str):
         return value
     if "keras" in value:

@@ -9,10 +9,12 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.feature_specs import FeatureSpec, refuse_ignored_attributes
+from embedding_core.feature_specs import AnyFeature, FeatureSpec, Ids, refuse_ignored_attributes
 from embedding_core.layer.embedding import TPUEmbedding
-from embedding_core.layer.layer_configs import config_from_json, config_to_json
+from embedding_core.layer.layer_configs import Json, config_from_json, config_to_json
 from embedding_core.normal_form import kind_of, normal_form
+from embedding_core.structures import Nested
+from embedding_core.translate import AnyOptimizer
 
 
 @tf_keras.saving.register_keras_serializable("tfx_embeddings")
@@ -25,8 +27,8 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
 
     def __init__(
         self,
-        feature_config: Mapping[str, Any],
-        optimizer: Any,
+        feature_config: Mapping[str, AnyFeature],
+        optimizer: AnyOptimizer,
         pipeline_execution_with_tensor_core: bool = False,
         batch_size: int | None = None,
         size_threshold: int | None = 10_000,
@@ -46,7 +48,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
           ConfigError (ValueError): not a dict of FeatureConfig, or a small table has what Keras' layer would ignore: an
             optimizer of its own, quantization, a sequence feature or an output shape.
         """
-        own: dict[str, Any] = {name: arguments.pop(name) for name in ("table_update", "seed") if name in arguments}
+        own: Json = {name: arguments.pop(name) for name in ("table_update", "seed") if name in arguments}
         super().__init__(autocast=False, **arguments)
         _check_features(feature_config)
         large = {
@@ -75,7 +77,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
                 large, optimizer, pipeline_execution_with_tensor_core, batch_size, dtype=self.dtype_policy, **own
             )
 
-    def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def call(self, inputs: Mapping[str, Ids]) -> dict[str, tf.Tensor]:
         """Activations [B, dim] by feature name.
 
         Args:
@@ -108,7 +110,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
         layers: dict[str, tf_keras.layers.Embedding] = self._keras_embedding_layers
         return layers
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Json:
         """The arguments as JSON can hold them; see `TPUEmbedding.get_config`."""
         given = dict(self._state.values)
         config = config_to_json(given.pop("feature_config"), given.pop("optimizer"))
@@ -120,18 +122,19 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> PartialTPUEmbedding:
         """The layer that `get_config` describes."""
         config = dict(config)
-        feature_config, optimizer = config_from_json(config.pop("config"))
-        return cls(feature_config, optimizer, **config)
+        features: Any
+        features, optimizer = config_from_json(config.pop("config"))
+        return cls(features, optimizer, **config)
 
 
 class _Arguments:
     """Keeps the arguments, which Keras shall not track."""
 
-    def __init__(self, values: dict[str, Any]):
+    def __init__(self, values: Json):
         self.values = values
 
 
-def _check_features(feature_config: Any) -> None:
+def _check_features(feature_config: Nested) -> None:
     if isinstance(feature_config, Mapping) and all(
         isinstance(feature, tf.tpu.experimental.embedding.FeatureConfig) for feature in feature_config.values()
     ):
@@ -142,7 +145,7 @@ def _check_features(feature_config: Any) -> None:
     )
 
 
-def _refuse_ignored(name: str, feature: Any, size_threshold: int | None) -> None:
+def _refuse_ignored(name: str, feature: AnyFeature, size_threshold: int | None) -> None:
     reason = None
     if feature.table.optimizer is not None:
         reason = "an optimizer of its own, which the small table's Keras layer would ignore"
@@ -159,7 +162,7 @@ def _refuse_ignored(name: str, feature: Any, size_threshold: int | None) -> None
         )
 
 
-def _keras_layers(features: Mapping[str, Any], dtype: Any) -> dict[str, tf_keras.layers.Embedding]:
+def _keras_layers(features: Mapping[str, AnyFeature], dtype: Any) -> dict[str, tf_keras.layers.Embedding]:
     made: dict[int, tf_keras.layers.Embedding] = {}
     for feature in features.values():
         table = feature.table
@@ -170,7 +173,7 @@ def _keras_layers(features: Mapping[str, Any], dtype: Any) -> dict[str, tf_keras
     return {name: made[id(feature.table)] for name, feature in features.items()}
 
 
-def _dense_ids(name: str, layer: tf_keras.layers.Embedding, value: Any) -> Any:
+def _dense_ids(name: str, layer: tf_keras.layers.Embedding, value: Ids) -> tf.Tensor:
     if kind_of(value) != "dense":
         raise DataError(
             f"Only tf.Tensor input is supported for Keras embedding layers, but feature {name!r} got: {type(value)}; "

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.engines.output_shapes import configured_shapes, merged_shapes, output_shapes
+from embedding_core.feature_specs import Ids, Weights
 from embedding_core.normal_form import kind_of, normal_form
 from embedding_core.translate import Model
 
@@ -34,7 +35,7 @@ def _is_keras_tensor(value: Any) -> bool:
         return False
 
 
-def placeholders(model: Model, values: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+def placeholders(model: Model, values: Sequence[Ids], weights: Sequence[Weights]) -> list[tf.Tensor]:
     """Placeholders in the shapes of activations.
 
     Args:

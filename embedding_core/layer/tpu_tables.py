@@ -14,7 +14,7 @@ from embedding_core.engines.engine import Engine, Gradients, Lookup
 from embedding_core.engines.hardware_configs import is_real_tpu
 from embedding_core.engines.queued import QueuedEngine, packed_like
 from embedding_core.errors import ConfigError
-from embedding_core.feature_specs import Ids, Weights
+from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.layer.layer_configs import Prepared
 from embedding_core.translate import config_to_tensorflow
 
@@ -27,7 +27,7 @@ class HardwareTables(QueuedEngine):
         super().__init__(prepared.model, self.tables)
         self._prepared = prepared
 
-    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+    def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
         """See `Engine`."""
         if batch_size is not None:
             self.tables.build(per_replica_batch_size=batch_size)
@@ -35,7 +35,7 @@ class HardwareTables(QueuedEngine):
             shapes = tf.nest.pack_sequence_as(self.model.structure, list(input_shapes))
             self.tables.build(per_replica_input_shapes=shapes)
 
-    def tables_by_config(self) -> dict[Any, tf.Variable]:
+    def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """See `Engine`; only while a model is exported."""
         return _by_callers_config(self._prepared, self.tables.embedding_tables)
 
@@ -51,7 +51,7 @@ class SparseCoreTables(HardwareTables):
                 feature.output_shape = _output_shape(feature, batch_size)
         super().__init__(dataclasses.replace(prepared, copies=copies), pipelined=pipelined)
 
-    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+    def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
         """See `Engine`."""
         self.tables.build()
 
@@ -99,7 +99,7 @@ class ReplicatedTables(Engine):
         self.tables = TPUEmbeddingV0(prepared.copies, prepared.optimizer, **options)
         self._prepared = prepared
 
-    def build(self, input_shapes: Sequence[Any] | None = None, batch_size: int | None = None) -> None:
+    def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
         """Create the variables; shapes are not needed."""
         self.tables.build()
 
@@ -109,12 +109,12 @@ class ReplicatedTables(Engine):
         features, packed_weights = (tf.nest.pack_sequence_as(structure, list(flat)) for flat in (values, weights))
         return Lookup(lambda: list(tf.nest.flatten(self.tables(features, packed_weights))), None)
 
-    def tables_by_config(self) -> dict[Any, tf.Variable]:
+    def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """See `Engine`."""
         return _by_callers_config(self._prepared, self.tables.embedding_tables)
 
 
-def _by_callers_config(prepared: Prepared, tables: Mapping[Any, Any]) -> dict[Any, tf.Variable]:
+def _by_callers_config(prepared: Prepared, tables: Mapping[Any, Any]) -> dict[AnyTable, tf.Variable]:
     """Tables keyed by the copies that the engine was given, or by stacked names, keyed by the caller's own."""
     places = {id(feature.table): place for place, feature in enumerate(tf.nest.flatten(prepared.copies))}
     keys = {table.name: table.key for table in prepared.model.tables}

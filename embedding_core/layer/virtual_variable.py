@@ -7,17 +7,17 @@ once, and gives zero for the weight itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import tensorflow as tf
 
+from embedding_core.engines.engine import Gradients
 from embedding_core.errors import EngineError
 
 
 def trapped(
-    helper: Any, look_up: Callable[[], list[Any]], update: Callable[[Sequence[Any]], None], owner: str
-) -> list[Any]:
+    helper: tf.Variable, look_up: Callable[[], list[tf.Tensor]], update: Callable[[Gradients], None], owner: str
+) -> list[tf.Tensor]:
     """What `look_up` returns, with a gradient that is given to `update`.
 
     The gradient must be computed in the graph that made the lookup. In that of a tf.cond, a loop or another
@@ -38,8 +38,8 @@ def trapped(
     shapes: list[tf.TensorShape] = []
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def activations(weight: Any) -> tuple[list[Any], Callable[..., Any]]:
-        def gradient(*gradients: Any) -> Any:
+    def activations(weight: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tf.Tensor]]:
+        def gradient(*gradients: tf.Tensor) -> tf.Tensor:
             if _graph() is not here:
                 return _refused(owner)
             if updates:
@@ -61,11 +61,11 @@ def trapped(
     return list(found) if isinstance(found, list | tuple) else [found]
 
 
-def _graph() -> Any:
+def _graph() -> tf.Graph | None:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-def _refused(owner: str) -> Any:
+def _refused(owner: str) -> tf.Tensor:
     """A gradient that fails when it runs, and refers to nothing outside, so that a SavedModel may hold it."""
     message = (
         f"The tables of layer {owner!r} cannot be trained from here: it was called inside tf.cond, a loop or another "

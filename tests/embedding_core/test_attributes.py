@@ -62,12 +62,12 @@ def test_hyperparameters_reach_the_update_rule(name):
     assert found.multiply_weight_decay_factor_by_learning_rate
 
 
-@pytest.mark.parametrize("cls", list(keras_optimizers._RULES))
+@pytest.mark.parametrize("cls", list(keras_optimizers._KINDS))
 def test_every_argument_of_a_keras_optimizer_is_passed_on_or_refused(cls):
     """`_FREE` changes no numbers of tables; everything else is set to another value than its default here."""
     values = {"amsgrad": True, "adaptive_epsilon": True, "nesterov": True, "use_ema": True}
     passed, free = (
-        set(keras_optimizers._RULES[cls].passed),
+        set(keras_optimizers._KINDS[cls].passed),
         keras_optimizers._FREE | {"kwargs", "gradients_clip_option"},
     )
     for name in (arguments_of(cls) | {"clipnorm", "clipvalue", "global_clipnorm"}) - passed - free:
