@@ -178,7 +178,7 @@ def test_backup_restores_the_tables(tmp_path):
 
 def test_tables_on_a_real_tpu_cannot_be_copied(monkeypatch):
     model = engine_model()
-    monkeypatch.setattr(type(model.layers[1]._state.engine), "variables", lambda _: {})
+    monkeypatch.setattr(type(model.layers[1]._state.engine), "table_variables", {})
     for copying in (model.get_weights, lambda: model.set_weights([])):
         with pytest.raises(EngineError, match=r"tf\.train\.Checkpoint"):
             copying()
