@@ -8,7 +8,7 @@ LOCKED := requirements.lock
 # The machine's uv if there is one, else our own in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -76,6 +76,9 @@ daily: venv ## a month of Online Retail, a run per day from the previous day's m
 
 daily-kills: venv ## two days undisturbed, and two days killed at 40 random moments: the same tables; KILLS=40
 	KILLS=$(or $(KILLS),40) $(BIN)/pytest -m slow tests/pipelines/test_daily_kills.py -s
+
+reference: venv ## write docs/configuration.md and the JSON Schema beside the examples
+	$(BIN)/python docs/configuration_page.py
 
 golden: venv ## write the compiled pipelines again that the tests compare with
 	REFRESH_GOLDEN=1 $(BIN)/pytest tests/pipelines/cluster/test_compile_kubeflow.py

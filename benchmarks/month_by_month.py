@@ -192,7 +192,7 @@ class Bench:
         from embedding_core.training import TrainingConfig
 
         said = component_inputs.training_config(self._config)
-        return dataclasses.replace(TrainingConfig.from_json(said), seed=seed, eval_every=10**9)
+        return TrainingConfig.from_mapping(said).replace(seed=seed, eval_every=10**9)
 
     def _inputs(self, folder: Path, vocabularies: Mapping[str, Vocabulary]) -> tuple[EmbeddingConfig, Any]:
         import tensorflow as tf

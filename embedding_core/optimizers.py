@@ -1,36 +1,39 @@
-"""The five table optimizers of the TPU's embedding engine, as data.
+"""Declares the five table optimizers of the TPU's embedding engine.
 
-Each class is a frozen dataclass with the names, defaults and meaning of its namesake in
-``tf.tpu.experimental.embedding``; the update rules themselves are in ``update_rules.py``.
-Unlike upstream, a hyperparameter out of range is refused by name when the object is made.
+Each class has the names, defaults and meaning of its namesake in ``tf.tpu.experimental.embedding``; the update rules
+themselves are in ``update_rules.py``. Unlike upstream, a hyperparameter out of range is refused by name when the object
+is made.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import numbers
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
+
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from embedding_core.errors import ConfigError
+from embedding_core.schema import (
+    ChosenBy,
+    Json,
+    Mistakes,
+    NonNegative,
+    Number,
+    PositiveNumber,
+    Rule,
+    Section,
+    read,
+)
 
-__all__ = [
-    "FTRL",
-    "SGD",
-    "Adagrad",
-    "AdagradMomentum",
-    "Adam",
-    "LearningRate",
-    "Optimizer",
-    "Slot",
-    "optimizer_from_json",
-    "optimizer_names",
-    "optimizer_to_json",
+_CLIP = "None, a float >= 0, or (min, max)"
+LearningRate: TypeAlias = Annotated[
+    NonNegative | SkipJsonSchema[Callable[[], Any]], Rule("a finite float >= 0, or a callable without arguments")
 ]
-
-LearningRate: TypeAlias = float | Callable[[], Any]
-Clip: TypeAlias = float | tuple[float | None, float | None] | None
+Clip: TypeAlias = Annotated[
+    Number | Annotated[tuple[Number | None, Number | None], Field(strict=False)] | None, Rule(_CLIP)
+]
+_Beta = Annotated[float, Field(ge=0, lt=1), Rule("a number from 0 to below 1")]
 
 
 class Slot(NamedTuple):
@@ -40,84 +43,71 @@ class Slot(NamedTuple):
     initial: float
 
 
-def _require(ok: bool, owner: object, field: str, rule: str) -> None:
-    if not ok:
-        value = getattr(owner, field)
-        raise ConfigError(f"`{field}` of {type(owner).__name__} is {value!r}: it must be {rule}.")
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_clip(value: object) -> bool:
-    """Whether a value may be `clipvalue`: None, a number, or two of them."""
-    bounds = value if isinstance(value, tuple) else (value, value)
-    return len(bounds) == 2 and all(bound is None or _is_finite(bound) for bound in bounds)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Optimizer:
+class Optimizer(Section):
     """What all five have in common.
 
     Attributes:
-      learning_rate: a float >= 0, or a callable without arguments that returns a float32 scalar
-        tensor and is evaluated at every step.
+      name: name of the optimizer, lower-case.
+      learning_rate: learning rate, at least 0; in Python also a callable without arguments that returns a float32
+        scalar tensor and is evaluated at every step.
       use_gradient_accumulation: whether the gradients of one row are summed over the global batch
         before one update (True), or applied one by one (False).
-      clip_weight_min, clip_weight_max: bounds of a row after its update, or None.
-      weight_decay_factor: decoupled decay of the rows touched by a step, or None.
+      clip_weight_min, clip_weight_max: bounds of a row after its update; null for no bound.
+      weight_decay_factor: decoupled decay of the rows touched by a step; null for none.
       multiply_weight_decay_factor_by_learning_rate: whether the decay is also scaled by the rate.
-      clipvalue: bounds of the accumulated gradient: c for (-c, c), or (min, max), or None.
+      clipvalue: bounds of the accumulated gradient: c for (-c, c), or (min, max); null for none.
 
     Raises:
       ConfigError: a hyperparameter is out of range.
     """
 
+    SHORT = "name"
+
+    name: str = ""
     learning_rate: LearningRate = 0.001
     use_gradient_accumulation: bool = True
-    clip_weight_min: float | None = None
-    clip_weight_max: float | None = None
-    weight_decay_factor: float | None = None
+    clip_weight_min: Number | None = None
+    clip_weight_max: Number | None = None
+    weight_decay_factor: NonNegative | None = None
     multiply_weight_decay_factor_by_learning_rate: bool | None = None
     clipvalue: Clip = None
 
-    def __post_init__(self) -> None:
-        self._check_kinds()
-        rate = self.learning_rate
-        _require(
-            callable(rate) or (_is_finite(rate) and rate >= 0),
-            self,
-            "learning_rate",
-            "a finite float >= 0, or a callable without arguments",
-        )
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several hyperparameters."""
         low, high = self.clip_weight_min, self.clip_weight_max
-        if low is not None and high is not None:
-            _require(low <= high, self, "clip_weight_min", f"at most `clip_weight_max`, {high!r}")
-        if self.weight_decay_factor is not None:
-            _require(self.weight_decay_factor >= 0, self, "weight_decay_factor", "None or >= 0")
-        elif self.multiply_weight_decay_factor_by_learning_rate:
-            rule = "None where `weight_decay_factor` is None, as it would do nothing"
-            _require(False, self, "multiply_weight_decay_factor_by_learning_rate", rule)
-        if isinstance(self.clipvalue, list):
-            object.__setattr__(self, "clipvalue", tuple(self.clipvalue))
-        _require(_is_clip(self.clipvalue), self, "clipvalue", "None, a float >= 0, or (min, max)")
+        if low is not None and high is not None and low > high:
+            yield "clip_weight_min", f"is {low!r}: it must be at most `clip_weight_max`, {high!r}."
+        if self.weight_decay_factor is None and self.multiply_weight_decay_factor_by_learning_rate:
+            rule = "it must be None if `weight_decay_factor` is None, as it would do nothing."
+            yield "multiply_weight_decay_factor_by_learning_rate", f"is True: {rule}"
         low, high = self.gradient_bounds
-        _require(low is None or high is None or low <= high, self, "clipvalue", "None, a float >= 0, or (min, max)")
-        if self.clipvalue is not None:
-            _require(
-                self.use_gradient_accumulation, self, "use_gradient_accumulation", "True where `clipvalue` is given"
-            )
+        if low is not None and high is not None and low > high:
+            yield "clipvalue", f"is {self.clipvalue!r}: it must be {_CLIP}."
+        if self.clipvalue is not None and not self.use_gradient_accumulation:
+            yield "use_gradient_accumulation", "is False: it must be True if `clipvalue` is given."
 
-    def _check_kinds(self) -> None:
-        for field in dataclasses.fields(self):
-            value, kind = getattr(self, field.name), str(field.type)
-            if value is None and kind.endswith("None"):
-                continue
-            if kind.startswith("float"):
-                _require(_is_finite(value), self, field.name, "a finite number")
-            elif kind.startswith("bool"):
-                _require(isinstance(value, bool), self, field.name, "true or false")
+    @classmethod
+    def owner(cls, values: Any, path: tuple[str | int, ...] = ()) -> str:
+        """Name the optimizer as its class is named."""
+        return cls.__name__
+
+    @classmethod
+    def hyperparameters(cls) -> tuple[str, ...]:
+        """Name the hyperparameters, in the order of their declaration."""
+        return tuple(name for name in cls.model_fields if name != "name")
+
+    def to_mapping(self) -> Json:
+        """Give the name and every hyperparameter as a JSON object.
+
+        Raises:
+          ConfigError: the learning rate is a callable, which JSON cannot hold.
+        """
+        if callable(self.learning_rate):
+            raise ConfigError(
+                f"`learning_rate` of {type(self).__name__} is a callable: JSON holds numbers only; "
+                "pass a float here and the callable where the engine is made."
+            )
+        return super().to_mapping()
 
     @property
     def gradient_bounds(self) -> tuple[float | None, float | None]:
@@ -134,150 +124,133 @@ class Optimizer:
         return ()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
     """Stochastic gradient descent: ``w -= lr * g``."""
 
+    name: Literal["sgd"] = "sgd"
     learning_rate: LearningRate = 0.01
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Adagrad(Optimizer):
-    """Adagrad (Duchi et al., 2011), without an epsilon: ``a += g^2; w -= lr * g / sqrt(a)``."""
+    """Adagrad (Duchi et al., 2011), without an epsilon: ``a += g^2; w -= lr * g / sqrt(a)``.
 
-    initial_accumulator_value: float = 0.1
+    Attributes:
+      initial_accumulator_value: first value of the accumulators.
+    """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require(self.initial_accumulator_value > 0, self, "initial_accumulator_value", "> 0")
+    name: Literal["adagrad"] = "adagrad"
+    initial_accumulator_value: PositiveNumber = 0.1
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         return (Slot("accumulators", self.initial_accumulator_value),)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class AdagradMomentum(Optimizer):
     """Adagrad with momentum, a general exponent and an optional decay of the accumulator.
 
     ``a = a + g^2`` where beta2 is 1, else ``beta2 a + (1 - beta2) g^2``;
     ``m = momentum m + s`` with ``s = g (a + epsilon)^(-1/exponent)``;
     ``w -= lr (momentum m + s)`` with use_nesterov, else ``w -= lr m``.
+
+    Attributes:
+      momentum: share of the momentum that a step keeps.
+      use_nesterov: whether a step also follows its own momentum, as Nesterov's does.
+      exponent: root of the accumulator that a gradient is divided by.
+      beta2: decay of the accumulator; 1 sums it up.
+      epsilon: number added to the accumulator before its root is taken.
     """
 
-    momentum: float = 0.0
+    name: Literal["adagradmomentum"] = "adagradmomentum"
+    momentum: NonNegative = 0.0
     use_nesterov: bool = False
-    exponent: float = 2.0
-    beta2: float = 1.0
-    epsilon: float = 1e-10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require(self.momentum >= 0, self, "momentum", ">= 0")
-        _require(self.exponent > 0, self, "exponent", "> 0")
-        _require(0 < self.beta2 <= 1, self, "beta2", "in (0, 1]")
-        _require(self.epsilon > 0, self, "epsilon", "> 0")
+    exponent: PositiveNumber = 2.0
+    beta2: Annotated[float, Field(gt=0, le=1), Rule("a number above 0 and at most 1")] = 1.0
+    epsilon: PositiveNumber = 1e-10
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         return Slot("accumulators", 0.0), Slot("momenta", 0.0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
     """The TPU's Adam: Adam (Kingma and Ba, 2015) without bias correction, lazy by default.
 
     ``m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; w -= lr m / (sqrt(v) + eps)``, or
     ``lr m / sqrt(v + eps^2)`` with sum_inside_sqrt. Lazy: rows without a gradient stay as they are.
+
+    Attributes:
+      beta_1: decay of the momenta.
+      beta_2: decay of the velocities.
+      epsilon: number that keeps the divisor above 0.
+      lazy_adam: whether only the rows of a step are updated; False updates every row in every step.
+      sum_inside_sqrt: whether epsilon is added under the root.
     """
 
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-7
+    name: Literal["adam"] = "adam"
+    beta_1: _Beta = 0.9
+    beta_2: _Beta = 0.999
+    epsilon: PositiveNumber = 1e-7
     lazy_adam: bool = True
     sum_inside_sqrt: bool = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require(0 <= self.beta_1 < 1, self, "beta_1", "in [0, 1)")
-        _require(0 <= self.beta_2 < 1, self, "beta_2", "in [0, 1)")
-        _require(self.epsilon > 0, self, "epsilon", "> 0")
-        if not self.lazy_adam:
-            _require(
-                self.use_gradient_accumulation, self, "use_gradient_accumulation", "True where `lazy_adam` is False"
-            )
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several hyperparameters."""
+        yield from super().mistakes()
+        if not self.lazy_adam and not self.use_gradient_accumulation:
+            yield "use_gradient_accumulation", "is False: it must be True if `lazy_adam` is False."
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         return Slot("momenta", 0.0), Slot("velocities", 0.0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FTRL(Optimizer):
-    """FTRL-proximal (McMahan et al., 2013). A row's first weight is overwritten at its first update."""
+    """FTRL-proximal (McMahan et al., 2013). A row's first weight is overwritten at its first update.
 
-    learning_rate_power: float = -0.5
-    l1_regularization_strength: float = 0.0
-    l2_regularization_strength: float = 0.0
-    beta: float = 0.0
-    initial_accumulator_value: float = 0.1
+    Attributes:
+      learning_rate_power: power of the accumulator that scales the learning rate; at most 0.
+      l1_regularization_strength: weight of the L1 norm.
+      l2_regularization_strength: weight of the squared L2 norm.
+      beta: number added to the root of the accumulator.
+      initial_accumulator_value: first value of the accumulators.
+      multiply_linear_by_learning_rate: whether the linear terms are kept multiplied by the learning rate.
+      allow_zero_accumulator: whether the accumulators may start at 0.
+    """
+
+    name: Literal["ftrl"] = "ftrl"
+    learning_rate_power: Annotated[float, Field(le=0), Rule("a number of at most 0")] = -0.5
+    l1_regularization_strength: NonNegative = 0.0
+    l2_regularization_strength: NonNegative = 0.0
+    beta: NonNegative = 0.0
+    initial_accumulator_value: NonNegative = 0.1
     multiply_linear_by_learning_rate: bool = False
     allow_zero_accumulator: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require(self.learning_rate_power <= 0, self, "learning_rate_power", "<= 0")
-        _require(self.l1_regularization_strength >= 0, self, "l1_regularization_strength", ">= 0")
-        _require(self.l2_regularization_strength >= 0, self, "l2_regularization_strength", ">= 0")
-        _require(self.beta >= 0, self, "beta", ">= 0")
-        floor = ">= 0" if self.allow_zero_accumulator else "> 0, or 0 with `allow_zero_accumulator`"
-        low_enough = self.initial_accumulator_value > 0 or (
-            self.initial_accumulator_value == 0 and self.allow_zero_accumulator
-        )
-        _require(low_enough, self, "initial_accumulator_value", floor)
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several hyperparameters."""
+        yield from super().mistakes()
+        if not self.initial_accumulator_value and not self.allow_zero_accumulator:
+            rule = "it must be a number above 0, or 0 with `allow_zero_accumulator`."
+            yield "initial_accumulator_value", f"is {self.initial_accumulator_value!r}: {rule}"
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         return Slot("accumulators", self.initial_accumulator_value), Slot("linears", 0.0)
 
 
-_BY_NAME: Mapping[str, type[Optimizer]] = {
-    cls.__name__.lower(): cls for cls in (SGD, Adagrad, AdagradMomentum, Adam, FTRL)
-}
+_Any: TypeAlias = SGD | Adagrad | AdagradMomentum | Adam | FTRL
+OPTIMIZERS: tuple[type[Optimizer], ...] = get_args(_Any)
+AnyOptimizer = Annotated[_Any, ChosenBy("name")]
+DefaultedOptimizer = Annotated[_Any, ChosenBy("name", default={"name": "adagrad", "learning_rate": 0.05})]
+"""An optimizer whose hyperparameters are those of the tables' default one if it has no name."""
 
 
-def optimizer_names() -> tuple[str, ...]:
-    """The names that `optimizer_from_json` knows, lower-case."""
-    return tuple(_BY_NAME)
-
-
-def optimizer_to_json(optimizer: Optimizer) -> dict[str, Any]:
-    """The optimizer as a JSON object: its name and every hyperparameter.
-
-    Raises:
-      ConfigError: the learning rate is a callable, which JSON cannot hold.
-    """
-    if callable(optimizer.learning_rate):
-        raise ConfigError(
-            f"`learning_rate` of {type(optimizer).__name__} is a callable: JSON holds numbers only; "
-            "pass a float here and the callable where the engine is made."
-        )
-    return {"name": type(optimizer).__name__.lower()} | dataclasses.asdict(optimizer)
-
-
-def optimizer_from_json(value: str | Mapping[str, Any]) -> Optimizer:
-    """The optimizer that a name, or an object with a `name` and hyperparameters, describes.
+def optimizer_from_json(value: str | Mapping[str, Any]) -> AnyOptimizer:
+    """Make the optimizer that a name, or an object with a `name` and hyperparameters, describes.
 
     Raises:
       ConfigError: an unknown optimizer or hyperparameter, or a value out of range.
     """
-    fields = {"name": value} if isinstance(value, str) else dict(value)
-    name = str(fields.pop("name", "")).lower()
-    cls = _BY_NAME.get(name)
-    if cls is None:
-        raise ConfigError(f"optimizer `name` is {name!r}: it must be one of {', '.join(_BY_NAME)}.")
-    known = [field.name for field in dataclasses.fields(cls)]
-    unknown = sorted(set(fields) - set(known))
-    if unknown:
-        raise ConfigError(f"{cls.__name__} has no hyperparameter {unknown[0]!r}: it has {', '.join(known)}.")
-    return cls(**fields)
+    optimizer: AnyOptimizer = read(AnyOptimizer, value, "the optimizer")
+    return optimizer

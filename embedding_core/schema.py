@@ -7,6 +7,7 @@ program makes it (one `ConfigError`) or a YAML file does (every mistake with its
 from __future__ import annotations
 
 import json
+import numbers
 import re
 import typing
 from collections.abc import Iterator, Mapping
@@ -18,10 +19,12 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, PydanticSerializationError, core_schema
 from typing_extensions import Self
 
 from embedding_core.errors import ConfigError, nearest
@@ -31,6 +34,7 @@ Json: TypeAlias = dict[str, Any]
 Mistakes: TypeAlias = Iterator[tuple[str, str]]
 """Pairs of a key ("" for the whole section, dotted for one inside) and what is wrong, to be read after the key."""
 _Item = TypeVar("_Item")
+_ATTRIBUTE = r"^      ([\w, ]+): (.+(?:\n        .+)*)"  # names and text, in a docstring
 _WORDED = "worded"  # type of an error whose message is the text of a `Problem`
 _WORDS = {
     "string_type": "text",
@@ -64,17 +68,6 @@ class Rule:
         return core_schema.custom_error_schema(handler(source), custom_error_type=kind, custom_error_message=self.words)
 
 
-class Short:
-    """Names the key that a lone text stands for, in a mapping that is not a section.
-
-    Attributes:
-      key: the key.
-    """
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-
-
 class ChosenBy:
     """Chooses one of several sections by a word under one key of the mapping.
 
@@ -96,6 +89,10 @@ class ChosenBy:
 
         return core_schema.no_info_wrap_validator_function(choose, handler(source))
 
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Json:
+        """Accept the word alone, as a lone text."""
+        return {"anyOf": [*handler(schema)["anyOf"], {"type": "string"}]}
+
     def section(self, sections: tuple[type[Section], ...], value: Any) -> Section:
         """Make the section that the value names."""
         value = {self.key: value} if isinstance(value, str) else value
@@ -104,25 +101,31 @@ class ChosenBy:
             text = f"is {value!r}: it must be a mapping (`key: value` lines) with `{self.key}` and what belongs to it."
             raise _worded(sections[0], [((), text, value)])
         value = {**(self.default or {}), **value} if self.key not in value else value
-        word = value.get(self.key)
-        if not isinstance(word, str) or word not in by_word:
-            text = f"is {word!r}: it must be {_one_of(word, list(by_word))}"
+        given = value.get(self.key)
+        word = str(given).lower()
+        if word not in by_word:
+            text = f"is {given!r}: it must be {_one_of(given, list(by_word))}"
             raise _worded(sections[0], [((self.key,), text, value)])
-        return by_word[word].model_validate(value)
+        return by_word[word].model_validate({**value, self.key: word})
 
 
-def _python_int(value: Any) -> Any:
-    """The value, or the Python int that a numpy integer stands for: sizes are often computed from data."""
-    return value.__index__() if hasattr(value, "__index__") and not isinstance(value, int) else value
+def _python_number(value: Any) -> Any:
+    """The value, or the Python number that a numpy one stands for: sizes are often computed from data."""
+    if isinstance(value, int | float) or not isinstance(value, numbers.Real):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 Listed: TypeAlias = Annotated[tuple[_Item, ...], Field(strict=False)]
 Key: TypeAlias = Annotated[str, BeforeValidator(str)]
-Positive = Annotated[int, Field(ge=1), BeforeValidator(_python_int), Rule("a whole number of at least 1")]
-Count = Annotated[int, Field(ge=0), BeforeValidator(_python_int), Rule("a whole number of at least 0")]
-PositiveNumber = Annotated[float, Field(gt=0), Rule("a number above 0")]
-NonNegative = Annotated[float, Field(ge=0), Rule("a number of at least 0")]
-Share = Annotated[float, Field(gt=0, lt=1), Rule("a number between 0 and 1, both excluded")]
+_FROM_NUMPY = BeforeValidator(_python_number)
+Whole = Annotated[int, _FROM_NUMPY]
+Number = Annotated[float, _FROM_NUMPY]
+Positive = Annotated[int, Field(ge=1), _FROM_NUMPY, Rule("a whole number of at least 1")]
+Count = Annotated[int, Field(ge=0), _FROM_NUMPY, Rule("a whole number of at least 0")]
+PositiveNumber = Annotated[float, Field(gt=0), _FROM_NUMPY, Rule("a number above 0")]
+NonNegative = Annotated[float, Field(ge=0), _FROM_NUMPY, Rule("a number of at least 0")]
+Share = Annotated[float, Field(gt=0, lt=1), _FROM_NUMPY, Rule("a number between 0 and 1, both excluded")]
 Text = Annotated[str, Field(min_length=1)]
 NAME_RULE = "letters, digits, `_`, `.` or `-`, not start with a dot or dash, and have at most 200 characters"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=200), Rule(NAME_RULE, text=True)]
@@ -189,6 +192,35 @@ class Section(BaseModel):
         """Yield what breaks the rules over several fields."""
         return iter(())
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Json:
+        """Describe the section and its keys by the docstring, and accept the short form."""
+        reference = handler(schema)
+        section = handler.resolve_ref_schema(reference)
+        docs = cls.descriptions()
+        for key, words in section.get("properties", {}).items():
+            words.update(description=docs[key])
+            words.pop("title", None)
+        section["description"] = cls.summary()
+        return {"anyOf": [reference, {"type": "string"}]} if cls.SHORT else reference
+
+    @classmethod
+    def summary(cls) -> str:
+        """Give the docstring without its sections, on one line."""
+        return " ".join(re.split(r"\n *(?:Attributes|Raises):\n", cls.__doc__ or "")[0].split())
+
+    @classmethod
+    def descriptions(cls) -> dict[str, str]:
+        """Give what the docstring says of every key, on one line each."""
+        texts: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            attributes = re.split(r"\n *Attributes:\n", base.__doc__ or "")[1:]
+            for names, text in re.findall(
+                r"^      ([\w, ]+): (.+(?:\n        .+)*)", "\n".join(attributes), re.MULTILINE
+            ):
+                texts.update(dict.fromkeys(names.split(", "), " ".join(text.split())))
+        return {key: texts.get(name, "") for key, name in zip(cls.keys(), cls.model_fields, strict=True)}
+
     def replace(self, **changes: Any) -> Self:
         """Make a copy with some fields changed, checked like any other.
 
@@ -199,7 +231,10 @@ class Section(BaseModel):
 
     def to_mapping(self) -> Json:
         """Give the settings as plain values of YAML and JSON, every default written out."""
-        return self.model_dump(mode="json", by_alias=True)
+        try:
+            return self.model_dump(mode="json", by_alias=True)
+        except PydanticSerializationError as error:
+            raise ConfigError(f"{self.owner({})} cannot be written as JSON: {error}") from error
 
     def to_json(self) -> str:
         """Give the settings as JSON, which is YAML too."""
@@ -218,14 +253,38 @@ class Section(BaseModel):
             raise _config_error(cls, values, error) from None
 
     @classmethod
+    def owner(cls, values: Any, path: tuple[str | int, ...] = ()) -> str:
+        """Name what a message is about: "early stopping", or "table 'items'" if it has a name that can be told."""
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__.removesuffix("Config")).lower()
+        name = values.get("name") if isinstance(values, Mapping) and path != ("name",) else None
+        return f"{words} {name!r}" if isinstance(name, str) and "name" in cls.model_fields else words
+
+    @classmethod
     def words_of(cls, key: str) -> tuple[str, ...]:
         """Name the words that a field may hold, if it is a Literal."""
-        return typing.get_args(cls.model_fields[key].annotation)
+        return typing.get_args(cls.model_fields[key].annotation) if key in cls.model_fields else ()
 
     @classmethod
     def keys(cls) -> tuple[str, ...]:
         """Name the keys as a user writes them."""
         return tuple(field.alias or name for name, field in cls.model_fields.items())
+
+
+def read(kind: Any, value: Any, owner: str) -> Any:
+    """Read plain values as a type that is not a section itself, such as one of several sections.
+
+    Args:
+      kind: the type, as a field of a section would have it.
+      value: the plain values.
+      owner: name of what is read, for messages.
+
+    Raises:
+      ConfigError: the value breaks a rule; a line for each mistake.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_sentence(owner, problem) for problem in problems_of(error))) from None
 
 
 def _worded(cls: type[Section], errors: list[tuple[tuple[str | int, ...], str, Any]]) -> ValidationError:
@@ -264,16 +323,10 @@ def _one_of(value: Any, choices: list[str]) -> str:
 
 
 def _config_error(cls: type[Section], values: Any, error: ValidationError) -> ConfigError:
-    return ConfigError("\n".join(_sentence(_owner(cls, values, problem), problem) for problem in problems_of(error)))
+    problems = problems_of(error)
+    return ConfigError("\n".join(_sentence(cls.owner(values, problem.path), problem) for problem in problems))
 
 
 def _sentence(owner: str, problem: Problem) -> str:
     path = ".".join(map(str, problem.path))
     return f"`{path}` of {owner} {problem.text}" if path else f"{owner} {problem.text}"
-
-
-def _owner(cls: type[Section], values: Any, problem: Problem) -> str:
-    """What the settings belong to: "early stopping", or "table 'items'" if they have a name that can be told."""
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__.removesuffix("Config")).lower()
-    name = values.get("name") if isinstance(values, Mapping) and problem.path != ("name",) else None
-    return f"{words} {name!r}" if isinstance(name, str) and "name" in cls.model_fields else words

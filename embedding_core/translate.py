@@ -164,7 +164,7 @@ def optimizer_to_core(optimizer: AnyOptimizer) -> Optimizer:
     for kind in OPTIMIZERS:
         if type(optimizer) is kind.tensorflow:  # a subclass may do what nobody here would notice
             refuse_unknown(kind.ours.__name__, optimizer, "a table")
-            fields = {field.name for field in dataclasses.fields(kind.ours)} - {"clipvalue"}
+            fields = set(kind.ours.hyperparameters()) - {"clipvalue"}
             values = {name: getattr(optimizer, name) for name in fields}
             low, high = optimizer.clip_gradient_min, optimizer.clip_gradient_max
             return kind.ours(**values, clipvalue=None if low is None and high is None else (low, high))
@@ -176,7 +176,7 @@ def optimizer_to_core(optimizer: AnyOptimizer) -> Optimizer:
 
 def optimizer_to_tensorflow(optimizer: Optimizer) -> AnyOptimizer:
     """The optimizer of `tf.tpu.experimental.embedding` with the same hyperparameters."""
-    values = {field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)}
+    values = {name: getattr(optimizer, name) for name in optimizer.hyperparameters()}
     return kind_of_optimizer(optimizer).tensorflow(**values)
 
 

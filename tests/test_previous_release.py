@@ -1,6 +1,5 @@
 """Reads what the previous release wrote (`data/previous_release`), exactly, and goes on from it."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -82,8 +81,8 @@ def test_embedding_checkpoint_verifies_and_fills_an_engine():
 def test_embedding_checkpoint_is_remapped_to_another_vocabulary(tmp_path):
     config = verify(FILES / "embedding_checkpoint").config
     base = read_vocabularies(str(FILES / "base_vocabularies"))["item"]
-    table = dataclasses.replace(config.tables[0], vocabulary_size=len(base) + 1)
-    config = dataclasses.replace(config, tables=(table,))
+    table = config.tables[0].replace(vocabulary_size=len(base) + 1)
+    config = config.replace(tables=(table,))
     remap(FILES / "embedding_checkpoint", config, {"item": base}, tmp_path / "new")
     rows = rows_of(BundleReader(str(tmp_path / "new/tables")), "item")
     places = [EXPECTED["tokens"].index(token.decode()) for token in base.tokens.to_pylist()]
@@ -117,7 +116,7 @@ def test_stopped_training_goes_on(files, tmp_path):
             label=description.label,
             raw_spec={"price": tf.io.FixedLenFeature([], tf.float32), "label": tf.io.FixedLenFeature([], tf.int64)},
         ),
-        training=type(description.training).from_json(settings),
+        training=type(description.training).from_mapping(settings),
         model=description.model,
         arguments=description.arguments,
         train_files=[str(files / "examples/Split-train/data-00000-of-00001")],

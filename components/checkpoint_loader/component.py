@@ -50,7 +50,7 @@ class CheckpointLoader(base_component.BaseComponent):
             holds the vocabularies that its rows belong to.
           vocabularies: a channel of `Vocabularies`: the new run's.
           table_configs: a channel of `TableConfigs`: the new run's.
-          policy: fields of `embedding_core.checkpoint.RemapPolicy`: `new_rows`, `new_tables`, `changed_optimizer`,
+          policy: fields of `embedding_core.warm_start.RemapPolicy`: `new_rows`, `new_tables`, `changed_optimizer`,
             `changed_dim` and `seed`.
 
         Raises:

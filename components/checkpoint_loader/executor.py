@@ -11,8 +11,8 @@ from components import progress
 from components import spec_keys as keys
 from components.artifact_files import read_embedding_config, read_vocabularies
 from components.base_executor import ComponentExecutor, Execution
-from embedding_core.checkpoint import RemapPolicy, remap
-from embedding_core.errors import ConfigError
+from embedding_core.checkpoint import remap
+from embedding_core.warm_start import RemapPolicy
 
 __all__ = ["Executor"]
 
@@ -58,10 +58,4 @@ def policy_of(fields: Mapping[str, Any]) -> RemapPolicy:
     Raises:
       ConfigError: an unknown field, or a value that breaks its rule.
     """
-    try:
-        return RemapPolicy(**fields)
-    except TypeError as error:
-        raise ConfigError(
-            f"`{keys.POLICY}` is {fields!r}: it may have new_rows, new_tables, changed_optimizer, changed_dim and seed "
-            f"({error})."
-        ) from error
+    return RemapPolicy.from_mapping(fields)

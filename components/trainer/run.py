@@ -23,9 +23,9 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.serving import export_model
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
-from embedding_core.training.dense_start import DenseStart
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary
+from embedding_core.warm_start import DenseStart
 
 __all__ = ["Settings", "run_fn"]
 
@@ -45,7 +45,7 @@ class Settings:
       model_module: dotted module with `build`.
       vocabularies, table_configs: folders of the artifacts.
       warm_start: folder of an embedding checkpoint, or None.
-      dense_start: choices of `embedding_core.training.dense_start.DenseStart`: `dense`, `optimizer`, `ranges`.
+      dense_start: choices of `embedding_core.warm_start.DenseStart`: `dense`, `dense_optimizer`, `ranges`.
       scaling: `column` and `log1p` of the dense features that `pipelines.preprocessing` scales, by name.
       code_fingerprint: digest of the code that runs, or None.
       resume_dir: folder that keeps checkpoints while training, or None.
@@ -70,12 +70,11 @@ class Settings:
     @property
     def training_config(self) -> TrainingConfig:
         """How to train; negatives know the candidate's features where the model's arguments name them."""
-        config = TrainingConfig.from_json(self.training)
+        config = TrainingConfig.from_mapping(self.training)
         candidate = tuple(self.arguments.get("candidate_features", ()))
         if config.negatives is None or config.negatives.candidate_features or not candidate:
             return config
-        negatives = dataclasses.replace(config.negatives, candidate_features=candidate)
-        return dataclasses.replace(config, negatives=negatives)
+        return config.replace(negatives=config.negatives.replace(candidate_features=candidate))
 
 
 def run_fn(fn_args: FnArgs) -> None:
@@ -188,10 +187,7 @@ def _job(
 def _dense_start(settings: Settings) -> DenseStart | None:
     if settings.warm_start is None:
         return None
-    try:
-        return DenseStart(folder=os.path.join(settings.warm_start, DENSE), **settings.dense_start)
-    except TypeError as error:
-        raise ConfigError(f"`dense_start` is {settings.dense_start!r}: {error}.") from error
+    return DenseStart(folder=os.path.join(settings.warm_start, DENSE), **settings.dense_start)
 
 
 def _ranges(fn_args: FnArgs, settings: Settings) -> dict[str, dict[str, Any]]:
@@ -220,7 +216,7 @@ def _resume_folder(
     if settings.resume_dir is None:
         return None
     name = fingerprint(
-        dataclasses.asdict(job.training),
+        job.training.to_mapping(),
         job.model,
         job.arguments,
         json.loads(config.to_json()),

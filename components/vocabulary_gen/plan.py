@@ -7,12 +7,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-from embedding_core.config import ColumnConfig, EvolutionMode, check_name
+from embedding_core.config import ColumnConfig, EvolutionMode
 from embedding_core.errors import ConfigError, nearest
+from embedding_core.schema import Name, read
 
 __all__ = ["Base", "CountedFeature", "CountingPlan", "VocabularyRule", "evolution_from_json", "plan_from_json"]
 
-_COLUMN_KEYS = tuple(field.name for field in dataclasses.fields(ColumnConfig) if field.name != "dtype")
+_COLUMN_KEYS = tuple(name for name in ColumnConfig.model_fields if name != "dtype")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,9 +157,9 @@ def _check_keys(owner: str, given: object, allowed: Iterable[str]) -> None:
 def _feature(entry: Any) -> CountedFeature:
     if not isinstance(entry, Mapping) or not {"name", "column"} <= set(entry):
         raise ConfigError(f'`features` holds {entry!r}: each must be an object with "name" and "column".')
-    check_name("a feature", entry["name"])
+    read(Name, entry["name"], "name of a feature")
     column, vocabulary = entry["column"], entry.get("vocabulary") or entry["name"]
-    check_name("a vocabulary", vocabulary)
+    read(Name, vocabulary, "name of a vocabulary")
     _check_keys(f"`column` of feature {entry['name']!r}", column, _COLUMN_KEYS)
     if "name" not in column:
         raise ConfigError(f"`column` of feature {entry['name']!r} has no `name`: name the column in the examples.")

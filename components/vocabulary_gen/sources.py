@@ -37,7 +37,7 @@ def with_dtypes(plan: CountingPlan, dtypes: Mapping[str, TokenDtype]) -> Feature
         feature
         if feature.column.after_transform
         else dataclasses.replace(
-            feature, column=dataclasses.replace(feature.column, dtype=dtypes.get(feature.column.name, "string"))
+            feature, column=feature.column.replace(dtype=dtypes.get(feature.column.name, "string"))
         )
         for feature in plan.features
     )

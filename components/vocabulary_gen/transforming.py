@@ -85,4 +85,4 @@ def _with_dtype(feature: CountedFeature, dtypes: Mapping[str, TokenDtype]) -> Co
             f"feature {feature.name!r}: Transform's output has no column {column.name!r}: it has "
             f"{', '.join(sorted(dtypes))}; return it from `preprocessing_fn`, or name another."
         )
-    return dataclasses.replace(feature, column=dataclasses.replace(column, dtype=dtypes[column.name]))
+    return dataclasses.replace(feature, column=column.replace(dtype=dtypes[column.name]))

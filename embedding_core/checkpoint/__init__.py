@@ -7,7 +7,7 @@ On disk: a TensorFlow tensor bundle `tables` (plain `tf.train.load_checkpoint(fo
 from embedding_core.checkpoint.bundle import BundleReader, BundleWriter
 from embedding_core.checkpoint.checkpoint_manifest import Manifest, read_manifest, table_shapes, verify
 from embedding_core.checkpoint.load import load_checkpoint_into
-from embedding_core.checkpoint.remap import RemapPolicy, remap
+from embedding_core.checkpoint.remap import remap
 from embedding_core.checkpoint.retrieve import retrieve, write_tables
 from embedding_core.checkpoint.series import (
     CheckpointSeries,
@@ -24,7 +24,6 @@ __all__ = [
     "BundleWriter",
     "CheckpointSeries",
     "Manifest",
-    "RemapPolicy",
     "Tables",
     "TrainingCheckpoint",
     "TrainingState",

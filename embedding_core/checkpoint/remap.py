@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,53 +20,14 @@ from embedding_core.checkpoint.row_order import reordered
 from embedding_core.checkpoint.row_sources import RowSources, row_sources, sources_report
 from embedding_core.checkpoint.slot_policy import carried_slots, ftrl_linears
 from embedding_core.checkpoint.token_rows import token_rows
-from embedding_core.config import ChangedDim, ChangedOptimizer, EmbeddingConfig, NewRows, NewTables, TableConfig
-from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.config import EmbeddingConfig, TableConfig
+from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import FTRL
 from embedding_core.storage import Json, StrPath
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
+from embedding_core.warm_start import RemapPolicy
 
 REPORT = "remap.json"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RemapPolicy:
-    """How to initialize what the checkpoint does not have.
-
-    Attributes:
-      new_rows: first row of a token that has none: from the table's "initializer", or the "oov" row that the token was
-        trained in so far.
-      new_tables: rule for a table that the checkpoint does not have, which may only have been renamed: an "error", or
-        start from its initializer: "initialize". Tables that are no longer configured follow the same rule.
-      changed_optimizer: rule for slots that the checkpoint does not have: an "error", start from the initial value:
-        "reset", or keep what means the same in both, the accumulators of Adagrad, AdagradMomentum and FTRL: "convert".
-        FTRL's linear terms are always computed from the rows, because FTRL computes the rows from them.
-      changed_dim: rule for another `dim`: an "error", start from the initializer: "reset", or keep the columns that
-        both have and take further ones from the initializer: "resize".
-      seed: seed of the initializers.
-
-    Raises:
-      ConfigError: a field is not one of its choices.
-    """
-
-    new_rows: NewRows = "initializer"
-    new_tables: NewTables = "error"
-    changed_optimizer: ChangedOptimizer = "error"
-    changed_dim: ChangedDim = "error"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        choices = {
-            "new_rows": get_args(NewRows),
-            "new_tables": get_args(NewTables),
-            "changed_optimizer": get_args(ChangedOptimizer),
-            "changed_dim": get_args(ChangedDim),
-        }
-        for field, allowed in choices.items():
-            if getattr(self, field) not in allowed:
-                raise ConfigError(f"`{field}` is {getattr(self, field)!r}: it must be one of {', '.join(allowed)}.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ConfigError(f"`seed` is {self.seed!r}: it must be a whole number.")
 
 
 def remap(
@@ -110,7 +70,7 @@ def remap(
         for table in config.tables
         if table.name in earlier and (policy.changed_dim != "reset" or earlier[table.name].dim == table.dim)
     }
-    report = {"policy": dataclasses.asdict(policy), **_report(sources, earlier, config)}
+    report = {"policy": policy.to_mapping(), **_report(sources, earlier, config)}
     sources = {name: dataclasses.replace(each, earlier=None) for name, each in sources.items()}
     kept.clear()  # they are not needed any more, and may take as much memory as all the rest
     reader = BundleReader(os.path.join(source, BUNDLE))

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
-from embedding_core.config import NewRows, TableConfig
+from embedding_core.config import TableConfig
 from embedding_core.display import shown_token
 from embedding_core.errors import CheckpointError
 from embedding_core.storage import Json
 from embedding_core.vocabulary import Vocabulary
+from embedding_core.warm_start import NewRows
 
 _SHOWN = 10
 _TOKENS_AT_ONCE = 1 << 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from embedding_core.checkpoint.bundle import Rows
-from embedding_core.config import ChangedOptimizer
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import FTRL, Adagrad, AdagradMomentum, Optimizer
+from embedding_core.warm_start import ChangedOptimizer
 
 
 def carried_slots(old: Optimizer | None, new: Optimizer | None, policy: ChangedOptimizer) -> set[str]:

@@ -85,10 +85,10 @@ def _with_one_unknown_row(config: EmbeddingConfig) -> EmbeddingConfig:
     tables = [
         table
         if table.vocabulary is None
-        else dataclasses.replace(table, vocabulary_size=table.vocabulary_size - table.oov_rows + 1, oov_rows=1)
+        else table.replace(vocabulary_size=table.vocabulary_size - table.oov_rows + 1, oov_rows=1)
         for table in config.tables
     ]
-    return dataclasses.replace(config, tables=tuple(tables))
+    return config.replace(tables=tuple(tables))
 
 
 def _counts(table: TableConfig, ids: tf.RaggedTensor) -> dict[str, int]:

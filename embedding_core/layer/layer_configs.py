@@ -15,7 +15,7 @@ from embedding_core.engines.output_shapes import is_flat_list
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import AnyFeature, AnyTable, FeatureConfigs, Ids, Weights
 from embedding_core.layer.keras_optimizers import CopiedOptimizer, is_keras_optimizer, table_optimizer
-from embedding_core.optimizers import optimizer_from_json, optimizer_to_json
+from embedding_core.optimizers import optimizer_from_json
 from embedding_core.structures import Nested, flat_like, flat_pairs
 from embedding_core.translate import AnyOptimizer, Model, model_of, optimizer_to_core, optimizer_to_tensorflow
 
@@ -245,7 +245,7 @@ def _optimizer_to_json(optimizer: AnyOptimizer) -> Any:
         optimizer = optimizer.optimizer
     if is_keras_optimizer(optimizer):
         return {"keras": tf_keras.optimizers.serialize(optimizer)}
-    return {"tpu": optimizer_to_json(optimizer_to_core(optimizer))}
+    return {"tpu": optimizer_to_core(optimizer).to_mapping()}
 
 
 def _optimizer_from_json(value: Nested) -> Any:

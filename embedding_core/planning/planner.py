@@ -20,7 +20,7 @@ from typing import Any, SupportsIndex, TypeAlias
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.errors import ConfigError, nearest
-from embedding_core.optimizers import Adagrad, Optimizer, optimizer_from_json
+from embedding_core.optimizers import Adagrad, Optimizer
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
 from embedding_core.schema import Json
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
@@ -165,10 +165,7 @@ def _plan_feature(
 ) -> FeatureConfig:
     name = feature["name"]
     given: Json = {"name": name, **(feature.get("column") or {})}
-    try:
-        column = ColumnConfig(**given)
-    except TypeError as error:
-        raise ConfigError(f"`column` of feature {name!r} is {feature.get('column')!r}: {error}.") from error
+    column = ColumnConfig(**given)
     if measured is not None:
         for key in ("name", "separator", "after_transform"):
             if getattr(measured, key) != getattr(column, key):
@@ -210,8 +207,8 @@ def _plan_table(name: str, vocabulary: str, size: int, overrides: Mapping[str, S
         oov_rows=oov_rows,
         dim=given.get("dim", default_dim(rows)),
         combiner=given.get("combiner", "mean"),
-        optimizer=_optimizer(given.get("optimizer")),
-        initializer=_initializer(name, given.get("initializer", _default_initializer())),
+        optimizer=given.get("optimizer", _default_optimizer()),
+        initializer=given.get("initializer", _default_initializer()),
     )
 
 
@@ -221,20 +218,3 @@ def _count(oov_rows: SupportsIndex) -> int:
         return max(0, operator.index(oov_rows))
     except TypeError:
         return 0
-
-
-def _optimizer(value: Optimizer | str | Settings | None) -> Optimizer:
-    if value is None:
-        return _default_optimizer()
-    return value if isinstance(value, Optimizer) else optimizer_from_json(value)
-
-
-def _initializer(table: str, value: InitializerConfig | Settings) -> InitializerConfig:
-    if isinstance(value, InitializerConfig):
-        return value
-    try:
-        return InitializerConfig(**value)
-    except TypeError as error:
-        raise ConfigError(
-            f"`initializer` of table {table!r} is {value!r}: it must be an object with `name` and `scale`."
-        ) from error

@@ -156,8 +156,7 @@ def _dynamic_inputs(traced: Traced) -> list[str]:
 
 def _table(config: EmbeddingConfig, table: TableConfig, plan: Json) -> Json:
     values, slots = table_bytes(table, padded=True)
-    fields = dataclasses.fields(cast(Optimizer, table.optimizer))
-    optimizer = {field.name: getattr(table.optimizer, field.name) for field in fields}
+    optimizer = {name: getattr(table.optimizer, name) for name in cast(Optimizer, table.optimizer).hyperparameters()}
     rate = optimizer.pop("learning_rate")
     return {
         "name": table.name,

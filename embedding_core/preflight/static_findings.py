@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -73,10 +72,10 @@ def without_ignored(config: EmbeddingConfig, hardware: Hardware) -> tuple[Embedd
 
 def _with_default(config: EmbeddingConfig, table: str, name: str) -> EmbeddingConfig:
     optimizer: Any = config.table(table).optimizer
-    default = next(field.default for field in dataclasses.fields(optimizer) if field.name == name)
-    changed = dataclasses.replace(config.table(table), optimizer=dataclasses.replace(optimizer, **{name: default}))
+    default = type(optimizer).model_fields[name].default
+    changed = config.table(table).replace(optimizer=optimizer.replace(**{name: default}))
     tables = tuple(changed if one.name == table else one for one in config.tables)
-    return dataclasses.replace(config, tables=tables)
+    return config.replace(tables=tables)
 
 
 def finding_of(error: ConfigError, kind: Kind) -> Finding:

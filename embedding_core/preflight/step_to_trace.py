@@ -12,10 +12,10 @@ from embedding_core.engines.hardware_configs import embedding_feature
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model
 from embedding_core.schema import Json
-from embedding_core.training.config import TrainingConfig
 from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
 from embedding_core.training.step import Trainable, new_step
+from embedding_core.training_config import TrainingConfig
 
 
 class Step(NamedTuple):

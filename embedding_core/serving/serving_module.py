@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -76,7 +75,7 @@ class ServingModule(tf.Module):
           VocabularyError: a vocabulary is missing, or its number of tokens does not fit its table.
         """
         super().__init__()
-        self._config = dataclasses.replace(config, features=tuple(_served(feature) for feature in config.features))
+        self._config = config.replace(features=tuple(_served(feature) for feature in config.features))
         self._dense = dense
         by_name = {key if isinstance(key, str) else key.name: value for key, value in tables.items()}
         require_same_names(config, by_name)
@@ -220,7 +219,7 @@ def _value_of(feature: FeatureConfig, raw: RawColumns, outputs: Mapping[str, Val
 
 def _served(feature: FeatureConfig) -> FeatureConfig:
     """Let serving drop an invalid raw id that would stop training, so that no row fails the others."""
-    return dataclasses.replace(feature, invalid_id="drop") if feature.invalid_id == "error" else feature
+    return feature.replace(invalid_id="drop") if feature.invalid_id == "error" else feature
 
 
 def _column_of(feature: FeatureConfig) -> ColumnConfig:

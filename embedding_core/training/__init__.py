@@ -1,10 +1,10 @@
 """Trains models with embedding tables: input pipeline, loop, checkpoints. Knows nothing of TFX."""
 
 from embedding_core.training.checkpoints import fingerprint
-from embedding_core.training.config import EarlyStopping, Negatives, TrainingConfig
 from embedding_core.training.job import TrainingJob
 from embedding_core.training.loop import TrainingResult, train
 from embedding_core.training.training_inputs import Inputs
+from embedding_core.training_config import EarlyStopping, Negatives, TrainingConfig
 
 __all__ = [
     "EarlyStopping",

@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import TypeAlias, get_args
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from embedding_core.checkpoint.dense import DensePart, described, named_variables, read_dense
-from embedding_core.config import DenseChoice, DenseOptimizerChoice, EmbeddingConfig, RangesChoice
-from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
 from embedding_core.training.step import Trainable
+from embedding_core.warm_start import DenseStart
 
 Ranges: TypeAlias = Mapping[str, Json]
 """Scale of each dense feature."""
 
 _SCALE = ("column", "log1p", "mean", "deviation", "limit")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DenseStart:
-    """The source of the dense part's first values.
-
-    Attributes:
-      folder: folder of the saved dense part.
-      dense: "restore" takes the weights over if inputs, names and shapes agree, and else starts from new ones and says
-        why; "require" makes a difference an error; "reset" always starts from new ones.
-      optimizer: "restore" takes slots and iterations of the dense optimizer over too, if it is the same one; "reset"
-        starts from new ones.
-      ranges: "keep" takes weights over only if dense features are scaled by the ranges that the weights were trained
-        with; "recompute" accepts other ranges.
-
-    Raises:
-      ConfigError: a field is not one of its choices.
-    """
-
-    folder: str
-    dense: DenseChoice = "restore"
-    optimizer: DenseOptimizerChoice = "restore"
-    ranges: RangesChoice = "keep"
-
-    def __post_init__(self) -> None:
-        for field, kind in {"dense": DenseChoice, "optimizer": DenseOptimizerChoice, "ranges": RangesChoice}.items():
-            if getattr(self, field) not in get_args(kind):
-                raise ConfigError(
-                    f"`{field}` of the warm start is {getattr(self, field)!r}: it must be one of "
-                    f"{', '.join(get_args(kind))}."
-                )
 
 
 def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...]) -> Json:
@@ -130,7 +99,7 @@ def _changed_input(now: Json, before: Mapping[str, object]) -> str:
 
 
 def _optimizer_reason(start: DenseStart, saved: DensePart, slots: Mapping[str, tf.Variable], name: str) -> str:
-    if start.optimizer == "reset":
+    if start.dense_optimizer == "reset":
         return "`warm_start.dense_optimizer` is reset"
     if saved.optimizer != name:
         return f"the optimizer is {name}, {saved.optimizer} in the checkpoint"

@@ -13,8 +13,8 @@ from embedding_core.engines import SimulatedTPUStrategy, simulated_tpu
 from embedding_core.errors import ConfigError
 from embedding_core.layer import hardware_feature
 from embedding_core.planning.topology import shape_of
-from embedding_core.training.config import TrainingConfig
 from embedding_core.training.replica_batches import replica_batches
+from embedding_core.training_config import TrainingConfig
 
 Kind: TypeAlias = Literal["cpu", "gpu", "tpu", "simulated_tpu"]
 Batches: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset

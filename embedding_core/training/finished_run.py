@@ -20,7 +20,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.model_inputs import build_model
 from embedding_core.schema import Json
-from embedding_core.training.config import TrainingConfig
+from embedding_core.training_config import TrainingConfig
 
 _FILE = "training.json"
 
@@ -56,7 +56,7 @@ class RunDescription:
         """Write `training.json`."""
         data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         data["config"] = json.loads(self.config.to_json())
-        data["training"] = self.training.to_json()
+        data["training"] = self.training.to_mapping()
         with tf.io.gfile.GFile(os.path.join(folder, _FILE), "w") as file:
             file.write(json.dumps(data, indent=2))
 
@@ -72,7 +72,7 @@ class RunDescription:
             with tf.io.gfile.GFile(path) as file:
                 data = json.loads(file.read())
             data["config"] = EmbeddingConfig.from_json(json.dumps(data["config"]))
-            data["training"] = TrainingConfig.from_json(data["training"])
+            data["training"] = TrainingConfig.from_mapping(data["training"])
             data["dense"] = tuple(data["dense"])
             return cls(**data)
         except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:

@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from embedding_core.errors import DataError
 from embedding_core.schema import Json
-from embedding_core.training.config import TrainingConfig
-from embedding_core.training.dense_start import DenseStart, Ranges
+from embedding_core.training.dense_start import Ranges
 from embedding_core.training.device_choice import Batches, Placement
 from embedding_core.training.host_files import HostRows, check_batch, check_input_of_hosts, files_by_host
 from embedding_core.training.negatives import negative_sampler
@@ -28,6 +27,8 @@ from embedding_core.training.row_stream import (
 )
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from embedding_core.training.validation_split import Keep, split_filters
+from embedding_core.training_config import TrainingConfig
+from embedding_core.warm_start import DenseStart
 
 Sampler: TypeAlias = Callable[[tf.Tensor, Batch], Batch]
 _ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)

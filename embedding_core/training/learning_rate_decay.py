@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -10,8 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.optimizers import Adagrad
-from embedding_core.training.config import TrainingConfig
+from embedding_core.training_config import TrainingConfig
 
 Rate: TypeAlias = float | Callable[..., tf.Tensor]
 
@@ -47,10 +45,10 @@ def dense_optimizer(
       steps: number of steps of the run.
       step: counter of the run's steps; None uses the optimizer's own counter, which is right only if it starts at 0.
     """
-    rate = scheduled(training.learning_rate, training, steps)
+    rate = scheduled(training.dense_optimizer.learning_rate, training, steps)
     if step is not None and training.decay == "linear":
-        rate = _OfRun(training.learning_rate, steps, step)
-    return getattr(tf_keras.optimizers, _CLASSES[training.optimizer])(learning_rate=rate)
+        rate = _OfRun(training.dense_optimizer.learning_rate, steps, step)
+    return getattr(tf_keras.optimizers, _CLASSES[training.dense_optimizer.name])(learning_rate=rate)
 
 
 def scheduled(rate: Rate, training: TrainingConfig, steps: int) -> Rate:
@@ -72,16 +70,14 @@ def config_with_rates(
       step: counter of the steps done.
       steps: number of steps of the whole run.
     """
-    default = Adagrad(learning_rate=training.learning_rate_tables)
+    default = training.table_optimizer
     optimizers = {table.name: table.optimizer or default for table in config.tables}
     if training.decay == "linear":
         starts = {one.learning_rate for one in optimizers.values()}
         rates = {start: start if callable(start) else _falling(start, step, steps) for start in starts}
-        optimizers = {
-            name: dataclasses.replace(one, learning_rate=rates[one.learning_rate]) for name, one in optimizers.items()
-        }
-    tables = (dataclasses.replace(table, optimizer=optimizers[table.name]) for table in config.tables)
-    return dataclasses.replace(config, tables=tuple(tables))
+        optimizers = {name: one.replace(learning_rate=rates[one.learning_rate]) for name, one in optimizers.items()}
+    tables = (table.replace(optimizer=optimizers[table.name]) for table in config.tables)
+    return config.replace(tables=tuple(tables))
 
 
 def _falling(start: float, step: tf.Variable, steps: int) -> Callable[[], tf.Tensor]:

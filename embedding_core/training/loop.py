@@ -23,7 +23,6 @@ from embedding_core.model_inputs import build_model
 from embedding_core.schema import Json
 from embedding_core.storage import scratch_folder
 from embedding_core.training.checkpoints import HISTORY, RunState
-from embedding_core.training.config import EarlyStopping
 from embedding_core.training.dense_start import dense_inputs, start_dense
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.eval_metrics import Evaluation, evaluate
@@ -35,6 +34,7 @@ from embedding_core.training.preemption import noticed_preemption
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
 from embedding_core.training.step import StepsDone, Trainable, new_step
 from embedding_core.training.training_inputs import Batch
+from embedding_core.training_config import EarlyStopping
 
 _log = logging.getLogger(__name__)
 
@@ -173,9 +173,10 @@ class _Loop:
         finite = np.isfinite(done.losses)
         if not finite.all():
             at = int(np.argmin(finite))
+            rate = self._job.training.dense_optimizer.learning_rate
             raise TrainingError(
                 f"the loss of step {first + at} is {done.losses[at]}: lower the learning rates "
-                f"({self._job.training.learning_rate} of the dense part), or look for extreme values in the data."
+                f"({rate} of the dense part), or look for extreme values in the data."
             )
         self._state.seen_rows.assign_add(done.rows)
         self._state.seen_positives.assign_add(done.positives)
@@ -296,7 +297,7 @@ def _start_warm(job: TrainingJob, trainable: Trainable, history: History) -> Non
         trainable,
         inputs=dense_inputs(job.inputs.config, job.inputs.dense),
         ranges=job.ranges,
-        optimizer=job.training.optimizer,
+        optimizer=job.training.dense_optimizer.name,
     )
     history.facts[_WARM_START] = report
     for part in ("dense", "optimizer"):
@@ -307,7 +308,7 @@ def _start_warm(job: TrainingJob, trainable: Trainable, history: History) -> Non
 def _write_dense(job: TrainingJob, trainable: Trainable, folder: str) -> None:
     """Save the dense part for runs that start from this one."""
     inputs = dense_inputs(job.inputs.config, job.inputs.dense)
-    name = job.training.optimizer
+    name = job.training.dense_optimizer.name
     write_dense(folder, trainable.model, trainable.optimizer, name=name, inputs=inputs, ranges=job.ranges)
 
 

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from embedding_core.training.config import Negatives
 from embedding_core.training.training_inputs import Batch
+from embedding_core.training_config import Negatives
 
 Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import SGD, Adagrad, Optimizer
-from embedding_core.training.config import TrainingConfig
+from embedding_core.optimizers import SGD, Optimizer
+from embedding_core.training_config import TrainingConfig
 from embedding_core.training.learning_rate_decay import scheduled
 from embedding_core.translate import kind_of_optimizer
 
@@ -25,7 +24,7 @@ def keras_optimizers(
     Raises:
       ConfigError: a table's optimizer has no namesake in Keras, or a hyperparameter that Keras would ignore.
     """
-    default = Adagrad(learning_rate=training.learning_rate_tables)
+    default = training.table_optimizer
     return {table.name: _namesake(table, table.optimizer or default, training, steps) for table in config.tables}
 
 
@@ -39,11 +38,11 @@ def _namesake(
             "(V0) trains tables with Keras' optimizers, which have no namesake of it; choose SGD, Adagrad, Adam or "
             "FTRL."
         )
-    for field in dataclasses.fields(optimizer):
-        value = getattr(optimizer, field.name)
-        if field.name not in (*kind.passed, "learning_rate") and value != field.default:
+    for key in optimizer.hyperparameters():
+        value, default = getattr(optimizer, key), type(optimizer).model_fields[key].default
+        if key not in (*kind.passed, "learning_rate") and value != default:
             raise ConfigError(
-                f"`{field.name}` of table {table.name!r} is {value!r}: a TPU without an embedding engine (V0) trains "
+                f"`{key}` of table {table.name!r} is {value!r}: a TPU without an embedding engine (V0) trains "
                 f"tables with Keras' {kind.keras}, which would ignore it; leave it out."
             )
     values = {name: getattr(optimizer, name) for name in kind.passed}
@@ -53,5 +52,5 @@ def _namesake(
 
 def config_without_slots(config: EmbeddingConfig) -> EmbeddingConfig:
     """Give every table SGD, which has no slots: the engine does not train here, so slots would be saved unused."""
-    tables = (dataclasses.replace(table, optimizer=SGD()) for table in config.tables)
-    return dataclasses.replace(config, tables=tuple(tables))
+    tables = (table.replace(optimizer=SGD()) for table in config.tables)
+    return config.replace(tables=tuple(tables))

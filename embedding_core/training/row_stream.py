@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from embedding_core.errors import DataError
-from embedding_core.training.config import TrainingConfig
 from embedding_core.training.validation_split import Keep
+from embedding_core.training_config import TrainingConfig
 
 _READERS = 4  # determines the order of rows, so it must not depend on the machine
 _BUFFER = 8 << 20

@@ -11,8 +11,8 @@ import tf_keras
 from embedding_core.checkpoint import Tables
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import call_model
-from embedding_core.training.config import TrainingConfig
 from embedding_core.training.training_inputs import Batch
+from embedding_core.training_config import TrainingConfig
 
 
 class StepsDone(NamedTuple):

@@ -19,8 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedding_core.config import EvolutionMode, check_name
+from embedding_core.config import EvolutionMode
 from embedding_core.errors import ConfigError
+from embedding_core.schema import Name, read
 from embedding_core.vocabulary.chunks import plain_chunks, sha256_of
 from embedding_core.vocabulary.feature_summary import FeatureSummary
 
@@ -95,7 +96,7 @@ class Vocabulary:
     evolution: Evolution | None = None
 
     def __post_init__(self) -> None:
-        check_name("a vocabulary", self.name)
+        read(Name, self.name, "name of a vocabulary")
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -106,7 +106,8 @@ def _write(path: str, facts: Mapping[str, Any], open_file: OpenFile) -> None:
 
 
 def _summary_to_json(summary: FeatureSummary) -> dict[str, Any]:
-    return {key: value for key, value in dataclasses.asdict(summary).items() if value is not None}
+    facts = {**dataclasses.asdict(summary), "column": summary.column.to_mapping()}
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 def _summary_from_json(data: Mapping[str, Any]) -> FeatureSummary:

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from embedding_core.planning.topology import GIB, Topology
 from embedding_core.preflight import NECESSARY, Finding, PipelineStep, Report, preflight
-from embedding_core.training.config import TrainingConfig
+from embedding_core.training_config import TrainingConfig
 from pipelines.checks.early_checks import requested_slice
 from pipelines.checks.planned_tables import planned_tables
 from pipelines.config import PipelineConfig
@@ -47,7 +47,7 @@ def check(
     slice_ = requested_slice(config, topology)
     tables, sizes = planned_tables(config, table_configs, assumed_tokens)
     trained = trainer_config(config)
-    training = TrainingConfig.from_json(trained["training"])
+    training = TrainingConfig.from_mapping(trained["training"])
     step = PipelineStep(
         model=config.model.module, dense=trained["dense"], arguments=trained["arguments"], training=training
     )

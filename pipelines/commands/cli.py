@@ -127,6 +127,16 @@ def validate(
 
 
 @app.command()
+def schema() -> None:
+    """Print the JSON Schema of the configuration, with which editors complete and check YAML files."""
+    import json
+
+    from pipelines.config.json_schema import config_schema
+
+    echo(json.dumps(config_schema(), indent=1))
+
+
+@app.command()
 def preflight(
     config: Config,
     topology: Annotated[

@@ -1,15 +1,14 @@
 """The configuration of a pipeline: one YAML file, checked before anything heavy is imported.
 
-`load_config` reads a file; `PipelineConfig` and the classes of its sections are frozen dataclasses with
-every default written out. Importing this loads neither TensorFlow nor TFX.
+`load_config` reads a file; `PipelineConfig` and the classes of its sections are frozen, with every
+default written out. Importing this loads neither TensorFlow nor TFX.
 """
 
 from pipelines.config.data import Data, Label, RowFilter, Spans, SplitByColumn, SplitByHash, SplitByTime
-from pipelines.config.features import (
+from pipelines.config.feature_sections import (
     Categorical,
     Dense,
     Features,
-    Initializer,
     TableOverrides,
     VocabularyEvolution,
     VocabularyLimits,
@@ -18,30 +17,18 @@ from pipelines.config.files import data_files
 from pipelines.config.kubeflow import Kubeflow, Resources
 from pipelines.config.loading import config_from_mapping, load_config
 from pipelines.config.metrics import Evaluation, Threshold
-from pipelines.config.model import (
-    DenseOptimizer,
-    EarlyStopping,
-    Model,
-    Negatives,
-    Push,
-    Training,
-    WarmStart,
-)
+from pipelines.config.model import Model, Push
 from pipelines.config.pipeline_config import PipelineConfig
 
 __all__ = [
     "Categorical",
     "Data",
     "Dense",
-    "DenseOptimizer",
-    "EarlyStopping",
     "Evaluation",
     "Features",
-    "Initializer",
     "Kubeflow",
     "Label",
     "Model",
-    "Negatives",
     "PipelineConfig",
     "Push",
     "Resources",
@@ -52,10 +39,8 @@ __all__ = [
     "SplitByTime",
     "TableOverrides",
     "Threshold",
-    "Training",
     "VocabularyEvolution",
     "VocabularyLimits",
-    "WarmStart",
     "config_from_mapping",
     "data_files",
     "load_config",

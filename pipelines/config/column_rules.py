@@ -1,4 +1,4 @@
-"""The rules over the columns that features, row filters and slices share."""
+"""Checks the columns that features, row filters and slices share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns of the data the configuration reads, and as what."""
+"""Lists the columns of the data that the configuration reads, and as what."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.formats import DataFormat
@@ -61,12 +61,18 @@ def _as_numbers(value: Any) -> Any:
 
 
 Scalar = Annotated[bool | int | float | str, Rule("one text, number or boolean")]
-OneOrMore = Annotated[Listed[Scalar], BeforeValidator(_one_or_more)]
+OneOrMore = Annotated[
+    Listed[Scalar],
+    BeforeValidator(_one_or_more),
+    WithJsonSchema({"type": ["array", "string", "number", "boolean", "null"]}),
+]
 ColumnKind: TypeAlias = Literal["float", "token"]
+_TEXTS = {"type": "array", "items": {"type": "string"}}
 Columns = Annotated[
     Mapping[Text, ColumnKind],
     BeforeValidator(_as_numbers),
     Rule("a list of columns that hold numbers, or a mapping of columns to float or token"),
+    WithJsonSchema({"anyOf": [_TEXTS, {"type": "object", "additionalProperties": {"enum": ["float", "token"]}}]}),
 ]
 Regex = Annotated[str, AfterValidator(_regex)]
 Moment = Annotated[str, AfterValidator(_moment)]
@@ -153,6 +159,7 @@ class SplitByHash(Section):
     """Rows go to "eval" by a hash, so that a row keeps its split in every run.
 
     Attributes:
+      by: "hash".
       eval_fraction: share of the rows (or keys) for "eval".
       key: column whose rows stay together, such as a customer; null hashes the whole row.
     """
@@ -166,6 +173,7 @@ class SplitByColumn(Section):
     """A column says to which split a row belongs; rows with any other value are in none.
 
     Attributes:
+      by: "column".
       column: the column.
       train: its values for "train".
       eval: its values for "eval".
@@ -190,6 +198,7 @@ class SplitByTime(Section):
     """Rows before a moment are "train", the others "eval".
 
     Attributes:
+      by: "time".
       column: holds ISO dates or times, timestamps, or Unix times; without a zone, UTC.
       before: the first moment of "eval": an ISO date or time.
     """

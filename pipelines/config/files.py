@@ -1,4 +1,4 @@
-"""Finds the files of the data, and says where ExampleGen finds the same ones.
+"""Finds the files of the data, and the folder and pattern by which ExampleGen finds the same ones.
 
 A path is taken literally as far as it exists: a file of exactly that name is that file, and the folders at the start of
 a pattern that exist are those folders. Only what is left is a pattern.
@@ -47,9 +47,9 @@ def _found(data: Data) -> Found:
     try:
         return find_files(base, without_spans(pattern), data.format, spans)
     except DataError as error:
-        where = " in the spans asked for" if data.spans else ""
+        spans_given = " in the spans asked for" if data.spans else ""
         raise ConfigError(
-            f"is {data.path!r}: there is no such file{where}; give a file, a folder with files, or a glob."
+            f"is {data.path!r}: there is no such file{spans_given}; give a file, a folder with files, or a glob."
         ) from error
 
 

@@ -22,7 +22,7 @@ _Chips = Annotated[str, Field(pattern=r"^\d+(x\d+){1,2}$"), Rule("chips such as 
 
 
 class Resources(Section):
-    """What the container of one task is given.
+    """Resources of the container of one task.
 
     Attributes:
       cpu: number of CPUs; null leaves it to the backend.
@@ -34,19 +34,19 @@ class Resources(Section):
 
 
 class Kubeflow(Section):
-    """Where `tfx-embeddings compile` lets the pipeline run.
+    """Settings for Kubeflow Pipelines and Vertex AI, which `tfx-embeddings compile` reads.
 
     Attributes:
-      image: container image with this project installed, see kubeflow/Dockerfile.
+      image: container image with this project installed; see kubeflow/Dockerfile.
       pipeline_root: address below which every task writes its outputs.
-      tpu_image: image of the trainer where it runs on a TPU; null is `image`.
+      tpu_image: image of the trainer if it runs on a TPU; null is `image`.
       project: Google Cloud project of the training job (Vertex with a TPU).
-      region: its region, such as us-central1.
-      service_account: that the training job runs as; null is Vertex's own.
+      region: region of that job, such as us-central1.
+      service_account: account that the training job runs as; null is Vertex's own.
       machine_type: machine of the TPU's host; null is that of `training.topology`.
       tpu_topology: chips as Google Cloud writes them, such as 2x2; null is that of `training.topology`.
-      beam_args: arguments of every Beam node; none runs Beam inside the task's own container.
-      resources: by task ("ExampleGen", "Transform", ...) what its container is given.
+      beam_args: arguments of every Beam node; without any, Beam runs inside the task's own container.
+      resources: resources of the container, by task ("ExampleGen", "Transform", ...).
     """
 
     image: Text

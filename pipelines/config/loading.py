@@ -1,4 +1,4 @@
-"""From a file, or plain values, to a checked `PipelineConfig`; all mistakes at once, one line each."""
+"""Loads a file, or plain values, as a checked `PipelineConfig`; reports all mistakes at once, one line each."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pipelines.config.yaml_text import parse_yaml
 
 
 def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> PipelineConfig:
-    """The configuration in a YAML (or JSON) file, checked; its folder is put last on `sys.path`.
+    """Load the configuration in a YAML (or JSON) file, and check it; its folder is put last on `sys.path`.
 
     Args:
       path: the file; relative paths in it start at its folder.
-      overrides: texts `key=value`, put over the file's values.
+      overrides: texts `key=value`, which replace the file's values.
 
     Raises:
       ConfigError: with a line for every mistake: file and line, the key's path, the value, the rule, the remedy.
@@ -46,7 +46,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
 
 
 def config_from_mapping(values: Mapping[str, Any], folder: str | os.PathLike[str] = ".") -> PipelineConfig:
-    """The configuration that plain values (as of `PipelineConfig.to_mapping`) describe, checked.
+    """Make the configuration that plain values (as of `PipelineConfig.to_mapping`) describe, and check it.
 
     Args:
       values: as a YAML file has them.
@@ -66,7 +66,7 @@ def _text_of(file: FilePath, given: str) -> str:
             f"{given}: the file cannot be read ({error.strerror}); give the path of a YAML file."
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{given}: byte {error.start} is no UTF-8; save the file as UTF-8.") from error
+        raise ConfigError(f"{given}: byte {error.start} is not UTF-8; save the file as UTF-8.") from error
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:
@@ -147,7 +147,7 @@ def _sound_sections(values: Mapping[str, Any], spoilt: set[str]) -> PipelineConf
 
 def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Problem]) -> PipelineConfig:
     def absolute(section: Any, *path: str) -> Any:
-        """The section (or text) with its path resolved; None and words for an earlier run stay."""
+        """The section (or text) with its path resolved; None and words for a previous run stay."""
         field = path[-1] if len(path) > 1 else None
         value = getattr(section, field) if field and section is not None else section
         if value is None or value in WORDS:

@@ -1,11 +1,11 @@
-"""Declares the section that says how a model is judged: metrics, slices, and the bounds that it has to reach."""
+"""Declares the section that says how a model is judged: metrics, slices, and the bounds that it must reach."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from embedding_core.config import RETRIEVAL_METRICS
 from embedding_core.errors import nearest
@@ -63,13 +63,13 @@ def _meant(metric: str) -> str:
 
 
 class Threshold(Section):
-    """What a metric has to reach for the model to be blessed; at least one bound.
+    """The bounds that a metric must reach for the model to be blessed; at least one.
 
     Attributes:
       min, max: bounds of the metric itself.
-      min_improvement: least difference to the baseline model, counted towards the better; may be negative.
-      min_over_popularity: least difference to the same metric of popularity, for Recall@10 and Recall@50; may be
-        negative, and -1 accepts every model.
+      min_improvement: least improvement over the baseline model; may be negative.
+      min_over_popularity: least difference to popularity's value of the same metric, for Recall@10 and Recall@50; may
+        be negative, and -1 accepts every model.
     """
 
     min: float | None = None
@@ -85,11 +85,17 @@ class Threshold(Section):
             yield "min", f"is {self.min!r}: it must be at most `max`, {self.max!r}."
 
 
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+
+
 def _slice(value: Any) -> tuple[str, ...]:
     columns = [value] if isinstance(value, str) else value
     if not isinstance(columns, list | tuple) or not columns or not all(isinstance(one, str) and one for one in columns):
         raise ValueError("it must be a column, or a list of columns that are crossed.")
     return tuple(columns)
+
+
+_Slice = Annotated[tuple[Text, ...], BeforeValidator(_slice), WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS]})]
 
 
 class Evaluation(Section):
@@ -98,14 +104,14 @@ class Evaluation(Section):
     Attributes:
       metrics: names of metrics.
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
-      thresholds: bounds by metric, of `metrics` or Recall@10 and Recall@50 of a two-tower model. If no metric has
-        any, every model is blessed, with one exception: a two-tower model whose eval split holds positives alone has
-        to reach popularity's Recall@10, unless one of the two recalls has a bound of its own.
-      min_rows: least rows of the eval split; with fewer nothing is pushed.
-      min_rows_per_class: least rows of each label there; if `training.negatives` are drawn, the split may hold
-        positives alone.
-      baseline: the model to compare with: null, "pushed", "served" or "trained" as in `warm_start`, or a URI; "latest"
-        is the earlier name of "pushed".
+      thresholds: bounds, by metric of `metrics` or Recall@10 and Recall@50 of a two-tower model. If no metric has
+        a bound, every model is blessed, with one exception: a two-tower model whose eval split holds positives alone
+        must reach popularity's Recall@10, unless one of the two recalls has a bound of its own.
+      min_rows: least number of rows of the eval split; with fewer, nothing is pushed.
+      min_rows_per_class: least number of rows of each label there; if `training.negatives` are drawn, the split may
+        hold positives alone.
+      baseline: model to compare with: null, "pushed", "served" or "trained" as in `warm_start`, or a URI; "latest"
+        is the old name of "pushed".
     """
 
     metrics: Listed[Annotated[Metric, BeforeValidator(_metric)]] = (
@@ -114,7 +120,7 @@ class Evaluation(Section):
         "Calibration",
         "ExampleCount",
     )
-    slices: Listed[Annotated[tuple[Text, ...], BeforeValidator(_slice)]] = ()
+    slices: Listed[_Slice] = ()
     thresholds: Mapping[Key, Threshold] = Field(default_factory=dict)
     baseline: Text | None = None
     min_rows: Count = 100
@@ -135,7 +141,7 @@ class Evaluation(Section):
             yield "metrics", "is []: it must name at least one metric; leave the key out for the usual ones."
         for index, metric in enumerate(self.metrics):
             if metric in self.metrics[:index]:
-                yield f"metrics.{index}", f"is {metric!r}, which stands twice: name each metric once."
+                yield f"metrics.{index}", f"is {metric!r}, a duplicate: name each metric once."
         yield from self._thresholds()
 
     def _thresholds(self) -> Mistakes:
@@ -143,7 +149,7 @@ class Evaluation(Section):
             for bound in ("min", "max"):
                 value = getattr(threshold, bound)
                 if value is not None and name in _SHARES and not 0 <= value <= 1:
-                    yield f"thresholds.{name}.{bound}", f"is {value!r}: {name} lies between 0 and 1; so must its bound."
+                    yield f"thresholds.{name}.{bound}", f"is {value!r}: {name} is between 0 and 1; so must its bound."
             if name in RETRIEVAL_METRICS:
                 yield from _only_bounds_of_recall(name, threshold)
                 continue
@@ -154,7 +160,7 @@ class Evaluation(Section):
                 remedy = "add it there." if name in METRICS else f"it is not a metric.{_meant(name)}"
                 yield (
                     f"thresholds.{name}",
-                    f"is for no metric of `evaluation.metrics`, {list(self.metrics)}: {remedy}",
+                    f"is for a metric that `evaluation.metrics`, {list(self.metrics)}, does not have: {remedy}",
                 )
             if threshold.min_improvement is not None and self.baseline is None:
                 yield (
@@ -166,7 +172,10 @@ class Evaluation(Section):
 def _only_bounds_of_recall(name: str, threshold: Threshold) -> Mistakes:
     over = threshold.min_over_popularity
     if over is not None and not -1 <= over <= 1:
-        yield f"thresholds.{name}.min_over_popularity", f"is {over!r}: two recalls differ by at most 1, so must it."
+        yield (
+            f"thresholds.{name}.min_over_popularity",
+            f"is {over!r}: two recalls differ by at most 1.",
+        )
     for bound in ("max", "min_improvement"):
         value = getattr(threshold, bound)
         if value is not None:

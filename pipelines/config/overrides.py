@@ -1,4 +1,4 @@
-"""`--set a.b.c=value`: values from the command line, put over those of the file."""
+"""Puts values of the command line, `--set a.b.c=value`, over those of the file."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Union
 
 from embedding_core.errors import ConfigError
-from embedding_core.schema import ChosenBy, Section, Short
+from embedding_core.schema import ChosenBy, Section
 from pipelines.config.yaml_text import parse_value
 
 
 def apply_overrides(
     tp: Any, mapping: Any, overrides: Iterable[str], lines: dict[str, int | str], mistakes: list[str]
 ) -> Any:
-    """The values with every override put in its place, later ones over earlier ones.
+    """Put every override over the values, later ones over earlier ones.
 
     A list takes positions from 0, and one past its end appends; a list that the file leaves out starts from its
-    default. Short forms are written out on the way, so that `model.arguments.depth=3` works if the file says
+    default. Short forms are written out, so that `model.arguments.depth=3` works if the file says
     `model: ranking`.
 
     Args:
       tp: type of the whole configuration.
       mapping: its plain values.
       overrides: texts `key=value`; the value is YAML.
-      lines: place of every dotted path; that of an override is itself.
-      mistakes: gets a line for every override that cannot be put: no `=`, no YAML, or a place that cannot be.
+      lines: line of every dotted path; an override is its own.
+      mistakes: gets a line for every override that cannot be applied: without `=`, not YAML, or a key that cannot be.
     """
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -46,7 +46,7 @@ def _value(text: str, override: str) -> Any:
     try:
         return parse_value(text, f"--set {override!r}")
     except ConfigError as error:
-        raise ConfigError(f"{error} A text that YAML reads as a sign of its own needs quotes: '\"{text}\"'.") from error
+        raise ConfigError(f"{error} A text that YAML reads as one of its signs needs quotes: '\"{text}\"'.") from error
 
 
 def _put(tp: Any, value: Any, path: list[str], new: Any, override: str) -> Any:
@@ -109,7 +109,7 @@ def _section_type(tp: Any, value: Any) -> type[Section] | None:
 
 
 def _child_type(tp: Any, value: Any, key: str | int) -> Any:
-    """The type of what stands under the key (or list position) of a value of that type; Any if it is unknown."""
+    """The type of the value under the key (or list position) of a value of that type; Any if it is unknown."""
     section = _section_type(tp, value)
     if section is not None:
         return _hints(section).get(str(key), Any)
@@ -138,7 +138,7 @@ def _expanded(tp: Any, value: Any) -> Any:
     """The value with every short form written out, at any depth; anything else as it is."""
     if isinstance(value, str):
         section = _section_type(tp, value)
-        keys = [note.key for note in _notes(tp) if isinstance(note, ChosenBy | Short)]
+        keys = [note.key for note in _notes(tp) if isinstance(note, ChosenBy)]
         key = keys[0] if keys else section.SHORT if section else ""
         return {key: value} if key else value
     if isinstance(value, Mapping):

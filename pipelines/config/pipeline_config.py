@@ -4,48 +4,52 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from embedding_core.schema import Count, Key, Listed, Name, PositiveNumber, Section, Text
+from embedding_core.training_config import Training
+from embedding_core.warm_start import WarmStart
 from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitByHash
-from pipelines.config.features import Features, TableOverrides, VocabularyEvolution, VocabularyLimits
+from pipelines.config.feature_sections import Features, TableOverrides, VocabularyEvolution, VocabularyLimits
 from pipelines.config.kubeflow import Kubeflow
 from pipelines.config.metrics import Evaluation
-from pipelines.config.model import Model, Push, Training, WarmStart
+from pipelines.config.model import Model, Push
 
 
 class PipelineConfig(Section):
-    """One pipeline. Made by `load_config` or `config_from_mapping`, which check it and make its paths absolute.
+    """One pipeline. `load_config` and `config_from_mapping` make it: they check it and make its paths absolute.
 
     Attributes:
-      name: of the pipeline, in the metadata too; the file's name where it is not given.
-      data: where the rows are.
-      label: what is predicted.
-      features: what the model sees.
-      seed: of initial rows, shuffles and drawn negatives; a rerun on CPU gives the same tables.
-      split: which rows are held out.
+      name: name of the pipeline, also in the metadata; by default the file's name.
+      data: files that the rows are read from.
+      label: value to predict.
+      features: columns that the model sees.
+      seed: seed of initial rows, shuffles and drawn negatives; a rerun on CPU gives the same tables.
+      split: rule by which rows are held out for evaluation.
       preprocessing_fn: dotted path of your own function for Transform; null is `pipelines.preprocessing`'s.
       columns: further columns that your function reads: a list (of numbers), or a mapping to "float" or "token".
       sample_weight: column that weighs the rows in training and evaluation.
       class_weights: weight of a label's value in training, such as {0: 1, 1: 3}.
-      row_filters: rows that do not pass are left out.
-      vocabularies: limits by vocabulary.
-      vocabulary_evolution: how they come out of those of an earlier run; null counts this run's data alone.
-      tables: overrides by table.
-      model: what is trained.
-      training: how it is trained.
-      evaluation: how it is judged.
-      warm_start: the checkpoint that the tables start from; null starts them anew.
-      push: where it goes.
-      kubeflow: how it runs on Kubeflow Pipelines or Vertex AI; null where it is not compiled for them.
-      work_dir: folder of everything that the pipeline writes; null is `runs/<name>` beside the file.
+      row_filters: conditions that a row must meet; rows that do not are left out.
+      vocabularies: limits, by vocabulary.
+      vocabulary_evolution: how vocabularies grow out of those of a previous run; null counts this run's data alone.
+      tables: overrides, by table.
+      model: model to train.
+      training: how the model is trained.
+      evaluation: how the model is judged.
+      warm_start: checkpoint that the model starts from; null starts from initial rows.
+      push: destination of the served model.
+      kubeflow: settings for Kubeflow Pipelines or Vertex AI; null if the pipeline is not compiled for them.
       permissions: who may read the files that a run writes, pushed versions included: their "owner" alone, also the
         owner's "group", or whoever the process' "umask" allows. Files in a bucket follow the bucket's rules.
       metadata: sqlite file of ML Metadata, which several pipelines may share; null is in the work_dir.
-      python_path: folder put last on `sys.path` for your dotted names; null is the file's folder.
+      work_dir: folder of everything that the pipeline writes; by default `runs/<name>` beside the file.
+      python_path: folder put last on `sys.path` for your dotted names; by default the file's folder.
     """
+
+    FROM_THE_FILE: ClassVar[tuple[str, ...]] = ("name", "work_dir", "python_path")  # the loader fills them in
 
     name: Name
     data: Data

@@ -7,11 +7,11 @@ from typing import Any
 
 from components.example_gen.formats import format_of
 from pipelines.config.data import Data
-from pipelines.config.features import Categorical, Dense
+from pipelines.config.feature_sections import Categorical, Dense
 from pipelines.config.files import data_files
-from pipelines.config.model import DEFAULT_EPOCHS, Model, Training
+from pipelines.config.model import Model
 from pipelines.config.pipeline_config import PipelineConfig
-from pipelines.config.sources import keyword_arguments, parse_module
+from pipelines.config.user_modules import keyword_arguments, parse_module
 
 
 def resolved(config: PipelineConfig) -> PipelineConfig:
@@ -27,7 +27,6 @@ def resolved(config: PipelineConfig) -> PipelineConfig:
         data=_with_format(config.data),
         features=features,
         model=_model(config.model, config.python_path),
-        training=_with_epochs(config.training),
         push=config.push.replace(destination=config.push_destination),
         metadata=config.metadata_path,
     )
@@ -43,12 +42,6 @@ def _dense(feature: Dense) -> Dense:
 
 def _with_format(data: Data) -> Data:
     return data if data.format else data.replace(format=format_of(data_files(data)[0]))
-
-
-def _with_epochs(training: Training) -> Training:
-    if training.steps is not None or training.epochs is not None:
-        return training
-    return training.replace(epochs=DEFAULT_EPOCHS)
 
 
 def _model(model: Model, python_path: str) -> Model:

@@ -1,4 +1,4 @@
-"""The rules over several sections. Each runs where the sections that it looks at are free of mistakes."""
+"""Checks the rules over several sections. Each runs if the sections that it looks at are free of mistakes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from pipelines.config.columns import column_uses
 from pipelines.config.files import data_files, missing_spans
 from pipelines.config.model import BUILT_IN_MODELS
 from pipelines.config.pipeline_config import PipelineConfig
-from pipelines.config.sources import Argument, accepts, check_not_shadowed, defines, keyword_arguments, parse_module
+from pipelines.config.user_modules import (
+    Argument,
+    accepts,
+    check_not_shadowed,
+    defines,
+    keyword_arguments,
+    parse_module,
+)
 
 Mistakes = Iterator[tuple[str, str]]
 _PATTERN_SIGNS = "*?[\\"
@@ -125,7 +132,7 @@ def _weight_is_no_label(config: PipelineConfig) -> Mistakes:
 def _classes_are_numbers(config: PipelineConfig) -> Mistakes:
     for key in config.class_weights:
         if key not in ("0", "1"):
-            yield f"class_weights.{key}", "is no value of the label: it must be 0 or 1."
+            yield f"class_weights.{key}", "is not a value of the label: it must be 0 or 1."
 
 
 @_rule("features", "preprocessing_fn")
@@ -209,7 +216,7 @@ def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
     for argument in ("query_features", "candidate_features"):
         path, names = f"model.arguments.{argument}", config.model.arguments.get(argument)
         if not isinstance(names, list | tuple):
-            continue  # what is no list is refused by its type
+            continue  # its type refuses what is not a list
         if not names:
             yield path, "is []: it must name at least one feature; " + nearest("", features)
         for index, name in enumerate(names):
@@ -254,7 +261,7 @@ def _arguments_fit(config: PipelineConfig, known: dict[str, Argument]) -> Mistak
     owner = f"`build` of {config.model.module!r}"
     for name, value in given.items():
         if name not in known:
-            yield f"model.arguments.{name}", f"is no argument of {owner}: {nearest(name, known)}"
+            yield f"model.arguments.{name}", f"is not an argument of {owner}: {nearest(name, known)}"
         elif not accepts(known[name].annotation, value):
             rule = f"{owner} takes {known[name].annotation} there; write such a value."
             yield f"model.arguments.{name}", f"is {value!r}: {rule}"

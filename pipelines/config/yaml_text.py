@@ -1,4 +1,4 @@
-"""YAML text to plain values, with the line of every key; YAML 1.2's words, so that `no` is no boolean."""
+"""Reads YAML text as plain values, with the line of every key; by YAML 1.2, so that `no` is not a boolean."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Parsed(NamedTuple):
     Attributes:
       values: plain values.
       lines: the line (from 1) of every dotted path.
-      twice: a message for every key that stands twice in one mapping.
+      twice: a message for every duplicate key of a mapping.
     """
 
     values: Any
@@ -81,7 +81,7 @@ class Parsed(NamedTuple):
 
 
 def parse_yaml(text: str, where: str) -> Parsed:
-    """The values of a YAML text, the place of every key, and the keys that stand twice.
+    """The values of a YAML text, the place of every key, and the duplicate keys.
 
     Args:
       text: YAML, or JSON.
@@ -101,10 +101,10 @@ def parse_yaml(text: str, where: str) -> Parsed:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
-        said = " ".join(filter(None, [error.context, error.problem]))
-        raise ConfigError(f"{where}{line}: this is no YAML: {said}; correct the text there.") from error
+        message = " ".join(filter(None, [error.context, error.problem]))
+        raise ConfigError(f"{where}{line}: this is not YAML: {message}; correct the text there.") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: this is no YAML: {' '.join(str(error).split())}; correct the text.") from error
+        raise ConfigError(f"{where}: this is not YAML: {' '.join(str(error).split())}; correct the text.") from error
     except RecursionError as error:
         raise ConfigError(f"{where}: it is nested too deeply: at most {_MOST_LEVELS} levels; flatten it.") from error
     except (ValueError, TypeError, AttributeError) as error:  # PyYAML's own, of a value that is not what its tag says
@@ -120,7 +120,7 @@ def parse_value(text: str, where: str) -> Any:
 
 
 def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[int, ...]) -> Any:
-    """Note the line of every key; yield line and message of the keys that stand twice in one mapping."""
+    """Note the line of every key; yield line and message of the duplicate keys of a mapping."""
     if id(node) in above:
         raise yaml.YAMLError(f"`{'.'.join(path)}` is an alias to a place around itself")
     if len(above) > _MOST_LEVELS:
@@ -139,7 +139,7 @@ def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[
         line, name = key.start_mark.line + 1, str(key.value)
         here = (*path, name)
         if name in first and key.tag != "tag:yaml.org,2002:merge":
-            yield line, f"`{'.'.join(here)}` stands twice, first in line {first[name]}: keep one of the two."
+            yield line, f"`{'.'.join(here)}` is a duplicate of line {first[name]}: keep one of the two."
         first.setdefault(name, line)
         lines[".".join(here)] = line
         yield from _walk(value, here, lines, above)

@@ -11,7 +11,6 @@ from rich.console import Console
 from components import compat
 from components.pusher.publish import set_version_aside
 from embedding_core.storage import scratch_tempdir
-from embedding_core.training import TrainingConfig
 from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig, data_files
 from pipelines.config.paths import is_remote
@@ -69,7 +68,7 @@ def run(
 def _run(config: PipelineConfig, again: bool, changed: Sequence[str], console: Console | None) -> Report:
     data_files(config.data)  # a missing file is an error before anything is written
     if config.training.strategy == "simulated_tpu":  # its devices must be made before any component runs TensorFlow
-        choose_placement(TrainingConfig.from_json(training_config(config)))
+        choose_placement(training_config(config))
     upgraded = ready_metadata(config)
     with (
         file_permissions(config),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from embedding_core.errors import ConfigError
+from embedding_core.training_config import TrainingConfig
 from pipelines.config import PipelineConfig, VocabularyLimits
 from pipelines.config.columns import column_kinds, transform_columns
 from pipelines.config.files import data_location, span_bounds
@@ -70,7 +71,7 @@ def vocabulary_evolution(config: PipelineConfig) -> dict[str, Any]:
 
 def table_overrides(config: PipelineConfig) -> dict[str, dict[str, Any]]:
     """`tables` of TableConfigGen: oov_rows of every table in use and what is overridden; "*" stands for all tables."""
-    tables: dict[str, dict[str, Any]] = {"*": {"optimizer": dict(config.training.table_optimizer)}}
+    tables: dict[str, dict[str, Any]] = {"*": {"optimizer": config.training.table_optimizer.to_mapping()}}
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
         table = config.tables.get(feature.table_name)
@@ -99,17 +100,14 @@ def quality_rules(config: PipelineConfig) -> dict[str, Any]:
 
 
 def remap_policy(config: PipelineConfig) -> dict[str, Any]:
-    """`policy` of CheckpointLoader: what becomes of what the earlier checkpoint does not have."""
-    said = {} if config.warm_start is None else config.warm_start.to_mapping()
-    for key in ("checkpoint", "repeated_data", "dense", "dense_optimizer", "ranges"):  # no policy of a row
-        said.pop(key, None)
-    return {**said, "seed": config.seed}
+    """`policy` of CheckpointLoader: the choices for what the previous checkpoint does not have."""
+    choices = {} if config.warm_start is None else config.warm_start.row_choices()
+    return {**choices, "seed": config.seed}
 
 
 def dense_start(config: PipelineConfig) -> dict[str, Any]:
-    """`dense_start` of EmbeddingTrainer: what the dense part takes from the earlier run; empty without a warm start."""
-    said = config.warm_start
-    return {} if said is None else {"dense": said.dense, "optimizer": said.dense_optimizer, "ranges": said.ranges}
+    """`dense_start` of EmbeddingTrainer: what the dense part takes from a previous run; empty without a warm start."""
+    return {} if config.warm_start is None else config.warm_start.dense_choices()
 
 
 def transform_config(config: PipelineConfig) -> dict[str, Any]:
@@ -181,7 +179,7 @@ def data_format(config: PipelineConfig) -> str:
 def trainer_config(config: PipelineConfig) -> dict[str, Any]:
     """`custom_config` of EmbeddingTrainer: what is trained and how."""
     return {
-        "training": training_config(config),
+        "training": training_config(config).to_mapping(),
         "arguments": dict(config.model.arguments),
         "dense": [feature.name for feature in config.features.dense],
         "label_key": config.label.transformed,
@@ -193,15 +191,8 @@ def trainer_config(config: PipelineConfig) -> dict[str, Any]:
     }
 
 
-def training_config(config: PipelineConfig) -> dict[str, Any]:
-    """The JSON form of `embedding_core.training.TrainingConfig`."""
-    said = config.to_mapping()["training"]
-    dense = said.pop("dense_optimizer")
-    del said["table_optimizer"]  # the tables have it
-    return {
-        **said,
-        "optimizer": dense["name"],
-        "learning_rate": dense["learning_rate"],
-        "class_weights": [config.class_weights.get(label, 1.0) for label in ("0", "1")],
-        "seed": config.seed,
-    }
+def training_config(config: PipelineConfig) -> TrainingConfig:
+    """What the trainer reads: the section `training`, the weights of the classes, and the seed."""
+    section = {name: getattr(config.training, name) for name in type(config.training).model_fields}
+    zero, one = (config.class_weights.get(label, 1.0) for label in ("0", "1"))
+    return TrainingConfig(**section, class_weights=(zero, one), seed=config.seed)

@@ -14,7 +14,7 @@ import components
 import embedding_core
 import pipelines.models
 from pipelines.config import PipelineConfig
-from pipelines.config.sources import source_file
+from pipelines.config.user_modules import source_file
 
 __all__ = ["code_fingerprint", "digest_of_files", "preprocessing_fingerprint"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import optimizer_from_json, optimizer_names, optimizer_to_json
+from embedding_core.optimizers import OPTIMIZERS, optimizer_from_json
 
 pytestmark = pytest.mark.light
 
@@ -48,10 +48,10 @@ def test_hyperparameter_out_of_range_is_refused_by_name(optimizer, fields, name)
         optimizer(**fields)
 
 
-@pytest.mark.parametrize("name", optimizer_names())
-def test_defaults_survive_json(name):
-    optimizer = optimizer_from_json(name)
-    assert optimizer_from_json(optimizer_to_json(optimizer)) == optimizer
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_defaults_survive_json(optimizer):
+    assert optimizer_from_json(optimizer().name) == optimizer()
+    assert optimizer_from_json(optimizer().to_mapping()) == optimizer()
 
 
 def test_zero_accumulator_may_be_allowed():

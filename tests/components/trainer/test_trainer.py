@@ -24,7 +24,13 @@ from embedding_core.vocabulary import Vocabulary, save_vocabulary
 pytestmark = pytest.mark.tfx
 
 SETTINGS = {
-    "training": {"epochs": 3, "batch_size": 32, "learning_rate": 0.01, "seed": 5},
+    "training": {
+        "epochs": 3,
+        "batch_size": 32,
+        "dense_optimizer": {"learning_rate": 0.01},
+        "early_stopping": None,
+        "seed": 5,
+    },
     "arguments": {"hidden_units": [8]},
     "dense": ["price"],
 }
@@ -156,7 +162,16 @@ def warm_start(inputs, trained, folder, digests=None):
 
 
 def test_warm_start_begins_with_the_rows_of_the_checkpoint(inputs, trained, tmp_path):
-    still = {**SETTINGS, "training": {"steps": 1, "batch_size": 4, "learning_rate": 0.0, "seed": 9}}
+    still = {
+        **SETTINGS,
+        "training": {
+            "steps": 1,
+            "batch_size": 4,
+            "dense_optimizer": {"learning_rate": 0.0},
+            "early_stopping": None,
+            "seed": 9,
+        },
+    }
     tables = restore_run(trained["model_run"][0].uri).engine.embedding_tables
     outputs = run(
         warm_start(inputs, trained, tmp_path / "checkpoint"), tmp_path / "out", custom_config=json.dumps(still)

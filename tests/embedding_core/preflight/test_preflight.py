@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import threading
 from pathlib import Path
@@ -13,7 +12,7 @@ from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam
 from embedding_core.planning.topology import named_topology
 from embedding_core.preflight import PipelineStep, Step, preflight
 from embedding_core.preflight.topology_strategy import no_engine_yet, strategy_of_topology
-from embedding_core.training.config import TrainingConfig
+from embedding_core.training_config import TrainingConfig
 
 TRAINING = TrainingConfig(steps=10)
 CONFIG = EmbeddingConfig(
@@ -26,8 +25,8 @@ CONFIG = EmbeddingConfig(
 
 
 def with_optimizer(optimizer):
-    tables = tuple(dataclasses.replace(table, optimizer=optimizer) for table in CONFIG.tables)
-    return dataclasses.replace(CONFIG, tables=tables)
+    tables = tuple(table.replace(optimizer=optimizer) for table in CONFIG.tables)
+    return CONFIG.replace(tables=tables)
 
 
 def two_lines(embedding, rows):
@@ -112,8 +111,8 @@ def test_batch_that_cores_cannot_share_is_found(batch_size, remedy):
 
 
 def test_table_too_large_is_found_without_taking_memory():
-    large = dataclasses.replace(CONFIG.tables[0], vocabulary_size=1_500_000_000)
-    found = report(dataclasses.replace(CONFIG, tables=(large, CONFIG.tables[1])))
+    large = CONFIG.tables[0].replace(vocabulary_size=1_500_000_000)
+    found = report(CONFIG.replace(tables=(large, CONFIG.tables[1])))
     assert kinds(found) == ["memory"]
     assert "'user'" in found.findings[0].rule
 

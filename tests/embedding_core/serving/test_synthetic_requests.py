@@ -4,7 +4,6 @@ import os
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
-import dataclasses
 
 import pytest
 import tensorflow as tf
@@ -71,7 +70,7 @@ def test_private_tokens_are_made_up_also_for_a_column_that_shares_the_vocabulary
 
 def test_column_read_by_a_private_feature_and_a_plain_one_is_private(files):
     twin = FeatureConfig(name="twin", table="items", column=ColumnConfig(name="user"))
-    both = dataclasses.replace(CONFIG, features=(*CONFIG.features, twin))
+    both = CONFIG.replace(features=(*CONFIG.features, twin))
     rows = synthetic_rows(both, DENSE, files, 1)
     named, _ = named_inputs(columns_of(both, DENSE), rows)
     assert named["user"].tolist() == [b"synthetic-0"]

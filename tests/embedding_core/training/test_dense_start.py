@@ -13,8 +13,8 @@ from embedding_core.checkpoint.dense import read_dense
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.optimizers import Adagrad
 from embedding_core.training import train
-from embedding_core.training.dense_start import DenseStart
 from embedding_core.vocabulary import Vocabulary
+from embedding_core.warm_start import DenseStart
 from tests.embedding_core.training.test_training import WORDS, job_in, state_of
 
 RANGES = {"number": {"column": "number", "log1p": False, "mean": 0.0, "deviation": 1.0, "limit": 100.0}}
@@ -56,7 +56,7 @@ def second(days, destination, *, changes=None, **choices):
         load_checkpoint_into(loaded, variables, again.inputs.config, vocabulary_digests=digests)
 
     again = dataclasses.replace(again, warm_start=fill)
-    training = dataclasses.replace(again.training, epochs=1)
+    training = again.training.replace(epochs=1)
     result = train(dataclasses.replace(again, **{"training": training, **(changes or {})}), str(destination))
     return result, result.history.facts["warm_start"]
 
@@ -79,7 +79,7 @@ def test_tables_alone_are_worse_and_the_reason_is_reported(days, tmp_path):
 
 
 def test_dense_optimizer_alone_can_be_reset(days, tmp_path):
-    _, said = second(days, tmp_path / "second", optimizer="reset")
+    _, said = second(days, tmp_path / "second", dense_optimizer="reset")
     assert (said["dense"], said["optimizer"]) == ("restored", "new")
 
 
@@ -106,14 +106,14 @@ def test_other_ranges_are_accepted_by_choice(days, tmp_path):
 
 
 def test_another_optimizer_starts_from_its_own_state(days, tmp_path):
-    training = dataclasses.replace(job(days[0]).training, epochs=1, optimizer="nadam")
+    training = job(days[0]).training.replace(epochs=1, dense_optimizer="nadam")
     _, said = second(days, tmp_path / "second", changes={"training": training})
     assert (said["dense"], said["optimizer_reason"]) == ("restored", "the optimizer is nadam, adam in the checkpoint")
 
 
 def test_linear_decay_follows_the_steps_of_the_second_day(days, tmp_path):
     """The optimizer's own counter does not begin at 0: by it, the rate would be 0 from the first step."""
-    training = dataclasses.replace(job(days[0]).training, epochs=1, decay="linear")
+    training = job(days[0]).training.replace(epochs=1, decay="linear")
     result, _ = second(days, tmp_path / "second", changes={"training": training})
     before, after = (state_of(one) for one in (days[1], result))
     changed = [key for key, value in after.items() if key.startswith("model/") and (value != before[key]).any()]
@@ -136,5 +136,5 @@ def test_dense_part_is_sealed_in_the_checkpoint(days):
 
 
 def test_choice_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match="`dense` of the warm start is 'some'"):
+    with pytest.raises(ConfigError, match="`dense` of dense start is 'some'"):
         DenseStart(folder="x", dense="some")

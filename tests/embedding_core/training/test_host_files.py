@@ -82,7 +82,7 @@ def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path
     job = dataclasses.replace(job_of(tmp_path, (100, 50), **settings, batch_size=150), shard_files=None)
     given = {"arguments": {"hidden_units": [8], "dropout": 0.0}}
     alone = train(dataclasses.replace(job, **given), str(tmp_path / "alone"))
-    training = dataclasses.replace(job.training, batch_size=200, strategy="simulated_tpu", topology="2x2")
+    training = job.training.replace(batch_size=200, strategy="simulated_tpu", topology="2x2")
     apart = train(dataclasses.replace(job, **given, training=training, shard_files=True), str(tmp_path / "apart"))
     assert [run.history.facts["steps_done"] for run in (alone, apart)] == [3, 3]
     for key, value in cases.state_of(alone).items():

@@ -17,7 +17,9 @@ CONFIG = EmbeddingConfig(
 
 
 def test_tables_without_optimizer_get_adagrad_and_constant_rates_stay_numbers():
-    made = config_with_rates(CONFIG, TrainingConfig(epochs=1, learning_rate_tables=0.2), tf.Variable(0), 10)
+    made = config_with_rates(
+        CONFIG, TrainingConfig(epochs=1, table_optimizer={"learning_rate": 0.2}), tf.Variable(0), 10
+    )
     assert made.table("own").optimizer == SGD(learning_rate=0.5)
     assert made.table("other").optimizer == Adagrad(learning_rate=0.2)
 
@@ -40,13 +42,15 @@ def test_equal_rates_are_one_callable():
 
 @pytest.mark.parametrize("name", ["adagrad", "adam", "adamw", "ftrl", "nadam", "rmsprop", "sgd"])
 def test_dense_optimizer_has_the_rate(name):
-    optimizer = dense_optimizer(TrainingConfig(epochs=1, optimizer=name, learning_rate=0.25), 10)
+    optimizer = dense_optimizer(TrainingConfig(epochs=1, dense_optimizer={"name": name, "learning_rate": 0.25}), 10)
     assert float(optimizer.learning_rate) == 0.25
 
 
 def test_dense_rate_falls_to_zero():
     variable = tf.Variable(1.0)
-    optimizer = dense_optimizer(TrainingConfig(epochs=1, learning_rate=0.5, optimizer="sgd", decay="linear"), 2)
+    optimizer = dense_optimizer(
+        TrainingConfig(epochs=1, dense_optimizer={"name": "sgd", "learning_rate": 0.5}, decay="linear"), 2
+    )
     values = []
     for _ in range(3):
         optimizer.apply_gradients([(tf.constant(1.0), variable)])

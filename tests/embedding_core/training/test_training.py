@@ -73,7 +73,8 @@ def job_in(folder, train_rows=None, *, table=None, **training):
         raw_spec=SPEC,
         transform=transform,
     )
-    settings = {"epochs": 4, "batch_size": 32, "learning_rate": 0.01, "learning_rate_tables": 0.2, **training}
+    rates = {"dense_optimizer": {"learning_rate": 0.01}, "table_optimizer": {"learning_rate": 0.2}}
+    settings = {"epochs": 4, "batch_size": 32, "early_stopping": None, **rates, **training}
     return TrainingJob(
         inputs=inputs,
         training=TrainingConfig(**settings),
@@ -245,7 +246,7 @@ def test_row_that_is_not_finite_is_not_saved_or_counted(make_job, tmp_path, capl
     job = dataclasses.replace(make_job([example("w1", 0.5, label) for label in (0, 1)] * 30), warm_start=plant)
     with pytest.raises(TrainingError, match="'words': 1 rows"):
         train(job, str(tmp_path / "run"))
-    keeping = dataclasses.replace(job, training=dataclasses.replace(job.training, nonfinite_rows="keep"))
+    keeping = dataclasses.replace(job, training=job.training.replace(nonfinite_rows="keep"))
     result = train(keeping, str(tmp_path / "kept"))
     assert "'words': 1 rows): kept" in caplog.text
     assert np.isnan(result.tables["words"][3, 1].numpy())
@@ -253,7 +254,12 @@ def test_row_that_is_not_finite_is_not_saved_or_counted(make_job, tmp_path, capl
 
 def test_early_stopping_goes_back_to_the_best_state(make_job, tmp_path):
     result = train(
-        make_job(epochs=60, eval_every=10, learning_rate=0.05, early_stopping=EarlyStopping(metric="auc")),
+        make_job(
+            epochs=60,
+            eval_every=10,
+            dense_optimizer={"learning_rate": 0.05},
+            early_stopping=EarlyStopping(metric="auc"),
+        ),
         str(tmp_path / "run"),
     )
     best = max(result.history.validations, key=lambda entry: entry["auc"])

@@ -2,8 +2,9 @@ import json
 
 import pytest
 
+from embedding_core import Adagrad
 from embedding_core.errors import ConfigError
-from embedding_core.training.config import EarlyStopping, Negatives, TrainingConfig
+from embedding_core.training_config import EarlyStopping, Negatives, TrainingConfig
 
 
 def test_config_round_trips_through_json():
@@ -13,29 +14,48 @@ def test_config_round_trips_through_json():
         early_stopping=EarlyStopping(metric="loss", patience=2),
         negatives=Negatives(feature="item", candidate_features=("item", "words")),
     )
-    assert TrainingConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert TrainingConfig.from_mapping(json.loads(config.to_json())) == config
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("batch_size", 0),
-        ("learning_rate", -1.0),
+        ("dense_optimizer.learning_rate", -1.0),
         ("seed", 1.5),
         ("strategy", "gpus"),
-        ("optimizer", "adammm"),
+        ("dense_optimizer.name", "adammm"),
         ("class_weights", (1.0,)),
         ("steps", 3),
     ],
 )
 def test_value_out_of_range_is_refused_by_name(field, value):
+    section, _, key = field.partition(".")
     with pytest.raises(ConfigError, match=f"`{field}`"):
-        TrainingConfig(epochs=1, **{field: value})
+        TrainingConfig(epochs=1, **{section: {key: value} if key else value})
+
+
+def test_recorded_by_the_previous_release_is_read():
+    recorded = {
+        "epochs": None, "steps": 7, "batch_size": 32, "optimizer": "nadam", "learning_rate": 0.01,
+        "learning_rate_tables": 0.2, "decay": "linear", "embedding_l2": 0.5, "class_weights": [1.0, 3.0],
+        "eval_every": 5, "early_stopping": None, "checkpoint_every": None, "nonfinite_rows": "keep",
+        "shuffle_buffer": 128, "seed": 3, "negatives": {"feature": "item", "per_positive": 2, "distribution": "count",
+        "candidate_features": ["item"]}, "strategy": "cpu", "topology": None,
+    }  # fmt: skip
+    config = TrainingConfig.from_mapping(recorded)
+    assert (config.dense_optimizer.name, config.dense_optimizer.learning_rate) == ("nadam", 0.01)
+    assert config.table_optimizer == Adagrad(learning_rate=0.2)
+    assert (config.steps, config.class_weights, config.seed) == (7, (1.0, 3.0), 3)
+    assert config.early_stopping is None
+    assert config.negatives == Negatives(
+        feature="item", per_positive=2, distribution="count", candidate_features=("item",)
+    )
 
 
 def test_unknown_field_is_refused():
     with pytest.raises(ConfigError, match="colour"):
-        TrainingConfig.from_json({"epochs": 1, "colour": "red"})
+        TrainingConfig.from_mapping({"epochs": 1, "colour": "red"})
 
 
 def test_first_evaluation_is_better_than_none():

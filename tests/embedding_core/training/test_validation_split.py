@@ -72,7 +72,7 @@ def test_hosts_with_files_of_their_own_hold_back_the_same_rows(tmp_path):
 
 
 def test_validation_part_of_one_class_stops_nothing_and_says_so(tmp_path, caplog):
-    fraction = dataclasses.replace(STOPPING, validation_fraction=1e-6)
+    fraction = STOPPING.replace(validation_fraction=1e-6)
     result = train(job_of(tmp_path, early_stopping=fraction, epochs=2), str(tmp_path / "run"))
     assert "Early stopping had no effect" in result.history.facts["early_stopping"]
     assert "Early stopping had no effect" in caplog.text

@@ -116,15 +116,15 @@ def test_missing_sections_are_named(mistakes):
         ("training: {topology: 2x2, strategy: simulated_tpu, batch_size: 30}", "write 28 or 32"),
         ("training: {table_optimizer: adamm}", "one of sgd"),
         ("training: {table_optimizer: {name: adagrad, learning_rate: -1}}", ">= 0"),
-        ("training: {dense_optimizer: {learning_rate: 0}}", "above 0"),
+        ("training: {dense_optimizer: {learning_rate: -1}}", "at least 0"),
         ("training: {negatives: {feature: itm}}", "did you mean 'item'?"),
         ("tables: {itm: {dim: 8}}", "did you mean 'item'?"),
         ("vocabularies: {itm: {min_count: 2}}", "did you mean 'item'?"),
         ("tables: {item: {initializer: {scale: .nan}}}", "finite"),
         ("evaluation: {thresholds: {AUC: {}}}", "no bound"),
         ("evaluation: {metrics: []}", "at least one metric"),
-        ("evaluation: {metrics: [AUC, Recall, AUC]}", "`evaluation.metrics.2` is 'AUC', which stands twice"),
-        ("evaluation: {thresholds: {AUC: {min: 90}}}", "`evaluation.thresholds.AUC.min` is 90.0: AUC lies between"),
+        ("evaluation: {metrics: [AUC, Recall, AUC]}", "`evaluation.metrics.2` is 'AUC', a duplicate"),
+        ("evaluation: {thresholds: {AUC: {min: 90}}}", "`evaluation.thresholds.AUC.min` is 90.0: AUC is between"),
         ("evaluation: {thresholds: {AUC: {max: -0.1}}}", "so must its bound"),
         ("evaluation: {metrics: [auc]}", "Did you mean 'AUC'?"),
         ("evaluation: {metrics: [acc]}", "Did you mean 'BinaryAccuracy'?"),
@@ -158,7 +158,7 @@ def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
     ("features", "words"),
     [
         ("{categorical: []}", "at least one feature"),
-        ("{categorical: [item, item]}", "stands twice"),
+        ("{categorical: [item, item]}", "a duplicate"),
         ("{categorical: [bought]}", "the model would see the answer"),
         ("{categorical: [{name: item, column: bought}]}", "the model would see the answer"),
         ("{categorical: [a b]}", "column: 'a b'"),
@@ -202,7 +202,7 @@ def test_towers_are_of_known_features(load, mistakes, query, candidate, words):
         ("{min: 0.1, min_over_popularity: -1}", None),
         ("{min_over_popularity: 2}", "two recalls differ by at most 1"),
         ("{max: 0.5}", "takes `min` and `min_over_popularity` alone"),
-        ("{min: 7}", "lies between 0 and 1"),
+        ("{min: 7}", "is between 0 and 1"),
         ("{min_improvement: 0.1}", "takes `min` and `min_over_popularity` alone"),
     ],
 )
@@ -227,7 +227,7 @@ def test_file_that_cannot_be_read_is_one_error(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
-    with pytest.raises(ConfigError, match="no UTF-8"):
+    with pytest.raises(ConfigError, match="not UTF-8"):
         load_config(tmp_path / "latin.yaml")
 
 

@@ -35,8 +35,8 @@ def test_scalar_is_read_as_yaml_1_2_does(text, value):
 def test_duplicate_keys_are_found_at_any_depth():
     parsed = parse_yaml("a: 1\nb:\n  - {c: 1, d: 2, c: 3}\na: 2\n", "f.yaml")
     assert parsed.twice == [
-        "f.yaml:3: `b.0.c` stands twice, first in line 3: keep one of the two.",
-        "f.yaml:4: `a` stands twice, first in line 1: keep one of the two.",
+        "f.yaml:3: `b.0.c` is a duplicate of line 3: keep one of the two.",
+        "f.yaml:4: `a` is a duplicate of line 1: keep one of the two.",
     ]
 
 
@@ -55,7 +55,7 @@ def test_merge_keys_are_no_duplicates():
     "text", ["a: [1", "a: 'x", "a: *b", "a: &a [*a]", "a: !!python/object:os.system x", "a\tb: \0"]
 )
 def test_text_that_is_no_yaml_is_one_line(text):
-    with pytest.raises(ConfigError, match="no YAML") as caught:
+    with pytest.raises(ConfigError, match="not YAML") as caught:
         parse_yaml(text, "f.yaml")
     assert "\n" not in str(caught.value)
 

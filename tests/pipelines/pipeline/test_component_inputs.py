@@ -6,11 +6,11 @@ import pytest
 
 from components.example_gen.settings import Settings
 from components.vocabulary_gen.plan import evolution_from_json
-from embedding_core.checkpoint import RemapPolicy
 from embedding_core.config import ColumnConfig
-from embedding_core.training.dense_start import DenseStart
+from embedding_core.schema import Section
+from embedding_core.training_config import DEFAULT_EPOCHS
+from embedding_core.warm_start import DenseStart, RemapPolicy
 from pipelines.config import config_from_mapping, data_files
-from pipelines.config.model import DEFAULT_EPOCHS
 from pipelines.pipeline import component_inputs
 
 
@@ -61,7 +61,7 @@ def test_choices_for_the_dense_part_are_what_the_trainer_takes(config):
     said = {"checkpoint": "latest", "dense": "require", "dense_optimizer": "reset", "ranges": "recompute"}
     warm = config_from_mapping({**config.to_mapping(), "warm_start": said})
     start = DenseStart(folder="dense", **component_inputs.trainer_config(warm)["dense_start"])
-    assert (start.dense, start.optimizer, start.ranges) == ("require", "reset", "recompute")
+    assert (start.dense, start.dense_optimizer, start.ranges) == ("require", "reset", "recompute")
     assert component_inputs.trainer_config(config)["dense_start"] == {}
 
 
@@ -99,17 +99,17 @@ def test_transform_columns_leave_out_the_answer_when_serving(config):
 
 
 def test_training_is_what_the_trainer_reads(config):
-    training = pytest.importorskip("embedding_core.training.config")
-    made = training.TrainingConfig.from_json(json.loads(json.dumps(component_inputs.training_config(config))))
+    made = component_inputs.training_config(config)
     assert made.epochs == DEFAULT_EPOCHS
     assert made.class_weights == (1.0, 3.0)
-    assert made.optimizer == "adam"
+    assert made.dense_optimizer.name == "adam"
 
 
 def test_every_input_is_json(config):
     for name in component_inputs.__all__:
         if name not in ("data_format",):
-            json.dumps(getattr(component_inputs, name)(config), allow_nan=False)
+            value = getattr(component_inputs, name)(config)
+            json.dumps(value.to_mapping() if isinstance(value, Section) else value, allow_nan=False)
 
 
 def test_overrides_make_a_plan(config):

@@ -1,4 +1,4 @@
-"""What a user's Python modules hold, read from their source: nothing of them is imported.
+"""Reads from their source what a user's Python modules define; nothing is imported.
 
 Importing a model's module imports TensorFlow (8 s) and runs code; a syntax tree answers the questions
 of a configuration (is there such a function, what arguments does it take) in milliseconds.
@@ -30,7 +30,7 @@ class Argument:
     """A keyword argument of a function.
 
     Attributes:
-      annotation: source text of its type, "" where it has none.
+      annotation: source text of its type, "" if it has none.
       required: whether it has no default.
       default: the default as YAML holds it (a tuple as a list), if the source says it in plain values, else `UNKNOWN`.
     """
@@ -49,7 +49,7 @@ def parse_module(name: str, python_path: str) -> ast.Module:
     """The syntax tree of the module, found as an import would with `python_path` last on `sys.path`.
 
     Raises:
-      ConfigError: there is no such module, or it is no Python.
+      ConfigError: there is no such module, or it is not Python.
     """
     file = source_file(name, python_path)
     if file is None:
@@ -64,7 +64,7 @@ def parse_module(name: str, python_path: str) -> ast.Module:
 
 
 def source_file(name: str, python_path: str) -> str | None:
-    """The file of the module, found as an import would with `python_path` last on `sys.path`; None where none is."""
+    """The file of the module, found as an import would with `python_path` last on `sys.path`; None if there is none."""
     first, *rest = name.split(".")
     if not all(part.isidentifier() for part in (first, *rest)):
         return None
@@ -105,9 +105,9 @@ def defines(tree: ast.Module, name: str) -> bool:
 
 
 def keyword_arguments(tree: ast.Module, function: str, given: int) -> dict[str, Argument] | None:
-    """The arguments of the module's function beyond the first `given` ones; None where any name is taken.
+    """The arguments of the module's function beyond the first `given` ones; None if any name is taken.
 
-    That is so with `**arguments`, or where the function is not defined in the module itself.
+    That is so with `**arguments`, or if the function is not defined in the module itself.
     """
     nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
     if not nodes or nodes[-1].args.kwarg is not None:

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from embedding_core.errors import ConfigError
-from pipelines.config.sources import Argument, accepts, defines, keyword_arguments, parse_module
+from pipelines.config.user_modules import Argument, accepts, defines, keyword_arguments, parse_module
 
 pytestmark = pytest.mark.light
 

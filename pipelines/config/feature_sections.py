@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ValidationError, WrapValidator
+from pydantic import ValidationError, WrapValidator
 
-from embedding_core.config import Combiner, EvolutionMode
-from embedding_core.optimizers import optimizer_from_json, optimizer_to_json
-from embedding_core.schema import NAME_RULE, Count, Listed, Mistakes, Name, Positive, Rule, Section, Short, Text
+from embedding_core.config import Combiner, EvolutionMode, InitializerConfig
+from embedding_core.optimizers import AnyOptimizer
+from embedding_core.schema import NAME_RULE, Count, Listed, Mistakes, Name, Positive, Rule, Section, Text
 
 
 def _feature_name(value: Any, handler: Any) -> Any:
@@ -20,17 +19,7 @@ def _feature_name(value: Any, handler: Any) -> Any:
         raise ValueError(f"it must be {NAME_RULE}. {remedy}") from error
 
 
-def _optimizer(value: Any) -> Mapping[str, Any] | None:
-    """The optimizer with every hyperparameter written out."""
-    if value is None:
-        return None
-    if not isinstance(value, str | Mapping):
-        raise ValueError("it must be a name, or a mapping with `name` and hyperparameters.")
-    return optimizer_to_json(optimizer_from_json(value))
-
-
 FeatureName = Annotated[Name, WrapValidator(_feature_name)]
-OptimizerSpec = Annotated[Mapping[str, Any] | None, BeforeValidator(_optimizer), Short("name")]
 Length = Annotated[
     Count | Literal["auto", "p50", "p90", "p95", "p99", "max"],
     Rule("a whole number of at least 0, or one of auto, p50, p90, p95, p99, max"),
@@ -41,8 +30,8 @@ class Dense(Section):
     """A number per row.
 
     Attributes:
-      name: of the feature, in the model's inputs and in Transform's output.
-      column: of the data; null is the name.
+      name: name of the feature, in the model's inputs and in Transform's output.
+      column: column of the data; null is the name.
       log1p: whether sign(x) log(1 + |x|) is taken before scaling, for amounts with a long tail.
     """
 
@@ -62,17 +51,18 @@ class Categorical(Section):
     """Tokens per row, looked up in an embedding table.
 
     Attributes:
-      name: of the feature, in the model's inputs.
-      column: of the data (of Transform's output with `after_transform`); null is the name.
-      separator: splits one text into several tokens.
+      name: name of the feature, in the model's inputs.
+      column: column of the data (of Transform's output with `after_transform`); null is the name.
+      separator: text between two tokens of one value; null does not split.
       multivalent: whether a row holds a list of values; CSV has no lists, there a `separator` splits the text.
-      vocabulary: features of the same vocabulary share its tokens; null is the table's name, or the feature's.
-      table: features of the same table share its rows; null is the vocabulary's name.
-      private: whether tokens appear in reports and lineage only as digests; the column may then be no slice, and a row
-        filter may only ask whether it is `present`.
+      vocabulary: name of the vocabulary; features of one vocabulary share its tokens. Null is the table's name, or the
+        feature's.
+      table: name of the table; features of one table share its rows. Null is the vocabulary's name.
+      private: whether tokens appear in reports and lineage only as digests; a slice then cannot name the column,
+        and a row filter may only ask whether it is `present`.
       after_transform: whether tokens are read from the output of your `preprocessing_fn`.
-      max_sequence_length: 0 combines the tokens of a row into one vector; n keeps the first n apart, "auto" (or
-        p50 ... p99, max) takes n from the data's lengths.
+      max_sequence_length: number of tokens of a row that are kept apart; 0 combines them into one vector, "auto" (or
+        p50 ... p99, max) takes the number from the data's lengths.
     """
 
     SHORT = "name"
@@ -107,8 +97,8 @@ class Features(Section):
     """What the model sees.
 
     Attributes:
-      categorical: the embedded features; at least one.
-      dense: the numbers.
+      categorical: features that are embedded; at least one.
+      dense: features that are numbers.
     """
 
     categorical: Listed[Categorical]
@@ -125,7 +115,7 @@ class Features(Section):
         for kind, items in (("categorical", self.categorical), ("dense", self.dense)):
             for index, name in enumerate(item.name for item in items):
                 if name in seen:
-                    yield f"{kind}.{index}.name", f"is {name!r}, which stands twice: names of features are unique."
+                    yield f"{kind}.{index}.name", f"is {name!r}, a duplicate: names of features must be unique."
                 seen.add(name)
         yield from self._shared("table_name", "vocabulary_name", "table")
         yield from self._shared("vocabulary_name", "private", "vocabulary")
@@ -174,31 +164,17 @@ class VocabularyEvolution(Section):
     expire_after: Positive | None = None
 
 
-class Initializer(Section):
-    """How rows start; see `embedding_core.config.InitializerConfig`.
-
-    Attributes:
-      name: the distribution, or "constant".
-      scale: its width, or the constant; null is 1/sqrt(dim).
-    """
-
-    SHORT = "name"
-
-    name: Literal["truncated_normal", "uniform", "constant"] = "truncated_normal"
-    scale: float | None = None
-
-
 class TableOverrides(Section):
-    """What is said of a table beyond the defaults that come from the data; null leaves the default.
+    """Overrides of a table's defaults, which come from the data; null leaves the default.
 
     Attributes:
       dim: length of a row.
       combiner: how the rows of one example become one vector.
-      optimizer: of this table: a name, or a mapping with `name` and hyperparameters.
+      optimizer: optimizer of this table: a name, or a mapping with `name` and hyperparameters.
       initializer: how rows start.
     """
 
     dim: Positive | None = None
     combiner: Combiner | None = None
-    optimizer: OptimizerSpec = None
-    initializer: Initializer | None = None
+    optimizer: AnyOptimizer | None = None
+    initializer: InitializerConfig | None = None

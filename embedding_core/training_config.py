@@ -1,0 +1,207 @@
+"""Declares how a model is trained: the section `training` of the YAML file, and what the trainer reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+from typing_extensions import Self
+
+from embedding_core.config import NonfiniteRows
+from embedding_core.errors import ConfigError
+from embedding_core.optimizers import Adagrad, DefaultedOptimizer
+from embedding_core.planning.topology import shape_of
+from embedding_core.schema import (
+    Count,
+    Listed,
+    Mistakes,
+    Name,
+    NonNegative,
+    Positive,
+    Rule,
+    Section,
+)
+
+DEFAULT_EPOCHS = 8
+
+
+def _topology(name: str) -> str:
+    try:
+        shape_of(name)
+    except ConfigError as error:
+        raise ValueError(str(error).partition(": ")[2]) from error
+    return name
+
+
+_Topology = Annotated[
+    str,
+    Rule("a slice's name such as v3-8, or hosts x cores of each such as 2x2", text=True),
+    AfterValidator(_topology),
+]
+
+
+class DenseOptimizer(Section):
+    """The Keras optimizer of everything but the tables.
+
+    Attributes:
+      name: name of the Keras optimizer.
+      learning_rate: its learning rate; 0 leaves the dense part as it is.
+    """
+
+    SHORT = "name"
+
+    name: Literal["adam", "adamw", "adagrad", "ftrl", "nadam", "rmsprop", "sgd"] = "adam"
+    learning_rate: NonNegative = 0.001
+
+
+class EarlyStopping(Section):
+    """When training ends before its last step; the best evaluated state is then restored.
+
+    Attributes:
+      metric: metric of the validation part: "auc" (higher is better) or "loss" (lower is better).
+      patience: number of evaluations in a row without an improvement after which training ends.
+      min_delta: smallest change that counts as an improvement.
+      validation_fraction: share of the train split's rows that are not trained on, but evaluated to stop by. A hash of
+        each row chooses them, whatever the eval split is chosen by; no choice sees the rows of the eval split.
+    """
+
+    SHORT = "metric"
+
+    metric: Literal["auc", "loss"] = "auc"
+    patience: Positive = 3
+    min_delta: NonNegative = 0.0
+    validation_fraction: Annotated[float, Field(gt=0, le=0.5), Rule("a number above 0 and at most 0.5")] = 0.1
+
+    def is_better(self, value: float, best: float) -> bool:
+        """Tell whether `value` beats `best`; anything beats NaN, which stands for no evaluation yet."""
+        if math.isnan(best):
+            return True
+        return value > best + self.min_delta if self.metric == "auc" else value < best - self.min_delta
+
+
+class Negatives(Section):
+    """Rows of label 0, made while training from rows of label 1, for data that holds positives only.
+
+    Each positive row is repeated with another token in `feature`. If the candidate has further features
+    (`candidate_features`), a token drawn alone would not fit them: the whole candidate of another row of the batch is
+    taken instead.
+
+    Attributes:
+      feature: categorical feature whose token is replaced by a drawn one.
+      per_positive: number of negatives made of each positive row.
+      distribution: "uniform" over the vocabulary's tokens, or by their "count" in the data. Candidates taken from the
+        batch are as frequent as in the data in both cases.
+      candidate_features: all features that describe the candidate, `feature` among them or not.
+    """
+
+    SHORT = "feature"
+
+    feature: Name
+    per_positive: Positive = 1
+    distribution: Literal["uniform", "count"] = "uniform"
+    candidate_features: Listed[Name] = ()
+
+    @property
+    def within_batch(self) -> tuple[str, ...]:
+        """The features taken together from another row of the batch; empty if ids are drawn."""
+        others = tuple(name for name in self.candidate_features if name != self.feature)
+        return (self.feature, *others) if others else ()
+
+
+class Training(Section):
+    """How long and with what the model is trained: the section `training` of the YAML file.
+
+    Attributes:
+      steps: batches to train on, passing over the train split as often as it takes; instead of `epochs`.
+      epochs: passes over the train split; 8 if neither `steps` nor `epochs` is given.
+      batch_size: rows of a global batch, before negatives are added.
+      table_optimizer: optimizer of the tables that have none of their own; without a `name`, the hyperparameters are
+        those of the default one.
+      dense_optimizer: optimizer of everything else.
+      decay: "linear" lets all learning rates, also those of tables, fall to 0 at the last step; "none" keeps them.
+      embedding_l2: weight of the mean squared norm of the looked-up vectors, added to the loss; regularizes exactly the
+        rows that a batch touches.
+      eval_every: steps between evaluations; null is once per epoch, or ten times in `steps`.
+      early_stopping: when to stop early; null trains to the last step, and keeps its state.
+      checkpoint_every: steps between checkpoints to resume from; null is once per evaluation.
+      nonfinite_rows: "error" refuses tables with a NaN or an infinity when they are saved and when they are taken out
+        of the run; "keep" counts these rows in a warning and in the EmbeddingCheckpoint.
+      shuffle_buffer: number of rows among which the next one is drawn.
+      strategy: device to train on: "auto" is a TPU if there is one, else a GPU, else the CPU; "simulated_tpu" emulates
+        a TPU on logical CPU devices.
+      topology: shape of the TPU: a slice's name such as "v3-8", or for the simulated one also hosts x cores of each,
+        such as "2x2"; null is "1x2", or whatever TPU there is.
+      negatives: negatives to make while training; null if the data holds its own.
+    """
+
+    steps: Positive | None = None
+    epochs: Positive | None = None
+    batch_size: Positive = 256
+    table_optimizer: DefaultedOptimizer = Adagrad(learning_rate=0.05)
+    dense_optimizer: DenseOptimizer = DenseOptimizer()
+    decay: Literal["none", "linear"] = "none"
+    embedding_l2: NonNegative = 0.0
+    eval_every: Positive | None = None
+    early_stopping: EarlyStopping | None = EarlyStopping()
+    checkpoint_every: Positive | None = None
+    nonfinite_rows: NonfiniteRows = "error"
+    shuffle_buffer: Positive = 65536
+    strategy: Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"] = "auto"
+    topology: _Topology | None = None
+    negatives: Negatives | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_epochs(cls, values: Any) -> Any:
+        given = not isinstance(values, Mapping) or values.get("steps") is not None or values.get("epochs") is not None
+        return values if given else {**values, "epochs": DEFAULT_EPOCHS}
+
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
+        if self.steps is not None and self.epochs is not None:
+            yield "epochs", f"is {self.epochs!r}, but `steps` is {self.steps!r}: leave out one of the two."
+        if self.topology is not None:
+            yield from self._topology_mistakes(self.topology)
+
+    def _topology_mistakes(self, topology: str) -> Mistakes:
+        if self.strategy in ("cpu", "gpu"):
+            yield "topology", f"is {topology!r}, but `strategy` is {self.strategy!r}: leave out one."
+        if "x" in topology and self.strategy != "simulated_tpu":
+            yield "topology", f"is {topology!r}, but only a simulated TPU has no name: write a slice's, such as v3-8."
+        hosts, cores, _ = shape_of(topology)
+        rest = self.batch_size % (hosts * cores)
+        if rest:
+            below, above = self.batch_size - rest, self.batch_size - rest + hosts * cores
+            rule = f"not a multiple of the {hosts * cores} cores of `topology` {topology!r}"
+            yield "batch_size", f"is {self.batch_size!r}, {rule}: write {below or above} or {above}."
+
+
+class TrainingConfig(Training):
+    """How a model is trained, with what the YAML file says of it outside of its section `training`.
+
+    Attributes:
+      class_weights: weights of label 0 and label 1 in the loss.
+      seed: seed of initial rows, dense variables, shuffle, dropout and negatives.
+    """
+
+    class_weights: Annotated[
+        tuple[NonNegative, NonNegative],
+        Field(strict=False),
+        Rule("two numbers of at least 0, of label 0 and of label 1"),
+    ] = (1.0, 1.0)
+    seed: Count = 0
+
+    @classmethod
+    def from_mapping(cls, values: Any) -> Self:
+        """Read what `to_mapping` gave, or what releases up to 0.1.0 recorded, with `optimizer` and `learning_rate`.
+
+        Raises:
+          ConfigError: an unknown key, or a value that breaks its rule; a line for each.
+        """
+        if isinstance(values, Mapping) and "learning_rate_tables" in values:
+            values = dict(values)
+            values["dense_optimizer"] = {"name": values.pop("optimizer"), "learning_rate": values.pop("learning_rate")}
+            values["table_optimizer"] = {"name": "adagrad", "learning_rate": values.pop("learning_rate_tables")}
+        return super().from_mapping(values)

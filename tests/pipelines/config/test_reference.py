@@ -1,0 +1,73 @@
+"""The page and the JSON Schema of the configuration: current, complete, and true of the examples."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.commands.cli import app
+from pipelines.config import load_config
+from pipelines.config.json_schema import config_schema
+from pipelines.config.yaml_text import parse_yaml
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted([*(ROOT / "pipelines/examples").glob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")])
+
+
+@pytest.fixture(scope="module")
+def reference():
+    spec = importlib.util.spec_from_file_location("configuration_page", ROOT / "docs/configuration_page.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def refused(values):
+    return [error.message for error in jsonschema.Draft202012Validator(config_schema()).iter_errors(values)]
+
+
+def test_page_and_schema_are_current(reference):
+    assert reference.PAGE.read_text() == reference.page(), "run: make reference"
+    assert reference.SCHEMA.read_text() == reference.schema(), "run: make reference"
+
+
+def test_every_key_has_a_meaning(reference):
+    assert re.findall(r"^\|.*\|  \|$", reference.page(), re.MULTILINE) == []
+
+
+def test_schema_command_prints_the_schema():
+    printed = CliRunner().invoke(app, ["schema"])
+    assert json.loads(printed.stdout) == config_schema()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_name_the_schema_and_pass_it(path):
+    text = path.read_text()
+    named = re.match(r"# yaml-language-server: \$schema=(.*)\n", text)[1]
+    assert (path.parent / named).resolve() == ROOT / "pipelines/examples/config.schema.json"
+    assert refused(parse_yaml(text, path.name).values) == []
+
+
+def test_schema_accepts_what_validate_prints():
+    assert refused(load_config(ROOT / "pipelines/examples/taxi.yaml").to_mapping()) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"trainig": {}},
+        {"training": {"batch_size": 0}},
+        {"training": {"table_optimizer": {"name": "adagrad", "rate": 1}}},
+        {"split": {"by": "hash", "eval_fraction": 1}},
+    ],
+)
+def test_schema_refuses_a_mistake(wrong):
+    assert refused({"data": "a.csv", "label": "y", "features": {"categorical": ["item"]}, **wrong})
