@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import SGD, Optimizer
-from embedding_core.training_config import TrainingConfig
 from embedding_core.training.learning_rate_decay import scheduled
+from embedding_core.training_config import TrainingConfig
 from embedding_core.translate import kind_of_optimizer
 
 
