@@ -145,7 +145,7 @@ def traced(step, *examples):
             return tf.RaggedTensorSpec([value.shape[0], None], value.dtype, ragged_rank=1)
         return tf.TensorSpec(value.shape, value.dtype)
 
-    return tf.function(step, input_signature=tf.nest.map_structure(spec_of, list(examples)))
+    return tf.function(step, tf.nest.map_structure(spec_of, list(examples)), autograph=False)
 
 
 class Host:
