@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -40,27 +41,27 @@ def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[s
             f"Transform has no output {unknown[0]!r}, it has {sorted(known)}: return it from `preprocessing_fn`, or "
             "correct its name."
         )
-    layer = graph.transform_features_layer()
-    spec = _needed(layer, graph.raw_feature_spec(), wanted)
+    spec = {name: feature for name, feature in graph.raw_feature_spec().items() if wanted & _dependent(uri)[name]}
     chosen = tuple(outputs if names is None else names)
-    return DenseInputs(names=chosen, spec=spec, transform=layer)
+    return DenseInputs(names=chosen, spec=spec, transform=graph.transform_features_layer())
 
 
-def _needed(layer: Any, spec: Mapping[str, Any], wanted: set[str]) -> dict[str, Any]:
-    """The columns without which an output that is wanted could not be computed."""
-    return {name: feature for name, feature in spec.items() if wanted - _outputs_without(layer, spec, name)}
+@functools.lru_cache(maxsize=16)  # a trace per column, and a run opens its graph 8 times
+def _dependent(uri: str) -> dict[str, set[str]]:
+    """The outputs that cannot be computed without a raw column, by column."""
+    graph = tft.TFTransformOutput(uri)
+    layer, spec = graph.transform_features_layer(), graph.raw_feature_spec()
+    every = set(graph.transformed_feature_spec())
+    return {name: every - _outputs_without(layer, spec, name) for name in spec}
 
 
 def _outputs_without(layer: Any, spec: Mapping[str, Any], column: str) -> set[str]:
-    """The outputs that the layer computes where one column is not given: TFT leaves out what depends on it."""
+    """The outputs that the layer computes if one column is not given: TFT leaves out what depends on it."""
     rest = {name: feature for name, feature in spec.items() if name != column}
     if not rest:
         return set()
-
-    def compute(examples: tf.Tensor) -> Any:
-        return layer(tf.io.parse_example(examples, rest))
-
-    return set(tf.function(compute).get_concrete_function(tf.TensorSpec([None], tf.string)).structured_outputs)
+    compute = tf.function(lambda examples: layer(tf.io.parse_example(examples, rest)), autograph=False)
+    return set(compute.get_concrete_function(tf.TensorSpec([None], tf.string)).structured_outputs)
 
 
 def range_output(name: str) -> str:
