@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import pathlib
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfx.dsl.components.base import executor_spec
@@ -58,7 +56,7 @@ class ExampleGen(FileBasedExampleGen):
         input_base: str,
         pattern: str,
         data_format: str,
-        settings: Mapping[str, Any],
+        settings: Settings,
         range_config: range_config_pb2.RangeConfig | None = None,
         spans: str | None = None,
     ) -> None:
@@ -67,21 +65,21 @@ class ExampleGen(FileBasedExampleGen):
         Args:
           input_base: the folder of the data.
           pattern: glob of the files under it; may hold {YYYY}, {MM} and {DD}, or {SPAN}. With `spans` in the settings
-            ({"first": ..., "last": ...}, both optional and included) the files of all these spans are read;
-            otherwise those of the one span that TFX chooses: the latest, or that of `range_config`.
+            the files of all these spans are read; otherwise those of the one span that TFX chooses: the latest, or that
+            of `range_config`.
           data_format: "csv", "tfrecord" or "parquet".
-          settings: columns, row filters, split and more, see `components.example_gen.settings.Settings`.
+          settings: columns, row filters, split and more.
           range_config: the span that TFX chooses.
           spans: "<first>/<last>" in place of the bounds in the settings; an empty side is open, "" keeps the bounds.
 
         Raises:
-          ConfigError: the format is none of these, the pattern has `**`, or the settings break a rule.
+          ConfigError: the format is none of these, or the pattern has `**`.
         """
         if data_format not in DATA_FORMATS:
             raise ConfigError(f"`data_format` is {data_format!r}: it must be one of {', '.join(DATA_FORMATS)}.")
         if "**" in pattern:
             raise ConfigError(f"`pattern` is {pattern!r}: TFX has no `**`; write a `*` for each level of folders.")
-        pattern, text = _with_pattern(pattern, settings)
+        pattern = pattern if settings.spans is None else without_spans(pattern)
         spec = spec_with_outputs(
             ExampleGenSpec,
             input_base=input_base,
@@ -91,22 +89,12 @@ class ExampleGen(FileBasedExampleGen):
             output_data_format=example_gen_pb2.FORMAT_TF_EXAMPLE,
             output_file_format=example_gen_pb2.FORMAT_TFRECORDS_GZIP,
             data_format=data_format,
-            settings=text,
+            settings=settings.to_json(),
             data_spans=spans,
             code_fingerprint=_code_fingerprint(),
         )
         # TFX's own constructor takes no further parameters; what is above it builds the component from a spec.
         super(FileBasedExampleGen, self).__init__(spec=spec)
-
-
-def _with_pattern(pattern: str, settings: Mapping[str, Any]) -> tuple[str, str]:
-    """The glob that TFX watches, and the JSON of the settings, checked; if they choose spans, with their pattern."""
-    data, glob = dict(settings), pattern
-    if data.get("spans") is not None:
-        data["spans"], glob = {**data["spans"], "pattern": pattern}, without_spans(pattern)
-    text = json.dumps(data)
-    Settings.from_json(text)
-    return glob, text
 
 
 def _named_splits() -> Any:

@@ -91,21 +91,19 @@ def settings_of(exec_properties: Mapping[str, Any]) -> Settings:
     text, spans = exec_properties[keys.SETTINGS], exec_properties.get(keys.DATA_SPANS)
     if not spans:
         return Settings.from_json(text)
-    data = json.loads(text)
+    settings = Settings.from_json(text)
     first, slash, last = spans.partition("/")
-    if not slash or data.get("spans") is None:
+    if not slash or settings.spans is None:
         rule = "it must be <first>/<last>" if not slash else "the pattern of the data has no placeholders of spans"
         raise ConfigError(
             f"`{keys.DATA_SPANS}` is {spans!r}: {rule}; write such as 2011-10-01/2011-10-31, or leave it empty."
         )
-    kept = {key: value for key, value in data["spans"].items() if key not in ("first", "last")}
-    data["spans"] = {**kept, **_bounds(first=first, last=last)}
-    return Settings.from_json(json.dumps(data))
+    return settings.replace(spans=settings.spans.replace(first=_bound(first), last=_bound(last)))
 
 
-def _bounds(**given: str) -> dict[str, Any]:
-    """The bounds that are given: numbers of {SPAN} as numbers."""
-    return {name: int(text) if text.isdigit() else text for name, text in given.items() if text}
+def _bound(text: str) -> str | int | None:
+    """The bound that is given: a number of {SPAN} as a number."""
+    return int(text) if text.isdigit() else text or None
 
 
 class _Ingest(beam.DoFn):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from components.example_gen.formats import format_of
 from components.example_gen.reading import reading
-from components.example_gen.settings import Gaps, Spans
+from components.example_gen.spans import Gaps, PatternSpans
 from embedding_core.errors import DataError, nearest
 
 __all__ = ["Found", "check_gaps", "escaped", "find_files", "group_files", "size_of", "span_numbers", "without_spans"]
@@ -52,7 +52,7 @@ class Found(NamedTuple):
     gaps: Gaps = Gaps(0, ())
 
 
-def find_files(input_base: str, pattern: str, data_format: str | None, spans: Spans | None) -> Found:
+def find_files(input_base: str, pattern: str, data_format: str | None, spans: PatternSpans | None) -> Found:
     """The files that match, sorted by span and name.
 
     A glob takes no file whose name starts with "_" or ".", as marks of other programs do; "*" alone, a whole folder,
@@ -85,7 +85,7 @@ def find_files(input_base: str, pattern: str, data_format: str | None, spans: Sp
     return Found(files, ignored, Gaps(0, ()) if spans is None else spans.gaps({span for span, _ in spanned}))
 
 
-def check_gaps(gaps: Gaps, spans: Spans | None, data: str) -> None:
+def check_gaps(gaps: Gaps, spans: PatternSpans | None, data: str) -> None:
     """Check that every span has a file, if the settings ask for that.
 
     Raises:
@@ -112,12 +112,13 @@ def _is_meant(name: str, pattern: str) -> bool:
     return name[0] not in "._" or pattern[0] == name[0]
 
 
-def span_numbers(files: Sequence[str], input_base: str, spans: Spans) -> list[tuple[int, str]]:
+def span_numbers(files: Sequence[str], input_base: str, spans: PatternSpans) -> list[tuple[int, str]]:
     """The files of the spans asked for, sorted, each with the number of its span; a date's is its day since year 1."""
     expression = re.compile(re.escape(posixpath.join(input_base, "")) + _expression(spans.pattern), re.DOTALL)
     matches = [(expression.fullmatch(path), path) for path in files]
     spanned = [(_span(match.groupdict()), path) for match, path in matches if match]
-    return [(span, path) for span, path in sorted(spanned) if spans.first <= span <= spans.last]
+    first, last = spans.numbers
+    return [(span, path) for span, path in sorted(spanned) if first <= span <= last]
 
 
 def _expression(pattern: str) -> str:
@@ -156,10 +157,10 @@ def _span(parts: Mapping[str, str]) -> int:
         return -1
 
 
-def _no_match(input_base: str, pattern: str, found: Sequence[str], spans: Spans | None) -> str:
+def _no_match(input_base: str, pattern: str, found: Sequence[str], spans: PatternSpans | None) -> str:
     full = posixpath.join(input_base, pattern)
     if found and spans:
-        return f"none of the {len(found)} files that match {full!r} is of the spans asked for: {spans}."
+        return f"none of the {len(found)} files that match {full!r} is of the spans asked for: {spans!r}."
     folder = posixpath.dirname(pattern)
     if any(sign in folder for sign in "*?["):
         return f"no file matches {full!r}: correct the path or the glob."

@@ -1,4 +1,4 @@
-"""Which rows meet the conditions of the configuration."""
+"""Leaves out the rows that fail a condition of the row filters."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from components.example_gen.row_selection import Condition
 from components.example_gen.rows import BadRows, Batch, map_values
-from components.example_gen.settings import RowFilter
 from components.example_gen.values import Value, instant, number, same
 
 __all__ = ["filter_rows"]
 
 
-def filter_rows(batch: Batch, filters: Sequence[RowFilter], filtered: list[int], bad: BadRows) -> Batch:
-    """The rows that meet every condition.
+def filter_rows(batch: Batch, conditions: Sequence[Condition], filtered: list[int], bad: BadRows) -> Batch:
+    """Keep the rows that meet every condition.
 
     A row counts for the first condition that it fails. A value that a condition cannot compare (text where `min`
     needs a number) sets its row aside.
 
     Args:
       batch: the rows.
-      filters: the conditions, in order.
-      filtered: per condition, the rows it has left out so far; added to.
+      conditions: the conditions, in order.
+      filtered: per condition, the number of rows that it left out; added to.
       bad: the rows set aside; added to.
     """
-    for position, row_filter in enumerate(filters):
-        column = batch.column(row_filter.column)
-        meets, reasons = map_values(column, _predicate(row_filter, batch.decimal), _of_missing(row_filter))
+    for position, condition in enumerate(conditions):
+        column = batch.column(condition.column)
+        meets, reasons = map_values(column, _predicate(condition, batch.decimal), _of_missing(condition))
         meets[list(reasons)] = True
         filtered[position] += int((~meets).sum())
-        reasons = {row: f"column {row_filter.column!r}: {reason}" for row, reason in reasons.items()}
+        reasons = {row: f"column {condition.column!r}: {reason}" for row, reason in reasons.items()}
         batch = _without(batch, meets, reasons, bad)
     return batch
 
@@ -42,13 +42,13 @@ def _without(batch: Batch, meets: Any, reasons: dict[int, str], bad: BadRows) ->
     return batch.keep(meets).set_aside(bad, {int(positions[row]): reason for row, reason in reasons.items()})
 
 
-def _of_missing(row_filter: RowFilter) -> bool:
-    return row_filter.rule in {"not_equals", "not_matches"} or (row_filter.rule == "present" and not row_filter.value)
+def _of_missing(condition: Condition) -> bool:
+    return condition.rule in {"not_equals", "not_matches"} or (condition.rule == "present" and not condition.value)
 
 
-def _predicate(row_filter: RowFilter, decimal: str) -> Callable[[Value], bool]:
-    given = row_filter.value
-    match row_filter.rule:
+def _predicate(condition: Condition, decimal: str) -> Callable[[Value], bool]:
+    given = condition.value
+    match condition.rule:
         case "present":
             return lambda value: bool(given)
         case "equals":
@@ -58,11 +58,11 @@ def _predicate(row_filter: RowFilter, decimal: str) -> Callable[[Value], bool]:
         case "in":
             return lambda value: any(same(value, one, decimal) for one in given)
         case "matches" | "not_matches":
-            found = row_filter.rule == "matches"
+            found = condition.rule == "matches"
             pattern = re.compile(given)
             return lambda value: bool(pattern.search(str(value))) is found
         case _:
-            return _bound(row_filter.rule, given, decimal)
+            return _bound(condition.rule, given, decimal)
 
 
 def _bound(rule: str, given: Any, decimal: str) -> Callable[[Value], bool]:

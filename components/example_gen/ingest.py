@@ -43,7 +43,7 @@ def ingest(files: Sequence[str], group: int, data_format: str, settings: Setting
     Raises:
       DataError: the data is not what the settings say.
     """
-    tally = Tally(filtered=[0] * len(settings.row_filters))
+    tally = Tally(filtered=[0] * len(settings.conditions))
     shards = _Shards(folder, group, settings.seed, tally.shards)
     for path in files:
         before = tally.read
@@ -80,7 +80,7 @@ def _take_in(batch: Batch, settings: Settings, tally: Tally, shards: _Shards) ->
 
 def _sort_in(batch: Batch, settings: Settings, tally: Tally, shards: _Shards) -> None:
     tally.seen = sorted({*tally.seen, *(name for name, column in batch.columns.items() if _occurs(batch, column))})
-    batch = filter_rows(batch, settings.row_filters, tally.filtered, tally.bad)
+    batch = filter_rows(batch, settings.conditions, tally.filtered, tally.bad)
     batch, sides = assign_splits(batch, settings, tally.bad)
     tally.outside += int((sides < 0).sum())
     batch, sides = batch.keep(sides >= 0), sides[sides >= 0]
@@ -88,7 +88,7 @@ def _sort_in(batch: Batch, settings: Settings, tally: Tally, shards: _Shards) ->
     good = np.ones(len(batch), dtype=bool)
     good[list(reasons)] = False
     if settings.label is not None:
-        count_labels(settings.label, batch, columns[settings.label.column], good, tally.labels)
+        count_labels(settings.label, batch, columns[settings.label.data_column], good, tally.labels)
     batch, sides = batch.set_aside(tally.bad, reasons), sides[good]
     columns = {name: column.filter(pa.array(good)) for name, column in columns.items()}
     if not len(batch):

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.example_gen.label_section import Label
 from components.example_gen.rows import Batch, Mask, is_list, map_values
-from components.example_gen.settings import LabelColumn
 from components.example_gen.tally import Labels
 from components.example_gen.values import FALSE, TRUE, Value, number, same, short
 
@@ -28,13 +28,13 @@ def several_values(name: str, column: pa.Array) -> dict[int, str]:
     }
 
 
-def label_values(label: LabelColumn, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
+def label_values(label: Label, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
     """The label as float32 0 and 1 (-1 for a value that is neither), and the reasons of the bad rows by position.
 
     Under a bound, a value that is not a number makes a bad row.
     """
-    column = batch.columns[label.column]
-    reasons = several_values(label.column, column)
+    column = batch.columns[label.data_column]
+    reasons = several_values(label.data_column, column)
     first = _first(column)
     values, _ = map_values(first, lambda value: _class_of(value, label, batch.decimal), float("nan"))
     for row in np.flatnonzero(np.isnan(values)):
@@ -53,7 +53,7 @@ def _first(column: pa.Array) -> pa.Array:
     return column.values.take(pa.array(offsets[:-1], mask=np.diff(offsets) == 0))
 
 
-def _not_a_number(label: LabelColumn, value: Value | bytes, decimal: str) -> str:
+def _not_a_number(label: Label, value: Value | bytes, decimal: str) -> str:
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     try:
         number(text, decimal)
@@ -62,7 +62,7 @@ def _not_a_number(label: LabelColumn, value: Value | bytes, decimal: str) -> str
     return f"label column {label.column!r}: {short(text)} is not finite"
 
 
-def _class_of(value: Value, label: LabelColumn, decimal: str) -> float:
+def _class_of(value: Value, label: Label, decimal: str) -> float:
     if label.positive:
         return float(any(same(value, one, decimal) for one in label.positive))
     if label.above is not None:
@@ -85,7 +85,7 @@ def _is_above(value: Value, bound: float, decimal: str) -> float:
     return float(amount > bound) if np.isfinite(amount) or np.isnan(amount) else _OTHER
 
 
-def count_labels(label: LabelColumn, batch: Batch, values: pa.Array, good: Mask, counts: Labels) -> None:
+def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, counts: Labels) -> None:
     """Count the label's values as they are in the data, and note the first that is neither 0 nor 1.
 
     Args:
@@ -95,7 +95,7 @@ def count_labels(label: LabelColumn, batch: Batch, values: pa.Array, good: Mask,
       good: the rows that are not bad.
       counts: added to.
     """
-    column = _first(batch.columns[label.column]).filter(pa.array(good))
+    column = _first(batch.columns[label.data_column]).filter(pa.array(good))
     for entry in pc.value_counts(column).to_pylist():
         counts.add(_shown(entry["values"]), entry["counts"])
     numbers = values.to_numpy(zero_copy_only=False)

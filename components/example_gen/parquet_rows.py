@@ -14,8 +14,9 @@ from pyarrow import parquet
 from components.example_gen.arrays import UnsupportedTypeError, normal, plain
 from components.example_gen.encoding import examples
 from components.example_gen.reading import check_columns, open_file, reading
+from components.example_gen.row_selection import SplitByHash
 from components.example_gen.rows import BadRows, Batch
-from components.example_gen.settings import HashSplit, Settings
+from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
 
 __all__ = ["opened_parquet", "parquet_batches", "typed_batch"]
@@ -34,7 +35,7 @@ def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Bat
         names = file.schema_arrow.names
         check_columns(path, names, settings.needed)
         # A hash of the whole row needs the whole row.
-        whole = settings.passthrough or isinstance(settings.split, HashSplit)
+        whole = settings.passthrough or isinstance(settings.split, SplitByHash)
         first = 1
         for records in file.iter_batches(_BATCH, columns=None if whole else list(settings.needed)):
             yield typed_batch(f"{path}, row", records, settings, first)

@@ -14,8 +14,9 @@ from components.example_gen.csv_format import COMMON_DELIMITERS
 from components.example_gen.ingest import count_rows
 from components.example_gen.parquet_rows import opened_parquet
 from components.example_gen.readers import read_batches
+from components.example_gen.row_selection import SplitByHash
 from components.example_gen.rows import BadRows, Batch, is_list
-from components.example_gen.settings import HashSplit, Settings
+from components.example_gen.settings import Settings
 from components.example_gen.tally import Tally
 from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
 
@@ -99,7 +100,7 @@ def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int
     columns = {name: _column([batch.columns[name] for batch in batches]) for name in present.needed} if batches else {}
     tally = None
     if present == settings:
-        tally = Tally(filtered=[0] * len(settings.row_filters))
+        tally = Tally(filtered=[0] * len(settings.conditions))
         for path in chosen:
             tally.files += 1
             count_rows(_first_rows(read_batches(path, data_format, settings, tally.bad), each)[0], settings, tally)
@@ -123,11 +124,10 @@ def _names(path: str, data_format: str, settings: Settings) -> list[str]:
 def _restricted(settings: Settings, names: Sequence[str]) -> Settings:
     """The settings without what the files do not have."""
     columns = {name: kind for name, kind in settings.columns.items() if name in names}
-    return dataclasses.replace(
-        settings,
+    return settings.replace(
         columns=columns,
         row_filters=tuple(one for one in settings.row_filters if one.column in names),
-        split=settings.split if all(name in names for name in settings.split.columns) else HashSplit(),
+        split=settings.split if all(name in names for name in settings.split.columns) else SplitByHash(),
         label=settings.label if settings.label and settings.label.column in names else None,
         weight=settings.weight if settings.weight in names else None,
         single_valued=tuple(name for name in settings.single_valued if name in names),

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from components.example_gen.row_selection import SplitByColumn, SplitByHash, SplitByTime
 from components.example_gen.rows import BadRows, Batch, map_values
-from components.example_gen.settings import ColumnSplit, HashSplit, Settings, TimeSplit
+from components.example_gen.settings import Settings
 from components.example_gen.values import Value, instant, same
 
 __all__ = ["SPLITS", "assign_splits"]
@@ -25,14 +26,14 @@ def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch
       the rows but those that cannot be split (a time that is none), which are set aside, and their splits [rows].
     """
     split = settings.split
-    if isinstance(split, HashSplit):
+    if isinstance(split, SplitByHash):
         return batch, _by_hash(batch, split, settings.seed)
-    if isinstance(split, ColumnSplit):
+    if isinstance(split, SplitByColumn):
         return batch, _by_column(batch, split)
     return _by_time(batch, split, bad)
 
 
-def _by_hash(batch: Batch, split: HashSplit, seed: int) -> npt.NDArray[np.int8]:
+def _by_hash(batch: Batch, split: SplitByHash, seed: int) -> npt.NDArray[np.int8]:
     key = split.key
     shares = _shares(batch.content(batch.index), seed) if key is None else _shares_of_key(batch, key, seed)
     return (shares < split.eval_fraction).astype(np.int8)
@@ -56,7 +57,7 @@ def _shares(contents: Sequence[bytes], seed: int) -> npt.NDArray[np.float64]:
     return (np.frombuffer(digests, dtype=">u8") >> np.uint64(11)).astype(np.float64) / float(1 << 53)
 
 
-def _by_column(batch: Batch, split: ColumnSplit) -> npt.NDArray[np.int8]:
+def _by_column(batch: Batch, split: SplitByColumn) -> npt.NDArray[np.int8]:
     def side(value: Value) -> np.int8:
         for position, name in enumerate(SPLITS):
             if any(same(value, given, batch.decimal) for given in getattr(split, name)):
@@ -67,7 +68,7 @@ def _by_column(batch: Batch, split: ColumnSplit) -> npt.NDArray[np.int8]:
     return sides
 
 
-def _by_time(batch: Batch, split: TimeSplit, bad: BadRows) -> tuple[Batch, npt.NDArray[np.int8]]:
+def _by_time(batch: Batch, split: SplitByTime, bad: BadRows) -> tuple[Batch, npt.NDArray[np.int8]]:
     before = instant(split.before)
     column = batch.column(split.column)
     sides, reasons = map_values(column, lambda value: np.int8(instant(value) >= before), np.int8(_NEITHER))

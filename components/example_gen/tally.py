@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from components.example_gen.label_section import Label
 from components.example_gen.rows import SHOWN, BadRows
-from components.example_gen.settings import LabelColumn, Settings
+from components.example_gen.settings import Settings
 from components.example_gen.values import stands_for_missing
 from embedding_core.errors import DataError, nearest
 
@@ -44,7 +45,7 @@ class Labels:
         self.positive += other.positive
         self.other = self.other or other.other
 
-    def problems(self, label: LabelColumn, data: str) -> Iterator[tuple[bool, str]]:
+    def problems(self, label: Label, data: str) -> Iterator[tuple[bool, str]]:
         """What is wrong with the label, as `Tally.problems` says it: the values found with their counts."""
         if self.other:
             yield (
@@ -178,8 +179,8 @@ class Tally:
             "rows_read": self.read,
             "rows_kept": sum(self.kept.values()),
             "filtered": [
-                {"filter": str(row_filter), "rows": rows}
-                for row_filter, rows in zip(settings.row_filters, self.filtered, strict=True)
+                {"filter": str(condition), "rows": rows}
+                for condition, rows in zip(settings.conditions, self.filtered, strict=True)
             ],
             "set_aside": {"rows": self.bad.count, "first": self.bad.first},
             "in_neither_split": self.outside,
@@ -242,8 +243,8 @@ class Tally:
             if rows:
                 continue
             left_out = [
-                f"{count} left out by `{row_filter}`"
-                for row_filter, count in zip(settings.row_filters, self.filtered, strict=True)
+                f"{count} left out by `{condition}`"
+                for condition, count in zip(settings.conditions, self.filtered, strict=True)
             ]
             yield (
                 False,
@@ -251,7 +252,7 @@ class Tally:
                     f"{data}: no row is left for the {split} split; "
                     f"{', '.join([f'{self.read} rows read', *left_out])}, {self.outside} in neither split, "
                     f"{self.bad.count} set aside, "
-                    f"{sum(self.kept.values())} in the other split. Change `split` ({settings.split}) or the "
+                    f"{sum(self.kept.values())} in the other split. Change `split` ({settings.split!r}) or the "
                     "row filters."
                 ),
             )

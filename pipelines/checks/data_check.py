@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from components.example_gen.files import find_files, without_spans
+from components.example_gen.label_section import Label
 from components.example_gen.sampling import Column, Sample, sample
-from components.example_gen.settings import LabelColumn, Settings
+from components.example_gen.settings import Settings
 from components.example_gen.tally import Tally
 from embedding_core.display import shown_token
 from embedding_core.errors import DataError, nearest
@@ -151,7 +152,7 @@ def _label_warnings(tally: Tally | None, settings: Settings) -> Iterator[str]:
         )
 
 
-def _remedy(label: LabelColumn) -> str:
+def _remedy(label: Label) -> str:
     if not label.positive:
         return ""
     return (

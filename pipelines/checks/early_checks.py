@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from components.example_gen.settings import Settings
@@ -14,15 +13,12 @@ from pipelines.pipeline import component_inputs
 
 
 def check_data_settings(config: PipelineConfig) -> Settings:
-    """Return the settings that ExampleGen will get, checked by its own rules.
+    """Make the settings that ExampleGen will get; it checks them by its own rules.
 
     Raises:
-      ConfigError: a setting breaks a rule, such as a row filter's bound that is neither a number nor a date.
+      ConfigError: they break a rule.
     """
-    settings = component_inputs.example_settings(config)
-    if settings["spans"] is not None:
-        settings["spans"] = {**settings["spans"], "pattern": component_inputs.input_location(config)[1]}
-    return Settings.from_json(json.dumps(settings))
+    return component_inputs.example_settings(config)
 
 
 def warnings_of(config: PipelineConfig) -> Iterator[str]:

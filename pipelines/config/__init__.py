@@ -4,7 +4,10 @@
 default written out. Importing this loads neither TensorFlow nor TFX.
 """
 
-from pipelines.config.data import Data, Label, RowFilter, Spans, SplitByColumn, SplitByHash, SplitByTime
+from components.example_gen.label_section import Label
+from components.example_gen.row_selection import RowFilter, SplitByColumn, SplitByHash, SplitByTime
+from components.example_gen.spans import Spans
+from pipelines.config.data import Data
 from pipelines.config.feature_sections import (
     Categorical,
     Dense,

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 
 from components.example_gen.formats import format_of
+from components.example_gen.row_selection import SplitByHash
 from embedding_core.errors import ConfigError, nearest
 from pipelines.config.columns import column_kinds, transform_columns
-from pipelines.config.data import Data, SplitByHash
+from pipelines.config.data import Data
 from pipelines.config.files import data_files
 from pipelines.config.pipeline_config import PipelineConfig
 
@@ -64,10 +65,10 @@ def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
         if row_filter.column not in private:
             continue
         for condition in row_filter.conditions:
-            if condition != "present":
+            if condition.rule != "present":
                 # The value itself is not repeated here: messages end in logs.
                 yield (
-                    f"row_filters.{index}.{condition.rstrip('_')}",
+                    f"row_filters.{index}.{condition.rule}",
                     (
                         f"gives a value of {row_filter.column!r}, the column of the private feature "
                         f"{private[row_filter.column]!r}, and reports show it; use `present` alone, or filter the rows "

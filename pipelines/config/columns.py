@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipelines.config.data import ColumnKind
+from components.example_gen.label_section import ColumnKind
 from pipelines.config.pipeline_config import PipelineConfig
 
 

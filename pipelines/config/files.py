@@ -9,10 +9,9 @@ from __future__ import annotations
 import glob
 import os
 import re
-from typing import Any
 
 from components.example_gen.files import Found, find_files, without_spans
-from components.example_gen.settings import Gaps, Spans
+from components.example_gen.spans import Gaps, PatternSpans, Spans
 from embedding_core.errors import ConfigError, DataError
 from pipelines.config.data import Data
 from pipelines.config.paths import is_remote
@@ -42,10 +41,8 @@ def missing_spans(data: Data) -> Gaps:
 
 def _found(data: Data) -> Found:
     base, pattern = data_location(data)
-    bounds = span_bounds(data)
-    spans = None if bounds is None else Spans.from_bounds(pattern, **bounds)
     try:
-        return find_files(base, without_spans(pattern), data.format, spans)
+        return find_files(base, without_spans(pattern), data.format, data_spans(data))
     except DataError as error:
         spans_given = " in the spans asked for" if data.spans else ""
         raise ConfigError(
@@ -53,14 +50,11 @@ def _found(data: Data) -> Found:
         ) from error
 
 
-def span_bounds(data: Data) -> dict[str, Any] | None:
-    """The bounds of the spans if the path has placeholders; without any bound, all spans are read."""
+def data_spans(data: Data) -> PatternSpans | None:
+    """The spans that are read, with the pattern of their files; None if the path has no placeholders."""
     if not data.has_spans:
         return None
-    given = {} if data.spans is None else {"first": data.spans.first, "last": data.spans.last}
-    strict = {"missing": "error"} if data.spans is not None and data.spans.missing == "error" else {}
-    apart = {"every": data.spans.every} if data.spans is not None and data.spans.every != 1 else {}
-    return {**{name: bound for name, bound in given.items() if bound is not None}, **strict, **apart}
+    return PatternSpans(pattern=data_location(data)[1], **(data.spans or Spans()).to_mapping())
 
 
 def data_location(data: Data) -> tuple[str, str]:

@@ -8,10 +8,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from components.example_gen.label_section import Columns, Label
+from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from embedding_core.schema import Count, Key, Listed, Name, PositiveNumber, Section, Text
 from embedding_core.training_config import Training
 from embedding_core.warm_start import WarmStart
-from pipelines.config.data import Columns, Data, Label, RowFilter, Split, SplitByHash
+from pipelines.config.data import Data
 from pipelines.config.feature_sections import Features, TableOverrides, VocabularyEvolution, VocabularyLimits
 from pipelines.config.kubeflow import Kubeflow
 from pipelines.config.metrics import Evaluation

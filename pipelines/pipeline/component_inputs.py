@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from components.example_gen.csv_format import CsvFormat
+from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError
 from embedding_core.training_config import TrainingConfig
 from pipelines.config import PipelineConfig, VocabularyLimits
 from pipelines.config.columns import column_kinds, transform_columns
-from pipelines.config.files import data_location, span_bounds
+from pipelines.config.files import data_location, data_spans
 
 _DEFAULT_LIMITS = VocabularyLimits()
 __all__ = [
@@ -123,45 +125,33 @@ def transform_config(config: PipelineConfig) -> dict[str, Any]:
     }
 
 
-def example_settings(config: PipelineConfig) -> dict[str, Any]:
-    """The settings of our ExampleGen: columns and kinds, filters, split, rate of bad rows, form of CSV.
+def example_settings(config: PipelineConfig) -> Settings:
+    """`settings` of ExampleGen.
 
     The seed is not among them: runs of several seeds train and judge on the same rows, ingested once.
     """
-    mapping = config.to_mapping()
-    return {
-        "columns": column_kinds(config),
-        "row_filters": [
-            {key: value for key, value in row_filter.items() if value is not None}
-            for row_filter in mapping["row_filters"]
-        ],
-        "split": mapping["split"],
-        "allowed_bad_rate": config.data.allowed_bad_rate,
-        "spans": span_bounds(config.data),
-        "csv": {name: mapping["data"][name] for name in config.data.changed},
-        "label": _label_column(config),
-        "weight": config.sample_weight,
-        "single_valued": _single_valued(config),
-        "whole_numbers": list(config.data.whole_numbers),
-        **({"private": True} if any(feature.private for feature in config.features.categorical) else {}),
-    }
+    return Settings(
+        columns=column_kinds(config),
+        row_filters=config.row_filters,
+        split=config.split,
+        allowed_bad_rate=config.data.allowed_bad_rate,
+        spans=data_spans(config.data),
+        csv=CsvFormat(**{name: getattr(config.data, name) for name in CsvFormat.model_fields}),
+        label=None if config.label.column is None else config.label,
+        weight=config.sample_weight,
+        single_valued=_single_valued(config),
+        whole_numbers=config.data.whole_numbers,
+        private=any(feature.private for feature in config.features.categorical),
+    )
 
 
-def _label_column(config: PipelineConfig) -> dict[str, Any] | None:
-    label = config.label
-    if label.column is None:
-        return None
-    bound = {} if label.above is None else {"above": label.above}
-    return {"column": label.column, "positive": list(label.positive), **bound}
-
-
-def _single_valued(config: PipelineConfig) -> list[str]:
+def _single_valued(config: PipelineConfig) -> tuple[str, ...]:
     """The columns that must have one value a row at most: all but what may be a list, or what only your code reads."""
     one = {feature.source for feature in config.features.dense if config.preprocessing_fn is None}
     for feature in config.features.categorical:
         if not (feature.multivalent or feature.separator or feature.after_transform):
             one.add(feature.source)
-    return sorted(one if config.sample_weight is None else one | {config.sample_weight})
+    return tuple(sorted(one if config.sample_weight is None else one | {config.sample_weight}))
 
 
 def input_location(config: PipelineConfig) -> tuple[str, str]:

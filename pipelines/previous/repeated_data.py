@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -78,7 +77,7 @@ def data_of_run(config: PipelineConfig) -> RunData:
     settings = check_data_settings(config)
     base, pattern = component_inputs.input_location(config)
     files = find_files(base, without_spans(pattern), component_inputs.data_format(config), settings.spans).files
-    rows = rows_digest(json.dumps(component_inputs.example_settings(config)))
+    rows = rows_digest(settings.to_json())
     return RunData(rows, find_pieces(files, base, settings))
 
 

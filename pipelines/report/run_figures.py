@@ -14,7 +14,7 @@ import pyarrow as pa
 from ml_metadata import MetadataStore
 
 from components.artifact_files import read_embedding_config
-from components.example_gen.settings import Gaps
+from components.example_gen.spans import Gaps
 from components.run_inputs import inputs_of_run
 from components.transform_graph import range_problems
 from embedding_core.checkpoint.dense import DENSE, read_dense

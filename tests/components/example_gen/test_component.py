@@ -3,11 +3,14 @@ import os
 
 import pytest
 
+from components.example_gen.row_selection import SplitByColumn
+from components.example_gen.settings import Settings
+from components.example_gen.spans import PatternSpans
 from embedding_core.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.tfx
 
-SETTINGS = {"columns": {"id": "token"}, "split": {"by": "column", "column": "side"}}
+SETTINGS = Settings(columns={"id": "token"}, split=SplitByColumn(column="side"))
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_only_changed_files_or_settings_run_again(run, tmp_path):
     write(tmp_path, "id,side\n1,train\n3,eval\n")
     os.utime(path, ns=(changed, changed + 1000))  # as large as before, within the same second
     assert run()[2:] == ["COMPLETE"]
-    assert run({**SETTINGS, "seed": 1})[3:] == ["COMPLETE"]
+    assert run(SETTINGS.replace(seed=1))[3:] == ["COMPLETE"]
     assert sorted(os.listdir(tmp_path / "root/ExampleGen/examples/1")) == ["Split-eval", "Split-train"]
 
 
@@ -80,8 +83,8 @@ def test_folder_with_brackets_is_watched_literally(run, tmp_path):
 def test_spans_become_a_glob(tmp_path):
     from components.example_gen import ExampleGen
 
-    settings = {**SETTINGS, "spans": {"first": "2011-10-01"}}
-    component = ExampleGen(str(tmp_path), "{YYYY}-{MM}-{DD}.csv", "csv", settings)
+    spans = PatternSpans(pattern="{YYYY}-{MM}-{DD}.csv", first="2011-10-01")
+    component = ExampleGen(str(tmp_path), spans.pattern, "csv", SETTINGS.replace(spans=spans))
     assert json.loads(component.exec_properties["input_config"])["splits"][0]["pattern"] == "*-*-*.csv"
     assert json.loads(component.exec_properties["settings"])["spans"]["pattern"] == "{YYYY}-{MM}-{DD}.csv"
 

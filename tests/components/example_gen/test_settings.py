@@ -7,20 +7,46 @@ from embedding_core.errors import ConfigError
 pytestmark = pytest.mark.tfx
 
 BAD = [
-    ({"columns": {"a": "int"}}, "column 'a' is 'int': it must be 'token' or 'float'"),
-    ({"columns": {}}, "`columns` is empty"),
-    ({"column": {}}, "unknown key 'column' in the settings: did you mean 'columns'"),
-    ({"columns": {"a": "token"}, "allowed_bad_rate": 2}, "`allowed_bad_rate` is 2"),
-    ({"columns": {"a": "token"}, "split": {"by": "date"}}, "`by` of the split is 'date'"),
-    ({"columns": {"a": "token"}, "split": {"by": "time", "column": "t"}}, "`before` is missing in the split by time"),
-    ({"columns": {"a": "token"}, "split": {"by": "time", "column": "t", "before": "1/2"}}, "`before` of the split"),
-    ({"columns": {"a": "token"}, "split": {"by": "hash", "eval_fraction": 1}}, "`eval_fraction` of the split is 1"),
-    ({"columns": {"a": "token"}, "row_filters": [{"column": "a"}]}, "row filter .* at least one of present"),
-    ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "min": "x"}]}, "`min` of the row filter on 'a'"),
+    ({"columns": {"a": "int"}}, "`columns.a` of settings is 'int': it must be"),
+    ({"columns": {}}, "`columns` of settings is empty"),
+    ({"column": {}}, "`column` of settings is not a known key: did you mean 'columns'"),
+    ({"columns": {"a": "token"}, "allowed_bad_rate": 2}, "`allowed_bad_rate` of settings is 2"),
+    ({"columns": {"a": "token"}, "split": {"by": "date"}}, "`split.by` of settings is 'date'"),
+    ({"columns": {"a": "token"}, "split": {"by": "time", "column": "t"}}, "`split.before` of settings is missing"),
+    ({"columns": {"a": "token"}, "split": {"by": "time", "column": "t", "before": "1/2"}}, "`split.before` of"),
+    (
+        {"columns": {"a": "token"}, "split": {"by": "hash", "eval_fraction": 1}},
+        "`split.eval_fraction` of settings is 1",
+    ),
+    ({"columns": {"a": "token"}, "row_filters": [{"column": "a"}]}, "no condition: .* at least one of present"),
+    ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "min": "x"}]}, "`row_filters.0.min` .* a number, or"),
+    ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "in": []}]}, "a list of at least one value"),
     ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "matches": "("}]}, "must be a regular expression"),
-    ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "equal": 1}]}, "unknown rule; did you mean 'equals'"),
-    ({"columns": {"a": "token"}, "spans": {"pattern": "*"}}, "`spans` need"),
+    ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "equal": 1}]}, "known key: did you mean 'equals'"),
+    ({"columns": {"a": "token"}, "spans": {"pattern": "*"}}, "`spans.pattern` of settings is"),
+    ({"columns": {"a": "token"}, "label": {"key": "y"}}, "`label.column` of settings is null"),
+    ({"columns": {"a": "float"}, "whole_numbers": ["a"]}, "`whole_numbers.0` of settings is 'a'"),
 ]
+
+
+def test_json_of_the_previous_release_is_read_and_written_as_it_was():
+    from components.example_gen.settings import Settings
+
+    text = json.dumps(
+        {
+            "columns": {"a": "token", "y": "float"},
+            "row_filters": [{"column": "a", "present": True, "in": [1, "x"]}],
+            "split": {"by": "hash", "eval_fraction": 0.5, "key": None},
+            "allowed_bad_rate": 0.0,
+            "spans": {"first": "2011-10-01", "pattern": "{YYYY}-{MM}-{DD}.csv"},
+            "csv": {"delimiter": ";"},
+            "label": {"column": "y", "positive": []},
+            "weight": None,
+            "single_valued": ["a"],
+            "whole_numbers": [],
+        }
+    )
+    assert Settings.from_json(text).to_json() == text
 
 
 @pytest.mark.parametrize(("settings", "expected"), BAD)
@@ -58,10 +84,10 @@ def test_what_is_not_a_time_is_refused(value):
         instant(value)
 
 
-def spans_of(pattern, first=None, last=None):
-    from components.example_gen.settings import Spans
+def spans_of(pattern, first=None, last=None, **more):
+    from components.example_gen.spans import PatternSpans
 
-    return Spans.from_bounds(pattern, first, last)
+    return PatternSpans(pattern=pattern, first=first, last=last, **more)
 
 
 def with_spans(given, pattern="{YYYY}-{MM}-{DD}.csv"):
@@ -85,15 +111,13 @@ def test_spans_given_when_a_run_starts_take_the_place_of_the_configured_ones(giv
     assert with_spans(given) == spans_of(pattern, first, last)
 
 
-def test_spans_given_when_a_run_starts_keep_what_becomes_of_missing_ones():
-    spans = {"pattern": "{SPAN}.csv", "first": 1, "missing": "error", "every": 3}
+def test_spans_given_when_a_run_starts_keep_the_action_on_missing_ones():
     from components.example_gen.executor import settings_of
-    from components.example_gen.settings import Spans
 
-    said = json.dumps({"columns": {"a": "token"}, "spans": spans})
-    assert settings_of({"settings": said, "data_spans": "3/12"}).spans == Spans.from_bounds(
-        "{SPAN}.csv", 3, 12, missing="error", every=3
-    )
+    spans = {"pattern": "{SPAN}.csv", "first": 1, "missing": "error", "every": 3}
+    text = json.dumps({"columns": {"a": "token"}, "spans": spans})
+    given = settings_of({"settings": text, "data_spans": "3/12"}).spans
+    assert given == spans_of("{SPAN}.csv", 3, 12, missing="error", every=3)
 
 
 def test_numbered_spans_are_given_as_numbers():

@@ -85,10 +85,10 @@ def test_evolution_of_vocabularies_is_what_vocabulary_gen_reads(config):
 
 
 def test_example_settings_are_what_example_gen_reads(config):
-    settings = Settings.from_json(json.dumps(component_inputs.example_settings(config)))
+    settings = Settings.from_json(component_inputs.example_settings(config).to_json())
     kinds = {"country": "token", "fare": "float", "item": "token", "last_items": "token", "lat": "float"}
     assert settings.columns == {**kinds, "tips": "float", "Own Item": "token"}
-    assert len(settings.row_filters) == 3
+    assert len(settings.conditions) == 3
     assert settings.split.columns == ("when",)
     assert settings.allowed_bad_rate == 0.1
 
@@ -153,10 +153,7 @@ def test_example_gen_finds_the_files_of_the_config(tmp_path, path):
     values = {"data": {"path": path, "format": "csv", **spans}, "label": "y", "features": {"categorical": ["item"]}}
     config = config_from_mapping(values, tmp_path)
     base, pattern = component_inputs.input_location(config)
-    example_settings = component_inputs.example_settings(config)
-    if example_settings["spans"] is not None:
-        example_settings["spans"]["pattern"] = pattern
-    settings = Settings.from_json(json.dumps(example_settings))
+    settings = component_inputs.example_settings(config)
     assert tuple(files.find_files(base, files.without_spans(pattern), "csv", settings.spans).files) == data_files(
         config.data
     )

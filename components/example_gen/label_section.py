@@ -1,0 +1,95 @@
+"""Declares the label: which column of the data is predicted, and which of its values are 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field
+
+from components.example_gen.row_selection import Scalar
+from embedding_core.errors import ConfigError
+from embedding_core.schema import Listed, Mistakes, Rule, Section, Text
+
+ColumnKind: TypeAlias = Literal["float", "token"]
+
+
+def _one_or_more(value: object) -> object:
+    if value is None:
+        return ()
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _as_numbers(value: object) -> object:
+    """The columns of a list are columns of numbers."""
+    texts = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    return dict.fromkeys(value, "float") if isinstance(value, list | tuple) and texts else value
+
+
+Columns = Annotated[
+    Mapping[Text, ColumnKind],
+    BeforeValidator(_as_numbers),
+    Rule("a list of columns that hold numbers, or a mapping of columns to float or token"),
+]
+
+
+class Label(Section):
+    """What is predicted: 0 or 1, true or false, yes or no; one class against all others; or a number above a bound.
+
+    Attributes:
+      column: the column of the data that holds it, or
+      positive: the value (or list of values) of the column that is predicted, as the data writes it; every other value
+        is 0.
+      above: a number; the label is 1 if the column's number is greater, else 0.
+      key: the key under which the `preprocessing_fn` puts it, and
+      columns: the columns that the function reads for the label only: they are not there when the model serves, and no
+        feature may read them. A list (of numbers), or a mapping to "float" or "token".
+    """
+
+    SHORT = "column"
+
+    column: Text | None = None
+    positive: Annotated[Listed[Scalar], BeforeValidator(_one_or_more)] = ()
+    above: float | None = None
+    key: Text | None = None
+    columns: Columns = Field(default_factory=dict)
+
+    @property
+    def data_column(self) -> str:
+        """The column of the data that holds the label.
+
+        Raises:
+          ConfigError: the label is computed by a `preprocessing_fn`.
+        """
+        if self.column is None:
+            raise ConfigError(f"the label has no `column`: your `preprocessing_fn` computes it as {self.key!r}.")
+        return self.column
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns of the data that hold the answer."""
+        return (*([self.column] if self.column else []), *self.columns)
+
+    @property
+    def transformed(self) -> str:
+        """The key of the label in Transform's output."""
+        return self.key or "label"
+
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
+        if (self.column is None) == (self.key is None):
+            yield "", "must have either `column` (of the data) or `key` (that your `preprocessing_fn` returns)."
+        elif self.positive and self.above is not None:
+            yield "above", f"is {self.above!r}, and `label.positive` is given too: give one of them."
+        elif self.key is not None and self.above is not None:
+            yield "above", f"is {self.above!r}, but `label.column` is null: it bounds the numbers of that column."
+        elif self.key is not None and self.positive:
+            yield (
+                "positive",
+                f"is {list(self.positive)!r}, but `label.column` is null: it names values of that column.",
+            )
+        elif self.key is None and self.columns:
+            yield (
+                "columns",
+                f"is {list(self.columns)!r}, but `label.key` is null: they are read for a computed label only.",
+            )

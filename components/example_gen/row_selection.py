@@ -1,0 +1,179 @@
+"""Declares which rows are read and which split each goes to: the sections of row filters and splits."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from pydantic import AfterValidator, Field
+
+from components.example_gen.values import instant
+from embedding_core.schema import ChosenBy, Listed, Mistakes, Rule, Section, Share, Text
+
+PlainValue: TypeAlias = bool | int | float | str
+Scalar = Annotated[PlainValue, Rule("one text, number or boolean")]
+
+
+def _regex(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"it must be a regular expression as Python's `re` reads it ({error}).") from error
+    return value
+
+
+def _bound(value: PlainValue) -> PlainValue:
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        _measure(value)
+    except ValueError:
+        raise ValueError("it must be a number, or a date such as '2011-11-01'.") from None
+    return value
+
+
+def _measure(bound: PlainValue) -> float:
+    return instant(bound) if isinstance(bound, str) else bound
+
+
+def _moment(value: str) -> str:
+    try:
+        datetime.date.fromisoformat(value[:10])
+        instant(value)
+    except ValueError:
+        raise ValueError("it must be a date or time such as 2011-11-01.") from None
+    return value
+
+
+Regex = Annotated[str, AfterValidator(_regex)]
+Bound = Annotated[Scalar, AfterValidator(_bound)]
+
+
+class Condition(NamedTuple):
+    """One condition of a row filter.
+
+    Attributes:
+      column: name of the column.
+      rule: key of the condition, such as "equals".
+      value: what the rule compares with.
+    """
+
+    column: str
+    rule: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.rule} {json.dumps(self.value)}"
+
+
+class RowFilter(Section):
+    """Rows that do not pass are left out, from "train" and "eval" both. All conditions given must hold.
+
+    A missing value fails every condition but `not_equals`, `not_matches` and `present: false`.
+
+    Attributes:
+      column: the column looked at; it need not be one that is kept.
+      present: whether the column must have a value (true) or must have none (false).
+      equals, not_equals: a value; a number compares as a number also with text ("5.0" equals 5).
+      matches, not_matches: a regular expression, found anywhere in the value; anchor it with ^ and $.
+      min, max: bounds, both included: numbers, or dates such as 2011-11-01.
+      in_: the allowed values, written `in`.
+    """
+
+    column: Text
+    present: bool | None = None
+    equals: Scalar | None = None
+    not_equals: Scalar | None = None
+    matches: Regex | None = None
+    not_matches: Regex | None = None
+    min: Bound | None = None
+    max: Bound | None = None
+    in_: Annotated[Listed[Scalar], Field(min_length=1), Rule("a list of at least one value")] | None = None
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions that must hold of the column, in the order of the fields."""
+        values = {name: getattr(self, name) for name in RowFilter.model_fields if name != "column"}
+        given = {name: value for name, value in values.items() if value is not None}
+        return tuple(Condition(self.column, name.rstrip("_"), value) for name, value in given.items())
+
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
+        if not self.conditions:
+            keys = ", ".join(key for key in self.keys() if key != "column")
+            yield "", f"has no condition: give column {self.column!r} at least one of {keys}."
+        low, high = self.min, self.max
+        comparable = low is not None and high is not None and isinstance(low, str) == isinstance(high, str)
+        if low is not None and high is not None and comparable and _measure(low) > _measure(high):
+            yield "min", f"is {low!r}: it must be at most `max`, {high!r}; no row would pass."
+
+
+class SplitByHash(Section):
+    """Rows go to "eval" by a hash, so that a row keeps its split in every run.
+
+    Attributes:
+      eval_fraction: expected share of the rows (or keys) for "eval".
+      key: column whose rows stay together, such as a customer; null hashes the whole row. A row without a value there
+        goes by its content.
+    """
+
+    by: Literal["hash"] = "hash"
+    eval_fraction: Share = 0.2
+    key: Text | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the split reads."""
+        return () if self.key is None else (self.key,)
+
+
+class SplitByColumn(Section):
+    """A column names the split of its row; rows with any other value are in none, and are counted.
+
+    Attributes:
+      column: the column.
+      train: its values for "train".
+      eval: its values for "eval".
+    """
+
+    by: Literal["column"] = "column"
+    column: Text
+    train: Listed[Scalar] = ("train",)
+    eval: Listed[Scalar] = ("eval",)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the split reads."""
+        return (self.column,)
+
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
+        both = [value for value in self.train if value in self.eval]
+        if both:
+            yield "eval", f"is {list(self.eval)!r}: {both[0]!r} is also in `split.train`; a value belongs to one split."
+        for key in ("train", "eval"):
+            if not getattr(self, key):
+                yield key, "is []: it must name at least one value of the column."
+
+
+class SplitByTime(Section):
+    """Rows before a moment are "train", the others "eval".
+
+    Attributes:
+      column: holds ISO dates or times, timestamps, or Unix times (seconds to nanoseconds); without a zone, UTC.
+      before: the first moment of "eval": an ISO date or time.
+    """
+
+    by: Literal["time"] = "time"
+    column: Text
+    before: Annotated[str, AfterValidator(_moment)]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the split reads."""
+        return (self.column,)
+
+
+Split = Annotated[SplitByHash | SplitByColumn | SplitByTime, ChosenBy("by", default={"by": "hash"})]

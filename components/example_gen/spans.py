@@ -1,0 +1,112 @@
+"""Declares which spans of the data are read, and finds those that have no file."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Collection
+from typing import Literal, NamedTuple
+
+from components.example_gen.row_selection import Scalar
+from embedding_core.schema import Mistakes, Positive, Section, Text
+
+_SHOWN = 5
+_OPEN = (0, 1 << 62)
+
+
+def is_dated(pattern: str) -> bool:
+    """Whether the spans of a pattern of files are dates: it has {YYYY}, {MM} and {DD}."""
+    return all(part in pattern for part in ("{YYYY}", "{MM}", "{DD}"))
+
+
+class Gaps(NamedTuple):
+    """The spans without a file: how many, and the first few."""
+
+    total: int
+    first: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(self.first) + (", ..." if self.total > len(self.first) else "")
+
+
+class Spans(Section):
+    """Which of the spans in the path's placeholders are read, both ends included; null is open.
+
+    Attributes:
+      first: the first span: a date as 2011-10-31 for {YYYY}-{MM}-{DD}, a number for {SPAN}.
+      last: the last span.
+      missing: action on days (or numbers) in between that have no file: "warn" names them, also in the report;
+        "error" refuses to run.
+      every: days (or numbers) from one file to the next: 7 if they are weekly. Others in between are not missing; if
+        they are there, they are read.
+    """
+
+    first: Scalar | None = None
+    last: Scalar | None = None
+    missing: Literal["warn", "error"] = "warn"
+    every: Positive = 1
+
+    def bound_mistakes(self, pattern: str) -> Mistakes:
+        """Yield the bounds that do not fit the placeholders of a pattern."""
+        for key in ("first", "last"):
+            value = getattr(self, key)
+            fits = _is_date(value) if is_dated(pattern) else type(value) is int
+            if value is not None and not fits:
+                kind = "a date such as 2011-10-31" if is_dated(pattern) else "a whole number"
+                yield key, f"is {value!r}: it must be {kind}, as the placeholders of {pattern!r} are."
+
+
+class PatternSpans(Spans):
+    """The spans of one pattern of files.
+
+    Attributes:
+      pattern: the pattern below the folder of the data, with its placeholders.
+    """
+
+    pattern: Text
+
+    def mistakes(self) -> Mistakes:
+        """Yield what breaks the rules over several fields."""
+        if is_dated(self.pattern) == ("{SPAN}" in self.pattern):
+            yield "pattern", f"is {self.pattern!r}: it must have {{YYYY}}, {{MM}} and {{DD}}, or {{SPAN}}."
+        else:
+            yield from self.bound_mistakes(self.pattern)
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The numbers of the first and the last span; that of a date is its day since the year 1."""
+        low, high = (
+            open_end if bound is None else self._number(str(bound))
+            for bound, open_end in zip((self.first, self.last), _OPEN, strict=True)
+        )
+        return low, high
+
+    def _number(self, bound: str) -> int:
+        return datetime.date.fromisoformat(bound).toordinal() if is_dated(self.pattern) else int(bound)
+
+    def gaps(self, present: Collection[int]) -> Gaps:
+        """Find the spans of the range that are not among those present.
+
+        Args:
+          present: the numbers of the spans that have files; at least one.
+        """
+        first, last = self.numbers
+        low = min(present) if self.first is None else first
+        high = max(present) if self.last is None else last
+        inside = {span for span in present if low <= span <= high}
+        expected = range(low, high + 1, self.every)
+        absent = (span for span in expected if span not in inside)
+        shown = tuple(str(self.name_of(span)) for span in itertools.islice(absent, _SHOWN))
+        return Gaps(len(expected) - sum(span in expected for span in inside), shown)
+
+    def name_of(self, number: int) -> str | int:
+        """The span as a person names it: an ISO date, or its number."""
+        return datetime.date.fromordinal(number).isoformat() if is_dated(self.pattern) else number
+
+
+def _is_date(value: object) -> bool:
+    try:
+        datetime.date.fromisoformat(str(value))
+    except ValueError:
+        return False
+    return True
