@@ -93,7 +93,7 @@ def spans_of(pattern, first=None, last=None, **more):
 def with_spans(given, pattern="{YYYY}-{MM}-{DD}.csv"):
     from components.example_gen.executor import settings_of
 
-    spans = {"pattern": pattern, "first": "2011-10-01"} if pattern else None
+    spans = {"pattern": pattern, "first": 1 if "{SPAN}" in pattern else "2011-10-01"} if pattern else None
     return settings_of({"settings": json.dumps({"columns": {"a": "token"}, "spans": spans}), "data_spans": given}).spans
 
 
