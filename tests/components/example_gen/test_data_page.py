@@ -1,6 +1,5 @@
 """Section "CSV" of docs/data.md: its configuration reads a file that is written as it says."""
 
-import json
 import re
 from pathlib import Path
 
@@ -27,8 +26,7 @@ def test_configuration_of_the_page_reads_such_a_file(ingest, tmp_path):
     (tmp_path / "visits.csv.zst").write_bytes(pa.compress(ROWS.encode("latin-1"), "zstd", asbytes=True))
     config = load_config(tmp_path / "my.yaml", ["split={by: column, column: patient, train: [3], eval: [4, 5]}"])
     base, pattern = component_inputs.input_location(config)
-    settings = json.loads(json.dumps(component_inputs.example_settings(config)))
-    output = ingest(base, pattern=pattern, **settings)
+    output = ingest(base, pattern=pattern, **component_inputs.example_settings(config).to_mapping())
     assert sorted(output.rows("train"), key=lambda row: row["weight"]) == [
         {"patient": [b"3"], "diagnosis": ["grippe|fièvre".encode()], "weight": [70.5], "readmitted": [1.0]},
         {"patient": [b"3"], "diagnosis": ["fièvre".encode()], "weight": [81.0], "readmitted": [0.0]},

@@ -74,7 +74,7 @@ def test_bound_that_no_label_exceeds_is_named(label):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"above": "15"}, "must be a number"),
+        ({"above": "15"}, "must be a finite number"),
         ({"above": float("nan")}, "number"),
         ({"above": 1, "positive": ["a"]}, "one of"),
     ],
