@@ -99,7 +99,7 @@ def finite_weight(
 ) -> tf.SparseTensor | tf.RaggedTensor:
     """The weights of a feature as float32, by the one rule for NaN and infinity (float32's infinity included).
 
-    They are an error in training, whatever their id, and count as zero in serving.
+    They are an error in training, for every id, and count as zero in serving.
 
     Args:
       path: of the feature, for the message.

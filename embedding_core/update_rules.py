@@ -44,7 +44,7 @@ def updated(optimizer: Optimizer, rows: Rows, slots: Slots, gradient: Rows, rate
 
 
 def clipped(values: Rows, low: float | None, high: float | None) -> Rows:
-    """Values within bounds; None is no bound."""
+    """Values within bounds; None means unbounded."""
     if low is not None:
         values = tf.maximum(values, tf.cast(low, values.dtype))
     if high is not None:

@@ -31,12 +31,12 @@ class QueuedEngine(Engine):
         self._lookups = 0
 
     def look_up(self, values: Sequence[Ids], weights: Sequence[Weights]) -> Lookup:
-        """Enqueue a batch; each call has a name, which tells the engine which lookups get gradients.
+        """Enqueue a batch; each call has a name, by which the engine knows which lookups get gradients.
 
         Raises:
           EngineError (RuntimeError): called outside of strategy.run, or inside control flow within it.
         """
-        if tf.distribute.in_cross_replica_context():  # before a batch is enqueued that nobody dequeues
+        if tf.distribute.in_cross_replica_context():  # else a batch would be enqueued and never dequeued
             raise EngineError(
                 "The layer was created under a TPU's strategy and is called outside of strategy.run, and only "
                 "the cores can look up: call it in the function given to strategy.run, or by model.fit, evaluate or "
@@ -59,8 +59,8 @@ class QueuedEngine(Engine):
                 raise
             names = [feature.path for feature in self.model.features]
             raise EngineError(
-                f"The lookup of {names} is inside tf.cond, a loop or a nested tf.function within strategy.run, where "
-                "the cores cannot meet. Call the layer before, at the top level of the function given to "
+                f"The lookup of {names} is inside tf.cond, a loop or a nested tf.function within strategy.run: "
+                "the cores cannot meet there. Call the layer before, at the top level of the function given to "
                 "strategy.run, and pass its activations in."
             ) from error
 

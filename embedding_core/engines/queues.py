@@ -84,7 +84,7 @@ def _one_flag(flags: Sequence[tf.Tensor]) -> tf.Tensor:
 class WaitingBatch:
     """The training batch that was looked up last and waits for its gradients.
 
-    A batch with a name may be forgotten: the name tells which lookups get gradients. One without a
+    A batch with a name may be forgotten: by its name the engine knows which lookups get gradients. One without a
     name may not.
     """
 

@@ -107,7 +107,7 @@ def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[s
 
     Args:
       features: ids by name.
-      missing: the id that stands for none at all.
+      missing: the id of an example without an id.
 
     Returns:
       float32 `[B, dim]` by name, and how many ids were no rows of their table.
