@@ -78,7 +78,7 @@ def test_hosts_draw_negatives_of_their_own(tmp_path):
 
 def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path):
     """100 and 50 rows: each step's batch has all 150, of which one host has two thirds."""
-    settings = {"epochs": 3, "learning_rate": 0.01}
+    settings = {"epochs": 3, "dense_optimizer": {"learning_rate": 0.01}}
     job = dataclasses.replace(job_of(tmp_path, (100, 50), **settings, batch_size=150), shard_files=None)
     given = {"arguments": {"hidden_units": [8], "dropout": 0.0}}
     alone = train(dataclasses.replace(job, **given), str(tmp_path / "alone"))
