@@ -119,8 +119,11 @@ def _with_output_shapes(config: EmbeddingConfig, rows: int) -> dict[str, tf.tpu.
 def _traced(strategy: tf.distribute.Strategy, step: Step) -> tf.Graph:
     before = step.before
     if before is None:
-        with_one_batch = tf.function(lambda batch: strategy.run(step.replica, args=(batch,)))
-        return with_one_batch.get_concrete_function(step.inputs).graph
+
+        def with_one_batch(batch: Any) -> Any:  # XLA names a scope after it, which "<lambda>" cannot be
+            return strategy.run(step.replica, args=(batch,))
+
+        return tf.function(with_one_batch).get_concrete_function(step.inputs).graph
 
     def with_batches_of_cores(*batches: Any) -> Any:
         parts = [tf.nest.flatten(batch) for batch in batches]
