@@ -19,7 +19,8 @@ import tensorflow as tf
 from components.pusher.served import Publication, served_versions
 from components.pusher.version_manifest import MANIFEST, MODEL, copy_model, is_version, write_manifest
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import Json, exists, file_digest, remove_tree, scratch_folder
+from embedding_core.schema import Json
+from embedding_core.storage import exists, file_digest, remove_tree, scratch_folder
 
 
 def publish_remotely(

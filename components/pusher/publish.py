@@ -19,8 +19,8 @@ from components.artifact_files import RECORD_SUFFIX
 from components.pusher.served import Publication, number_names, served_versions
 from components.pusher.version_manifest import MODEL, copy_model, is_version, write_manifest
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.schema import Json
 from embedding_core.storage import (
-    Json,
     StrPath,
     hidden_folder,
     is_address,

@@ -10,7 +10,8 @@ from components.pusher.publish import publish, require_local
 from components.pusher.served import Publication, served_versions
 from components.pusher.version_manifest import content_digest, verify_version, version_digests
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import Json, StrPath, readable_as
+from embedding_core.schema import Json
+from embedding_core.storage import StrPath, readable_as
 
 
 def roll_back(base: StrPath, to: int | None = None) -> Publication:

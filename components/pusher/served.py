@@ -7,7 +7,8 @@ import os
 
 from components.pusher.version_manifest import read_facts, verify_version
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import Json, StrPath, folder_digests, is_address, json_digest, names_in
+from embedding_core.schema import Json
+from embedding_core.storage import StrPath, folder_digests, is_address, json_digest, names_in
 
 
 @dataclasses.dataclass(frozen=True)

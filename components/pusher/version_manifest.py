@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from embedding_core.errors import CheckpointError
+from embedding_core.schema import Json
 from embedding_core.storage import (
     FileDigest,
-    Json,
     SealedFolder,
     StrPath,
     exists,

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError
-from embedding_core.storage import FileDigest, Json, SealedFolder, StrPath
+from embedding_core.schema import Json
+from embedding_core.storage import FileDigest, SealedFolder, StrPath
 
 BUNDLE = "tables"  # prefix of the tensor bundle in the folder
 VOCABULARIES = "vocabularies"  # folder of the vocabularies that the rows belong to

@@ -16,7 +16,8 @@ import tf_keras
 
 from embedding_core.checkpoint.bundle import BundleReader
 from embedding_core.errors import CheckpointError
-from embedding_core.storage import Json, SealedFolder, file_digest, file_names_below, make_folders, whole_folder
+from embedding_core.schema import Json
+from embedding_core.storage import SealedFolder, file_digest, file_names_below, make_folders, whole_folder
 
 DENSE = "dense"
 _BUNDLE = "variables"

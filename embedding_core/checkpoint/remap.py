@@ -23,7 +23,8 @@ from embedding_core.checkpoint.token_rows import token_rows
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import FTRL
-from embedding_core.storage import Json, StrPath
+from embedding_core.schema import Json
+from embedding_core.storage import StrPath
 from embedding_core.vocabulary import Vocabulary, load_vocabulary
 from embedding_core.warm_start import RemapPolicy
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from embedding_core.config import TableConfig
 from embedding_core.display import shown_token
 from embedding_core.errors import CheckpointError
-from embedding_core.storage import Json
+from embedding_core.schema import Json
 from embedding_core.vocabulary import Vocabulary
 from embedding_core.warm_start import NewRows
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from embedding_core.errors import CheckpointError
+from embedding_core.schema import Json
 from embedding_core.storage import (
-    Json,
     SealedFolder,
     StrPath,
     make_folders,

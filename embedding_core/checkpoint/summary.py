@@ -16,7 +16,8 @@ from embedding_core.checkpoint.row_sources import row_sources
 from embedding_core.config import TableConfig
 from embedding_core.display import shown_token
 from embedding_core.errors import CheckpointError
-from embedding_core.storage import Json, StrPath
+from embedding_core.schema import Json
+from embedding_core.storage import StrPath
 from embedding_core.vocabulary import Vocabulary
 
 _SHOWN = 10

@@ -21,7 +21,7 @@ from embedding_core.storage.locks import locked_file, locked_folder, open_lock_f
 from embedding_core.storage.permissions import readable_as, umask_of
 from embedding_core.storage.scratch import scratch_folder, scratch_tempdir
 from embedding_core.storage.sealed_folder import SealedFolder
-from embedding_core.storage.seals import SEAL, Json, json_digest, sealed_json, unsealed_json
+from embedding_core.storage.seals import SEAL, json_digest, sealed_json, unsealed_json
 from embedding_core.storage.whole_folder import (
     hidden_folder,
     put_in_place,
@@ -33,7 +33,6 @@ from embedding_core.storage.whole_folder import (
 __all__ = [
     "SEAL",
     "FileDigest",
-    "Json",
     "SealedFolder",
     "StrPath",
     "exists",

@@ -6,8 +6,10 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from embedding_core.storage.file_access import StrPath, is_address, move
 
-def sync(path: str | os.PathLike[str]) -> None:
+
+def sync(path: StrPath) -> None:
     """Bring a local file, or the list of names of a local folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -16,7 +18,7 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def sync_tree(folder: str | os.PathLike[str]) -> None:
+def sync_tree(folder: StrPath) -> None:
     """Bring every file and folder of a local tree to the disk, the innermost first."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
@@ -25,8 +27,8 @@ def sync_tree(folder: str | os.PathLike[str]) -> None:
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Replace a local file when the block ends without an error; the file is never seen half written.
+def whole_file(path: StrPath) -> Iterator[str]:
+    """Replace a file when the block ends without an error; the file is never seen half written.
 
     Yields:
       The path to write to, beside the file.
@@ -35,9 +37,12 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[str]:
     half = f"{path}.{os.getpid()}.new"
     try:
         yield half
-        sync(half)
-        os.replace(half, path)
-        sync(os.path.dirname(os.path.abspath(path)))
+        if is_address(path):
+            move(half, path, replace=True)
+        else:
+            sync(half)
+            os.replace(half, path)
+            sync(os.path.dirname(os.path.abspath(path)))
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(half)

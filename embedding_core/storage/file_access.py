@@ -92,10 +92,10 @@ def make_folders(path: StrPath) -> None:
         _gfile().makedirs(path) if is_address(path) else os.makedirs(path, exist_ok=True)
 
 
-def move(source: StrPath, target: StrPath) -> None:
-    """Rename a file or folder; the target must not exist."""
+def move(source: StrPath, target: StrPath, *, replace: bool = False) -> None:
+    """Rename a file or folder; the target must not exist unless it is a file to replace."""
     with tensorflow_errors_as_os_errors():
-        _gfile().rename(source, target) if is_address(source) else os.rename(source, target)
+        _gfile().rename(source, target, replace) if is_address(source) else os.rename(source, target)
 
 
 def remove_tree(folder: StrPath) -> None:

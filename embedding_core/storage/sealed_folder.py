@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 
 from embedding_core.errors import CheckpointError
+from embedding_core.schema import Json
 from embedding_core.storage.digests import FileDigest, file_digest, folder_digests
 from embedding_core.storage.file_access import StrPath, exists, make_folders, open_file
-from embedding_core.storage.seals import SEAL, Json, sealed_json, unsealed_json
+from embedding_core.storage.seals import SEAL, sealed_json, unsealed_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, TypeAlias
 
-Json: TypeAlias = dict[str, Any]
+from embedding_core.schema import Json
 
 SEAL = "sha256"
 """The usual key of the digest."""

@@ -1,0 +1,57 @@
+"""Local files and those at an address behave the same."""
+
+import uuid
+
+import pytest
+
+from embedding_core.storage import (
+    exists,
+    file_digest,
+    file_names_below,
+    is_folder,
+    make_folders,
+    move,
+    names_in,
+    open_file,
+    remove_tree,
+    whole_file,
+)
+
+
+@pytest.fixture(params=["local", "ram"])
+def folder(request, tmp_path):
+    return str(tmp_path) if request.param == "local" else f"ram://{uuid.uuid4().hex}"
+
+
+def write(path, text):
+    with open_file(path, "w") as file:
+        file.write(text)
+
+
+def test_files_are_written_listed_read_moved_and_removed(folder):
+    make_folders(f"{folder}/a/b")
+    write(f"{folder}/a/b/rows", "1 2")
+    write(f"{folder}/a/more", "3")
+    assert file_names_below(f"{folder}/a") == ["b/rows", "more"]
+    assert sorted(names_in(f"{folder}/a")) == ["b", "more"]
+    assert file_digest(f"{folder}/a/more", copy_to=f"{folder}/a/copy") == file_digest(f"{folder}/a/copy")
+    move(f"{folder}/a/more", f"{folder}/a/moved")
+    assert (exists(f"{folder}/a/more"), exists(f"{folder}/a/moved"), is_folder(f"{folder}/a/b")) == (False, True, True)
+    remove_tree(f"{folder}/a")
+    remove_tree(f"{folder}/a")  # as if another process had been faster
+    assert names_in(f"{folder}/a") == []
+
+
+def test_missing_file_is_the_same_error(folder):
+    with pytest.raises(FileNotFoundError), open_file(f"{folder}/missing") as file:
+        file.read()
+
+
+def test_whole_file_is_replaced(folder):
+    make_folders(folder)
+    for text in ("old", "new"):
+        with whole_file(f"{folder}/rows") as half:
+            write(half, text)
+    with open_file(f"{folder}/rows", "r") as file:
+        assert file.read() == "new"
+    assert names_in(folder) == ["rows"]
