@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from components.example_gen.row_selection import Scalar
 from embedding_core.errors import ConfigError
@@ -26,10 +26,17 @@ def _as_numbers(value: object) -> object:
     return dict.fromkeys(value, "float") if isinstance(value, list | tuple) and texts else value
 
 
+OneOrMore = Annotated[
+    Listed[Scalar],
+    BeforeValidator(_one_or_more),
+    WithJsonSchema({"type": ["array", "string", "number", "boolean", "null"]}),
+]
+_TEXTS = {"type": "array", "items": {"type": "string"}}
 Columns = Annotated[
     Mapping[Text, ColumnKind],
     BeforeValidator(_as_numbers),
     Rule("a list of columns that hold numbers, or a mapping of columns to float or token"),
+    WithJsonSchema({"anyOf": [_TEXTS, {"type": "object", "additionalProperties": {"enum": ["float", "token"]}}]}),
 ]
 
 
@@ -49,7 +56,7 @@ class Label(Section):
     SHORT = "column"
 
     column: Text | None = None
-    positive: Annotated[Listed[Scalar], BeforeValidator(_one_or_more)] = ()
+    positive: OneOrMore = ()
     above: float | None = None
     key: Text | None = None
     columns: Columns = Field(default_factory=dict)

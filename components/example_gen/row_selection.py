@@ -114,6 +114,7 @@ class SplitByHash(Section):
     """Rows go to "eval" by a hash, so that a row keeps its split in every run.
 
     Attributes:
+      by: "hash".
       eval_fraction: expected share of the rows (or keys) for "eval".
       key: column whose rows stay together, such as a customer; null hashes the whole row. A row without a value there
         goes by its content.
@@ -133,6 +134,7 @@ class SplitByColumn(Section):
     """A column names the split of its row; rows with any other value are in none, and are counted.
 
     Attributes:
+      by: "column".
       column: the column.
       train: its values for "train".
       eval: its values for "eval".
@@ -162,6 +164,7 @@ class SplitByTime(Section):
     """Rows before a moment are "train", the others "eval".
 
     Attributes:
+      by: "time".
       column: holds ISO dates or times, timestamps, or Unix times (seconds to nanoseconds); without a zone, UTC.
       before: the first moment of "eval": an ISO date or time.
     """
