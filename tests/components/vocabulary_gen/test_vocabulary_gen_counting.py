@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 
 import pytest
 import tensorflow as tf
@@ -86,7 +87,7 @@ def test_the_widest_row_counts_values_not_tokens(count):
 
 
 def test_features_of_one_kind_stay_apart():
-    features = [FEATURES[0].replace(name=name) for name in ("one", "two")]
+    features = [dataclasses.replace(FEATURES[0], name=name) for name in ("one", "two")]
     values = [tf.constant(["a", "b", "a"]), tf.constant(["b", "b", ""])]
     counted = batch_counts(features, values_counter(features)(values))
     found = {f.name: dict(zip(c.tokens.to_pylist(), c.counts.tolist(), strict=True)) for f, c in counted}
