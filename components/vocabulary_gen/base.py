@@ -12,7 +12,8 @@ import pyarrow as pa
 from tfx.dsl.io import fileio
 
 from components.artifact_files import read_vocabularies
-from components.vocabulary_gen.plan import Base, CountingPlan, evolution_from_json
+from components.vocabulary_gen.plan import Base, CountingPlan
+from components.vocabulary_gen.vocabulary_rules import Evolution
 from embedding_core.columns.ids import TokenTable
 from embedding_core.vocabulary import (
     FeatureSummary,
@@ -25,19 +26,18 @@ from embedding_core.vocabulary import (
 __all__ = ["base_tables", "make_vocabulary", "read_base"]
 
 
-def read_base(folder: str, evolution: str) -> Base:
-    """Read and verify the vocabularies of an earlier run.
+def read_base(folder: str, evolution: Evolution) -> Base:
+    """Read and verify the vocabularies of a previous run.
 
     Args:
       folder: of its Vocabularies artifact.
-      evolution: JSON, as for `evolution_from_json`.
+      evolution: how the new vocabularies evolve from them.
 
     Raises:
-      ConfigError: a parameter breaks its rule.
       VocabularyError: a vocabulary is damaged, or there is none.
     """
-    found = read_vocabularies(folder)
-    return evolution_from_json(evolution, folder, {name: len(vocabulary) for name, vocabulary in found.items()})
+    sizes = {name: len(vocabulary) for name, vocabulary in read_vocabularies(folder).items()}
+    return Base(folder=folder, sizes=sizes, evolution=evolution)
 
 
 def base_tables(plan: CountingPlan) -> dict[str, TokenTable] | None:
@@ -72,5 +72,5 @@ def make_vocabulary(
     make = functools.partial(vocabulary_from_counts, name)
     if plan.base is not None and plan.has_base(name):
         base = load_vocabulary(plan.base.folder, name, open_file=fileio.open)
-        make = functools.partial(evolved_vocabulary, base, mode=plan.base.mode, expire_after=plan.base.expire_after)
+        make = functools.partial(evolved_vocabulary, base, **plan.base.evolution.evolution_rule())
     return make(tokens, counts, min_count=rule.min_count, max_size=rule.max_size, private=private, features=features)

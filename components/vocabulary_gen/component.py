@@ -13,6 +13,7 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.vocabulary_gen.executor import Executor
+from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
 from embedding_core.errors import ConfigError
 
 __all__ = ["VocabularyGen", "VocabularyGenSpec"]
@@ -55,10 +56,10 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
         self,
         examples: types.BaseChannel,
         features: Sequence[Mapping[str, Any]],
-        vocabularies: Mapping[str, Mapping[str, Any]] | None = None,
+        vocabularies: Mapping[str, VocabularyRule] | None = None,
         transform_graph: types.BaseChannel | None = None,
         base_vocabularies: types.BaseChannel | None = None,
-        evolution: Mapping[str, Any] | None = None,
+        evolution: Evolution | None = None,
         splits: Sequence[str] = ("train",),
         max_bad_row_rate: float = 0.0,
     ) -> None:
@@ -69,12 +70,11 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
           features: {"name", "column", "vocabulary"} of each: column has the fields of `ColumnConfig` but for dtype,
             which is that of the data, as the valency is if "multivalent" is None or left out; features that name one
             vocabulary share it, and the default is the feature's name.
-          vocabularies: by vocabulary {"min_count": least count, by default 1, "max_size": most tokens}.
+          vocabularies: rule of each vocabulary; one without a rule keeps all tokens.
           transform_graph: channel of `TransformGraph`, for columns with `after_transform`.
           base_vocabularies: channel of `Vocabularies` of a previous run, which the new ones evolve from by the rule
             of `embedding_core.vocabulary.evolution`; without it, only this run's data counts.
-          evolution: any of "mode" ("rerank", the default, or "append": rows of the previous run stay where they are)
-            and "expire_after" (runs after which a token expires; None, the default, for never).
+          evolution: how the new vocabularies evolve from the base; None is `Evolution()`.
           splits: the splits that are counted.
           max_bad_row_rate: largest share of rows, from 0 to 1, that may be set aside because they do not parse.
 
@@ -89,8 +89,8 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
             transform_graph=transform_graph,
             base_vocabularies=base_vocabularies,
             features=json.dumps(list(features)),
-            vocabulary_rules=json.dumps(dict(vocabularies or {})),
-            evolution=json.dumps(dict(evolution or {})),
+            vocabulary_rules=json.dumps({name: rule.counting_rule() for name, rule in (vocabularies or {}).items()}),
+            evolution=json.dumps(evolution.evolution_rule() if evolution else {}),
             splits=json.dumps(list(splits)),
             max_bad_row_rate=float(max_bad_row_rate),
         )

@@ -21,6 +21,7 @@ from components.vocabulary_gen.counting_pipeline import count_arrow, count_files
 from components.vocabulary_gen.parts import PARTS_FOLDER, check_parts
 from components.vocabulary_gen.plan import CountingPlan, plan_from_json
 from components.vocabulary_gen.transforming import plan_after_transform
+from components.vocabulary_gen.vocabulary_rules import Evolution
 from embedding_core import errors
 from embedding_core.errors import DataError, EmbeddingError
 from embedding_core.vocabulary import save_set
@@ -72,7 +73,8 @@ def _plan(execution: Execution) -> CountingPlan:
     rules = properties.get(keys.VOCABULARY_RULES) or "{}"
     plan = plan_after_transform(plan_from_json(properties[keys.FEATURES], rules, folders.get(keys.TRANSFORM_GRAPH)))
     if keys.BASE_VOCABULARIES in folders:
-        base = read_base(folders[keys.BASE_VOCABULARIES], properties.get(keys.EVOLUTION) or "{}")
+        evolution = Evolution.from_mapping(execution.json(keys.EVOLUTION) or {})
+        base = read_base(folders[keys.BASE_VOCABULARIES], evolution)
         plan = dataclasses.replace(plan, base=base)
     check_parts(plan)
     return plan

@@ -1,34 +1,18 @@
-"""What VocabularyGen counts: its JSON parameters as checked, frozen values; no TensorFlow."""
+"""Plans what VocabularyGen counts, from its parameters. No TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any
 
-from embedding_core.config import ColumnConfig, EvolutionMode
+from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule, VocabularyRules
+from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError, nearest
 from embedding_core.schema import Name, read
 
-__all__ = ["Base", "CountedFeature", "CountingPlan", "VocabularyRule", "evolution_from_json", "plan_from_json"]
-
 _COLUMN_KEYS = tuple(name for name in ColumnConfig.model_fields if name != "dtype")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class VocabularyRule:
-    """Which tokens of a vocabulary get rows, and how it is counted.
-
-    Attributes:
-      min_count: how often a token has to occur.
-      max_size: at most that many tokens have rows; None for all.
-      parts: in how many parts it is put together; with more than one, no worker holds it as a whole.
-    """
-
-    min_count: int = 1
-    max_size: int | None = None
-    parts: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,19 +34,17 @@ class CountedFeature:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Base:
-    """The vocabularies of an earlier run, and what becomes of their tokens (`embedding_core.vocabulary.evolution`).
+    """The vocabularies of a previous run, and how the new ones evolve from them.
 
     Attributes:
       folder: of the earlier Vocabularies artifact.
-      sizes: how many tokens each vocabulary there has.
-      mode: "append" or "rerank".
-      expire_after: runs after which a token expires; None for never.
+      sizes: number of tokens of each vocabulary there.
+      evolution: the rule.
     """
 
     folder: str
     sizes: Mapping[str, int]
-    mode: EvolutionMode = "rerank"
-    expire_after: int | None = None
+    evolution: Evolution
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,8 +75,8 @@ def plan_from_json(features: str, vocabularies: str, transform_graph: str | None
     Args:
       features: JSON list of {"name", "column": {fields of ColumnConfig without dtype}, "vocabulary"}; a column
         without "multivalent" has its valency found in the data. Other keys are TableConfigGen's.
-      vocabularies: JSON object {vocabulary: {"min_count", "max_size", "parts"}}; those not in it keep all tokens.
-      transform_graph: where Transform's output is, if there is one.
+      vocabularies: JSON object, a `VocabularyRule` by vocabulary; those not in it keep all tokens.
+      transform_graph: folder of Transform's output, if there is one.
 
     Raises:
       ConfigError: not such JSON, or a value that breaks its rule.
@@ -102,10 +84,11 @@ def plan_from_json(features: str, vocabularies: str, transform_graph: str | None
     counted = tuple(_feature(entry) for entry in _parsed("features", features, list))
     _check_unique(feature.name for feature in counted)
     rules = {feature.vocabulary: VocabularyRule() for feature in counted}
-    for name, rule in _parsed("vocabularies", vocabularies, dict).items():
+    given = VocabularyRules.from_mapping({"vocabularies": _parsed("vocabularies", vocabularies, dict)}).vocabularies
+    for name, rule in given.items():
         if name not in rules:
             raise ConfigError(f"vocabulary {name!r} has no feature: it must be one of {sorted(rules)}.")
-        rules[name] = _rule(name, rule)
+        rules[name] = rule
     for feature in counted:
         if feature.column.after_transform and transform_graph is None:
             raise ConfigError(
@@ -113,27 +96,6 @@ def plan_from_json(features: str, vocabularies: str, transform_graph: str | None
                 "pass Transform's output to VocabularyGen, or read the raw column."
             )
     return CountingPlan(features=counted, rules=dict(sorted(rules.items())), transform_graph=transform_graph)
-
-
-def evolution_from_json(evolution: str, folder: str, sizes: Mapping[str, int]) -> Base:
-    """Read and check what becomes of the tokens of a base.
-
-    Args:
-      evolution: JSON object with any of "mode" and "expire_after".
-      folder: of the base.
-      sizes: how many tokens each vocabulary of the base has.
-
-    Raises:
-      ConfigError: not such JSON, or a value that breaks its rule.
-    """
-    given = _parsed("evolution", evolution, dict)
-    _check_keys("`evolution`", given, ("mode", "expire_after"))
-    modes = get_args(EvolutionMode)
-    if given.get("mode", "rerank") not in modes:
-        raise ConfigError(f"`evolution.mode` is {given['mode']!r}: it must be one of {', '.join(modes)}.")
-    if given.get("expire_after") is not None:
-        _check_whole("evolution.expire_after", given["expire_after"])
-    return Base(folder=folder, sizes=dict(sizes), **given)
 
 
 def _parsed(key: str, text: str, kind: type) -> Any:
@@ -176,18 +138,5 @@ def _check_unique(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ConfigError(f"feature {name!r} stands twice: names must be unique.")
+            raise ConfigError(f"duplicate feature {name!r}: names must be unique.")
         seen.add(name)
-
-
-def _rule(name: str, rule: Any) -> VocabularyRule:
-    _check_keys(f"`vocabularies.{name}`", rule, ("min_count", "max_size", "parts"))
-    for key, value in rule.items():
-        if not (key == "max_size" and value is None):
-            _check_whole(f"vocabularies.{name}.{key}", value)
-    return VocabularyRule(**rule)
-
-
-def _check_whole(key: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"`{key}` is {value!r}: it must be a whole number >= 1.")

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError, WrapValidator
 
-from embedding_core.config import Combiner, EvolutionMode, InitializerConfig
+from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
+from embedding_core.config import Combiner, InitializerConfig
 from embedding_core.optimizers import AnyOptimizer
 from embedding_core.schema import NAME_RULE, Count, Listed, Mistakes, Name, Positive, Rule, Section, Text
 
@@ -131,37 +132,33 @@ class Features(Section):
                 yield f"categorical.{index}.{key}", f"{text}features that share a {kind} must agree; make them equal."
 
 
-class VocabularyLimits(Section):
-    """Which tokens of a vocabulary get a row of their own.
+class VocabularyLimits(VocabularyRule):
+    """Which tokens of a vocabulary get a row of their own, and the rows of the others.
 
     Attributes:
-      min_count: how often a token has to occur in the train split.
-      max_size: the most frequent so many; null is all.
+      min_count: least number of occurrences of a token in the train split.
+      max_size: largest number of tokens, the most frequent ones; null keeps all.
+      parts: number of parts in which it is counted, sorted and merged; more than 1 for one that no worker can hold.
       oov_rows: rows shared by the other tokens; 0 gives them no row (a zero vector).
-      parts: in how many parts it is counted, sorted and merged; more than 1 for one that no worker can hold.
     """
 
-    min_count: Positive = 1
-    max_size: Positive | None = None
     oov_rows: Count = 1
-    parts: Positive = 1
 
 
-class VocabularyEvolution(Section):
-    """How vocabularies come out of those of an earlier run; the rule is `embedding_core.vocabulary.evolution`'s.
+class VocabularyEvolution(Evolution):
+    """How vocabularies evolve from those of a previous run; `embedding_core.vocabulary.evolution` has the rule.
 
     Attributes:
-      base: "pushed", "served" or "trained": those that the rows of a warm start from the same word belong to; or the
-        URI of a Vocabularies. "latest" is the earlier name of "trained".
-      mode: "rerank" puts all tokens in order anew, "append" leaves those of the base in their rows.
-      expire_after: after how many runs a token expires that had `min_count` occurrences in none of them; null is never.
+      mode: "rerank" orders all tokens again, "append" leaves those of the previous run in their rows.
+      expire_after: number of runs after which a token expires that had `min_count` occurrences in none of them; null
+        keeps it for ever.
+      base: "pushed", "served" or "trained": the vocabularies that the rows of a warm start of the same name belong to;
+        or the URI of a Vocabularies. "latest" is the former name of "trained".
     """
 
     SHORT = "base"
 
     base: Text
-    mode: EvolutionMode = "rerank"
-    expire_after: Positive | None = None
 
 
 class TableOverrides(Section):

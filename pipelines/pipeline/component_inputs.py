@@ -26,7 +26,6 @@ __all__ = [
     "training_config",
     "transform_columns",
     "transform_config",
-    "vocabulary_evolution",
     "vocabulary_features",
     "vocabulary_limits",
 ]
@@ -52,23 +51,10 @@ def vocabulary_features(config: PipelineConfig) -> list[dict[str, Any]]:
     ]
 
 
-def vocabulary_limits(config: PipelineConfig) -> dict[str, dict[str, Any]]:
-    """`vocabularies` of VocabularyGen: min_count, max_size and parts, where there are some, of every one in use.
-
-    Without the out-of-vocabulary rows, which are the tables' affair: to change them counts nothing anew.
-    """
+def vocabulary_limits(config: PipelineConfig) -> dict[str, VocabularyLimits]:
+    """`vocabularies` of VocabularyGen: the limits of every vocabulary in use."""
     names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
-    limits = {name: config.vocabularies.get(name, _DEFAULT_LIMITS).to_mapping() for name in names}
-    return {
-        name: {key: limit[key] for key in ("min_count", "max_size", "parts") if key != "parts" or limit[key] > 1}
-        for name, limit in limits.items()
-    }
-
-
-def vocabulary_evolution(config: PipelineConfig) -> dict[str, Any]:
-    """`evolution` of VocabularyGen: mode and expire_after; empty where vocabularies are counted anew."""
-    rule = config.vocabulary_evolution
-    return {} if rule is None else {"mode": rule.mode, "expire_after": rule.expire_after}
+    return {name: config.vocabularies.get(name, _DEFAULT_LIMITS) for name in names}
 
 
 def table_overrides(config: PipelineConfig) -> dict[str, dict[str, Any]]:

@@ -93,7 +93,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         examples=examples,
         features=features,
         vocabularies=component_inputs.vocabulary_limits(config),
-        evolution=component_inputs.vocabulary_evolution(config),
+        evolution=config.vocabulary_evolution,
         **({"transform_graph": transform.outputs["transform_graph"]} if _after_transform(config) else {}),
         **({"base_vocabularies": known[0].outputs["result"]} if known else {}),
     )

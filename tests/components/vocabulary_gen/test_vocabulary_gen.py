@@ -21,6 +21,7 @@ from tfx_bsl.public import tfxio
 from components.artifacts import Vocabularies
 from components.vocabulary_gen import VocabularyGen
 from components.vocabulary_gen.executor import REPORT_FILE, Executor
+from components.vocabulary_gen.vocabulary_rules import VocabularyRule
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.vocabulary import load_vocabularies
 
@@ -317,10 +318,10 @@ def test_the_component_passes_parameters_and_gives_vocabularies():
     component = VocabularyGen(
         examples=types.Channel(type=standard_artifacts.Examples),
         features=FEATURES,
-        vocabularies={"user": {"min_count": 2}},
+        vocabularies={"user": VocabularyRule(min_count=2)},
     )
     assert component.outputs["vocabularies"].type is Vocabularies
-    assert component.exec_properties["vocabulary_rules"] == '{"user": {"min_count": 2}}'
+    assert component.exec_properties["vocabulary_rules"] == '{"user": {"min_count": 2, "max_size": null}}'
     assert component.exec_properties["splits"] == '["train"]'
 
 

@@ -14,6 +14,7 @@ from tfx.types import standard_artifacts
 from components.artifacts import Vocabularies
 from components.vocabulary_gen import VocabularyGen
 from components.vocabulary_gen.executor import Executor
+from components.vocabulary_gen.vocabulary_rules import Evolution
 from embedding_core.errors import ConfigError, VocabularyError
 from embedding_core.vocabulary import load_vocabularies
 
@@ -143,8 +144,8 @@ def test_base_that_is_not_there_is_one_error(days):
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"mode": "shuffle"}, "`evolution.mode` is 'shuffle': it must be one of append, rerank"),
-        ({"expire_after": 0}, "`evolution.expire_after` is 0: it must be a whole number >= 1"),
+        ({"mode": "shuffle"}, "`mode` of evolution is 'shuffle': it must be one of "),
+        ({"expire_after": 0}, "`expire_after` of evolution is 0: it must be a whole number of at least 1"),
         ({"expire_afer": 2}, "did you mean 'expire_after'"),
     ],
 )
@@ -157,6 +158,8 @@ def test_rule_that_is_none_is_one_error(days, rule, message):
 def test_component_takes_the_base_as_an_optional_input():
     channel = types.Channel(type=Vocabularies)
     examples = types.Channel(type=standard_artifacts.Examples)
-    component = VocabularyGen(examples=examples, features=[], base_vocabularies=channel, evolution={"mode": "append"})
+    component = VocabularyGen(
+        examples=examples, features=[], base_vocabularies=channel, evolution=Evolution(mode="append")
+    )
     assert component.spec.inputs["base_vocabularies"] is channel
-    assert component.exec_properties["evolution"] == '{"mode": "append"}'
+    assert component.exec_properties["evolution"] == '{"mode": "append", "expire_after": null}'

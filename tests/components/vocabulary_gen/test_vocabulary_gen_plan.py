@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from components.vocabulary_gen.plan import VocabularyRule, plan_from_json
+from components.vocabulary_gen.plan import plan_from_json
+from components.vocabulary_gen.vocabulary_rules import VocabularyRule
 from embedding_core.errors import ConfigError
 
 USER = {"name": "user", "column": {"name": "user_id"}}
@@ -36,15 +37,15 @@ def test_keys_of_table_config_gen_are_left_alone():
     [
         ([], {}, "list, not empty"),
         ([{"name": "user"}], {}, '"name" and "column"'),
-        ([USER, USER], {}, "stands twice"),
+        ([USER, USER], {}, "duplicate feature 'user'"),
         ([{"name": "user", "column": {"name": "u", "seperator": ","}}], {}, "did you mean 'separator'"),
         ([{"name": "../user", "column": {"name": "u"}}], {}, "name of a feature"),
         ([{**USER, "vocabulary": "a/b"}], {}, "name of a vocabulary"),
         ([{"name": "user", "column": {"name": "u", "after_transform": True}}], {}, "no `transform_graph`"),
         ([USER], {"item": {}}, "'item' has no feature"),
-        ([USER], {"user": {"min_count": 0}}, r"min_count` is 0"),
-        ([USER], {"user": {"max_size": True}}, r"max_size` is True"),
-        ([USER], {"user": {"top": 3}}, "'top'"),
+        ([USER], {"user": {"min_count": 0}}, r"`vocabularies.user.min_count` .* is 0"),
+        ([USER], {"user": {"max_size": True}}, r"`vocabularies.user.max_size` .* is True"),
+        ([USER], {"user": {"top": 3}}, "`vocabularies.user.top` .* not a known key"),
     ],
 )
 def test_mistakes_are_named(features, rules, message):

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from components.example_gen.settings import Settings
-from components.vocabulary_gen.plan import evolution_from_json
 from embedding_core.config import ColumnConfig
 from embedding_core.schema import Section
 from embedding_core.training_config import DEFAULT_EPOCHS
@@ -66,7 +65,8 @@ def test_choices_for_the_dense_part_are_what_the_trainer_takes(config):
 
 
 def test_limits_and_overrides_are_by_vocabulary_and_table(config):
-    assert component_inputs.vocabulary_limits(config) == {
+    limits = component_inputs.vocabulary_limits(config)
+    assert {name: limit.counting_rule() for name, limit in limits.items()} == {
         "v": {"min_count": 2, "max_size": None},
         "cell": {"min_count": 1, "max_size": None},
     }
@@ -74,14 +74,6 @@ def test_limits_and_overrides_are_by_vocabulary_and_table(config):
     assert tables["*"]["optimizer"]["name"] == "adagrad"
     assert tables["v"] == {"oov_rows": 3, "dim": 8, "initializer": {"name": "uniform", "scale": None}}
     assert tables["own_rows"] == {"oov_rows": 3}
-
-
-def test_evolution_of_vocabularies_is_what_vocabulary_gen_reads(config):
-    assert component_inputs.vocabulary_evolution(config) == {}
-    values = {**config.to_mapping(), "vocabulary_evolution": "latest"}
-    given = component_inputs.vocabulary_evolution(config_from_mapping(values))
-    base = evolution_from_json(json.dumps(given), "folder", {"v": 3})
-    assert (base.mode, base.expire_after, base.sizes) == ("rerank", None, {"v": 3})
 
 
 def test_example_settings_are_what_example_gen_reads(config):
@@ -107,7 +99,7 @@ def test_training_is_what_the_trainer_reads(config):
 
 def test_every_input_is_json(config):
     for name in component_inputs.__all__:
-        if name not in ("data_format",):
+        if name not in ("data_format", "vocabulary_limits"):
             value = getattr(component_inputs, name)(config)
             json.dumps(value.to_mapping() if isinstance(value, Section) else value, allow_nan=False)
 

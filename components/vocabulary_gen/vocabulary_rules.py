@@ -1,0 +1,54 @@
+"""Declares which tokens of a vocabulary get rows, and how a vocabulary evolves from that of a previous run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from embedding_core.config import EvolutionMode
+from embedding_core.schema import Json, Key, Positive, Section
+
+
+class VocabularyRule(Section):
+    """Which tokens of a vocabulary get a row of their own.
+
+    Attributes:
+      min_count: least number of occurrences of a token in the train split.
+      max_size: largest number of tokens, the most frequent ones; null keeps all.
+      parts: number of parts in which it is counted, sorted and merged; more than 1 for one that no worker can hold.
+    """
+
+    min_count: Positive = 1
+    max_size: Positive | None = None
+    parts: Positive = 1
+
+    def counting_rule(self) -> Json:
+        """Give what the counting depends on, without the fields of a subclass."""
+        rule: Json = {"min_count": self.min_count, "max_size": self.max_size}
+        return {**rule, "parts": self.parts} if self.parts > 1 else rule
+
+
+class VocabularyRules(Section):
+    """The rules of the vocabularies.
+
+    Attributes:
+      vocabularies: rule by name.
+    """
+
+    vocabularies: Mapping[Key, VocabularyRule]
+
+
+class Evolution(Section):
+    """How vocabularies evolve from those of a previous run; `embedding_core.vocabulary.evolution` has the rule.
+
+    Attributes:
+      mode: "rerank" orders all tokens again, "append" leaves those of the previous run in their rows.
+      expire_after: number of runs after which a token expires that had `min_count` occurrences in none of them; null
+        keeps it for ever.
+    """
+
+    mode: EvolutionMode = "rerank"
+    expire_after: Positive | None = None
+
+    def evolution_rule(self) -> Json:
+        """Give the mode and the expiry, without the fields of a subclass."""
+        return {"mode": self.mode, "expire_after": self.expire_after}
