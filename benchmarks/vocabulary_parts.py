@@ -32,7 +32,7 @@ _FEATURES = json.dumps([{"name": "user", "column": {"name": "user"}}])
 
 
 def _plan(parts: int) -> Any:
-    from components.vocabulary_gen.plan import plan_from_json
+    from components.vocabulary_gen.counting_plan import plan_from_json
 
     return plan_from_json(_FEATURES, json.dumps({"user": {"parts": parts}}))
 
@@ -52,13 +52,13 @@ def _sources(tokens: int) -> Iterator[tuple[pa.Array, Any]]:
 def _make(folder: pathlib.Path, tokens: int) -> None:
     """The messages of all sources in files, by the key that they are put together under."""
     from components.vocabulary_gen.counting import BatchCounts
-    from components.vocabulary_gen.gathering import SOURCES, Gathered
+    from components.vocabulary_gen.source_counts import SOURCES, SourceCounts
 
     plans = {"whole": _plan(1), "part": _plan(PARTS)}
     for number, (values, counts) in enumerate(_sources(tokens)):
         batch = BatchCounts(tokens=values, counts=counts, histogram=np.array([0, counts.sum()]), widest=1)
         for kind, plan in plans.items():
-            gathered = Gathered(plan, str(number))
+            gathered = SourceCounts(plan, str(number))
             gathered.add_batch(int(counts.sum()), [(plan.features[0], batch)])
             gathered.add_dtype("user", "string", str(number))
             for place, (key, message) in enumerate(gathered.messages()):
@@ -75,7 +75,7 @@ def _messages(folder: pathlib.Path) -> Iterator[bytes]:
 def _do(folder: pathlib.Path, way: str) -> None:
     """One worker's share of the work, the way that the pipeline does it."""
     from components.vocabulary_gen.assembling import assemble_vocabulary
-    from components.vocabulary_gen.parts import merge_parts, write_part
+    from components.vocabulary_gen.vocabulary_parts import merge_parts, write_part
     from embedding_core.vocabulary import save_vocabulary
 
     out = folder / f"out-{'whole' if way == 'whole' else 'merged'}"
@@ -89,7 +89,7 @@ def _do(folder: pathlib.Path, way: str) -> None:
 
 
 def _write_parts(folder: pathlib.Path) -> None:
-    from components.vocabulary_gen.parts import write_part
+    from components.vocabulary_gen.vocabulary_parts import write_part
 
     out, of_features = folder / "out-merged", folder / "part" / "user"
     out.mkdir(exist_ok=True)
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     given = parser.parse_args()
-    import components.vocabulary_gen.parts  # noqa: F401
+    import components.vocabulary_gen.vocabulary_parts  # noqa: F401
 
     print("| tokens | MB written | " + " | ".join(f"{way}: CPU s | peak MB" for way in WAYS) + " |")
     print("|---" * (2 + 2 * len(WAYS)) + "|")

@@ -28,9 +28,9 @@ def _measure(folder: pathlib.Path, names: list[str]) -> dict[str, Any]:
     from tfx.types import standard_artifacts
 
     from components.artifacts import Vocabularies
+    from components.vocabulary_gen.counting_plan import plan_from_json
     from components.vocabulary_gen.executor import Executor
-    from components.vocabulary_gen.plan import plan_from_json
-    from components.vocabulary_gen.sources import FileCounter
+    from components.vocabulary_gen.file_counter import FileCounter
 
     features = json.dumps([{"name": name, "column": {"name": name}} for name in names])
     examples, vocabularies = standard_artifacts.Examples(), Vocabularies()

@@ -8,11 +8,9 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 
-__all__ = ["EMBEDDING_CONFIG_FILE", "RECORD_SUFFIX", "read_embedding_config", "read_vocabularies"]
-
 EMBEDDING_CONFIG_FILE = "embedding_config.json"
 RECORD_SUFFIX = ".lineage.json"
-"""Of the record that stands beside an artifact, see `components.record`."""
+"""Of the record that stands beside an artifact, see `components.lineage_record`."""
 
 
 def read_embedding_config(folder: str) -> EmbeddingConfig:

@@ -14,8 +14,6 @@ from typing import Any
 from tfx import types
 from tfx.types import system_artifacts
 
-__all__ = ["EmbeddingCheckpoint", "TableConfigs", "Vocabularies"]
-
 
 class _Described(types.Artifact):
     """An artifact with typed facts about itself, kept as JSON in custom properties."""

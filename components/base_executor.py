@@ -12,7 +12,7 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
-from components.record import record_lineage
+from components.lineage_record import record_lineage
 from embedding_core.errors import ConfigError
 
 Artifacts: TypeAlias = dict[str, list[types.Artifact]]

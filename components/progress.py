@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["Report", "Sink", "log_sink", "per_second", "report", "resumed", "set_sink"]
-
 
 class Report(NamedTuple):
     """How far one task is: `done` of `total` (None: not known) in `unit`s, and a word on its state.

@@ -14,8 +14,6 @@ from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.training import Inputs
 from embedding_core.training.finished_run import RunDescription
 
-__all__ = ["NumberSources", "inputs_of_run", "same_run_digests", "sources_of_run"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NumberSources:

@@ -14,9 +14,7 @@ from tfx.utils import io_utils
 from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.errors import DataError
 
-__all__ = ["RANGE_FIELDS", "number_columns", "open_transform_graph", "range_output", "range_problems", "read_ranges"]
-
-RANGE_FIELDS = ("mean", "deviation", "limit", "values", "implausible")
+_RANGE_FIELDS = ("mean", "deviation", "limit", "values", "implausible")
 
 
 def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[str] | None = None) -> DenseInputs:
@@ -65,7 +63,7 @@ def _outputs_without(layer: Any, spec: Mapping[str, Any], column: str) -> set[st
 
 
 def range_output(name: str) -> str:
-    """The output of Transform that holds the range of a dense feature, `RANGE_FIELDS` in each row."""
+    """The output of Transform that holds the range of a dense feature, `_RANGE_FIELDS` in each row."""
     return f"{name}.range"
 
 
@@ -77,7 +75,7 @@ def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]
       names: of the dense features.
 
     Returns:
-      By feature `RANGE_FIELDS`, which float32 holds exactly.
+      By feature `_RANGE_FIELDS`, which float32 holds exactly.
     """
     known = tft.TFTransformOutput(uri).transformed_feature_spec()
     outputs = {name: range_output(name) for name in names if range_output(name) in known}
@@ -87,7 +85,7 @@ def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]
     assert source.transform is not None
     made = source.transform(tf.io.parse_example([_row_of_zeros(source.spec)], source.spec))
     rows = {name: made[output].numpy()[0] for name, output in outputs.items()}
-    return {name: dict(zip(RANGE_FIELDS, map(float, row), strict=True)) for name, row in rows.items()}
+    return {name: dict(zip(_RANGE_FIELDS, map(float, row), strict=True)) for name, row in rows.items()}
 
 
 def range_problems(ranges: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -14,8 +14,6 @@ from components import spec_keys as keys
 from components.checkpoint_loader.executor import Executor, policy_of
 from components.component_spec import channels, parameters, spec_with_outputs
 
-__all__ = ["CheckpointLoader", "CheckpointLoaderSpec"]
-
 
 class CheckpointLoaderSpec(ComponentSpec):
     """Inputs, parameters and outputs of CheckpointLoader."""

@@ -14,8 +14,6 @@ from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import remap
 from embedding_core.warm_start import RemapPolicy
 
-__all__ = ["Executor"]
-
 _COUNTS = ("kept", "new", "dropped", "kept_traffic")
 
 

@@ -10,8 +10,6 @@ from components import spec_keys as keys
 from components.checkpoint_retriever.executor import Executor
 from components.component_spec import channels, parameters, spec_with_outputs
 
-__all__ = ["CheckpointRetriever", "CheckpointRetrieverSpec"]
-
 
 class CheckpointRetrieverSpec(ComponentSpec):
     """Inputs, parameters and outputs of CheckpointRetriever."""

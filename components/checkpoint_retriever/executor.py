@@ -16,8 +16,6 @@ from embedding_core.checkpoint.dense import DENSE
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
 
-__all__ = ["Executor"]
-
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):
     """Retrieves tables and slots from a training checkpoint."""

@@ -10,8 +10,6 @@ from components.example_gen.rows import Batch, is_list, map_values
 from components.example_gen.values import number
 from embedding_core.errors import DataError
 
-__all__ = ["UnsupportedTypeError", "floats", "kind_of", "normal", "plain", "tokens"]
-
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 
 

@@ -13,15 +13,13 @@ from tfx.types.standard_component_specs import FileBasedExampleGenSpec
 from components import spec_keys as keys
 from components.compat import FileBasedExampleGen
 from components.component_spec import parameters, spec_with_outputs
+from components.example_gen.data_files import without_spans
 from components.example_gen.driver import Driver
 from components.example_gen.executor import Executor
-from components.example_gen.files import without_spans
 from components.example_gen.readers import DATA_FORMATS
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from embedding_core.errors import ConfigError
-
-__all__ = ["ExampleGen", "ExampleGenSpec"]
 
 
 class ExampleGenSpec(FileBasedExampleGenSpec):

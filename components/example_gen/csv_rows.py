@@ -14,12 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from components.example_gen.csv_format import COMMON_DELIMITERS, CsvFormat
-from components.example_gen.reading import check_columns, open_unpacked, reading
+from components.example_gen.opened_files import check_columns, open_unpacked, reading
 from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
-
-__all__ = ["csv_batches"]
 
 _BATCH = 16_384
 # What stands for a delimiter of several characters, which Python's csv module does not know.

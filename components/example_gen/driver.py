@@ -14,11 +14,9 @@ from tfx.types import standard_component_specs
 
 from components import spec_keys as keys
 from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver
+from components.example_gen.data_files import check_gaps, escaped, find_files
 from components.example_gen.executor import settings_of
-from components.example_gen.files import check_gaps, escaped, find_files
 from embedding_core.errors import DataError
-
-__all__ = ["Driver"]
 
 
 class Driver(FileBasedDriver):

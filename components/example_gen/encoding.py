@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 
 from components.example_gen.rows import is_list
 
-__all__ = ["examples"]
-
 # Tags: field << 3 | 2 (length-delimited), of Feature's oneof and of messages with one or two fields.
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = b"\x0a", b"\x12", b"\x1a"
 _FIRST, _SECOND = b"\x0a", b"\x12"

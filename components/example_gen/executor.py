@@ -19,7 +19,7 @@ from tfx.types import artifact_utils, standard_component_specs
 
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, Properties
-from components.example_gen.files import check_gaps, find_files, group_files, size_of
+from components.example_gen.data_files import check_gaps, find_files, group_files, size_of
 from components.example_gen.ingest import ingest
 from components.example_gen.pieces import DATA_FACT, find_pieces, pieces_fact
 from components.example_gen.rows import SHOWN
@@ -28,8 +28,6 @@ from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 from embedding_core.storage import file_digest
-
-__all__ = ["INGEST_FACT", "Executor", "settings_of"]
 
 INGEST_FACT = "ingest"
 

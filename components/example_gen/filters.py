@@ -10,8 +10,6 @@ from components.example_gen.row_selection import Condition
 from components.example_gen.rows import BadRows, Batch, map_values
 from components.example_gen.values import Value, instant, number, same
 
-__all__ = ["filter_rows"]
-
 
 def filter_rows(batch: Batch, conditions: Sequence[Condition], filtered: list[int], bad: BadRows) -> Batch:
     """Keep the rows that meet every condition.

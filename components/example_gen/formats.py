@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import BinaryIO, Literal, TypeAlias, cast
 
-__all__ = ["EXTENSIONS", "Compression", "DataFormat", "compression_of", "format_of", "unpacked"]
-
 DataFormat: TypeAlias = Literal["csv", "tfrecord", "parquet"]
 Compression: TypeAlias = Literal["none", "gz", "bz2", "zst", "xz"]
 

@@ -25,8 +25,6 @@ from components.example_gen.values import hiding_texts
 from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
 from components.progress import report
 
-__all__ = ["count_rows", "ingest"]
-
 SHARD_ROWS = 100_000
 
 

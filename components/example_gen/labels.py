@@ -11,8 +11,6 @@ from components.example_gen.rows import Batch, Mask, is_list, map_values
 from components.example_gen.tally import Labels
 from components.example_gen.values import FALSE, TRUE, Value, number, same, short
 
-__all__ = ["count_labels", "label_values", "several_values", "weight_reasons"]
-
 _OTHER = -1.0
 
 

@@ -13,13 +13,11 @@ from pyarrow import parquet
 
 from components.example_gen.arrays import UnsupportedTypeError, normal, plain
 from components.example_gen.encoding import examples
-from components.example_gen.reading import check_columns, open_file, reading
+from components.example_gen.opened_files import check_columns, open_file, reading
 from components.example_gen.row_selection import SplitByHash
 from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
-
-__all__ = ["opened_parquet", "parquet_batches", "typed_batch"]
 
 _BATCH = 16_384
 

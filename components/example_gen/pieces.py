@@ -10,10 +10,8 @@ import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from components.example_gen.files import size_of, span_numbers
+from components.example_gen.data_files import size_of, span_numbers
 from components.example_gen.settings import Settings
-
-__all__ = ["DATA_FACT", "Piece", "Span", "find_pieces", "pieces_fact", "rows_digest"]
 
 DATA_FACT = "data"
 """Custom property of Examples: a JSON object, see `pieces_fact`."""

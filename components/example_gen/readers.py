@@ -14,8 +14,6 @@ from components.example_gen.parquet_rows import parquet_batches
 from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import Settings
 
-__all__ = ["DATA_FORMATS", "read_batches"]
-
 DATA_FORMATS: tuple[str, ...] = get_args(DataFormat)
 
 

@@ -14,8 +14,6 @@ import pyarrow.compute as pc
 from components.example_gen.values import Value
 from embedding_core.errors import DataError
 
-__all__ = ["BadRows", "Batch", "Mask", "map_values", "single_valued"]
-
 Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
 

@@ -20,8 +20,6 @@ from components.example_gen.settings import Settings
 from components.example_gen.tally import Tally
 from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
 
-__all__ = ["Column", "Sample", "sample"]
-
 _FILES = 5
 _EXAMPLES = 3
 _TEXT_KINDS = (

@@ -13,8 +13,6 @@ from components.example_gen.rows import BadRows, Batch, map_values
 from components.example_gen.settings import Settings
 from components.example_gen.values import Value, instant, same
 
-__all__ = ["SPLITS", "assign_splits"]
-
 SPLITS = ("train", "eval")
 _NEITHER = -1
 

@@ -14,8 +14,6 @@ from components.example_gen.settings import Settings
 from components.example_gen.values import stands_for_missing
 from embedding_core.errors import DataError, nearest
 
-__all__ = ["Labels", "Tally"]
-
 _DISTINCT = 100
 
 

@@ -13,13 +13,11 @@ import numpy as np
 import pyarrow as pa
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
+from components.example_gen.opened_files import open_unpacked, reading
 from components.example_gen.parquet_rows import typed_batch
-from components.example_gen.reading import open_unpacked, reading
 from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
-
-__all__ = ["tfrecord_batches"]
 
 _BATCH = 8_192
 

@@ -12,8 +12,6 @@ from typing import TypeAlias
 
 from embedding_core.display import shown_token
 
-__all__ = ["FALSE", "TRUE", "Value", "hiding_texts", "instant", "number", "same", "short", "stands_for_missing"]
-
 Value: TypeAlias = str | int | float | datetime.date  # a datetime is a date
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)

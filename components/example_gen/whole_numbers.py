@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 from components.example_gen.rows import BadRows, Batch, is_list
 from components.example_gen.settings import Settings
 
-__all__ = ["count_whole_numbers", "with_whole_numbers"]
-
 _BEYOND = float(1 << 53)  # from here on a float64 is not every whole number
 
 

@@ -11,8 +11,6 @@ from components.component_spec import channels, parameters, spec_with_outputs
 from components.pusher.executor import Executor
 from embedding_core.errors import ConfigError
 
-__all__ = ["EmbeddingPusher", "EmbeddingPusherSpec"]
-
 
 class EmbeddingPusherSpec(ComponentSpec):
     """Inputs, parameters and outputs of EmbeddingPusher."""

@@ -22,12 +22,10 @@ from components.compat import PusherExecutor
 from components.pusher.proof import Proof, prove, rows_below
 from components.pusher.publish import publish
 from components.pusher.served import Publication, find_published, identity_of
-from components.pusher.trained import Sources, Trained, load_trained
+from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
 from embedding_core.errors import NonfiniteError, ParityError
 from embedding_core.storage import scratch_folder
-
-__all__ = ["Executor"]
 
 _WARMUP_ROWS = 32
 _PROVEN_WITH = (keys.TOLERANCE, keys.PARITY_ROWS, keys.PARITY_SPLIT, keys.ROWS_DTYPE)

@@ -9,14 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from components.base_executor import files_below
-from components.pusher.trained import Sources, Trained, load_trained
+from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.version_manifest import verify_version
 from embedding_core.errors import CheckpointError, ParityError
 from embedding_core.proof.edge_cases import edge_cases, read_rows
 from embedding_core.proof.parity import Inputs, ParityReport, compare, score_signatures
 from embedding_core.serving import columns_of, named_inputs
-
-__all__ = ["Proof", "prove", "prove_again", "rows_below"]
 
 _SERVED, _VECTORS, _RAW = "serving_default", "embeddings", "raw"
 _REAL = "rows of the split: what is served is what was trained"

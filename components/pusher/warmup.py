@@ -16,8 +16,6 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from embedding_core.errors import CheckpointError
 
-__all__ = ["WARMUP", "write_warmup"]
-
 WARMUP = "assets.extra/tf_serving_warmup_requests"
 _MOST_REQUESTS = 1000  # the server refuses a version with more
 

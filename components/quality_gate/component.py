@@ -16,8 +16,6 @@ from components.quality_gate.executor import Executor
 from embedding_core.errors import ConfigError
 from embedding_core.evaluation import Rules
 
-__all__ = ["QualityGate", "QualityGateSpec"]
-
 
 class QualityGateSpec(ComponentSpec):
     """Inputs, parameters and outputs of QualityGate."""

@@ -18,8 +18,6 @@ from components.run_inputs import inputs_of_run, same_run_digests
 from embedding_core.evaluation import Check, RetrievalFigures, Rules, SplitCounts, count_split, judge, measure_retrieval
 from embedding_core.training.finished_run import restore_run
 
-__all__ = ["QUALITY_FILE", "Executor"]
-
 QUALITY_FILE = "quality.json"
 
 

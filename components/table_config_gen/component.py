@@ -14,8 +14,6 @@ from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.table_config_gen.executor import Executor
 
-__all__ = ["TableConfigGen", "TableConfigGenSpec"]
-
 
 class TableConfigGenSpec(ComponentSpec):
     """Inputs, parameters and outputs of TableConfigGen."""

@@ -19,8 +19,6 @@ from embedding_core.errors import ConfigError
 from embedding_core.planning.planner import ALL_TABLES, plan_from_vocabularies, plan_report
 from embedding_core.planning.topology import GIB, named_topology
 
-__all__ = ["Executor"]
-
 _PLAN_FILE = "plan.json"
 _DIGESTS_FILE = "vocabularies.json"
 

@@ -15,8 +15,6 @@ from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.trainer.executor import Executor
 
-__all__ = ["EmbeddingTrainer", "EmbeddingTrainerSpec"]
-
 
 class EmbeddingTrainerSpec(ComponentSpec):
     """Inputs, parameters and outputs of EmbeddingTrainer: those of TFX's Trainer that it uses, and its own."""

@@ -17,8 +17,6 @@ from components.base_executor import Artifacts, ComponentExecutor, Execution, Pr
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.history import History
 
-__all__ = ["Executor", "put_facts"]
-
 _VERTEX_PREFIX = "ai_platform_"
 """Keys of `custom_config` that are for the job that the trainer runs in, and not for the trainer."""
 

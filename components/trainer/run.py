@@ -27,8 +27,6 @@ from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary
 from embedding_core.warm_start import DenseStart
 
-__all__ = ["Settings", "run_fn"]
-
 _log = logging.getLogger(__name__)
 
 

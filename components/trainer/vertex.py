@@ -10,8 +10,6 @@ from components.base_executor import Artifacts, Execution, Properties
 from components.trainer.component import EmbeddingTrainer
 from components.trainer.executor import Executor, put_facts
 
-__all__ = ["VertexEmbeddingTrainer", "VertexExecutor"]
-
 
 class VertexExecutor(vertex_trainer.GenericExecutor):
     """Starts the CustomJob that `custom_config` describes, waits for it, and records its results."""

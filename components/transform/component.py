@@ -14,8 +14,6 @@ from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.transform.executor import Executor
 
-__all__ = ["Transform", "TransformSpec"]
-
 
 class TransformSpec(ComponentSpec):
     """Inputs, parameters and outputs of Transform: those of TFX's that the pipeline uses, and the base."""

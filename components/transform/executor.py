@@ -10,8 +10,6 @@ from components.base_executor import ComponentExecutor, Execution
 from components.compat import TransformExecutor
 from embedding_core.checkpoint.dense import DENSE, read_dense
 
-__all__ = ["Executor"]
-
 _RANGES = "ranges"
 """The key of `custom_config` under which `preprocessing_fn` finds the ranges, by dense feature."""
 

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from components.vocabulary_gen.base import make_vocabulary
-from components.vocabulary_gen.gathering import FACTS, TOKENS, add_histograms
-from components.vocabulary_gen.merging import merge_counts, read_counts
-from components.vocabulary_gen.plan import CountedFeature, CountingPlan
+from components.vocabulary_gen.base_vocabularies import make_vocabulary
+from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
+from components.vocabulary_gen.source_counts import FACTS, TOKENS, add_histograms
+from components.vocabulary_gen.token_counts import merge_counts, read_counts
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
 from embedding_core.vocabulary import FeatureSummary, Vocabulary, length_percentiles
-
-__all__ = ["assemble_sources", "assemble_vocabulary", "check_any_token", "read_facts", "summaries_of"]
 
 
 def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]) -> Vocabulary:

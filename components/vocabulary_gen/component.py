@@ -16,8 +16,6 @@ from components.vocabulary_gen.executor import Executor
 from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
 from embedding_core.errors import ConfigError
 
-__all__ = ["VocabularyGen", "VocabularyGenSpec"]
-
 
 class VocabularyGenSpec(ComponentSpec):
     """Inputs, parameters and outputs of VocabularyGen."""

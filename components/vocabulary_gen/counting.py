@@ -19,20 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import tensorflow as tf
 
-from components.vocabulary_gen.plan import CountedFeature
+from components.vocabulary_gen.counting_plan import CountedFeature
 from embedding_core.columns.ids import TokenTable
 from embedding_core.columns.tokens import Values, parse_spec, rows_of, tokens_of
 from embedding_core.config import ColumnConfig
-
-__all__ = [
-    "BaseTables",
-    "BatchCounts",
-    "CountBatch",
-    "batch_counts",
-    "count_values",
-    "examples_counter",
-    "values_counter",
-]
 
 Counted: TypeAlias = "dict[str, tf.Tensor]"
 CountBatch: TypeAlias = Callable[..., Counted]
@@ -73,7 +63,7 @@ def examples_counter(
       base: tokens seen before.
 
     Returns:
-      A function from string [B] to what `batch_counts` reads; it raises one of `reading.PARSE_ERRORS`
+      A function from string [B] to what `batch_counts` reads; it raises one of `example_records.PARSE_ERRORS`
       when an example does not parse.
 
     Raises:

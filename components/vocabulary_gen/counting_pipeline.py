@@ -15,18 +15,16 @@ from apache_beam.utils.windowed_value import WindowedValue
 from tfx.dsl.io import fileio
 from tfx_bsl.public import tfxio
 
-from components.vocabulary_gen.arrow_source import ArrowCounter
+from components.vocabulary_gen.arrow_counter import ArrowCounter
 from components.vocabulary_gen.assembling import assemble_sources, assemble_vocabulary
-from components.vocabulary_gen.gathering import SOURCES, Gathered
-from components.vocabulary_gen.parts import is_part, merge_parts, write_part
-from components.vocabulary_gen.plan import CountingPlan
-from components.vocabulary_gen.sources import FileCounter
+from components.vocabulary_gen.counting_plan import CountingPlan
+from components.vocabulary_gen.file_counter import FileCounter
+from components.vocabulary_gen.source_counts import SOURCES, SourceCounts
+from components.vocabulary_gen.vocabulary_parts import is_part, merge_parts, write_part
 from embedding_core.errors import EmbeddingError
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
-__all__ = ["METRICS", "ROWS_METRIC", "count_arrow", "count_files", "write_vocabularies"]
-
-METRICS, ROWS_METRIC = "vocabulary_gen", "rows"
+METRICS, _ROWS_METRIC = "vocabulary_gen", "rows"
 
 Message = tuple[str, bytes]
 _REPORT, _OF_PARTS = "report", "of_parts"
@@ -38,7 +36,7 @@ class _CountFile(beam.DoFn):
 
     def __init__(self, plan: CountingPlan) -> None:
         self._plan = plan
-        self._rows = Metrics.counter(METRICS, ROWS_METRIC)
+        self._rows = Metrics.counter(METRICS, _ROWS_METRIC)
 
     def setup(self) -> None:
         self._counter = FileCounter(self._plan)
@@ -56,13 +54,13 @@ class _CountArrow(beam.DoFn):
     def __init__(self, plan: CountingPlan, source: str) -> None:
         self._plan = plan
         self._source = source
-        self._rows = Metrics.counter(METRICS, ROWS_METRIC)
+        self._rows = Metrics.counter(METRICS, _ROWS_METRIC)
 
     def setup(self) -> None:
         self._counter = ArrowCounter(self._plan, self._source)
 
     def start_bundle(self) -> None:
-        self._gathered = Gathered(self._plan, self._source)
+        self._gathered = SourceCounts(self._plan, self._source)
 
     def process(self, batch: pa.RecordBatch) -> None:
         self._counter.count(batch, self._gathered)

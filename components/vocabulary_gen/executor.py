@@ -16,17 +16,15 @@ from tfx.proto import example_gen_pb2
 
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
-from components.vocabulary_gen.base import read_base
+from components.vocabulary_gen.base_vocabularies import read_base
 from components.vocabulary_gen.counting_pipeline import count_arrow, count_files, write_vocabularies
-from components.vocabulary_gen.parts import PARTS_FOLDER, check_parts
-from components.vocabulary_gen.plan import CountingPlan, plan_from_json
-from components.vocabulary_gen.transforming import plan_after_transform
+from components.vocabulary_gen.counting_plan import CountingPlan, plan_from_json
+from components.vocabulary_gen.saved_transform import plan_after_transform
+from components.vocabulary_gen.vocabulary_parts import PARTS_FOLDER, check_parts
 from components.vocabulary_gen.vocabulary_rules import Evolution
 from embedding_core import errors
 from embedding_core.errors import DataError, EmbeddingError
 from embedding_core.vocabulary import save_set
-
-__all__ = ["REPORT_FILE", "Executor"]
 
 _TFRECORD = "tfrecords_gzip"
 """TFX's name for TFRecord files, gzipped or plain: each file shows which when it is read."""

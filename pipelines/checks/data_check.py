@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from components.example_gen.files import find_files, without_spans
+from components.example_gen.data_files import find_files, without_spans
 from components.example_gen.label_section import Label
 from components.example_gen.sampling import Column, Sample, sample
 from components.example_gen.settings import Settings

@@ -10,7 +10,7 @@ import glob
 import os
 import re
 
-from components.example_gen.files import Found, find_files, without_spans
+from components.example_gen.data_files import Found, find_files, without_spans
 from components.example_gen.spans import Gaps, PatternSpans, Spans
 from embedding_core.errors import ConfigError, DataError
 from pipelines.config.data import Data

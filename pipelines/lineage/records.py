@@ -1,4 +1,4 @@
-"""Reads lineage from the records beside the artifacts (see `components.record`), without ML Metadata."""
+"""Reads lineage from the records beside the artifacts (see `components.lineage_record`), without ML Metadata."""
 
 from __future__ import annotations
 

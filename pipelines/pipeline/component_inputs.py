@@ -9,26 +9,10 @@ from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError
 from embedding_core.training_config import TrainingConfig
 from pipelines.config import PipelineConfig, VocabularyLimits
-from pipelines.config.columns import column_kinds, transform_columns
+from pipelines.config.columns import column_kinds
 from pipelines.config.files import data_location, data_spans
 
 _DEFAULT_LIMITS = VocabularyLimits()
-__all__ = [
-    "data_format",
-    "dense_start",
-    "example_settings",
-    "input_location",
-    "planned_topology",
-    "quality_rules",
-    "remap_policy",
-    "table_overrides",
-    "trainer_config",
-    "training_config",
-    "transform_columns",
-    "transform_config",
-    "vocabulary_features",
-    "vocabulary_limits",
-]
 
 
 def vocabulary_features(config: PipelineConfig) -> list[dict[str, Any]]:

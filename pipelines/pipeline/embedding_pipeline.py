@@ -40,8 +40,6 @@ from pipelines.pipeline.place import Place, local_place
 from pipelines.pipeline.previous_run import PreviousRun
 from pipelines.pipeline.tfma_config import eval_config
 
-__all__ = ["create_pipeline"]
-
 
 def create_pipeline(
     config: PipelineConfig,

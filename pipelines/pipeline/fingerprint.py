@@ -16,8 +16,6 @@ import pipelines.models
 from pipelines.config import PipelineConfig
 from pipelines.config.user_modules import source_file
 
-__all__ = ["code_fingerprint", "digest_of_files", "preprocessing_fingerprint"]
-
 _PREPROCESSING = ("pipelines.preprocessing", "pipelines.pipeline.ranges", "components.transform_graph")
 
 

@@ -14,8 +14,6 @@ import apache_beam as beam
 import numpy as np
 import tensorflow_model_analysis as tfma
 
-__all__ = ["LogLoss"]
-
 _LEAST = float(np.finfo(np.float64).eps)
 """Probabilities are kept so far from 0 and 1, as scikit-learn does for the log loss of the report."""
 

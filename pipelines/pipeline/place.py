@@ -11,8 +11,6 @@ from tfx import v1 as tfx
 from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
 
-__all__ = ["IN_PROCESS", "Place", "local_place"]
-
 IN_PROCESS = ("--runner=DirectRunner", "--direct_running_mode=in_memory", "--sdk_container_image=none")
 """Beam in the task's own process. Its default would first look for another runner on the network.
 

@@ -14,8 +14,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_transform as tft
 
-__all__ = ["Range", "range_of", "scaled_by"]
-
 _BINS = 256  # a float32 has so many exponents; the first is that of 0 and of the numbers next to it
 _RARE = 100  # fewer than one in so many values of a column may be implausible
 _FAR = 10  # powers of two between what most values stay below, and what is implausible

@@ -8,8 +8,6 @@ import tensorflow_model_analysis as tfma
 
 from pipelines.config import Evaluation, PipelineConfig, Threshold
 
-__all__ = ["BASELINE", "CANDIDATE", "bound_words", "eval_config", "missed_thresholds"]
-
 CANDIDATE, BASELINE = "candidate", "baseline"
 _COUNT = "ExampleCount"
 _OWN = {

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from components.example_gen.files import find_files, without_spans
+from components.example_gen.data_files import find_files, without_spans
 from components.example_gen.pieces import DATA_FACT, Piece, Span, find_pieces, rows_digest
 from embedding_core.storage import file_digest
 from pipelines.checks.early_checks import check_data_settings

@@ -11,7 +11,7 @@ import pytest
 
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.csv_rows import csv_batches
-from components.example_gen.reading import reading
+from components.example_gen.opened_files import reading
 from components.example_gen.rows import BadRows
 from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError, DataError
@@ -162,7 +162,8 @@ def test_errors_of_the_system_are_not_called_damage(tmp_path):
 def test_rows_are_read_without_tensorflow_or_tfx(write):
     program = (
         "import sys; from components.example_gen.readers import read_batches;"
-        "from components.example_gen.files import find_files; from components.example_gen.settings import Settings;"
+        "from components.example_gen.data_files import find_files;"
+        "from components.example_gen.settings import Settings;"
         "from components.example_gen.rows import BadRows; import components.example_gen.labels;"
         "import components.example_gen.filters, components.example_gen.splits, components.example_gen.whole_numbers;"
         f"files = find_files({str(write('id,x').parent)!r}, '*', 'csv', None).files;"

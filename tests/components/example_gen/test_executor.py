@@ -238,7 +238,7 @@ ODD_NAMES = ["run[1]", "run*", "what?", "back\\slash", "a b", "caffè", 'it\'s "
 
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_names_of_folders_and_files_are_literal(ingest, write, tmp_path, name):
-    from components.example_gen.files import find_files
+    from components.example_gen.data_files import find_files
     from pipelines.config.data import Data
     from pipelines.config.files import data_location
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from components.vocabulary_gen.arrow_source import rows_from_arrow, transform_input
+from components.vocabulary_gen.arrow_counter import rows_from_arrow, transform_input
 from embedding_core.errors import DataError
 
 pytestmark = pytest.mark.tfx

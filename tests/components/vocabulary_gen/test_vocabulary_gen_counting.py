@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.vocabulary_gen.counting import batch_counts, values_counter
-from components.vocabulary_gen.plan import CountedFeature
+from components.vocabulary_gen.counting_plan import CountedFeature
 from embedding_core.columns.ids import TokenTable
 from embedding_core.columns.tokens import tokens_of
 from embedding_core.config import ColumnConfig

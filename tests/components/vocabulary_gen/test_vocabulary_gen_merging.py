@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.vocabulary_gen import merging
-from components.vocabulary_gen.merging import TokenCounts, merge_counts, read_counts, write_counts
+from components.vocabulary_gen.token_counts import TokenCounts, merge_counts, read_counts, write_counts
 
 PARTS = st.lists(st.lists(st.tuples(st.binary(max_size=2), st.integers(1, 2**40)), max_size=5), max_size=5)
 

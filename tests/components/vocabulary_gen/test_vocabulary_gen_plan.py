@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from components.vocabulary_gen.plan import plan_from_json
+from components.vocabulary_gen.counting_plan import plan_from_json
 from components.vocabulary_gen.vocabulary_rules import VocabularyRule
 from embedding_core.errors import ConfigError
 

@@ -245,7 +245,7 @@ def test_scoring_says_what_is_wrong(exported):
 
 
 def test_lookups_read_tables_and_never_gather_from_variables(exported):
-    """Gathered from even once, a variable is copied whole by every operation that reads it."""
+    """SourceCounts from even once, a variable is copied whole by every operation that reads it."""
     signatures = tf.saved_model.load(str(exported)).signatures
     for name in ("serving_default", "raw", "embeddings"):
         functions = signatures[name].graph.as_graph_def().library.function

@@ -17,9 +17,9 @@ import pyarrow as pa
 from tfx.dsl.io import fileio
 
 from components.vocabulary_gen.assembling import check_any_token, read_facts, summaries_of
-from components.vocabulary_gen.gathering import TOKENS
-from components.vocabulary_gen.merging import merge_counts, read_counts, write_counts
-from components.vocabulary_gen.plan import CountingPlan
+from components.vocabulary_gen.counting_plan import CountingPlan
+from components.vocabulary_gen.source_counts import TOKENS
+from components.vocabulary_gen.token_counts import merge_counts, read_counts, write_counts
 from embedding_core.errors import ConfigError
 from embedding_core.vocabulary import (
     Block,
@@ -29,8 +29,6 @@ from embedding_core.vocabulary import (
     save_in_blocks,
     total_order,
 )
-
-__all__ = ["PARTS_FOLDER", "check_parts", "is_part", "merge_parts", "write_part"]
 
 PARTS_FOLDER = "parts"
 _ROWS_OF_A_BLOCK = 1 << 15

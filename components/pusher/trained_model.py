@@ -21,8 +21,6 @@ from embedding_core.training import Inputs
 from embedding_core.training.finished_run import restore_run
 from embedding_core.training.training_inputs import RowParser
 
-__all__ = ["Sources", "Trained", "load_trained"]
-
 _BATCH = 512
 
 

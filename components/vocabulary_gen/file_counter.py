@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from components.vocabulary_gen.base import base_tables
+from components.vocabulary_gen.base_vocabularies import base_tables
 from components.vocabulary_gen.counting import BatchCounts, CountBatch, batch_counts, examples_counter
-from components.vocabulary_gen.gathering import Gathered
-from components.vocabulary_gen.plan import CountedFeature, CountingPlan
-from components.vocabulary_gen.reading import (
+from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
+from components.vocabulary_gen.example_records import (
     PARSE_ERRORS,
     error_reason,
     find_dtypes,
@@ -19,13 +18,12 @@ from components.vocabulary_gen.reading import (
     record_batches,
     vet_rows,
 )
-from components.vocabulary_gen.transforming import SavedTransform
+from components.vocabulary_gen.saved_transform import SavedTransform
+from components.vocabulary_gen.source_counts import SourceCounts
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError, EmbeddingError
 
-__all__ = ["BATCH_SIZE", "Features", "FileCounter", "check_width", "with_dtypes"]
-
-BATCH_SIZE = 16384
+_BATCH_SIZE = 16384
 """Rows counted at a time: from 16384 on a larger batch makes no difference to the speed."""
 
 Features = tuple[CountedFeature, ...]
@@ -54,16 +52,16 @@ class FileCounter:
         if self._transform is not None:
             self._transform.load()
 
-    def count(self, path: str) -> Gathered:
+    def count(self, path: str) -> SourceCounts:
         """Count one file; what makes the whole file useless is a problem among the facts, not an exception."""
-        gathered = Gathered(self._plan, path)
+        gathered = SourceCounts(self._plan, path)
         try:
             self._count(path, gathered)
         except EmbeddingError as error:
             gathered.set_problem(str(error))
         return gathered
 
-    def _count(self, path: str, gathered: Gathered) -> None:
+    def _count(self, path: str, gathered: SourceCounts) -> None:
         raw = {feature.column.name for feature in self._plan.features if not feature.column.after_transform}
         dtypes = find_dtypes(path, raw) if raw else {}
         features = with_dtypes(self._plan, {column: dtype for column, (dtype, _) in dtypes.items()})
@@ -75,7 +73,7 @@ class FileCounter:
                 gathered.add_dtype(feature.name, dtype, f"file {path!r}, row {row}")
         counting = _Counting(path, features, self._counter(features), gathered)
         first_row = 0
-        for batch in record_batches(path, BATCH_SIZE):
+        for batch in record_batches(path, _BATCH_SIZE):
             counting.add(batch, first_row, vet=self._transform is not None and self._transform.needs_vetting)
             first_row += int(batch.shape[0])
 
@@ -89,7 +87,7 @@ class FileCounter:
 class _Counting:
     """The counting of one file."""
 
-    def __init__(self, path: str, features: Features, count: CountBatch, gathered: Gathered) -> None:
+    def __init__(self, path: str, features: Features, count: CountBatch, gathered: SourceCounts) -> None:
         self._path = path
         self._features = features
         self._count = count

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from components.vocabulary_gen.plan import CountedFeature
+from components.vocabulary_gen.counting_plan import CountedFeature
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError
-
-__all__ = ["PARSE_ERRORS", "Vetted", "error_reason", "find_dtypes", "first_wide_row", "record_batches", "vet_rows"]
 
 _DTYPES: dict[str, TokenDtype] = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
 _READ_BUFFER = 1 << 20

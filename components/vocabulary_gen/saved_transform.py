@@ -10,12 +10,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from components.vocabulary_gen.plan import CountedFeature, CountingPlan
+from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
 from embedding_core.columns.tokens import Values
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError
-
-__all__ = ["SavedTransform", "plan_after_transform"]
 
 _TOKEN_DTYPES: dict[tf.DType, TokenDtype] = {tf.string: "string", tf.int64: "int64", tf.float32: "float32"}
 

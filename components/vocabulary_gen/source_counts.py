@@ -11,11 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from components.vocabulary_gen.counting import BatchCounts
-from components.vocabulary_gen.merging import Part, TokenCounts, write_counts
-from components.vocabulary_gen.plan import CountedFeature, CountingPlan
+from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
+from components.vocabulary_gen.token_counts import Part, TokenCounts, write_counts
 from embedding_core.vocabulary import partition_of
-
-__all__ = ["FACTS", "SOURCES", "TOKENS", "Gathered", "add_histograms"]
 
 TOKENS, FACTS = b"T", b"F"
 """First byte of a message: an Arrow message of counts, or JSON."""
@@ -34,7 +32,7 @@ def add_histograms(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> 
     return total
 
 
-class Gathered:
+class SourceCounts:
     """The counts of one source (a file, or one worker's share of the batches), batch after batch.
 
     Attributes:

@@ -16,8 +16,6 @@ from typing import Any
 from components.example_gen.formats import Compression, compression_of, unpacked
 from embedding_core.errors import DataError, nearest
 
-__all__ = ["check_columns", "open_file", "open_unpacked", "reading"]
-
 _BUFFER = 1 << 20
 _START = 10
 

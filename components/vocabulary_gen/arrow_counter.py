@@ -11,17 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
-from components.vocabulary_gen.base import base_tables
+from components.vocabulary_gen.base_vocabularies import base_tables
 from components.vocabulary_gen.counting import CountBatch, batch_counts, values_counter
-from components.vocabulary_gen.gathering import Gathered
-from components.vocabulary_gen.plan import CountingPlan
-from components.vocabulary_gen.sources import Features, check_width, with_dtypes
-from components.vocabulary_gen.transforming import SavedTransform
+from components.vocabulary_gen.counting_plan import CountingPlan
+from components.vocabulary_gen.file_counter import Features, check_width, with_dtypes
+from components.vocabulary_gen.saved_transform import SavedTransform
+from components.vocabulary_gen.source_counts import SourceCounts
 from embedding_core.columns.tokens import Values
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError, EmbeddingError
-
-__all__ = ["ArrowCounter", "rows_from_arrow", "transform_input"]
 
 _DTYPES: dict[tf.DType, TokenDtype] = {tf.string: "string", tf.int64: "int64", tf.float32: "float32"}
 
@@ -123,7 +121,7 @@ class ArrowCounter:
         self._base = base_tables(plan)
         self._transform = SavedTransform(plan.transform_graph) if plan.transform_graph else None
 
-    def count(self, batch: pa.RecordBatch, gathered: Gathered) -> None:
+    def count(self, batch: pa.RecordBatch, gathered: SourceCounts) -> None:
         """Count one batch; what makes it useless is a problem among the facts, not an exception.
 
         Args:
@@ -135,7 +133,7 @@ class ArrowCounter:
         except EmbeddingError as error:
             gathered.set_problem(f"{self._source!r}: {error}")
 
-    def _count(self, batch: pa.RecordBatch, gathered: Gathered) -> None:
+    def _count(self, batch: pa.RecordBatch, gathered: SourceCounts) -> None:
         columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
         raw = {feature.column.name for feature in self._plan.features if not feature.column.after_transform}
         found = {name: rows_from_arrow(name, columns[name]) for name in sorted(raw & set(columns))}
@@ -160,7 +158,7 @@ class ArrowCounter:
             inputs[name] = transform_input(name, rows, size, feature)
         return self._transform.of_columns(inputs)
 
-    def _add(self, features: Features, values: list[Values], size: int, gathered: Gathered) -> None:
+    def _add(self, features: Features, values: list[Values], size: int, gathered: SourceCounts) -> None:
         if features not in self._counters:
             self._counters[features] = values_counter(features, self._base)
         counts = list(batch_counts(features, self._counters[features](values)))

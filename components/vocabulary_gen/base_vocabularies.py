@@ -12,7 +12,7 @@ import pyarrow as pa
 from tfx.dsl.io import fileio
 
 from components.artifact_files import read_vocabularies
-from components.vocabulary_gen.plan import Base, CountingPlan
+from components.vocabulary_gen.counting_plan import Base, CountingPlan
 from components.vocabulary_gen.vocabulary_rules import Evolution
 from embedding_core.columns.ids import TokenTable
 from embedding_core.vocabulary import (
@@ -22,8 +22,6 @@ from embedding_core.vocabulary import (
     load_vocabulary,
     vocabulary_from_counts,
 )
-
-__all__ = ["base_tables", "make_vocabulary", "read_base"]
 
 
 def read_base(folder: str, evolution: Evolution) -> Base:

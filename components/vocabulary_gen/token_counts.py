@@ -9,8 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow_hotfix  # noqa: F401  # without it, pyarrow 10 runs code that an Arrow message holds (CVE-2023-47248)
 
-__all__ = ["Part", "TokenCounts", "merge_counts", "read_counts", "write_counts"]
-
 _PENDING_LIMIT = 1 << 20
 _BYTES_PER_MESSAGE = 1 << 26
 

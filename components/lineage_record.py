@@ -15,8 +15,6 @@ from tfx.dsl.io import fileio
 
 from components.artifact_files import RECORD_SUFFIX
 
-__all__ = ["record_lineage"]
-
 
 def record_lineage(
     node: str,

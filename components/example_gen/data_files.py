@@ -14,11 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from components.example_gen.formats import format_of
-from components.example_gen.reading import reading
+from components.example_gen.opened_files import reading
 from components.example_gen.spans import Gaps, PatternSpans
 from embedding_core.errors import DataError, nearest
-
-__all__ = ["Found", "check_gaps", "escaped", "find_files", "group_files", "size_of", "span_numbers", "without_spans"]
 
 # Bytes of text or records that one worker takes at a time, and what a packed byte counts for.
 _GROUP_BYTES = 64 << 20
