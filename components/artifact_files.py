@@ -1,4 +1,4 @@
-"""Reads what artifacts of tables and vocabularies hold, from any file system that TFX reads."""
+"""Reads artifacts of tables and vocabularies, from any file system that TFX reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from embedding_core.vocabulary import Vocabulary, load_vocabularies
 
 EMBEDDING_CONFIG_FILE = "embedding_config.json"
 RECORD_SUFFIX = ".lineage.json"
-"""Of the record that stands beside an artifact, see `components.lineage_record`."""
+"""Suffix of the record beside an artifact, see `components.lineage_record`."""
 
 
 def read_embedding_config(folder: str) -> EmbeddingConfig:
@@ -42,7 +42,7 @@ def read_vocabularies(folder: str) -> dict[str, Vocabulary]:
     """The vocabularies of a Vocabularies artifact, verified, by name.
 
     Raises:
-      VocabularyError: a file is missing or damaged, or there is no vocabulary.
+      VocabularyError: a file is missing or damaged, or the folder has no vocabulary.
     """
     from tfx.dsl.io import fileio
 

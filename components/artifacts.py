@@ -1,9 +1,9 @@
-"""The artifact types that the components hand to each other.
+"""Defines the artifact types that the components hand to each other.
 
-KFP v2 and Vertex accept a custom type only where its name has one dot and is importable under that
-very name, and where it declares no properties; so each is `components.<Class>`, re-exported by
-`components/__init__.py`, and what an artifact says of itself is kept in custom properties as JSON
-(KFP v2 hands integers back as floats, JSON text comes back as it was).
+KFP v2 and Vertex accept a custom type only if its name has one dot and is importable under that
+very name, and if it declares no properties. So each is `components.<Class>`, re-exported by
+`components/__init__.py`, and facts about an artifact are kept in custom properties as JSON
+(KFP v2 hands integers back as floats; JSON text comes back as it was).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Described(types.Artifact):
             self.set_string_custom_property(key, json.dumps(value, sort_keys=True))
 
     def fact(self, key: str, default: Any = None) -> Any:
-        """The fact of that name, or the default where it was never recorded."""
+        """The fact of that name, or the default if it was never recorded."""
         if not self.has_custom_property(key):
             return default
         return json.loads(self.get_string_custom_property(key))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# A file-based ExampleGen with an executor and parameters of its own: TFX documents neither base class nor driver.
+# For our ExampleGen, which has its own executor and parameters: TFX documents neither base class nor driver.
 from tfx.components.example_gen.component import FileBasedExampleGen
 from tfx.components.example_gen.driver import FileBasedDriver
 from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME
@@ -16,10 +16,10 @@ from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME
 # Its reading of blessings and model paths, and how it marks a PushedModel, are what other tools look at.
 from tfx.components.pusher.executor import Executor as PusherExecutor
 
-# Transform's executor, to which the ranges of an earlier model are given: TFX says not to customize it.
+# Transform's executor, to which the ranges of a previous model are given: TFX advises against customizing it.
 from tfx.components.transform.executor import Executor as TransformExecutor
 
-# The local runner's parts: `LocalDagRunner` itself neither says which node runs nor which was cached.
+# The local runner's parts: `LocalDagRunner` itself reports neither which node runs nor which was cached.
 from tfx.dsl.compiler.constants import PIPELINE_RUN_ID_PARAMETER_NAME
 from tfx.orchestration import metadata
 from tfx.orchestration.local import runner_utils
@@ -59,7 +59,7 @@ class CheckedLauncher(Launcher):
 
         Args:
           before_run: called with the node's input artifacts, as ML Metadata has them, unless the node comes from the
-            cache; what it raises ends the node.
+            cache; an error that it raises ends the node.
           before_publication: called with the node's output artifacts, as ML Metadata is going to have them.
           given: as the launcher has them.
         """
@@ -77,7 +77,7 @@ class CheckedLauncher(Launcher):
     ) -> None:
         updated = executor_output.output_artifacts if executor_output else {}
         for key, artifacts in output_dict.items():
-            # What the executor says of an output replaces what TFX says.
+            # The executor's own record of an output replaces that of TFX.
             self._before_publication(
                 updated[key].artifacts if key in updated else [one.mlmd_artifact for one in artifacts]
             )

@@ -1,7 +1,8 @@
-"""What an output was made of, written beside it: lineage where the orchestrator's metadata cannot be read.
+"""Records beside every output what it was made of, for orchestrators whose metadata cannot be read.
 
-Vertex AI has no ML Metadata to ask, and a bucket outlives the cluster that filled it. So every executor of ours leaves
-`<uri>.lineage.json` beside each of its outputs, not in it: a digest over the output's files stays what it was.
+Vertex AI has no ML Metadata to ask, and a bucket outlives the cluster that filled it. So every executor leaves
+`<uri>.lineage.json` beside each of its outputs. It is not inside, so that a digest over the output's files stays the
+same.
 """
 
 from __future__ import annotations

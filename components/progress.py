@@ -1,7 +1,7 @@
-"""How long steps say how far they are: one call, whatever shows it.
+"""Reports the progress of long steps: one call, and a sink that shows it.
 
-A step calls `report` as often as it likes. The default sink writes a plain log line at most every
-ten seconds; the command line puts a live display in its place (`pipelines/local/run_display.py`).
+A step may call `report` at any rate. The default sink writes a plain log line at most every
+ten seconds; the command line replaces it by a live display (`pipelines/local/run_display.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 
 
 class Report(NamedTuple):
-    """How far one task is: `done` of `total` (None: not known) in `unit`s, and a word on its state.
+    """Progress of one task: `done` of `total` (None: not known) in `unit`s, and a word on its state.
 
-    `start` of them were done by an earlier process: they count for the place, not for the rate.
+    `start` of them were done by an earlier process: they do not count for the rate.
     """
 
     task: str
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 def log_sink(seconds: float = 10.0, log: Callable[[str], None] = _log.info) -> Sink:
     """A sink that logs a line per task at most every `seconds`, and the last one of a task that took longer.
 
-    A task that goes on after an earlier process says so at once. Rates are of this process.
+    A task that resumes an earlier process is logged at once. Rates are of this process.
     """
     started: dict[str, tuple[float, float]] = {}
 
@@ -58,12 +58,12 @@ def log_sink(seconds: float = 10.0, log: Callable[[str], None] = _log.info) -> S
 
 
 def resumed(state: Report) -> str:
-    """Where the task goes on after an earlier process: "resumed at step 1,000"."""
+    """Name the point at which the task resumes an earlier process: "resumed at step 1,000"."""
     return f"resumed at {state.unit.removesuffix('s')} {state.start:,}"
 
 
 def per_second(rate: float) -> str:
-    """The rate with a digit that says something: "1,200/s", "0.25/s"."""
+    """The rate with its significant digits: "1,200/s", "0.25/s"."""
     return f"{rate:,.0f}/s" if rate >= 10 or not rate else f"{rate:.2g}/s"
 
 
@@ -75,7 +75,7 @@ _sink: Sink = log_sink()
 
 
 def set_sink(sink: Sink) -> Sink:
-    """Show progress through `sink` from now on; returns the one before."""
+    """Show progress through `sink` from now on; returns the previous sink."""
     global _sink
     before, _sink = _sink, sink
     return before
@@ -84,5 +84,5 @@ def set_sink(sink: Sink) -> Sink:
 def report(
     task: str, done: int, total: int | None = None, *, unit: str = "rows", detail: str = "", start: int = 0
 ) -> None:
-    """Say that `task` has done `done` of `total` units, `start` of them in an earlier process."""
+    """Report that `task` has done `done` of `total` units, `start` of them in an earlier process."""
     _sink(Report(task, done, total, unit, detail, start))

@@ -17,7 +17,7 @@ from embedding_core.training.finished_run import RunDescription
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NumberSources:
-    """Where the numbers of a run come from: outputs of Transform, or raw columns if there is no transform graph.
+    """Sources of the numbers of a run: outputs of Transform, or raw columns if there is no transform graph.
 
     Attributes:
       config: the tables and features.

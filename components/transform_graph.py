@@ -1,4 +1,4 @@
-"""Where numbers come from: outputs of Transform with the raw columns that they need, or raw columns of the schema."""
+"""Finds the inputs of numbers: outputs of Transform with the raw columns that they need, or columns of the schema."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]
 
 
 def range_problems(ranges: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """What a user has to know of dense features, by name: no information in them, values taken for missing."""
+    """Problems of dense features by name: features without information, values taken for missing."""
     found = {name: " ".join(_problems(span)) for name, span in ranges.items()}
     return {name: text for name, text in found.items() if text}
 

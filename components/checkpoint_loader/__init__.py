@@ -1,4 +1,4 @@
-"""CheckpointLoader: an earlier run's tables, brought to a new run's vocabularies."""
+"""CheckpointLoader: remaps the tables of a previous run to a new run's vocabularies."""
 
 from components.checkpoint_loader.component import CheckpointLoader
 

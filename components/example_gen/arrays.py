@@ -71,7 +71,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return column.cast(kind)
     except pa.ArrowInvalid as error:
-        raise UnsupportedTypeError(f"{column.type}, with a value that is no {kind} ({error})") from error
+        raise UnsupportedTypeError(f"{column.type}, with a value that is not a {kind} ({error})") from error
 
 
 def kind_of(column: pa.Array) -> str:
@@ -130,9 +130,9 @@ def _rewrap(column: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
-    """The column as float32, and the reasons of the rows whose values are no finite numbers, by position.
+    """The column as float32, and the reasons of the rows whose values are not finite numbers, by position.
 
-    Text is parsed only where all is text, as in CSV; "nan" is missing; times become seconds since 1970.
+    Text is parsed only if all is text, as in CSV; "nan" is missing; times become seconds since 1970.
 
     Raises:
       DataError: the column holds text or bytes.
@@ -146,11 +146,13 @@ def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
         values = pc.divide(values.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
     elif kind_of(values) == "bytes" and values.null_count < len(values):
         row = batch.place(int(batch.index[0]))
-        raise DataError(f"{row}: column {name!r} holds text, and the configuration says float: store numbers there.")
+        raise DataError(
+            f"{row}: column {name!r} holds text, and the configuration reads it as float: store numbers there."
+        )
     wide = values.cast(pa.float64(), safe=False) if kind_of(values) != "bytes" else pa.nulls(len(values), pa.float64())
     beyond = pc.fill_null(pc.greater(pc.abs(wide), _FLOAT_MAX), False).to_numpy(zero_copy_only=False)
     for position in np.flatnonzero(beyond).tolist():
-        reasons[position] = f"{wide[position].as_py()!r} is no finite float32"
+        reasons[position] = f"{wide[position].as_py()!r} is not a finite float32"
     if is_list(column.type):
         rows = np.searchsorted(column.offsets.to_numpy(), list(reasons), side="right") - 1
         reasons = dict(zip(rows.tolist(), reasons.values(), strict=True))

@@ -1,4 +1,4 @@
-"""Says how CSV files are written: the one declaration of these keys, for the YAML file and for ExampleGen."""
+"""Declares how CSV files are written, for the YAML file and for ExampleGen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CsvFormat(Section):
     """How CSV files are written.
 
     Attributes:
-      missing: texts that stand for a missing value, such as "?" and "NA"; the empty text always does.
+      missing: texts that mean a missing value, such as "?" and "NA"; the empty text always does.
       delimiter: text between two fields, of one character or more (`::`).
       decimal: sign before the fraction of a number, "." or ",".
       quote: character around a field that holds delimiters or lines; "" if quotes are ordinary characters.
@@ -75,6 +75,6 @@ class CsvFormat(Section):
 def _is_text_encoding(name: str) -> bool:
     try:
         "a".encode(name)
-    except (LookupError, ValueError, TypeError):  # of base64 and the like, which encode no text, a LookupError
+    except (LookupError, ValueError, TypeError):  # base64, for one, does not encode text: a LookupError
         return False
     return True

@@ -20,13 +20,13 @@ from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
 
 _BATCH = 16_384
-# What stands for a delimiter of several characters, which Python's csv module does not know.
+# Replaces a delimiter of several characters, which Python's csv module does not support.
 _UNIT = "\x1f"
 _BYTE_ORDER_MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
 
 def csv_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
-    """Batches of a CSV file, perhaps compressed, written as `settings.csv` says.
+    """Batches of a CSV file, perhaps compressed, written as `settings.csv` declares.
 
     Every value is text, exactly as it is in the file; "" and the `missing` texts are missing values. Empty lines are
     skipped. A row is bad when it has another number of fields than the header, broken quotes, a NUL, or bytes that are
@@ -83,7 +83,7 @@ class _Reader:
 
     @property
     def line(self) -> int:
-        """The lines read so far."""
+        """The number of lines read."""
         return self._reader.line_num
 
     def __next__(self) -> list[str]:

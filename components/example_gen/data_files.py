@@ -1,4 +1,4 @@
-"""Finds the files of the data, and says which worker reads which. TFX is loaded for remote files alone.
+"""Finds the files of the data, and assigns them to workers. TFX is loaded for remote files alone.
 
 `input_base` is literal: no character of it is a pattern. `pattern` is a glob with `*`, `?` and `[...]`.
 """

@@ -1,4 +1,4 @@
-"""The driver of ExampleGen: which files there are, before anything runs or is taken from the cache."""
+"""The driver of ExampleGen: lists the files before anything runs or is taken from the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from embedding_core.errors import DataError
 
 
 class Driver(FileBasedDriver):
-    """TFX's driver, with an error where no file matches, and a finer fingerprint of the files.
+    """TFX's driver, with an error if no file matches, and a finer fingerprint of the files.
 
     TFX's fingerprint is of the number of files, their total size and their times in seconds: a file that was replaced
     by one of the same size within a second, or renamed, would go unseen. KFP runs TFX's own driver.
@@ -34,11 +34,11 @@ class Driver(FileBasedDriver):
         """
         input_base = exec_properties[standard_component_specs.INPUT_BASE_KEY]
         try:
-            # TFX makes patterns out of the folder.
+            # TFX takes the folder for a pattern.
             literal = {**exec_properties, standard_component_specs.INPUT_BASE_KEY: escaped(input_base)}
             resolved: dict[str, Any] = super().resolve_exec_properties(literal, *args, **kwargs)
         except ValueError as error:
-            raise DataError(f"the files under {input_base!r} cannot be told apart by span: {error}.") from error
+            raise DataError(f"the files under {input_base!r} cannot be grouped by span: {error}.") from error
         config = json_format.Parse(
             resolved[standard_component_specs.INPUT_CONFIG_KEY], example_gen_pb2.Input(), ignore_unknown_fields=True
         )
@@ -55,7 +55,7 @@ class Driver(FileBasedDriver):
 
 
 def _size_and_time(path: str) -> tuple[int, int]:
-    """Bytes of a file and when it changed, in nanoseconds where it is local: TFX's file systems round to seconds."""
+    """Bytes of a file and when it changed, in nanoseconds if it is local: TFX's file systems round to seconds."""
     if os.path.exists(path):
         local = os.stat(path)
         return local.st_size, local.st_mtime_ns

@@ -1,7 +1,7 @@
 """Columns to serialized tf.Examples, the same bytes for the same row on every run.
 
 The protobuf libraries write the features of an example in an order that changes from run to run (a hash map's), so the
-wire format is put together here: features in the order of their names, a missing value as no feature.
+wire format is written here: features in the order of their names, none for a missing value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def examples(columns: Mapping[str, pa.Array]) -> list[bytes]:
 
 
 def _entries(name: str, column: pa.Array) -> Sequence[bytes]:
-    """The map entry of one feature in each row; b"" where the value is missing."""
+    """The map entry of one feature in each row; b"" if the value is missing."""
     encode = _encoder(name, column.type.value_type if is_list(column.type) else column.type)
     if is_list(column.type):
         return [encode(values) if values else b"" for values in column.to_pylist()]

@@ -105,9 +105,9 @@ def _bound(text: str) -> str | int | None:
 
 
 class _Ingest(beam.DoFn):
-    """Ingests one group of files; what came of it, also an error in the data, goes into a file in `staging`.
+    """Ingests one group of files; the counts, or an error in the data, go into a file in `staging`.
 
-    An error in the data is no error of Beam's: a runner would try again, and wrap its message in its own.
+    An error in the data is not raised in Beam: a runner would try again, and wrap the message in its own.
     """
 
     def __init__(self, data_format: str, settings: str, staging: str) -> None:
@@ -154,7 +154,7 @@ def _pattern(properties: Properties) -> str:
 
 
 def _publish(tally: Tally, staging: str, examples: types.Artifact) -> None:
-    """Move the shards to where they are looked for, all or none; what an earlier attempt left there goes."""
+    """Move the shards into the splits' folders, all or none, in place of those of an earlier attempt."""
     examples.split_names = artifact_utils.encode_split_names(list(SPLITS))
     try:
         for split in SPLITS:

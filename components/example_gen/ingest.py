@@ -36,10 +36,10 @@ def ingest(files: Sequence[str], group: int, data_format: str, settings: Setting
       group: its number, part of the shards' names and of the seed of their order.
       data_format: one of `components.example_gen.readers.DATA_FORMATS`.
       settings: which rows and columns.
-      folder: where shards go, under names that no other attempt at this group uses.
+      folder: folder of the shards, whose names no other attempt at this group uses.
 
     Raises:
-      DataError: the data is not what the settings say.
+      DataError: the data is not what the settings require.
     """
     tally = Tally(filtered=[0] * len(settings.conditions))
     shards = _Shards(folder, group, settings.seed, tally.shards)
@@ -64,7 +64,7 @@ def count_rows(batches: Iterable[Batch], settings: Settings, tally: Tally) -> No
       tally: added to.
 
     Raises:
-      DataError: the data is not what the settings say.
+      DataError: the data is not what the settings require.
     """
     nowhere = _Shards("", 0, 0, tally.shards)
     for batch in batches:
@@ -165,11 +165,11 @@ class _Shards:
                 self._write(split, waiting)
 
     def _write(self, split: str, rows: Sequence[bytes]) -> None:
-        # Data often lies sorted (by time, by label); training would see it so, but for its shuffle buffer.
+        # Data is often sorted (by time, by label); training would read it in that order, but for its shuffle buffer.
         piece = len(self._names[split])
         order: Any = np.random.RandomState([self._seed, self._group, SPLITS.index(split), piece])
         name = f"{split}-{self._group:05d}-{piece:05d}-{self._attempt}.gz"
-        import tensorflow as tf  # a check of the data counts rows and writes none
+        import tensorflow as tf  # a check of the data counts rows and does not write them
 
         with tf.io.TFRecordWriter(posixpath.join(self._folder, name), "GZIP") as writer:
             for row in order.permutation(len(rows)).tolist():

@@ -74,10 +74,10 @@ def open_unpacked(path: str, compression: Compression | None = None) -> io.Buffe
 
     Args:
       path: the file.
-      compression: what the configuration says; None recognizes it by the file's first bytes, not by its name.
+      compression: the configured one; None recognizes it by the file's first bytes, not by its name.
 
     Raises:
-      DataError: the file is not compressed as the configuration says.
+      DataError: the file is not compressed as configured.
     """
     stream = open_file(path)
     found = compression_of(stream.peek(_START))

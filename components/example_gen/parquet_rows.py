@@ -1,4 +1,4 @@
-"""Rows of Parquet files: every value of its own type."""
+"""Reads the rows of Parquet files, every value with its type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH = 16_384
 
 
 def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
-    """Batches of a Parquet file; no row of it can be bad by itself.
+    """Batches of a Parquet file, in which a single row cannot be damaged.
 
     Raises:
       DataError: the file is empty or damaged, a needed column is absent or of a type that no example can hold.
@@ -67,7 +67,7 @@ def typed_batch(place: str, records: pa.RecordBatch, settings: Settings, first: 
     Args:
       place: file and word for a row, as errors name it.
       records: the columns; those that are needed and not there are missing throughout.
-      settings: says which columns are needed.
+      settings: names the columns that are needed.
       first: number of the first row, counted from 1.
 
     Raises:

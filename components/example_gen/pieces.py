@@ -36,7 +36,7 @@ class Piece:
     size: int
 
     def sha256(self, digest_of: Callable[[str], str]) -> str:
-        """One digest over the contents of the files, whatever their names and order.
+        """One digest over the contents of the files; names and order do not count.
 
         Args:
           digest_of: gives the sha256 of a file.

@@ -25,7 +25,7 @@ class BadRows:
     """The rows that could not be used: how many, and the reasons of the first few.
 
     Attributes:
-      count: rows set aside (lines, where a malformed CSV row runs over several).
+      count: number of rows set aside (of lines, if a malformed CSV row spans several).
       first: what the first few are: place and reason.
     """
 
@@ -45,12 +45,12 @@ class Batch:
 
     Attributes:
       columns: one array per column that was read, all of one length; scalars or lists; null is missing.
-      index: where each row is in what was read; what `place`, `content` and `record` are called with.
+      index: position of each row in what was read; the argument of `place`, `content` and `record`.
       place: file and line (or row, or record) of a row, as an error names it.
-      content: bytes that stand for all that a row holds, whatever the order of columns and rows.
+      content: gives bytes of all values of a row; the order of columns and rows does not change them.
       is_text: whether every value is text, as in CSV.
       decimal: sign before the fraction of a number that is text.
-      record: the row as it was read, where it already was a serialized tf.Example.
+      record: gives the row as it was read, if it was a serialized tf.Example; else None.
     """
 
     columns: Mapping[str, pa.Array]
@@ -65,7 +65,7 @@ class Batch:
         return len(self.index)
 
     def keep(self, mask: Mask) -> Batch:
-        """The rows where the mask is true."""
+        """Keep the rows whose mask is true."""
         if mask.all():
             return self
         chosen = pa.array(mask)
@@ -81,7 +81,7 @@ class Batch:
         return self.keep(mask)
 
     def column(self, name: str) -> pa.Array:
-        """The column, as a scalar array, or DataError where a row holds several values."""
+        """The column, as a scalar array, or DataError if a row holds several values."""
         return single_valued(name, self.columns[name], lambda row: self.place(int(self.index[row])))
 
 

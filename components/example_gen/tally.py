@@ -1,4 +1,4 @@
-"""Counts what became of the rows: each worker counts, and the executor adds up. No TFX, no TensorFlow."""
+"""Counts the rows that were kept, left out and set aside; the executor adds up. No TFX, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Labels:
     Attributes:
       values: rows per value, of the first 100 distinct values.
       positive: rows whose label is 1.
-      other: where the first value that is neither 0 nor 1 is; "" if there is none.
+      other: place of the first value that is neither 0 nor 1; "" without one.
     """
 
     values: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -44,7 +44,7 @@ class Labels:
         self.other = self.other or other.other
 
     def problems(self, label: Label, data: str) -> Iterator[tuple[bool, str]]:
-        """What is wrong with the label, as `Tally.problems` says it: the values found with their counts."""
+        """Problems of the label, as `Tally.problems` yields them, with the values and their counts."""
         if self.other:
             yield (
                 True,
@@ -77,11 +77,7 @@ class Labels:
         """The remedy for values that mean a missing one; empty if none looks so."""
         texts = [ast.literal_eval(value) for value in self.values if not value.endswith("...")]
         marks = [text for text in texts if isinstance(text, str) and stands_for_missing(text)]
-        return (
-            f" If {marks[0]!r} stands for a missing value, set `data: {{missing: {json.dumps(marks)}}}`."
-            if marks
-            else ""
-        )
+        return f" If {marks[0]!r} means a missing value, set `data: {{missing: {json.dumps(marks)}}}`." if marks else ""
 
     def _seen(self) -> str:
         shown = sorted(self.values.items(), key=lambda item: (-item[1], item[0]))
@@ -101,7 +97,7 @@ class Tally:
       outside: rows in neither split.
       bad: rows set aside.
       present: per column and split, rows that have a value there.
-      kinds: per column, the kinds of feature found ("bytes", "int64", "float") and where first.
+      kinds: per column, the kinds of feature ("bytes", "int64", "float") and the place of the first of each.
       seen: names of all columns found.
       labels: the values of the label.
       numbered: per column, values written as 3 and values written as 3.0.
@@ -215,7 +211,7 @@ class Tally:
         if not self.read:
             first = f", the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
             counted = f"{self.files} of {self.files} files have headers alone, if anything{first}"
-            yield False, f"{data}: there is no row; {counted}: give files with rows."
+            yield False, f"{data}: there are no rows; {counted}: give files with rows."
             return
         if settings.label is not None:
             yield from self.labels.problems(settings.label, data)

@@ -44,7 +44,7 @@ def _records(path: str, stream: io.BufferedReader) -> Iterator[bytes]:
             return
         size = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else 0
         if len(head) == 12 and _checksum(head[:8]) != head[8:]:
-            what = "is damaged at" if number > 1 else "is no TFRecord file, or is damaged at"
+            what = "is damaged at" if number > 1 else "is not a TFRecord file, or is damaged at"
             raise DataError(f"{path} {what} record {number}: write it again.")
         data, check = stream.read(size), stream.read(4)
         if len(head) < 12 or len(check) < 4:

@@ -1,4 +1,4 @@
-"""What one value of the data is as a number, as a text and as a point in time. No TFX, no TensorFlow."""
+"""Reads one value of the data as a number, a text or a point in time. No TFX, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def number(value: Value, decimal: str = ".") -> float:
 
 def _from_text(text: str, decimal: str) -> float:
     if decimal != ".":
-        if "." in text:  # 1.234 may mean 1234 where 1,5 is one and a half
+        if "." in text:  # with a decimal comma, 1.234 may mean 1234
             raise ValueError
         text = text.replace(decimal, ".")
     return int(text) if text.isdecimal() else float(text)
@@ -61,7 +61,7 @@ def _cure(text: str, decimal: str) -> str:
     if decimal == "," and "." in text:
         return ": a point in it, and `data.decimal` is ','; write it without signs between thousands"
     if stands_for_missing(text):
-        return f"; if it stands for a missing value, set `data: {{missing: [{json.dumps(text)}]}}`"
+        return f"; if it means a missing value, set `data: {{missing: [{json.dumps(text)}]}}`"
     return ""
 
 
@@ -125,7 +125,7 @@ def same(value: Value, given: str | int | float | bool, decimal: str = ".") -> b
 
 @contextlib.contextmanager
 def hiding_texts(wanted: bool) -> Iterator[None]:
-    """Show digests of texts in the messages of the block: where a row is shifted, they are another column's."""
+    """Show digests of texts in the messages of the block: in a shifted row, they are another column's."""
     token = _hides_texts.set(wanted)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What training left behind, made ready to run and to export."""
+"""Rebuilds a trained model from its artifacts, ready to run and to export."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Trained:
       digests: sha256 of each vocabulary.
       engine: holds the tables.
       model: the dense part.
-      dense: where the dense inputs come from; None where the model has none, and no column is transformed.
+      dense: source of the dense inputs; None if the model has no dense inputs and no column is transformed.
     """
 
     config: EmbeddingConfig

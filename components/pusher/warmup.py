@@ -1,7 +1,7 @@
-"""Requests that TensorFlow Serving sends to a version before it counts as loaded, so that no user meets a cold graph.
+"""Writes the requests that TensorFlow Serving sends to a version before it counts as loaded.
 
 They are TFRecords of `PredictionLog`, in the one place where the server looks for them. Without them the first
-request to a signature pays for its optimization. They travel with every version, so they are made of synthetic rows.
+request to a signature waits for its optimization. Every version carries them, so they are made of synthetic rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def write_warmup(
 
     Args:
       saved_model: its folder.
-      requests: arrays `[rows, ...]` by input name, by signature; rows are repeated where there are too few.
+      requests: arrays `[rows, ...]` by input name, by signature; rows are repeated if there are too few.
       batches: for each signature, one request of each of these numbers of rows.
 
     Returns:
@@ -52,7 +52,7 @@ def write_warmup(
 
 
 def _rows(value: Any, batch: int) -> Any:
-    """The first rows, `batch` of them, over again where there are fewer."""
+    """The first `batch` rows, repeated if there are fewer."""
     return value[[place % len(value) for place in range(batch)]]
 
 

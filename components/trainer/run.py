@@ -76,7 +76,7 @@ class Settings:
 
 
 def run_fn(fn_args: FnArgs) -> None:
-    """Train as `fn_args.custom_config` says, and write Model and ModelRun.
+    """Train with the settings of `fn_args.custom_config`, and write Model and ModelRun.
 
     Args:
       fn_args: as the executor of EmbeddingTrainer makes them.
@@ -189,7 +189,7 @@ def _dense_start(settings: Settings) -> DenseStart | None:
 
 
 def _ranges(fn_args: FnArgs, settings: Settings) -> dict[str, dict[str, Any]]:
-    """What dense features are scaled by; constant and implausible ones are named in a warning."""
+    """The ranges that dense features are scaled by; a warning names constant and implausible ones."""
     if not fn_args.transform_graph_path:
         return {}
     found = read_ranges(fn_args.transform_graph_path, settings.dense)
@@ -210,7 +210,7 @@ def _resume_folder(
     vocabularies: Mapping[str, Vocabulary],
     job: TrainingJob,
 ) -> str | None:
-    """A folder for this very run: any other data, code, vocabulary or setting has another one."""
+    """The folder of this very run: any change of data, code, vocabulary or setting gives another one."""
     if settings.resume_dir is None:
         return None
     name = fingerprint(

@@ -1,4 +1,4 @@
-"""EmbeddingTrainer as a Vertex AI CustomJob of its own, so that it gets a TPU which a pipeline's task cannot have."""
+"""Runs EmbeddingTrainer as a Vertex AI CustomJob, which can have a TPU: a task of a pipeline cannot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class VertexExecutor(vertex_trainer.GenericExecutor):
         return Executor
 
     def Do(self, inputs: Artifacts, outputs: Artifacts, properties: Properties) -> None:  # noqa: N802
-        """Train in a job of its own, and record facts on the outputs: the job cannot hand those back itself.
+        """Train in a separate job, and record facts on the outputs: the job itself cannot hand them back.
 
         Args:
           inputs: as `EmbeddingTrainer`'s executor has them.

@@ -25,14 +25,14 @@ _DTYPES: dict[tf.DType, TokenDtype] = {tf.string: "string", tf.int64: "int64", t
 
 
 def rows_from_arrow(column: str, array: pa.Array) -> tf.RaggedTensor | None:
-    """The values of each row of an Arrow column; nulls are no values.
+    """The values of each row of an Arrow column; nulls are left out.
 
     Args:
       column: its name, for messages.
       array: [B] of lists or of plain values.
 
     Returns:
-      string, int64 or float32 [B, None]; None where there is no value at all.
+      string, int64 or float32 [B, None]; None if there is no value at all.
 
     Raises:
       DataError: values that cannot be tokens, such as structures or timestamps.
@@ -70,7 +70,7 @@ def transform_input(column: str, rows: tf.RaggedTensor | None, size: int, featur
 
     Args:
       column: its name, for messages.
-      rows: [B, None], or None where there is no value.
+      rows: [B, None], or None if there is no value.
       size: B.
       feature: how Transform reads the column.
 

@@ -18,7 +18,7 @@ from embedding_core.vocabulary import FeatureSummary, Vocabulary, length_percent
 
 
 def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]) -> Vocabulary:
-    """Make one vocabulary from the messages of all sources, in any order, and from the base where there is one.
+    """Make one vocabulary from the messages of all sources, in any order, and from the base if there is one.
 
     Raises:
       DataError: a feature is absent, empty or of mixed type in all of the data.

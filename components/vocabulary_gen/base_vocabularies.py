@@ -1,4 +1,4 @@
-"""The vocabularies of an earlier run, which a new one may be made from: what becomes of them where."""
+"""Reads the vocabularies of a previous run, and evolves new ones from them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make_vocabulary(
     counts: npt.NDArray[np.int64],
     features: Mapping[str, FeatureSummary],
 ) -> Vocabulary:
-    """The vocabulary of counted tokens, with the base's where it has one of that name.
+    """The vocabulary of counted tokens, evolved from the base's if it has one of that name.
 
     Args:
       plan: what was counted.

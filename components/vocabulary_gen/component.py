@@ -42,8 +42,8 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
     Component `outputs` contains:
       - `vocabularies`: Channel of type `Vocabularies`: `<name>.txt`, `<name>.counts.npy` and `<name>.json` of each
         vocabulary (with a base also `<name>.evolution.npy`), and `report/counting.json`, which names the rows that
-        were set aside. Facts: "vocabularies" (digest, size, coverage and total_count of each; with a base also what
-        became of its tokens, and per feature the share of rows and of tokens that it does not have), "rows",
+        were set aside. Facts: "vocabularies" (digest, size, coverage and total_count of each; with a base also the
+        evolution of its tokens, and per feature the share of rows and of tokens that it does not have), "rows",
         "bad_rows".
     """
 

@@ -3,8 +3,8 @@
 Values are made distinct before they become tokens: `tokens_of` works value by value, so the tokens of
 the distinct values, each as often as its value, are the tokens of the batch. Features of the same kind
 go through one `tokens_of` side by side, so that the graph stays small however many features there are;
-what leaves it is a handful of tensors, all token bytes in one string. Where there is a base vocabulary, tokens are
-looked up in it there too, to tell what was never seen before.
+its outputs are a handful of tensors, all token bytes in one string. With a base vocabulary, tokens are
+looked up in it there too, to count those that it does not have.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def count_values(
     Args:
       columns: what each column is.
       values: the values of each column: [B], or dense, sparse or ragged [B, None].
-      base: for each column the tokens seen before, or None where there were none; None where there is no base.
+      base: for each column the tokens of the base, or None if the base has none for it; None without a base.
 
     Returns:
       Tensors over all columns, in the order of `_by_kind`: "bytes" string [], all tokens without a gap;
@@ -165,7 +165,7 @@ def _count_group(
 
 
 def _not_in(base: Sequence[TokenTable | None], tokens: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """1 for each token that its column's table does not have, else 0 (also where there is none): int64 [tokens]."""
+    """1 for each token that its column's table does not have, else 0 (also without a table): int64 [tokens]."""
     parts = [
         tf.zeros_like(part, tf.int64) if table is None else tf.cast(table.ids_of(part) < 0, tf.int64)
         for table, part in zip(base, tf.split(tokens, sizes, num=len(base)), strict=True)

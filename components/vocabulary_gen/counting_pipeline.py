@@ -1,4 +1,4 @@
-"""The Beam pipeline: sources are counted where they lie, and put together by vocabulary in one keyed pass."""
+"""The Beam pipeline: counts each source on a worker, and merges the counts by vocabulary in one keyed pass."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _CountArrow(beam.DoFn):
 
 
 class _Write(beam.DoFn):
-    """All messages of one vocabulary -> its files; yields what the report says of it, as JSON."""
+    """All messages of one vocabulary -> its files; yields what the report shows of it, as JSON."""
 
     def __init__(self, plan: CountingPlan, folder: str) -> None:
         self._plan = plan
@@ -117,7 +117,7 @@ class _Merge(beam.DoFn):
 
 
 def _facts(vocabulary: Vocabulary) -> dict[str, Any]:
-    """What report and lineage say of a vocabulary; with a base also what became of its tokens, and the drift."""
+    """What report and lineage show of a vocabulary; with a base also the evolution of its tokens, and the drift."""
     facts = {key: getattr(vocabulary, key) for key in ("digest", "coverage", "total_count", "private")}
     if vocabulary.evolution is None:
         return facts

@@ -21,7 +21,7 @@ class CountedFeature:
 
     Attributes:
       name: the feature's name.
-      column: where its tokens come from; the dtype is that of the data once it is known.
+      column: source of its tokens; the dtype is that of the data once it is known.
       multivalent: whether a row may hold several values, or None to find it out from the data.
       vocabulary: the vocabulary that its tokens are counted into.
     """
@@ -57,7 +57,7 @@ class CountingPlan:
     base: Base | None = None
 
     def has_base(self, vocabulary: str) -> bool:
-        """Whether the earlier run had a vocabulary of that name."""
+        """Whether the base has a vocabulary of that name."""
         return self.base is not None and vocabulary in self.base.sizes
 
     def feeding(self, vocabulary: str) -> list[CountedFeature]:

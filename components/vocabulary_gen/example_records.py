@@ -25,7 +25,7 @@ def record_batches(path: str, batch_size: int) -> Iterator[tf.Tensor]:
     """The records of a file as string [B] tensors, in order.
 
     Args:
-      path: a TFRecord file, plain or gzip: told apart by the ending `.gz` or else by the first bytes.
+      path: a TFRecord file, plain or gzip: recognized by the ending `.gz` or else by the first bytes.
       batch_size: records in each tensor but the last.
 
     Raises:
@@ -63,7 +63,7 @@ def _compression(path: str) -> str:
 
 
 def error_reason(error: Exception) -> str:
-    """One line of what TensorFlow says, without the row's bytes, which its message may quote."""
+    """One line of TensorFlow's message, without the row's bytes, which it may quote."""
     if not isinstance(error, tf.errors.OpError) or not error.message:
         return "TensorFlow cannot parse it"
     line = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", error.message.strip().splitlines()[0])
@@ -71,7 +71,7 @@ def error_reason(error: Exception) -> str:
 
 
 def _kind(message: tf.train.Example, column: str) -> TokenDtype | None:
-    """The dtype of a row's value, or None where there is none; an empty list is no value."""
+    """The dtype of a row's value, or None without a value; an empty list is not a value."""
     if column not in message.features.feature:
         return None
     feature = message.features.feature[column]
@@ -144,7 +144,7 @@ def vet_rows(path: str, first_row: int, records: Sequence[bytes], features: Sequ
     for row, record in enumerate(records, first_row):
         message = _parsed(record)
         if message is None:
-            bad[row] = "its bytes are no tf.Example"
+            bad[row] = "its bytes are not a tf.Example"
             continue
         for feature in raw:
             _check_value(message, feature, f"file {path!r}, row {row}")
@@ -171,7 +171,7 @@ def _check_value(message: tf.train.Example, feature: CountedFeature, where: str)
 
 
 def first_wide_row(records: Iterable[bytes], column: str) -> int:
-    """Index of the first record whose column holds more than one value; -1 where none does."""
+    """Index of the first record whose column holds more than one value; -1 if no record does."""
     for index, record in enumerate(records):
         feature = tf.train.Example.FromString(record).features.feature[column]
         if len(getattr(feature, feature.WhichOneof("kind") or "bytes_list").value) > 1:

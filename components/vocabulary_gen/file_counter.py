@@ -30,7 +30,7 @@ Features = tuple[CountedFeature, ...]
 
 
 def with_dtypes(plan: CountingPlan, dtypes: Mapping[str, TokenDtype]) -> Features:
-    """The features with the dtypes found for their raw columns; string where a column has no value at all."""
+    """The features with the dtypes found for their raw columns; string if a column has no value at all."""
     return tuple(
         feature
         if feature.column.after_transform
@@ -134,10 +134,10 @@ def check_width(
     records: tf.Tensor | None = None,
     numbers: Sequence[int] = (),
 ) -> None:
-    """Refuse lists in a column that the configuration says holds one value.
+    """Refuse lists in a column that is configured to hold one value.
 
     Raises:
-      DataError: it does hold a list; the row is named where the records are given.
+      DataError: it does hold a list; the row is named if the records are given.
     """
     if feature.multivalent is not False or counts.widest <= 1:
         return

@@ -1,4 +1,4 @@
-"""What one worker found out, on its way to the places where it is put together."""
+"""Gathers what one worker counts, and sends it as messages to be merged by vocabulary."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SourceCounts:
     """The counts of one source (a file, or one worker's share of the batches), batch after batch.
 
     Attributes:
-      rows: good rows counted so far.
+      rows: number of good rows counted.
     """
 
     def __init__(self, plan: CountingPlan, source: str) -> None:
@@ -65,7 +65,7 @@ class SourceCounts:
         self._tokens.compact()
 
     def add_dtype(self, feature: str, dtype: str, where: str) -> None:
-        """Record the dtype of a feature's column, and where it was seen first."""
+        """Record the dtype of a feature's column, and the place of its first value."""
         self._dtypes[feature].setdefault(dtype, where)
 
     def add_bad(self, bad: Mapping[int, str]) -> None:
@@ -110,7 +110,7 @@ class SourceCounts:
 
 
 def _parts(vocabulary: str, counted: Part, parts: int) -> Iterator[tuple[str, Part]]:
-    """The counts by the key that they are put together under: the vocabulary, or one part of it."""
+    """The counts by the key that they are merged under: the vocabulary, or one part of it."""
     if parts == 1:
         yield vocabulary, counted
         return

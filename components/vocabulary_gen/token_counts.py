@@ -16,7 +16,7 @@ Part = tuple[pa.Array, npt.NDArray[np.int64]]
 
 
 def merge_counts(parts: Iterable[Part]) -> Part:
-    """Add up parts of (large_binary tokens, int64 counts); each token of the result stands once, in any order."""
+    """Add up parts of (large_binary tokens, int64 counts); each token of the result occurs once, in any order."""
     filled = [(tokens, counts) for tokens, counts in parts if len(tokens)]
     if not filled:
         return pa.array([], pa.large_binary()), np.zeros(0, np.int64)
@@ -46,7 +46,7 @@ class TokenCounts:
         self._pending += len(tokens)
 
     def compact(self, *, always: bool = False) -> None:
-        """Merge what was added, where it is worth it; call it after each batch."""
+        """Merge what was added, if that pays; call it after each batch."""
         if not always and self._pending <= max(_PENDING_LIMIT, self._merged):
             return
         self._parts = {name: [merge_counts(parts)] for name, parts in self._parts.items()}

@@ -1,6 +1,6 @@
 """Vocabularies that no worker holds: their tokens are counted and sorted in parts, and the sorted parts are merged.
 
-A token belongs to the part that a hash of it says. Each part is put together by itself, perhaps on another worker, and
+A hash of a token chooses its part. Each part is merged separately, perhaps on another worker, and
 written as sorted blocks below the artifact's folder; one worker then merges them, a block of each in memory at a time.
 """
 
@@ -48,8 +48,8 @@ def check_parts(plan: CountingPlan) -> None:
     for name, rule in plan.rules.items():
         if rule.parts > 1 and plan.has_base(name):
             raise ConfigError(
-                f"`vocabularies.{name}.parts` is {rule.parts}, but the vocabulary comes out of an earlier one, which "
-                "one worker has to hold: leave out `parts`, or count it anew."
+                f"`vocabularies.{name}.parts` is {rule.parts}, but the vocabulary evolves from that of a previous "
+                "run, which one worker has to hold: leave out `parts`, or leave out the base."
             )
 
 
@@ -98,7 +98,7 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
       folder: of the Vocabularies.
 
     Returns:
-      What the report says of it.
+      What the report shows of it.
 
     Raises:
       DataError: a feature is absent, empty or of mixed type in all of the data.

@@ -1,4 +1,4 @@
-"""What each component is given, made from the configuration: plain values that JSON holds. No TensorFlow here."""
+"""Translates the configuration into the arguments of each component. No TensorFlow here."""
 
 from __future__ import annotations
 

@@ -198,5 +198,5 @@ def _transform_config(config: PipelineConfig) -> dict[str, Any]:
 
 
 def _imported(name: str, uri: str | None, artifact_type: type[types.Artifact]) -> list[BaseNode]:
-    """The node, if any, that brings in an artifact of an earlier run."""
+    """The node, if any, that imports an artifact of a previous run."""
     return [] if uri is None else [tfx.dsl.Importer(source_uri=uri, artifact_type=artifact_type).with_id(name)]

@@ -33,7 +33,7 @@ def preprocessing_fingerprint(config: PipelineConfig) -> str:
 
 
 def digest_of_files(files: Iterable[str]) -> str:
-    """sha256 over the contents of the files, in the order of their base names; where they lie does not count."""
+    """sha256 over the contents of the files, in the order of their base names; their folders do not count."""
     digest = hashlib.sha256()
     for file in sorted(set(files), key=lambda path: (os.path.basename(path), path)):
         with open(file, "rb") as source:

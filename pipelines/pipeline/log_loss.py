@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow_model_analysis as tfma
 
 _LEAST = float(np.finfo(np.float64).eps)
-"""Probabilities are kept so far from 0 and 1, as scikit-learn does for the log loss of the report."""
+"""Least distance of probabilities from 0 and 1, as scikit-learn has it for the log loss of the report."""
 
 
 @dataclasses.dataclass
@@ -27,7 +27,7 @@ class _Sums:
 class LogLoss(tfma.metrics.Metric):
     """The weighted mean of `-label * log(p) - (1 - label) * log(1 - p)`, p between 2.2e-16 and 1 - 2.2e-16.
 
-    Its class may not have the name of TFMA's, which TFMA takes whatever module is named.
+    Its class must not have the name of TFMA's: TFMA takes its own, even if another module is named.
 
     Args:
       name: of the metric, in results.

@@ -1,4 +1,4 @@
-"""Where a pipeline runs: everything that differs between a laptop and a cluster, and nothing of what is trained."""
+"""Describes where a pipeline runs: everything that differs between a laptop and a cluster."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ IN_PROCESS = ("--runner=DirectRunner", "--direct_running_mode=in_memory", "--sdk
 """Beam in the task's own process. Its default would first look for another runner on the network.
 
 An in-process runner starts no container, but TFX packages itself for workers (42 MB in the temporary folder, for each
-component) unless an argument says where they find it.
+component) unless an argument names a container image.
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a pipeline runs. Of type Any is what may also be a runtime parameter, given when the pipeline is started.
+    """Where a pipeline runs. A field of type Any may also be a runtime parameter, given when the pipeline is started.
 
     Attributes:
       name: of the pipeline, as the orchestrator wants it.
@@ -30,9 +30,9 @@ class Place:
       push_destination: folder of served versions.
       resume_dir: keeps checkpoints while training.
       beam_args: arguments of every Beam node.
-      metadata: connection to ML Metadata, where the orchestrator has none of its own.
+      metadata: connection to ML Metadata, if the orchestrator does not provide one.
       spans: "<first>/<last>" to read instead of the configured ones, or None.
-      training_steps: instead of the configured ones where above 0, or None.
+      training_steps: replaces the configured steps if above 0; or None.
       vertex_job: the Vertex CustomJob that trains; None trains in the node itself.
     """
 

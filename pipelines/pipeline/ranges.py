@@ -57,7 +57,7 @@ def range_of(values: tf.Tensor, recorded: Mapping[str, float] | None = None) -> 
         return _as_range(*span, total, tf.reduce_sum(counts[int(exponent) + 1 :]))
     from_above = tf.cumsum(counts, reverse=True, exclusive=True)  # values of larger exponents, by exponent
     usual = tf.argmax(tf.cast(_RARE * from_above < tf.maximum(tf.reduce_sum(counts[1:]), 1.0), tf.int32))
-    last = tf.minimum(usual + _FAR, _BINS - 2)  # the last exponent stands for what is not finite
+    last = tf.minimum(usual + _FAR, _BINS - 2)  # the last exponent means a value that is not finite
     plausible = tf.cast(tf.range(_BINS, dtype=tf.int64) <= last, tf.float64)
     mean, deviation = _moments(sums * plausible[:, None])
     limit = tf.where(last < _BINS - 2, _largest_of_exponent(last), _FLOAT_MAX)

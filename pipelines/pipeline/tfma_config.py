@@ -12,7 +12,7 @@ CANDIDATE, BASELINE = "candidate", "baseline"
 _COUNT = "ExampleCount"
 _OWN = {
     "BinaryCrossEntropy": ("pipelines.pipeline.log_loss", "LogLoss")
-}  # modules that the Evaluator imports where it runs
+}  # modules that the Evaluator imports in its own process
 _LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
 
 
@@ -39,7 +39,7 @@ def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.E
 
 
 def missed_thresholds(evaluation_uri: str) -> list[str]:
-    """What the model missed of its thresholds, a sentence each; empty where it was blessed."""
+    """What the model missed of its thresholds, a sentence each; empty if it was blessed."""
     result = tfma.load_validation_result(evaluation_uri)
     return [
         f"{failure.metric_key.name} is {failure.metric_value.double_value.value:.4g}, its threshold asks for "

@@ -116,7 +116,7 @@ def test_text_of_a_shifted_row_is_shown_as_a_digest_where_a_column_is_private(in
     shown = ingest(columns=kinds, split=SIDES, allowed_bad_rate=0.8, private=True).facts["set_aside"]["first"]
     assert not [row for row in shown if "person" in row]
     assert sum("column 'x': a text (sha256:" in row for row in shown) == 2
-    assert [row for row in shown if "'NA' is not a number; if it stands for a missing value" in row]
+    assert [row for row in shown if "'NA' is not a number; if it means a missing value" in row]
     shown = ingest(columns=kinds, split=SIDES, allowed_bad_rate=0.8).facts["set_aside"]["first"]
     assert [row for row in shown if "'name-of-a-person' is not a number" in row]
 
@@ -138,7 +138,7 @@ def test_unclosed_quote_counts_the_lines_it_swallows(ingest, write):
 
 BAD_FILES = {
     "no header": (b"", r"data.csv has no header"),
-    "header only": (b"id,side\n", r"there is no row; .*data.csv"),
+    "header only": (b"id,side\n", r"there are no rows; .*data.csv"),
     "absent column": (b"ID,side\n1,train\n", r"data.csv: there is no column 'id': did you mean 'ID'\?"),
     "column twice": (b"id,id,side\n1,1,train\n", r"data.csv: column 'id' occurs 2 times"),
     "header not UTF-8": (b"id,\xff,side\n1,1,train\n", r"data.csv:1: the header holds bytes that are not UTF-8"),

@@ -135,7 +135,7 @@ def test_column_of_two_types_is_refused(ingest, write_parquet):
 @pytest.mark.parametrize(
     ("column", "kind", "expected"),
     [
-        (["a", "b"], "float", "row 1: column 'x' holds text, and the configuration says float"),
+        (["a", "b"], "float", "row 1: column 'x' holds text, and the configuration reads it as float"),
         ([{"a": 1}, {"a": 2}], "token", "row 1: column 'x' is of type struct"),
         ([[[1]], [[2]]], "token", "row 1: column 'x' is of type list"),
     ],
@@ -208,7 +208,7 @@ def test_feature_that_is_in_no_record_is_refused(ingest, write_records):
     [
         (lambda data: data[:-6], "is cut off within record 2"),
         (lambda data: data[: len(data) // 2] + b"?" + data[len(data) // 2 + 1 :], "is damaged at record 2"),
-        (lambda data: b"id,side\n1,train\n2,eval\n", "is no TFRecord file, or is damaged at record 1"),
+        (lambda data: b"id,side\n1,train\n2,eval\n", "is not a TFRecord file, or is damaged at record 1"),
     ],
 )
 def test_damaged_record_file_is_named(ingest, write_records, damage, expected, packed):

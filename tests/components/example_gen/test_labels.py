@@ -85,7 +85,7 @@ def test_bound_of_a_label_is_a_number_and_alone(label, given, words):
 
 
 def test_label_value_that_means_missing_names_the_setting(label):
-    with pytest.raises(DataError, match=r"If 'NA' stands for a missing value, set `data: {missing: \[\"NA\"\]}`"):
+    with pytest.raises(DataError, match=r"If 'NA' means a missing value, set `data: {missing: \[\"NA\"\]}`"):
         label(["yes", "no", "NA"])
 
 

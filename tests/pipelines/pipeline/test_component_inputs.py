@@ -11,7 +11,6 @@ from embedding_core.training_config import DEFAULT_EPOCHS
 from embedding_core.warm_start import DenseStart, RemapPolicy
 from pipelines.config import config_from_mapping, data_files
 from pipelines.config.columns import transform_columns
-from pipelines.config.model import DEFAULT_EPOCHS
 from pipelines.pipeline import component_inputs
 
 
