@@ -14,9 +14,10 @@ from tfx.utils import io_utils
 
 from components.lineage_record import record_lineage
 from embedding_core.errors import ConfigError
+from embedding_core.schema import Json
 
 Artifacts: TypeAlias = dict[str, list[types.Artifact]]
-Properties: TypeAlias = dict[str, Any]
+Properties: TypeAlias = Json
 """Exec properties: texts and numbers; KFP hands whole numbers back as floats."""
 
 
@@ -34,7 +35,7 @@ class Execution:
     inputs: Artifacts
     outputs: Artifacts
     properties: Properties
-    files_read: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    files_read: list[Json] = dataclasses.field(default_factory=list)
 
     def uri(self, key: str) -> str:
         """The folder of an input that is one artifact."""

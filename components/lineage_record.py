@@ -15,6 +15,7 @@ from tfx import types
 from tfx.dsl.io import fileio
 
 from components.artifact_files import RECORD_SUFFIX
+from embedding_core.schema import Json
 
 
 def record_lineage(
@@ -22,7 +23,7 @@ def record_lineage(
     input_dict: Mapping[str, Sequence[types.Artifact]],
     output_dict: Mapping[str, Sequence[types.Artifact]],
     *,
-    files: Sequence[Mapping[str, Any]] = (),
+    files: Sequence[Json] = (),
 ) -> None:
     """Write beside every output what it is, what made it, and from what.
 
@@ -52,7 +53,7 @@ def record_lineage(
                 file.write(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
-def _facts(artifact: types.Artifact) -> dict[str, Any]:
+def _facts(artifact: types.Artifact) -> Json:
     """The custom properties as they are: numbers, and texts that may be JSON."""
     properties = artifact.mlmd_artifact.custom_properties
     return {key: getattr(value, value.WhichOneof("value")) for key, value in properties.items() if _is_plain(value)}

@@ -130,17 +130,17 @@ def same_run_digests(run: RunDescription, model_run: str, vocabularies: str, tab
             f"the model run {model_run!r} was trained with other tables than those of {table_configs!r}: take both "
             "from the same run."
         )
-    found = read_vocabularies(vocabularies)
+    given = read_vocabularies(vocabularies)
     used = {table.vocabulary: table.name for table in run.config.tables if table.vocabulary is not None}
-    digests = {name: found[name].digest for name in sorted(used) if name in found}
+    digests = {name: given[name].digest for name in sorted(used) if name in given}
     _check_digests(used, digests, run.vocabularies)
     return digests
 
 
-def _check_digests(tables: Mapping[str, str], found: Mapping[str, str], trained: Mapping[str, str]) -> None:
+def _check_digests(tables: Mapping[str, str], given: Mapping[str, str], trained: Mapping[str, str]) -> None:
     for name, table in tables.items():
-        if found.get(name) != trained.get(name):
+        if given.get(name) != trained.get(name):
             raise VocabularyError(
-                f"vocabulary {name!r} has digest {found.get(name)!r}, the rows of table {table!r} belong to "
+                f"vocabulary {name!r} has digest {given.get(name)!r}, the rows of table {table!r} belong to "
                 f"{trained.get(name)!r}: take vocabularies and model from the same run."
             )

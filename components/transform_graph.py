@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 import tensorflow_transform as tft
@@ -14,6 +14,10 @@ from tfx.utils import io_utils
 from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.errors import DataError
 
+Spec: TypeAlias = Mapping[str, Any]
+"""How columns are parsed: one of `tf.io`'s features by name."""
+Range: TypeAlias = Mapping[str, Any]
+"""The range of a dense feature: its fields by name."""
 _RANGE_FIELDS = ("mean", "deviation", "limit", "values", "implausible")
 
 
@@ -82,19 +86,20 @@ def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]
     if not outputs:
         return {}
     source = open_transform_graph(uri, tuple(outputs.values()))
-    assert source.transform is not None
+    if source.transform is None:
+        raise DataError(f"the transform graph {uri!r} computes nothing: run Transform again.")
     made = source.transform(tf.io.parse_example([_row_of_zeros(source.spec)], source.spec))
     rows = {name: made[output].numpy()[0] for name, output in outputs.items()}
     return {name: dict(zip(_RANGE_FIELDS, map(float, row), strict=True)) for name, row in rows.items()}
 
 
-def range_problems(ranges: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def range_problems(ranges: Mapping[str, Range]) -> dict[str, str]:
     """Problems of dense features by name: features without information, values taken for missing."""
-    found = {name: " ".join(_problems(span)) for name, span in ranges.items()}
-    return {name: text for name, text in found.items() if text}
+    problems = {name: " ".join(_problems(span)) for name, span in ranges.items()}
+    return {name: text for name, text in problems.items() if text}
 
 
-def _problems(span: Mapping[str, Any]) -> Iterator[str]:
+def _problems(span: Range) -> Iterator[str]:
     if not span["values"]:
         yield "No row of the train split has a value: it is 0 in every row."
     elif not span["deviation"]:
@@ -106,7 +111,7 @@ def _problems(span: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _row_of_zeros(spec: Mapping[str, Any]) -> bytes:
+def _row_of_zeros(spec: Spec) -> bytes:
     """A serialized tf.Example with a value in every column that must have one."""
     features = {}
     for name, column in spec.items():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
@@ -13,6 +11,7 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.checkpoint_loader.executor import Executor, policy_of
 from components.component_spec import channels, parameters, spec_with_outputs
+from embedding_core.schema import Json
 
 
 class CheckpointLoaderSpec(ComponentSpec):
@@ -39,7 +38,7 @@ class CheckpointLoader(base_component.BaseComponent):
         earlier_checkpoint: types.BaseChannel,
         vocabularies: types.BaseChannel,
         table_configs: types.BaseChannel,
-        policy: Mapping[str, Any] | None = None,
+        policy: Json | None = None,
     ) -> None:
         """Construct a CheckpointLoader.
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tfx.dsl.components.base import base_executor
 
 from components import progress
@@ -50,7 +47,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         )
 
 
-def policy_of(fields: Mapping[str, Any]) -> RemapPolicy:
+def policy_of(fields: Json) -> RemapPolicy:
     """The policy with these fields.
 
     Raises:

@@ -20,12 +20,13 @@ from components.example_gen.readers import DATA_FORMATS
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from embedding_core.errors import ConfigError
+from embedding_core.schema import Json
 
 
 class ExampleGenSpec(FileBasedExampleGenSpec):
     """Parameters and outputs of ExampleGen: those of TFX's own, with the format and our settings."""
 
-    PARAMETERS: ClassVar[dict[str, Any]] = {
+    PARAMETERS: ClassVar[Json] = {
         **{key: given for key, given in FileBasedExampleGenSpec.PARAMETERS.items() if key != keys.CUSTOM_CONFIG},
         **parameters(
             {keys.DATA_FORMAT: str, keys.SETTINGS: str, keys.CODE_FINGERPRINT: str}, optional={keys.DATA_SPANS: str}

@@ -18,6 +18,7 @@ from components.example_gen.opened_files import check_columns, open_unpacked, re
 from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
+from embedding_core.schema import Json
 
 _BATCH = 16_384
 # Replaces a delimiter of several characters, which Python's csv module does not support.
@@ -66,7 +67,7 @@ class _Reader:
         self._path = path
         self._text = text
         self._delimiter = form.delimiter if len(form.delimiter) > 1 else None
-        quoting: dict[str, Any] = {"quotechar": form.quote} if form.quote else {"quoting": csv.QUOTE_NONE}
+        quoting: Json = {"quotechar": form.quote} if form.quote else {"quoting": csv.QUOTE_NONE}
         lines = text if self._delimiter is None else self._replaced(self._delimiter)
         self._reader = csv.reader(
             lines, delimiter=form.delimiter if self._delimiter is None else _UNIT, strict=True, **quoting

@@ -68,18 +68,18 @@ def find_files(input_base: str, pattern: str, data_format: str | None, spans: Pa
     """
     full = posixpath.join(input_base, pattern)
     with reading(full):
-        found = sorted(_matching(input_base, pattern))
-    files = [path for path in found if _is_meant(posixpath.basename(path), posixpath.basename(pattern))]
+        matches = sorted(_matching(input_base, pattern))
+    files = [path for path in matches if _is_meant(posixpath.basename(path), posixpath.basename(pattern))]
     if posixpath.basename(pattern) == "*":
         wanted = (format_of(path) for path in files)
         named = [path for path, one in zip(files, wanted, strict=True) if one and one == (data_format or one)]
         files = named or files
-    ignored = sorted({*found} - {*files})
+    ignored = sorted({*matches} - {*files})
     spanned = [] if spans is None else span_numbers(files, input_base, spans)
     if spans is not None:
         files = [path for _, path in spanned]
     if not files:
-        raise DataError(_no_match(input_base, pattern, found, spans))
+        raise DataError(_no_match(input_base, pattern, matches, spans))
     return Found(files, ignored, Gaps(0, ()) if spans is None else spans.gaps({span for span, _ in spanned}))
 
 
@@ -102,8 +102,8 @@ def _matching(input_base: str, pattern: str) -> list[str]:
         return [path for path in glob.glob(posixpath.join(glob.escape(input_base), pattern)) if os.path.isfile(path)]
     from tfx.dsl.io import fileio
 
-    found = fileio.glob(posixpath.join(escaped(input_base), pattern))
-    return [str(path) for path in found if not fileio.isdir(path)]
+    matches = fileio.glob(posixpath.join(escaped(input_base), pattern))
+    return [str(path) for path in matches if not fileio.isdir(path)]
 
 
 def _is_meant(name: str, pattern: str) -> bool:
@@ -155,10 +155,10 @@ def _span(parts: Mapping[str, str]) -> int:
         return -1
 
 
-def _no_match(input_base: str, pattern: str, found: Sequence[str], spans: PatternSpans | None) -> str:
+def _no_match(input_base: str, pattern: str, matches: Sequence[str], spans: PatternSpans | None) -> str:
     full = posixpath.join(input_base, pattern)
-    if found and spans:
-        return f"none of the {len(found)} files that match {full!r} is of the spans asked for: {spans!r}."
+    if matches and spans:
+        return f"none of the {len(matches)} files that match {full!r} is of the spans asked for: {spans!r}."
     folder = posixpath.dirname(pattern)
     if any(sign in folder for sign in "*?["):
         return f"no file matches {full!r}: correct the path or the glob."

@@ -17,6 +17,7 @@ from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver
 from components.example_gen.data_files import check_gaps, escaped, find_files
 from components.example_gen.executor import settings_of
 from embedding_core.errors import DataError
+from embedding_core.schema import Json
 
 
 class Driver(FileBasedDriver):
@@ -26,7 +27,7 @@ class Driver(FileBasedDriver):
     by one of the same size within a second, or renamed, would go unseen. KFP runs TFX's own driver.
     """
 
-    def resolve_exec_properties(self, exec_properties: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def resolve_exec_properties(self, exec_properties: Json, *args: Any, **kwargs: Any) -> Json:
         """Fill in the span, the version and the fingerprint of the files.
 
         Raises:
@@ -36,7 +37,7 @@ class Driver(FileBasedDriver):
         try:
             # TFX takes the folder for a pattern.
             literal = {**exec_properties, standard_component_specs.INPUT_BASE_KEY: escaped(input_base)}
-            resolved: dict[str, Any] = super().resolve_exec_properties(literal, *args, **kwargs)
+            resolved: Json = super().resolve_exec_properties(literal, *args, **kwargs)
         except ValueError as error:
             raise DataError(f"the files under {input_base!r} cannot be grouped by span: {error}.") from error
         config = json_format.Parse(
@@ -45,9 +46,9 @@ class Driver(FileBasedDriver):
         resolved[standard_component_specs.INPUT_BASE_KEY] = input_base
         digest = hashlib.sha256()
         spans, pattern = settings_of(exec_properties).spans, config.splits[0].pattern
-        found = find_files(input_base, pattern, exec_properties[keys.DATA_FORMAT], spans)
-        check_gaps(found.gaps, spans, input_base)
-        for path in found.files:
+        data = find_files(input_base, pattern, exec_properties[keys.DATA_FORMAT], spans)
+        check_gaps(data.gaps, spans, input_base)
+        for path in data.files:
             size, changed = _size_and_time(path)
             digest.update(f"{posixpath.relpath(path, input_base)}\0{size}\0{changed}\n".encode())
         resolved[FINGERPRINT_PROPERTY_NAME] += f",files:{digest.hexdigest()[:16]}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import apache_beam as beam
 from google.protobuf import json_format
@@ -28,6 +27,7 @@ from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 from embedding_core.storage import file_digest
+from embedding_core.schema import Json
 
 INGEST_FACT = "ingest"
 
@@ -80,7 +80,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         return total, digests
 
 
-def settings_of(exec_properties: Mapping[str, Any]) -> Settings:
+def settings_of(exec_properties: Json) -> Settings:
     """The settings, with the bounds of the spans that were given beside them.
 
     Raises:
@@ -136,9 +136,9 @@ def _result_path(staging: str, number: int) -> str:
     return posixpath.join(staging, f"group-{number:05d}.json")
 
 
-def _result(staging: str, number: int) -> dict[str, Any]:
+def _result(staging: str, number: int) -> Json:
     with fileio.open(_result_path(staging, number), "r") as file:
-        result: dict[str, Any] = json.loads(file.read())
+        result: Json = json.loads(file.read())
     if "error" in result:
         raise DataError(result["error"])
     return result

@@ -56,9 +56,9 @@ def _predicate(condition: Condition, decimal: str) -> Callable[[Value], bool]:
         case "in":
             return lambda value: any(same(value, one, decimal) for one in given)
         case "matches" | "not_matches":
-            found = condition.rule == "matches"
+            wanted = condition.rule == "matches"
             pattern = re.compile(given)
-            return lambda value: bool(pattern.search(str(value))) is found
+            return lambda value: bool(pattern.search(str(value))) is wanted
         case _:
             return _bound(condition.rule, given, decimal)
 

@@ -80,14 +80,14 @@ def open_unpacked(path: str, compression: Compression | None = None) -> io.Buffe
       DataError: the file is not compressed as configured.
     """
     stream = open_file(path)
-    found = compression_of(stream.peek(_START))
-    if compression is not None and compression not in (found, "none"):
-        what = "not compressed" if found == "none" else f"compressed as {found}"
+    present = compression_of(stream.peek(_START))
+    if compression is not None and compression not in (present, "none"):
+        what = "not compressed" if present == "none" else f"compressed as {present}"
         raise DataError(
             f"{path}: `data.compression` is {compression!r}, and by its first bytes the file is {what}: correct the "
             "key, or leave it out to have every file recognized by its first bytes."
         )
-    packing = found if compression is None else compression
+    packing = present if compression is None else compression
     return stream if packing == "none" else _Unpacked(stream, packing)
 
 
@@ -109,17 +109,17 @@ def reading(path: str) -> Iterator[None]:
         raise
 
 
-def check_columns(path: str, found: Sequence[str], needed: Sequence[str]) -> None:
+def check_columns(path: str, present: Sequence[str], needed: Sequence[str]) -> None:
     """Check the names of a file's columns.
 
     Raises:
       DataError: a name occurs twice, or a needed one is absent.
     """
-    twice = [name for name in found if found.count(name) > 1]
+    twice = [name for name in present if present.count(name) > 1]
     if twice:
         raise DataError(
-            f"{path}: column {twice[0]!r} occurs {found.count(twice[0])} times in the header: names must be unique."
+            f"{path}: column {twice[0]!r} occurs {present.count(twice[0])} times in the header: names must be unique."
         )
     for name in needed:
-        if name not in found:
-            raise DataError(f"{path}: there is no column {name!r}: {nearest(name, found)}")
+        if name not in present:
+            raise DataError(f"{path}: there is no column {name!r}: {nearest(name, present)}")

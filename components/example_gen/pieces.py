@@ -8,10 +8,11 @@ import itertools
 import json
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from components.example_gen.data_files import size_of, span_numbers
 from components.example_gen.settings import Settings
+from embedding_core.schema import Json
 
 DATA_FACT = "data"
 """Custom property of Examples: a JSON object, see `pieces_fact`."""
@@ -58,11 +59,11 @@ def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> li
     source = posixpath.join(input_base, settings.spans.pattern)
     dated = sorted(span_numbers(files, input_base, settings.spans))
     grouped = itertools.groupby(dated, key=lambda one: one[0])
-    found = [(settings.spans.name_of(span), tuple(path for _, path in members)) for span, members in grouped]
-    return [Piece(span, source, paths, sum(map(size_of, paths))) for span, paths in found]
+    named = [(settings.spans.name_of(span), tuple(path for _, path in members)) for span, members in grouped]
+    return [Piece(span, source, paths, sum(map(size_of, paths))) for span, paths in named]
 
 
-def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> dict[str, Any]:
+def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> Json:
     """What the Examples say of their data: `rows`, a digest of what chooses rows, and `pieces`.
 
     Args:
@@ -70,7 +71,7 @@ def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[st
       settings_json: the settings of ExampleGen.
       digests: sha256 of every file.
     """
-    said = [
+    entries = [
         {
             "span": piece.span,
             "source": piece.source,
@@ -80,7 +81,7 @@ def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[st
         }
         for piece in pieces
     ]
-    return {"rows": rows_digest(settings_json), "pieces": said}
+    return {"rows": rows_digest(settings_json), "pieces": entries}
 
 
 def rows_digest(settings_json: str) -> str:

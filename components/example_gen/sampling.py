@@ -86,8 +86,12 @@ def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int
     """
     chosen = [files[round(at * (len(files) - 1) / max(1, _FILES - 1))] for at in range(_FILES)]
     chosen = list(dict.fromkeys(chosen)) if len(files) > _FILES else list(files)
-    found = [_names(path, data_format, settings) for path in chosen]
-    names = [name for name in found[0] if all(name in others for others in found)] if found else []
+    columns_of_files = [_names(path, data_format, settings) for path in chosen]
+    names = (
+        [name for name in columns_of_files[0] if all(name in others for others in columns_of_files)]
+        if columns_of_files
+        else []
+    )
     present = _restricted(settings, names) if set(settings.needed) & set(names) else settings
     each = max(1, rows // len(chosen))
     seen, ended, batches = 0, len(chosen) == len(files), []
@@ -103,8 +107,8 @@ def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int
             tally.files += 1
             count_rows(_first_rows(read_batches(path, data_format, settings, tally.bad), each)[0], settings, tally)
     lacking = {
-        name: next(path for path, there in zip(chosen, found, strict=True) if name not in there)
-        for name in itertools.chain.from_iterable(found)
+        name: next(path for path, there in zip(chosen, columns_of_files, strict=True) if name not in there)
+        for name in itertools.chain.from_iterable(columns_of_files)
         if name not in names
     }
     return Sample(files=tuple(chosen), whole=ended, names=tuple(names), lacking=lacking, columns=columns, tally=tally)

@@ -6,13 +6,13 @@ import ast
 import dataclasses
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from components.example_gen.label_section import Label
 from components.example_gen.rows import SHOWN, BadRows
 from components.example_gen.settings import Settings
 from components.example_gen.values import stands_for_missing
 from embedding_core.errors import DataError, nearest
+from embedding_core.schema import Json
 
 _DISTINCT = 100
 
@@ -165,7 +165,7 @@ class Tally:
         data = json.loads(text)
         return cls(**{**data, "bad": BadRows(**data["bad"]), "labels": Labels(**data["labels"])})
 
-    def facts(self, settings: Settings) -> dict[str, Any]:
+    def facts(self, settings: Settings) -> Json:
         """The counts as a report shows them."""
         return {
             "files": self.files,

@@ -25,6 +25,7 @@ from components.pusher.served import Publication, find_published, identity_of
 from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
 from embedding_core.errors import NonfiniteError, ParityError
+from embedding_core.schema import Json
 from embedding_core.storage import scratch_folder
 
 _WARMUP_ROWS = 32
@@ -71,7 +72,7 @@ class Executor(ComponentExecutor, PusherExecutor):
                 reasons.append(blessing.get_string_custom_property("reason") or "QualityGate's rules were not met.")
         return reasons
 
-    def _push(self, folder: str, trained: Trained, execution: Execution) -> tuple[Publication, dict[str, Any]]:
+    def _push(self, folder: str, trained: Trained, execution: Execution) -> tuple[Publication, Json]:
         """Export into `folder` and publish a copy; it gets its version only if it agrees with training.
 
         If an execution that ended before it was recorded has published this very model, that version is taken as it is.
@@ -88,7 +89,7 @@ class Executor(ComponentExecutor, PusherExecutor):
         rows = rows_below(examples, int(properties.get(keys.PARITY_ROWS) or 1000))
         measured: list[Proof] = []
 
-        def check(copy: str) -> dict[str, Any]:
+        def check(copy: str) -> Json:
             _report(2, "comparing with training")
             measured.append(prove(copy, evaluated, trained, rows, float(properties[keys.TOLERANCE])))
             if not measured[0].report.passed:
@@ -115,7 +116,7 @@ class Executor(ComponentExecutor, PusherExecutor):
             raise _NotPushedError(str(error), parity=measured[0].to_dict()) from error
         return published, measured[0].to_dict()
 
-    def _refuse(self, pushed: types.Artifact, reason: str, **figures: Mapping[str, Any]) -> None:
+    def _refuse(self, pushed: types.Artifact, reason: str, **figures: Json) -> None:
         """Mark the artifact as not pushed, and record why."""
         _log.info("nothing is pushed: %s", reason)  # the report shows it
         self._MarkNotPushed(pushed)
@@ -125,7 +126,7 @@ class Executor(ComponentExecutor, PusherExecutor):
 class _NotPushedError(Exception):
     """Why a model is not pushed, with the figures measured."""
 
-    def __init__(self, reason: str, **figures: Mapping[str, Any]) -> None:
+    def __init__(self, reason: str, **figures: Json) -> None:
         super().__init__(reason)
         self.figures = figures
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from components.base_executor import files_below
 from components.pusher.trained_model import Sources, Trained, load_trained
@@ -14,6 +13,7 @@ from components.pusher.version_manifest import verify_version
 from embedding_core.errors import CheckpointError, ParityError
 from embedding_core.proof.edge_cases import edge_cases, read_rows
 from embedding_core.proof.parity import Inputs, ParityReport, compare, score_signatures
+from embedding_core.schema import Json
 from embedding_core.serving import columns_of, named_inputs
 
 _SERVED, _VECTORS, _RAW = "serving_default", "embeddings", "raw"
@@ -35,7 +35,7 @@ class Proof:
     rows: int
     edge_rows: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The figures as JSON values."""
         return {**self.report.to_dict(), "eval_rows": self.rows, "edge_rows": self.edge_rows}
 

@@ -74,8 +74,10 @@ class Trained:
     def requests(self, rows: Sequence[bytes]) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Inputs of the signatures that predict, by name, made from serialized tf.Examples that fit their tensors."""
         named, kept = named_inputs(columns_of(self.config, self.dense), rows)
-        found: dict[str, dict[str, npt.NDArray[Any]]] = {"serving_default": {"examples": np.asarray(rows, object)}}
-        return {**found, "raw": named} if kept else found
+        by_signature: dict[str, dict[str, npt.NDArray[Any]]] = {
+            "serving_default": {"examples": np.asarray(rows, object)}
+        }
+        return {**by_signature, "raw": named} if kept else by_signature
 
     def score(self, rows: Sequence[bytes]) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """What training computes for serialized tf.Examples, under the names of the exported signatures.

@@ -15,13 +15,14 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from embedding_core.errors import CheckpointError
+from embedding_core.schema import Json
 
 WARMUP = "assets.extra/tf_serving_warmup_requests"
 _MOST_REQUESTS = 1000  # the server refuses a version with more
 
 
 def write_warmup(
-    saved_model: str | os.PathLike[str], requests: Mapping[str, Mapping[str, Any]], batches: tuple[int, ...] = (1, 32)
+    saved_model: str | os.PathLike[str], requests: Mapping[str, Json], batches: tuple[int, ...] = (1, 32)
 ) -> int:
     """Write warm-up requests into a SavedModel.
 
@@ -56,7 +57,7 @@ def _rows(value: Any, batch: int) -> Any:
     return value[[place % len(value) for place in range(batch)]]
 
 
-def _log(signature: str, inputs: Mapping[str, Any]) -> Any:
+def _log(signature: str, inputs: Json) -> Any:
     request = predict_pb2.PredictRequest()
     request.model_spec.signature_name = signature
     for name, value in inputs.items():

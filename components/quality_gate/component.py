@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
@@ -15,6 +13,7 @@ from components.component_spec import channels, parameters, spec_with_outputs
 from components.quality_gate.executor import Executor
 from embedding_core.errors import ConfigError
 from embedding_core.evaluation import Rules
+from embedding_core.schema import Json
 
 
 class QualityGateSpec(ComponentSpec):
@@ -52,7 +51,7 @@ class QualityGate(base_component.BaseComponent):
         examples: types.BaseChannel,
         vocabularies: types.BaseChannel,
         table_configs: types.BaseChannel,
-        rules: Mapping[str, Any],
+        rules: Json,
         transform_graph: types.BaseChannel | None = None,
         schema: types.BaseChannel | None = None,
         seed: int = 0,

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from tfx.dsl.components.base import base_executor
 from tfx.dsl.io import fileio
@@ -16,6 +15,7 @@ from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, files_below
 from components.run_inputs import inputs_of_run, same_run_digests
 from embedding_core.evaluation import Check, RetrievalFigures, Rules, SplitCounts, count_split, judge, measure_retrieval
+from embedding_core.schema import Json
 from embedding_core.training.finished_run import restore_run
 
 QUALITY_FILE = "quality.json"
@@ -55,7 +55,7 @@ def _measure(execution: Execution) -> tuple[SplitCounts, RetrievalFigures | str]
     return counts, measure_retrieval(run, inputs, train_files=train, eval_files=held_out, seed=seed)
 
 
-def _figures(counts: SplitCounts, retrieval: RetrievalFigures | str, checks: Sequence[Check]) -> dict[str, Any]:
+def _figures(counts: SplitCounts, retrieval: RetrievalFigures | str, checks: Sequence[Check]) -> Json:
     measured = not isinstance(retrieval, str)
     return {
         "eval_split": {**dataclasses.asdict(counts), "negatives": counts.negatives},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
@@ -13,6 +12,7 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.table_config_gen.executor import Executor
+from embedding_core.schema import Json
 
 
 class TableConfigGenSpec(ComponentSpec):
@@ -38,8 +38,8 @@ class TableConfigGen(base_component.BaseComponent):
     def __init__(
         self,
         vocabularies: types.BaseChannel,
-        features: Sequence[Mapping[str, Any]],
-        tables: Mapping[str, Mapping[str, Any]] | None = None,
+        features: Sequence[Json],
+        tables: Mapping[str, Json] | None = None,
         topology: str | None = None,
         earlier_checkpoint: types.BaseChannel | None = None,
     ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_executor
@@ -18,6 +17,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.planner import ALL_TABLES, plan_from_vocabularies, plan_report
 from embedding_core.planning.topology import GIB, named_topology
+from embedding_core.schema import Json
 
 _PLAN_FILE = "plan.json"
 _DIGESTS_FILE = "vocabularies.json"
@@ -48,9 +48,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         _write(execution.output(keys.TABLE_CONFIGS), config, report, used)
 
 
-def _with_dims_of(
-    earlier: EmbeddingConfig, features: list[dict[str, Any]], overrides: dict[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
+def _with_dims_of(earlier: EmbeddingConfig, features: list[Json], overrides: dict[str, Json]) -> dict[str, Json]:
     """The overrides, with the earlier dim of each table that has one and for which no dim is given."""
     used = {feature.get("table") or feature.get("vocabulary") for feature in features}
     dims = {table.name: table.dim for table in earlier.tables if table.name in used}
@@ -59,7 +57,7 @@ def _with_dims_of(
     return {**overrides, **{name: {"dim": dim, **overrides.get(name, {})} for name, dim in dims.items()}}
 
 
-def _check_fits(report: dict[str, Any]) -> None:
+def _check_fits(report: Json) -> None:
     plan = report["topology"]
     if plan is None or plan["fits"]:
         return
@@ -72,7 +70,7 @@ def _check_fits(report: dict[str, Any]) -> None:
     )
 
 
-def _write(artifact: types.Artifact, config: EmbeddingConfig, report: dict[str, Any], digests: dict[str, str]) -> None:
+def _write(artifact: types.Artifact, config: EmbeddingConfig, report: Json, digests: dict[str, str]) -> None:
     texts = {
         EMBEDDING_CONFIG_FILE: config.to_sealed_json(),
         _PLAN_FILE: (json.dumps(report, indent=2) + "\n").encode(),

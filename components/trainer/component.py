@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
@@ -14,6 +12,7 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.trainer.executor import Executor
+from embedding_core.schema import Json
 
 
 class EmbeddingTrainerSpec(ComponentSpec):
@@ -58,7 +57,7 @@ class EmbeddingTrainer(base_component.BaseComponent):
         vocabularies: types.BaseChannel,
         table_configs: types.BaseChannel,
         model: str,
-        custom_config: Mapping[str, Any],
+        custom_config: Json,
         transform_graph: types.BaseChannel | None = None,
         schema: types.BaseChannel | None = None,
         warm_start: types.BaseChannel | None = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from tfx import types
 from tfx.components.trainer import executor as trainer_executor
@@ -14,6 +13,7 @@ from tfx.dsl.io import fileio
 
 from components import spec_keys as keys
 from components.base_executor import Artifacts, ComponentExecutor, Execution, Properties
+from embedding_core.schema import Json
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.history import History
 
@@ -67,7 +67,7 @@ def put_facts(outputs: Sequence[types.Artifact]) -> None:
             artifact.set_string_custom_property(name, json.dumps(value, sort_keys=True))
 
 
-def _facts(run_folder: str) -> dict[str, Any]:
+def _facts(run_folder: str) -> Json:
     """What lineage and report show of the model; nothing if another run_fn wrote no such files."""
     if not fileio.exists(os.path.join(run_folder, "training.json")):
         return {}

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 from tfx.components.trainer.fn_args_utils import FnArgs
@@ -21,6 +20,7 @@ from embedding_core.checkpoint import load_checkpoint_into
 from embedding_core.checkpoint.dense import DENSE
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
+from embedding_core.schema import Json
 from embedding_core.serving import export_model
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
 from embedding_core.training.finished_run import RunDescription
@@ -50,8 +50,8 @@ class Settings:
       inputs_made: when each input was recorded in ML Metadata, by key: a store that was lost uses paths again.
     """
 
-    training: Mapping[str, Any]
-    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    training: Json
+    arguments: Json = dataclasses.field(default_factory=dict)
     dense: Sequence[str] = ()
     label_key: str | None = "label"
     weight_key: str | None = None
@@ -59,8 +59,8 @@ class Settings:
     vocabularies: str
     table_configs: str
     warm_start: str | None = None
-    dense_start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    scaling: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    dense_start: Json = dataclasses.field(default_factory=dict)
+    scaling: Mapping[str, Json] = dataclasses.field(default_factory=dict)
     code_fingerprint: str | None = None
     resume_dir: str | None = None
     inputs_made: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
@@ -129,7 +129,7 @@ class _Progress:
         progress.report("EmbeddingTrainer", done, total, unit="steps", detail=detail, start=self._start)
 
 
-def _settings(custom_config: Mapping[str, Any]) -> Settings:
+def _settings(custom_config: Json) -> Settings:
     try:
         return Settings(**custom_config)
     except TypeError as error:
@@ -188,12 +188,12 @@ def _dense_start(settings: Settings) -> DenseStart | None:
     return DenseStart(folder=os.path.join(settings.warm_start, DENSE), **settings.dense_start)
 
 
-def _ranges(fn_args: FnArgs, settings: Settings) -> dict[str, dict[str, Any]]:
+def _ranges(fn_args: FnArgs, settings: Settings) -> dict[str, Json]:
     """The ranges that dense features are scaled by; a warning names constant and implausible ones."""
     if not fn_args.transform_graph_path:
         return {}
-    found = read_ranges(fn_args.transform_graph_path, settings.dense)
-    ranges = {name: {**settings.scaling.get(name, {}), **span} for name, span in found.items()}
+    measured = read_ranges(fn_args.transform_graph_path, settings.dense)
+    ranges = {name: {**settings.scaling.get(name, {}), **span} for name, span in measured.items()}
     for name, problem in range_problems(ranges).items():
         _log.warning("dense feature %r: %s", name, problem)
     return ranges

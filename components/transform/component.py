@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_beam_component, executor_spec
@@ -13,6 +11,7 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.transform.executor import Executor
+from embedding_core.schema import Json
 
 
 class TransformSpec(ComponentSpec):
@@ -41,7 +40,7 @@ class Transform(base_beam_component.BaseBeamComponent):
         examples: types.BaseChannel,
         schema: types.BaseChannel,
         preprocessing_fn: str,
-        custom_config: Mapping[str, Any],
+        custom_config: Json,
         base_checkpoint: types.BaseChannel | None = None,
     ) -> None:
         """Construct a Transform.

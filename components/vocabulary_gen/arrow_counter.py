@@ -136,8 +136,8 @@ class ArrowCounter:
     def _count(self, batch: pa.RecordBatch, gathered: SourceCounts) -> None:
         columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
         raw = {feature.column.name for feature in self._plan.features if not feature.column.after_transform}
-        found = {name: rows_from_arrow(name, columns[name]) for name in sorted(raw & set(columns))}
-        rows = {name: values for name, values in found.items() if values is not None}
+        values_of = {name: rows_from_arrow(name, columns[name]) for name in sorted(raw & set(columns))}
+        rows = {name: values for name, values in values_of.items() if values is not None}
         transformed = self._transformed(columns, batch.num_rows)
         features = with_dtypes(self._plan, {name: _DTYPES[values.dtype] for name, values in rows.items()})
         empty = tf.RaggedTensor.from_row_lengths(tf.constant([], tf.string), tf.zeros([batch.num_rows], tf.int64))

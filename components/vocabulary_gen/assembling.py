@@ -14,6 +14,7 @@ from components.vocabulary_gen.source_counts import FACTS, TOKENS, add_histogram
 from components.vocabulary_gen.token_counts import merge_counts, read_counts
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
+from embedding_core.schema import Json
 from embedding_core.vocabulary import FeatureSummary, Vocabulary, length_percentiles
 
 
@@ -33,12 +34,12 @@ def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]
     return vocabulary
 
 
-def read_facts(messages: Iterable[bytes]) -> list[dict[str, Any]]:
+def read_facts(messages: Iterable[bytes]) -> list[Json]:
     """What the sources say of features, of all messages on a vocabulary."""
     return [json.loads(message[1:]) for message in messages if message[:1] == FACTS]
 
 
-def summaries_of(plan: CountingPlan, name: str, facts: list[dict[str, Any]]) -> dict[str, FeatureSummary]:
+def summaries_of(plan: CountingPlan, name: str, facts: list[Json]) -> dict[str, FeatureSummary]:
     """What was found out about each feature that feeds a vocabulary.
 
     Raises:
@@ -65,7 +66,7 @@ def check_any_token(name: str, size: int, unrepresentable: int) -> None:
         )
 
 
-def _summary(feature: CountedFeature, facts: list[dict[str, Any]], has_base: bool) -> FeatureSummary:
+def _summary(feature: CountedFeature, facts: list[Json], has_base: bool) -> FeatureSummary:
     column, histogram = feature.column, np.zeros(1, np.int64)
     for fact in facts:
         histogram = add_histograms(histogram, np.asarray(fact["histogram"], np.int64))
@@ -77,7 +78,7 @@ def _summary(feature: CountedFeature, facts: list[dict[str, Any]], has_base: boo
             f"feature {feature.name!r}: column {column.name!r} is empty in all {rows} rows: remove the feature, or "
             "write its values."
         )
-    found = ColumnConfig(
+    column_config = ColumnConfig(
         name=column.name,
         dtype=dtype,
         multivalent=widest > 1 if feature.multivalent is None else feature.multivalent,
@@ -86,7 +87,7 @@ def _summary(feature: CountedFeature, facts: list[dict[str, Any]], has_base: boo
         private=column.private,
     )
     return FeatureSummary(
-        column=found,
+        column=column_config,
         rows=rows,
         missing=int(histogram[0]),
         token_count=token_count,
@@ -96,18 +97,18 @@ def _summary(feature: CountedFeature, facts: list[dict[str, Any]], has_base: boo
     )
 
 
-def _dtype(feature: CountedFeature, facts: list[dict[str, Any]], rows: int) -> Any:
+def _dtype(feature: CountedFeature, facts: list[Json], rows: int) -> Any:
     """The one dtype that the column has wherever it has a value."""
     seen: dict[str, str] = {}
-    for dtype, where in sorted((item for fact in facts for item in fact["dtypes"].items()), key=lambda item: item[1]):
-        seen.setdefault(dtype, where)
+    for dtype, place in sorted((item for fact in facts for item in fact["dtypes"].items()), key=lambda item: item[1]):
+        seen.setdefault(dtype, place)
     if not seen:
         raise DataError(
             f"feature {feature.name!r}: column {feature.column.name!r} has no value in any of the {rows} rows: "
             "correct its name, or remove the feature."
         )
     if len(seen) > 1:
-        places = ", ".join(f"{dtype} in {where}" for dtype, where in seen.items())
+        places = ", ".join(f"{dtype} in {place}" for dtype, place in seen.items())
         raise DataError(
             f"feature {feature.name!r}: column {feature.column.name!r} is of mixed type: {places}: write it with one "
             "type everywhere."
@@ -115,7 +116,7 @@ def _dtype(feature: CountedFeature, facts: list[dict[str, Any]], rows: int) -> A
     return next(iter(seen))
 
 
-def assemble_sources(messages: Iterable[bytes]) -> dict[str, Any]:
+def assemble_sources(messages: Iterable[bytes]) -> Json:
     """Add up the facts on all sources.
 
     Returns:

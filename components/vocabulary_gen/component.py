@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import base_beam_component, executor_spec
@@ -15,6 +14,7 @@ from components.component_spec import channels, parameters, spec_with_outputs
 from components.vocabulary_gen.executor import Executor
 from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
 from embedding_core.errors import ConfigError
+from embedding_core.schema import Json
 
 
 class VocabularyGenSpec(ComponentSpec):
@@ -53,7 +53,7 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
     def __init__(
         self,
         examples: types.BaseChannel,
-        features: Sequence[Mapping[str, Any]],
+        features: Sequence[Json],
         vocabularies: Mapping[str, VocabularyRule] | None = None,
         transform_graph: types.BaseChannel | None = None,
         base_vocabularies: types.BaseChannel | None = None,

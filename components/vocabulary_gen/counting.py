@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from components.vocabulary_gen.counting_plan import CountedFeature
 from embedding_core.columns.ids import TokenTable
 from embedding_core.columns.tokens import Values, parse_spec, rows_of, tokens_of
 from embedding_core.config import ColumnConfig
+from embedding_core.schema import Json
 
 Counted: TypeAlias = "dict[str, tf.Tensor]"
 CountBatch: TypeAlias = Callable[..., Counted]
@@ -199,7 +200,7 @@ def batch_counts(features: Sequence[CountedFeature], counted: Counted) -> Iterat
     Yields:
       Each feature with what was counted for it.
     """
-    arrays: dict[str, Any] = {key: tensor.numpy() for key, tensor in counted.items()}
+    arrays: Json = {key: tensor.numpy() for key, tensor in counted.items()}
     offsets = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(arrays["bytes"])]
     tokens = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -22,6 +21,7 @@ from components.vocabulary_gen.file_counter import FileCounter
 from components.vocabulary_gen.source_counts import SOURCES, SourceCounts
 from components.vocabulary_gen.vocabulary_parts import is_part, merge_parts, write_part
 from embedding_core.errors import EmbeddingError
+from embedding_core.schema import Json
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
 METRICS, _ROWS_METRIC = "vocabulary_gen", "rows"
@@ -116,7 +116,7 @@ class _Merge(beam.DoFn):
         yield None, json.dumps({"vocabulary": name, **facts})
 
 
-def _facts(vocabulary: Vocabulary) -> dict[str, Any]:
+def _facts(vocabulary: Vocabulary) -> Json:
     """What report and lineage show of a vocabulary; with a base also the evolution of its tokens, and the drift."""
     facts = {key: getattr(vocabulary, key) for key in ("digest", "coverage", "total_count", "private")}
     if vocabulary.evolution is None:

@@ -90,18 +90,18 @@ def find_dtypes(path: str, columns: Iterable[str]) -> dict[str, tuple[TokenDtype
       Column -> (dtype, the first row that has a value); columns without any value are left out. Rows
       are read until each column has been seen, usually one.
     """
-    found: dict[str, tuple[TokenDtype, int]] = {}
+    dtypes: dict[str, tuple[TokenDtype, int]] = {}
     wanted, row = set(columns), 0
     for batch in record_batches(path, 256):
         for record in batch.numpy():
             message = _parsed(record)
-            for column in wanted - set(found) if message is not None else ():
+            for column in wanted - set(dtypes) if message is not None else ():
                 if kind := _kind(message, column):
-                    found[column] = (kind, row)
+                    dtypes[column] = (kind, row)
             row += 1
-            if len(found) == len(wanted):
-                return found
-    return found
+            if len(dtypes) == len(wanted):
+                return dtypes
+    return dtypes
 
 
 def _parsed(record: bytes) -> tf.train.Example | None:
@@ -152,7 +152,7 @@ def vet_rows(path: str, first_row: int, records: Sequence[bytes], features: Sequ
     return Vetted(good=good, bad=bad)
 
 
-def _check_value(message: tf.train.Example, feature: CountedFeature, where: str) -> None:
+def _check_value(message: tf.train.Example, feature: CountedFeature, place: str) -> None:
     """Refuse values of another dtype; drop empty lists, which `tf.io.parse_example` takes for values."""
     name, dtype = feature.column.name, feature.column.dtype
     kind = _kind(message, name)
@@ -160,12 +160,12 @@ def _check_value(message: tf.train.Example, feature: CountedFeature, where: str)
         message.features.feature.pop(name, None)
     elif kind != dtype:
         raise DataError(
-            f"feature {feature.name!r}: column {name!r} is of mixed type: {kind} in {where}, but {dtype} before: "
+            f"feature {feature.name!r}: column {name!r} is of mixed type: {kind} in {place}, but {dtype} before: "
             "write it with one type in all rows."
         )
     elif kind == "float32" and len(message.features.feature[name].float_list.value) > 1:
         raise DataError(
-            f"feature {feature.name!r}: column {name!r} holds a list of floats in {where}: a categorical float column "
+            f"feature {feature.name!r}: column {name!r} holds a list of floats in {place}: a categorical float column "
             "has at most one value per row; write the values as strings or integers."
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any
 
 import apache_beam as beam
 from tfx import types
@@ -24,6 +23,7 @@ from components.vocabulary_gen.vocabulary_parts import PARTS_FOLDER, check_parts
 from components.vocabulary_gen.vocabulary_rules import Evolution
 from embedding_core import errors
 from embedding_core.errors import DataError, EmbeddingError
+from embedding_core.schema import Json
 from embedding_core.vocabulary import save_set
 
 _TFRECORD = "tfrecords_gzip"
@@ -85,8 +85,8 @@ def _count(
     payload, _ = tfxio_utils.resolve_payload_format_and_data_view_uri(examples)
     patterns: list[str] = []
     for split in splits:
-        found, formats = _patterns(examples, split)
-        patterns += found
+        of_split, formats = _patterns(examples, split)
+        patterns += of_split
         fast = payload == example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE and set(formats) <= {_TFRECORD}
     files = sorted(file for pattern in patterns for file in fileio.glob(pattern) if not fileio.isdir(file))
     if not files:
@@ -109,7 +109,7 @@ def _patterns(examples: list[types.Artifact], split: str) -> tuple[list[str], li
     return patterns, formats
 
 
-def _check(found: list[dict[str, Any]], sources: dict[str, Any], max_bad_row_rate: float) -> None:
+def _check(entries: list[Json], sources: Json, max_bad_row_rate: float) -> None:
     """Raise the first of what was found wrong, saying how many more there are."""
     rows, bad = sources["rows"], sources["bad_rows"]
     wrong: list[EmbeddingError] = [DataError(problem) for problem in sources["problems"]]
@@ -123,7 +123,7 @@ def _check(found: list[dict[str, Any]], sources: dict[str, Any], max_bad_row_rat
         )
     if not rows and not wrong:
         wrong.append(DataError("the examples hold no rows: check the data, its split and its filters."))
-    wrong += [getattr(errors, entry["error"])(entry["message"]) for entry in found if "failed" in entry]
+    wrong += [getattr(errors, entry["error"])(entry["message"]) for entry in entries if "failed" in entry]
     if wrong:
         more = f" (and {len(wrong) - 1} more like it)" if len(wrong) > 1 else ""
         raise type(wrong[0])(f"{wrong[0]}{more}")

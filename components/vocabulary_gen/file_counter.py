@@ -141,10 +141,10 @@ def check_width(
     """
     if feature.multivalent is not False or counts.widest <= 1:
         return
-    where = repr(source)
+    place = repr(source)
     if records is not None and not feature.column.after_transform:
-        where += f", row {numbers[first_wide_row(records.numpy(), feature.column.name)]}"
+        place += f", row {numbers[first_wide_row(records.numpy(), feature.column.name)]}"
     raise DataError(
-        f"feature {feature.name!r}: column {feature.column.name!r} holds up to {counts.widest} values in {where}, but "
+        f"feature {feature.name!r}: column {feature.column.name!r} holds up to {counts.widest} values in {place}, but "
         "`multivalent` is false: set it to true, or write one value per row."
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_transform as tft
@@ -14,6 +13,7 @@ from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
 from embedding_core.columns.tokens import Values
 from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError
+from embedding_core.schema import Json
 
 _TOKEN_DTYPES: dict[tf.DType, TokenDtype] = {tf.string: "string", tf.int64: "int64", tf.float32: "float32"}
 
@@ -30,7 +30,7 @@ class SavedTransform:
 
     def __init__(self, transform_graph: str) -> None:
         self._output = tft.TFTransformOutput(transform_graph)
-        self.spec: Mapping[str, Any] = self._output.raw_feature_spec()
+        self.spec: Json = self._output.raw_feature_spec()
         self.needs_vetting = any(
             isinstance(feature, (tf.io.VarLenFeature, tf.io.RaggedFeature, tf.io.SparseFeature))
             and feature.dtype == tf.float32

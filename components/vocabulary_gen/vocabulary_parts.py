@@ -21,6 +21,7 @@ from components.vocabulary_gen.counting_plan import CountingPlan
 from components.vocabulary_gen.source_counts import TOKENS
 from components.vocabulary_gen.token_counts import merge_counts, read_counts, write_counts
 from embedding_core.errors import ConfigError
+from embedding_core.schema import Json
 from embedding_core.vocabulary import (
     Block,
     Vocabulary,
@@ -53,7 +54,7 @@ def check_parts(plan: CountingPlan) -> None:
             )
 
 
-def write_part(plan: CountingPlan, key: str, messages: Iterable[bytes], folder: str) -> tuple[str, dict[str, Any]]:
+def write_part(plan: CountingPlan, key: str, messages: Iterable[bytes], folder: str) -> tuple[str, Json]:
     """Put one part together and write it, sorted.
 
     Returns:
@@ -88,7 +89,7 @@ def _blocks(path: str) -> Iterator[Block]:
             yield read_counts(file.read(int.from_bytes(size, "big")))
 
 
-def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder: str) -> dict[str, Any]:
+def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder: str) -> Json:
     """Merge the parts of one vocabulary into its files.
 
     Args:
@@ -106,18 +107,18 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
     """
     received, rule = list(messages), plan.rules[name]
     parts = sorted((json.loads(one) for one in received if one[:1] == b"{"), key=lambda part: str(part["path"]))
-    found = {key: sum(part[key] for part in parts) for key in ("total", "represented", "distinct", "kept")}
-    size = found["kept"] if rule.max_size is None else min(found["kept"], rule.max_size)
+    sums = {key: sum(part[key] for part in parts) for key in ("total", "represented", "distinct", "kept")}
+    size = sums["kept"] if rule.max_size is None else min(sums["kept"], rule.max_size)
     features = summaries_of(plan, name, read_facts(received))
-    if found["distinct"] and not size:
-        raise _no_token(name, rule, parts, found)
+    if sums["distinct"] and not size:
+        raise _no_token(name, rule, parts, sums)
     vocabulary = Vocabulary(
         name=name,
         tokens=pa.array([], pa.large_binary()),
         counts=np.zeros(0, np.int64),
-        total_count=found["total"],
-        distinct=found["distinct"],
-        unrepresentable=found["total"] - found["represented"],
+        total_count=sums["total"],
+        distinct=sums["distinct"],
+        unrepresentable=sums["total"] - sums["represented"],
         min_count=rule.min_count,
         max_size=rule.max_size,
         private=plan.is_private(name),
@@ -129,9 +130,9 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
     return {"size": size, **facts, "total_count": vocabulary.total_count, "private": vocabulary.private}
 
 
-def _no_token(name: str, rule: Any, parts: Sequence[Mapping[str, Any]], found: Mapping[str, int]) -> ConfigError:
+def _no_token(name: str, rule: Any, parts: Sequence[Json], sums: Mapping[str, int]) -> ConfigError:
     return ConfigError(
         f"`min_count` {rule.min_count}, `max_size` {rule.max_size} of vocabulary {name!r} leave no token: the most "
-        f"frequent of its {found['distinct']} tokens occurs {max(part['highest'] for part in parts)} times; use lower "
+        f"frequent of its {sums['distinct']} tokens occurs {max(part['highest'] for part in parts)} times; use lower "
         "thresholds."
     )

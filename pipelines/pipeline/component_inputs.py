@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError
@@ -15,7 +13,7 @@ from pipelines.config.files import data_location, data_spans
 _DEFAULT_LIMITS = VocabularyLimits()
 
 
-def vocabulary_features(config: PipelineConfig) -> list[dict[str, Any]]:
+def vocabulary_features(config: PipelineConfig) -> list[Json]:
     """`features` of VocabularyGen and TableConfigGen: name, column, vocabulary, table, max_sequence_length of each."""
     return [
         {
@@ -47,10 +45,10 @@ def table_overrides(config: PipelineConfig) -> dict[str, dict[str, Any]]:
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
         table = config.tables.get(feature.table_name)
-        said = table.to_mapping() if table else {}
+        values = table.to_mapping() if table else {}
         tables[feature.table_name] = {
             "oov_rows": limits.oov_rows,
-            **{key: value for key, value in said.items() if value is not None},
+            **{key: value for key, value in values.items() if value is not None},
         }
     return tables
 
@@ -61,7 +59,7 @@ def planned_topology(config: PipelineConfig) -> str | None:
     return None if topology is None or "x" in topology else topology
 
 
-def quality_rules(config: PipelineConfig) -> dict[str, Any]:
+def quality_rules(config: PipelineConfig) -> Json:
     """`rules` of QualityGate: least rows, and the bounds of Recall@k."""
     return {
         "min_rows": config.evaluation.min_rows,
@@ -82,7 +80,7 @@ def dense_start(config: PipelineConfig) -> dict[str, Any]:
     return {} if config.warm_start is None else config.warm_start.dense_choices()
 
 
-def transform_config(config: PipelineConfig) -> dict[str, Any]:
+def transform_config(config: PipelineConfig) -> Json:
     """`custom_config` of Transform: dense features, the label's column and key, the sample weight's column."""
     return {
         "dense": [
@@ -136,7 +134,7 @@ def data_format(config: PipelineConfig) -> str:
     return config.data.format
 
 
-def trainer_config(config: PipelineConfig) -> dict[str, Any]:
+def trainer_config(config: PipelineConfig) -> Json:
     """`custom_config` of EmbeddingTrainer: what is trained and how."""
     return {
         "training": training_config(config).to_mapping(),

@@ -33,6 +33,7 @@ from components import (
     Vocabularies,
     VocabularyGen,
 )
+from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
@@ -192,7 +193,7 @@ def _after_transform(config: PipelineConfig) -> bool:
     return any(feature.after_transform for feature in config.features.categorical)
 
 
-def _transform_config(config: PipelineConfig) -> dict[str, Any]:
+def _transform_config(config: PipelineConfig) -> Json:
     """What Transform's function gets, with a digest of the user's own one: the cache must see a change of it."""
     return {**component_inputs.transform_config(config), "code": preprocessing_fingerprint(config)}
 

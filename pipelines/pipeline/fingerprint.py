@@ -27,8 +27,8 @@ def code_fingerprint(config: PipelineConfig) -> str:
 
 def preprocessing_fingerprint(config: PipelineConfig) -> str:
     """The digest of the module that Transform's function is in, and of ours, which a user's function may call."""
-    own = [] if config.preprocessing_fn is None else [config.preprocessing_fn.rpartition(".")[0]]
-    files = [source_file(module, config.python_path) for module in (*own, *_PREPROCESSING)]
+    modules = [] if config.preprocessing_fn is None else [config.preprocessing_fn.rpartition(".")[0]]
+    files = [source_file(module, config.python_path) for module in (*modules, *_PREPROCESSING)]
     return digest_of_files([file for file in files if file is not None])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfx import v1 as tfx
 
+from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
 
@@ -45,7 +46,7 @@ class Place:
     metadata: Any = None
     spans: Any = None
     training_steps: Any = None
-    vertex_job: dict[str, Any] | None = None
+    vertex_job: Json | None = None
 
 
 def local_place(config: PipelineConfig) -> Place:
