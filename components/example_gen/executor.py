@@ -26,8 +26,8 @@ from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
 from components.example_gen.tally import Tally
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
-from embedding_core.storage import file_digest
 from embedding_core.schema import Json
+from embedding_core.storage import file_digest
 
 INGEST_FACT = "ingest"
 

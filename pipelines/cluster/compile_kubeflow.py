@@ -28,8 +28,8 @@ from pipelines.config import Kubeflow, PipelineConfig
 from pipelines.console.output_files import write_output
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.embedding_pipeline import create_pipeline
-from pipelines.pipeline.place import IN_PROCESS, Place
 from pipelines.pipeline.previous_run import PreviousRun
+from pipelines.pipeline.run_target import IN_PROCESS, RunTarget
 
 _TRAINER = "EmbeddingTrainer"
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1"}
@@ -56,7 +56,7 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[Spec]:
     tpu = requested_tpu(config, backend)
     job = _vertex_job(backend, tpu) if tpu is not None and target == "vertex" else None
     parameters = _parameters(config, backend)
-    pipeline = create_pipeline(config, previous=_previous(parameters), place=_place(config, backend, parameters, job))
+    pipeline = create_pipeline(config, previous=_previous(parameters), target=_target(config, backend, parameters, job))
     spec = _compiled(pipeline, _images(backend, tpu))
     defaults = {name: (one.default, one.description) for name, one in parameters.items()}
     spec = with_defaults(spec, defaults, backend.pipeline_root)

@@ -26,8 +26,8 @@ from pipelines.local.storage_errors import storage_errors_as_one
 from pipelines.local.work_dir import REPORTS, file_permissions, ready_metadata, run_lock
 from pipelines.pipeline.component_inputs import training_config
 from pipelines.pipeline.embedding_pipeline import create_pipeline
-from pipelines.pipeline.place import local_place
 from pipelines.pipeline.previous_run import PreviousRun
+from pipelines.pipeline.run_target import local_target
 from pipelines.previous.find_previous_run import find_previous_run
 from pipelines.report.html_report import save_report
 from pipelines.report.node_run import NodeRun
@@ -92,8 +92,8 @@ def _run(config: PipelineConfig, again: bool, changed: Sequence[str], console: C
 
 
 def _tidy(config: PipelineConfig, display: Display) -> None:
-    place = local_place(config)
-    if not os.path.isfile(config.metadata_path) and not os.path.isdir(place.root):
+    target = local_target(config)
+    if not os.path.isfile(config.metadata_path) and not os.path.isdir(target.root):
         return  # the first run
     with compat.metadata.Metadata(place.metadata) as handle:
         repaired = repair_metadata(handle.store, config.name, place.root)

@@ -37,8 +37,8 @@ from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_fingerprint
-from pipelines.pipeline.place import Place, local_place
 from pipelines.pipeline.previous_run import PreviousRun
+from pipelines.pipeline.run_target import RunTarget, local_target
 from pipelines.pipeline.tfma_config import eval_config
 
 
@@ -47,7 +47,7 @@ def create_pipeline(
     *,
     previous: PreviousRun | None = None,
     republish: str | None = None,
-    place: Place | None = None,
+    target: RunTarget | None = None,
 ) -> Any:
     """Build the pipeline that the configuration describes.
 
@@ -55,29 +55,29 @@ def create_pipeline(
       config: the configuration.
       previous: what is taken over from a previous run.
       republish: see `EmbeddingPusher`.
-      place: where it runs; None is this machine.
+      target: where it runs; None is this machine.
 
     Returns:
       A `tfx.dsl.Pipeline`; nothing is run or written yet.
     """
-    place = place or local_place(config)
+    target = target or local_target(config)
     return tfx.dsl.Pipeline(
-        pipeline_name=place.name,
-        pipeline_root=place.root,
-        components=_nodes(config, previous or PreviousRun(), republish, place),
+        pipeline_name=target.name,
+        pipeline_root=target.root,
+        components=_nodes(config, previous or PreviousRun(), republish, target),
         enable_cache=True,
-        metadata_connection_config=place.metadata,
-        beam_pipeline_args=list(place.beam_args),
+        metadata_connection_config=target.metadata,
+        beam_pipeline_args=list(target.beam_args),
     )
 
 
-def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None, place: Place) -> list[BaseNode]:
+def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None, target: RunTarget) -> list[BaseNode]:
     example_gen = ExampleGen(
-        input_base=place.input_base,
+        input_base=target.input_base,
         pattern=component_inputs.input_location(config)[1],
         data_format=component_inputs.data_format(config),
         settings=component_inputs.example_settings(config),
-        spans=place.spans,
+        spans=target.spans,
     )
     examples = example_gen.outputs["examples"]
     statistics_gen = tfx.components.StatisticsGen(examples=examples)
@@ -108,15 +108,15 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         "table_configs": table_config_gen.outputs["table_configs"],
     }
     loader = [_loader(config, node, inputs) for node in checkpoint]
-    trainer = _trainer_class(place)(
+    trainer = _trainer_class(target)(
         examples=examples,
         transform_graph=transform.outputs["transform_graph"],
         schema=schema,
         model=config.model.module,
-        custom_config={**component_inputs.trainer_config(config), **(place.vertex_job or {})},
+        custom_config={**component_inputs.trainer_config(config), **(target.vertex_job or {})},
         code_fingerprint=code_fingerprint(config),
-        resume_dir=place.resume_dir,
-        training_steps=place.training_steps,
+        resume_dir=target.resume_dir,
+        training_steps=target.training_steps,
         **({"warm_start": loader[0].outputs["embedding_checkpoint"]} if loader else {}),
         **inputs,
     ).with_id("EmbeddingTrainer")
@@ -140,7 +140,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         transform_graph=transform.outputs["transform_graph"],
         model_blessing=evaluator.outputs["blessing"],
         quality_blessing=quality_gate.outputs["blessing"],
-        push_destination=place.push_destination,
+        push_destination=target.push_destination,
         tolerance=config.push.tolerance,
         keep_last=config.push.keep_last,
         rows_dtype=None if config.push.rows_dtype == "float32" else config.push.rows_dtype,
@@ -181,8 +181,8 @@ def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, type
     return CheckpointLoader(earlier_checkpoint=earlier.outputs["result"], policy=policy, **inputs)
 
 
-def _trainer_class(place: Place) -> Any:
-    if place.vertex_job is None:
+def _trainer_class(target: RunTarget) -> Any:
+    if target.vertex_job is None:
         return EmbeddingTrainer
     from components.trainer.vertex import VertexEmbeddingTrainer  # it loads Google's clients
 

@@ -21,7 +21,7 @@ component) unless an argument names a container image.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
+class RunTarget:
     """Where a pipeline runs. A field of type Any may also be a runtime parameter, given when the pipeline is started.
 
     Attributes:
@@ -49,9 +49,9 @@ class Place:
     vertex_job: Json | None = None
 
 
-def local_place(config: PipelineConfig) -> Place:
+def local_target(config: PipelineConfig) -> RunTarget:
     """This machine: everything in the work_dir, ML Metadata in a sqlite file."""
-    return Place(
+    return RunTarget(
         name=config.name,
         root=os.path.join(config.work_dir, "artifacts"),
         input_base=component_inputs.input_location(config)[0],
