@@ -11,7 +11,6 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.quality_gate.executor import Executor
-from embedding_core.errors import ConfigError
 from embedding_core.evaluation import Rules
 from embedding_core.schema import Json
 
@@ -71,12 +70,8 @@ class QualityGate(base_component.BaseComponent):
           code_fingerprint: digest of the code that runs, so that the cache sees a change of it.
 
         Raises:
-          ConfigError: a rule of an unknown name.
+          ConfigError: an unknown rule, or a value that breaks its rule.
         """
-        try:
-            Rules(**rules)
-        except TypeError as error:
-            raise ConfigError(f"`rules` of QualityGate is {dict(rules)!r}: {error}.") from error
         spec = spec_with_outputs(
             QualityGateSpec,
             model_run=model_run,
@@ -85,7 +80,7 @@ class QualityGate(base_component.BaseComponent):
             table_configs=table_configs,
             transform_graph=transform_graph,
             schema=schema,
-            rules=json.dumps(rules, sort_keys=True),
+            rules=json.dumps(Rules.from_mapping(rules).to_mapping(), sort_keys=True),
             seed=seed,
             code_fingerprint=code_fingerprint,
         )

@@ -33,7 +33,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
           EmbeddingError: an input is damaged, or of another run.
         """
         counts, retrieval = _measure(execution)
-        checks = judge(counts, retrieval, Rules(**execution.json(keys.RULES)))
+        checks = judge(counts, retrieval, Rules.from_mapping(execution.json(keys.RULES)))
         blessing = execution.output(keys.BLESSING)
         with fileio.open(os.path.join(blessing.uri, QUALITY_FILE), "w") as file:
             file.write(json.dumps(_figures(counts, retrieval, checks), indent=1))

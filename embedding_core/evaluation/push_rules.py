@@ -6,46 +6,46 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from embedding_core.config import RETRIEVAL_METRICS
-from embedding_core.errors import ConfigError, nearest
+from pydantic import Field
+
+from embedding_core.config import RetrievalMetric
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures
 from embedding_core.evaluation.split_counts import SplitCounts
+from embedding_core.schema import Count, Section
 
-_DEFAULT = "Recall@10"
-_BOUNDS = ("min", "min_over_popularity")
+_DEFAULT: RetrievalMetric = "Recall@10"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rules:
+class RecallBounds(Section):
+    """What one metric of retrieval has to reach.
+
+    Attributes:
+      min: least value.
+      min_over_popularity: least difference to popularity's value.
+    """
+
+    min: float | None = None
+    min_over_popularity: float | None = None
+
+
+class Rules(Section):
     """What a model has to pass.
 
     Attributes:
-      min_rows: least rows of the eval split.
-      min_rows_per_class: least rows of each label there.
+      min_rows: least number of rows of the eval split.
+      min_rows_per_class: least number of rows of each label there.
       draws_negatives: whether negatives are drawn while training: then the split may hold positives alone.
-      retrieval: by metric its bounds, `min` and `min_over_popularity`. If it is empty and the split holds positives
-        alone, which no other metric can judge, a two-tower model has to reach popularity's Recall@10.
+      retrieval: bounds by metric. If it is empty and the split holds positives alone, which no other metric can judge,
+        a two-tower model has to reach popularity's Recall@10.
 
     Raises:
       ConfigError: a number of rows is negative, or a metric or bound is unknown.
     """
 
-    min_rows: int = 0
-    min_rows_per_class: int = 0
+    min_rows: Count = 0
+    min_rows_per_class: Count = 0
     draws_negatives: bool = False
-    retrieval: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for key in ("min_rows", "min_rows_per_class"):
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigError(f"`{key}` is {value!r}: it must be a whole number of at least 0.")
-        for name, bounds in self.retrieval.items():
-            if name not in RETRIEVAL_METRICS:
-                raise ConfigError(f"`retrieval` bounds {name!r}: {nearest(name, RETRIEVAL_METRICS)}")
-            for bound in bounds:
-                if bound not in _BOUNDS:
-                    raise ConfigError(f"`retrieval.{name}` has the bound {bound!r}: {nearest(bound, _BOUNDS)}")
+    retrieval: Mapping[RetrievalMetric, RecallBounds] = Field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,13 +106,13 @@ def _floor(name: str, rows: int, least: int, key: str) -> Check:
 def _recalls(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) -> Iterator[Check]:
     bounds = dict(rules.retrieval)
     if not bounds and not counts.negatives and not isinstance(retrieval, str):
-        bounds = {_DEFAULT: {"min_over_popularity": 0.0}}
+        bounds = {_DEFAULT: RecallBounds(min_over_popularity=0.0)}
     for name, bound in bounds.items():
         yield from _recall(name, retrieval, bound)
 
 
-def _recall(name: str, retrieval: RetrievalFigures | str, bounds: Mapping[str, float | None]) -> Iterator[Check]:
-    least, over = bounds.get("min"), bounds.get("min_over_popularity")
+def _recall(name: str, retrieval: RetrievalFigures | str, bounds: RecallBounds) -> Iterator[Check]:
+    least, over = bounds.min, bounds.min_over_popularity
     if isinstance(retrieval, str):
         yield Check(name=name, value=None, bound="any", met=False, reason=f"{name} could not be measured: {retrieval}")
         return

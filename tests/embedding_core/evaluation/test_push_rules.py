@@ -28,10 +28,10 @@ def missed(*arguments, **rules):
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ({"min_rows": -1}, "`min_rows` is -1"),
-        ({"min_rows_per_class": True}, "`min_rows_per_class` is True"),
-        ({"retrieval": {"recall@10": {"min": 0.1}}}, "'recall@10': did you mean 'Recall@10'"),
-        ({"retrieval": {"Recall@10": {"minimum": 0.1}}}, "'minimum': did you mean 'min'"),
+        ({"min_rows": -1}, "`min_rows` of rules is -1"),
+        ({"min_rows_per_class": True}, "`min_rows_per_class` of rules is True"),
+        ({"retrieval": {"recall@10": {"min": 0.1}}}, "'recall@10': it must be .* Did you mean 'Recall@10'"),
+        ({"retrieval": {"Recall@10": {"minimum": 0.1}}}, "minimum` of rules is not a known key: did you mean 'min'"),
     ],
 )
 def test_rules_that_nothing_can_judge_are_refused(rules, words):
