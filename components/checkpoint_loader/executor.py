@@ -9,6 +9,7 @@ from components import spec_keys as keys
 from components.artifact_files import read_embedding_config, read_vocabularies
 from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import remap
+from embedding_core.schema import Json
 from embedding_core.warm_start import RemapPolicy
 
 _COUNTS = ("kept", "new", "dropped", "kept_traffic")

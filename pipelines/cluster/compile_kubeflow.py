@@ -130,8 +130,8 @@ def _previous(parameters: Parameters) -> PreviousRun:
     )
 
 
-def _place(config: PipelineConfig, backend: Kubeflow, parameters: Parameters, job: Spec | None) -> Place:
-    return Place(
+def _target(config: PipelineConfig, backend: Kubeflow, parameters: Parameters, job: Spec | None) -> RunTarget:
+    return RunTarget(
         name=kubernetes_name(config.name),
         root=backend.pipeline_root,
         input_base=parameters["data_folder"],

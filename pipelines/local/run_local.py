@@ -95,14 +95,14 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
     target = local_target(config)
     if not os.path.isfile(config.metadata_path) and not os.path.isdir(target.root):
         return  # the first run
-    with compat.metadata.Metadata(place.metadata) as handle:
-        repaired = repair_metadata(handle.store, config.name, place.root)
+    with compat.metadata.Metadata(target.metadata) as handle:
+        repaired = repair_metadata(handle.store, config.name, target.root)
         record_rollbacks(handle.store, config.push_destination)
     for artifact in repaired.lost:
         display.say(f"artifact {artifact} is damaged or gone: a node that needs it restores it")
     if repaired.left_over is not None:
         display.say(
-            f"metadata {config.metadata_path} does not know some outputs in {place.root}: they were moved to "
+            f"metadata {config.metadata_path} does not know some outputs in {target.root}: they were moved to "
             f"{repaired.left_over}, and are made again. They contain tokens of the data: delete them, or restore a "
             "backup of the metadata and move them back."
         )

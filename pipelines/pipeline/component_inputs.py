@@ -5,6 +5,7 @@ from __future__ import annotations
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError
+from embedding_core.schema import Json
 from embedding_core.training_config import TrainingConfig
 from pipelines.config import PipelineConfig, VocabularyLimits
 from pipelines.config.columns import column_kinds
@@ -39,9 +40,9 @@ def vocabulary_limits(config: PipelineConfig) -> dict[str, VocabularyLimits]:
     return {name: config.vocabularies.get(name, _DEFAULT_LIMITS) for name in names}
 
 
-def table_overrides(config: PipelineConfig) -> dict[str, dict[str, Any]]:
+def table_overrides(config: PipelineConfig) -> dict[str, Json]:
     """`tables` of TableConfigGen: oov_rows of every table in use and what is overridden; "*" stands for all tables."""
-    tables: dict[str, dict[str, Any]] = {"*": {"optimizer": config.training.table_optimizer.to_mapping()}}
+    tables: dict[str, Json] = {"*": {"optimizer": config.training.table_optimizer.to_mapping()}}
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
         table = config.tables.get(feature.table_name)
@@ -69,13 +70,13 @@ def quality_rules(config: PipelineConfig) -> Json:
     }
 
 
-def remap_policy(config: PipelineConfig) -> dict[str, Any]:
+def remap_policy(config: PipelineConfig) -> Json:
     """`policy` of CheckpointLoader: the choices for what the previous checkpoint does not have."""
     choices = {} if config.warm_start is None else config.warm_start.row_choices()
     return {**choices, "seed": config.seed}
 
 
-def dense_start(config: PipelineConfig) -> dict[str, Any]:
+def dense_start(config: PipelineConfig) -> Json:
     """`dense_start` of EmbeddingTrainer: what the dense part takes from a previous run; empty without a warm start."""
     return {} if config.warm_start is None else config.warm_start.dense_choices()
 

@@ -167,7 +167,7 @@ def test_decimal_comma(ingest, write):
 def test_mark_of_a_missing_value_names_the_key(ingest, write):
     write("x,side\n?,train\n1,eval\n2,train\n")
     settings = {"columns": {"x": "float"}, "split": SIDES}
-    with pytest.raises(DataError, match=r"'\?' is not a number; if it stands .* set `data: {missing: \[\"\?\"\]}`"):
+    with pytest.raises(DataError, match=r"'\?' is not a number; if it means .* set `data: {missing: \[\"\?\"\]}`"):
         ingest(**settings)
     assert ingest(**settings, csv={"missing": ["?"]}).facts["columns"]["x"]["present"] == {"train": 1, "eval": 1}
 
