@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Report(NamedTuple):
-    """Progress of one task: `done` of `total` (None: not known) in `unit`s, and a word on its state.
+    """Progress of one task: `done` of `total` (None: not known) in `unit`s, and a short text on its state.
 
     `start` of them were done by an earlier process: they do not count for the rate.
     """
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def log_sink(seconds: float = 10.0, log: Callable[[str], None] = _log.info) -> Sink:
-    """A sink that logs a line per task at most every `seconds`, and the last one of a task that took longer.
+    """Make a sink that logs a line per task at most every `seconds`, and the last one of a task that took longer.
 
     A task that resumes an earlier process is logged at once. Rates are of this process.
     """

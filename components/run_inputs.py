@@ -22,7 +22,7 @@ class NumberSources:
     Attributes:
       config: the tables and features.
       dense: names of the dense features.
-      labels: names of label and sample weight, of those that the run has.
+      labels: names of the label and the sample weight, as far as the run has them.
       transform_graph: folder of a TransformGraph artifact, or None.
       schema_file: path of a schema, or None.
     """
@@ -34,16 +34,16 @@ class NumberSources:
     schema_file: str | None
 
     def of_features(self) -> DenseInputs | None:
-        """What serving needs: dense features and transformed columns; None if the model has neither."""
+        """Return what serving needs: dense features and transformed columns; None if the model has neither."""
         outputs = (*self.dense, *self._transformed())
         return self._of(outputs, self.dense) if outputs else None
 
     def of_labels(self) -> DenseInputs | None:
-        """Label and weight; None if the run has neither."""
+        """Return label and weight; None if the run has neither."""
         return self._of(self.labels, self.labels) if self.labels else None
 
     def of_training(self) -> DenseInputs:
-        """All of it."""
+        """Return all that training needs: dense features, transformed columns, label and weight."""
         return self._of((*self.dense, *self._transformed(), *self.labels), self.dense)
 
     def _transformed(self) -> list[str]:
@@ -67,7 +67,7 @@ class NumberSources:
 def sources_of_run(
     run: RunDescription, *, transform_graph: str | None = None, schema: str | None = None
 ) -> NumberSources:
-    """The sources of a finished run.
+    """Make the sources of a finished run.
 
     Args:
       run: `training.json` of the ModelRun.
@@ -86,7 +86,7 @@ def sources_of_run(
 def inputs_of_run(
     run: RunDescription, vocabularies: str, *, transform_graph: str | None = None, schema: str | None = None
 ) -> Inputs:
-    """How a finished run read its rows: features, dense inputs, label and weight.
+    """Rebuild how a finished run read its rows: features, dense inputs, label and weight.
 
     Args:
       run: `training.json` of the ModelRun.

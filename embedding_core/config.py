@@ -71,7 +71,7 @@ class TableConfig(Section):
 
 
 class ColumnConfig(Section):
-    """Where a feature's tokens come from: one column of the examples.
+    """Source of a feature's tokens: one column of the examples.
 
     Attributes:
       name: key of the column in the tf.Example, or in Transform's output with `after_transform`.
@@ -106,9 +106,10 @@ class FeatureConfig(Section):
     Attributes:
       name: key of the feature in the model's inputs.
       table: name of the table it is looked up in; several features may share one.
-      column: where its tokens come from; None where ids are fed directly.
+      column: source of its tokens; None if ids are fed directly.
       max_sequence_length: 0 combines the rows of an example; n > 0 keeps the first n, padded with zeros.
-      invalid_id: what becomes of an id outside the table (raw ids only): "error", "row" or "drop".
+      invalid_id: rule for an id outside the table (raw ids only): "error" fails the step, "row" looks up the table's
+        last row, "drop" removes the id.
 
     Raises:
       ConfigError: a field breaks its rule.
@@ -129,7 +130,7 @@ class EmbeddingConfig(Section):
       features: every feature once, by unique name, each in one of the tables.
 
     Raises:
-      ConfigError: a name stands twice, a feature names no table, or a table has no feature.
+      ConfigError: a duplicate name, a feature names no table, or a table has no feature.
     """
 
     tables: Listed[TableConfig]

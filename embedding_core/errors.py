@@ -7,8 +7,8 @@
     ├── CheckpointError  (RuntimeError)  a checkpoint is damaged, incomplete, or of other tables
     │   └── NonfiniteError               rows hold NaN or infinity
     ├── EngineError      (RuntimeError)  an engine was used at the wrong time or place
-    ├── TrainingError    (RuntimeError)  training cannot go on
-    ├── PreemptionError  (RuntimeError)  training was told to stop, and saved its state
+    ├── TrainingError    (RuntimeError)  training cannot continue
+    ├── PreemptionError  (RuntimeError)  training received SIGTERM, and saved its state
     ├── ParityError      (RuntimeError)  the exported model does not compute what was trained
     └── StorageError     (OSError)       a disk is full or fails, or the metadata on it is damaged
 
@@ -20,21 +20,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-
-__all__ = [
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "EmbeddingError",
-    "EngineError",
-    "NonfiniteError",
-    "ParityError",
-    "PreemptionError",
-    "StorageError",
-    "TrainingError",
-    "VocabularyError",
-    "nearest",
-]
 
 
 class EmbeddingError(Exception):
@@ -63,7 +48,7 @@ class NonfiniteError(CheckpointError):
     """Rows hold NaN or infinity.
 
     Attributes:
-      rows: how many, by table.
+      rows: number of such rows, by table.
     """
 
     def __init__(self, message: str, rows: Mapping[str, int]) -> None:
@@ -76,11 +61,11 @@ class EngineError(EmbeddingError, RuntimeError):
 
 
 class TrainingError(EmbeddingError, RuntimeError):
-    """Training cannot go on: the loss is no number any more."""
+    """Training cannot continue: the loss is not a finite number."""
 
 
 class PreemptionError(EmbeddingError, RuntimeError):
-    """Training was told to stop (SIGTERM) and saved its state: the same run again goes on from there."""
+    """Training received SIGTERM and saved its state: the same run, started again, resumes there."""
 
 
 class ParityError(EmbeddingError, RuntimeError):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from embedding_core.config import Combiner
 from embedding_core.feature_specs import Count, FeatureConfigs, FeatureSpec, Ids, Quantization, Weights, specs_of
-from embedding_core.normal_form import NormalForm, Shape, normal_form, policed
+from embedding_core.normal_form import NormalForm, Shape, normal_form, with_valid_ids
 from embedding_core.structures import Nested, flat_like, flat_pairs
 from embedding_core.tracing import as_written
 
@@ -43,7 +43,7 @@ def cpu_embedding_lookup(
       DataError (ValueError): an input is not configured, a container has another type than the configured one, or an
         input or weight is of a kind that its feature cannot have.
       KeyError: a table is missing.
-      tf.errors.InvalidArgumentError: an id lies outside its table and `invalid_id` is "error".
+      tf.errors.InvalidArgumentError: an id is outside its table and `invalid_id` is "error".
     """
     specs = specs_of(feature_config, tables)
     pairs = flat_pairs("inputs", specs, inputs, partial=True)
@@ -58,7 +58,7 @@ def cpu_embedding_lookup(
 def _looked_up(spec: FeatureSpec, value: Ids, weight: Weights, table: Table) -> tf.Tensor:
     form = normal_form(spec, value, weight, serving=True)
     if spec.invalid_id != "error":  # the gather itself fails on an invalid id, naming it
-        form = policed(spec, form)
+        form = with_valid_ids(spec, form)
     return combine(table, form, spec.combiner, spec.quantization)
 
 
@@ -74,16 +74,15 @@ def combine(
     With ids i of output row r: "sum" is the sum of w_i * row_i, "mean" divides it by the sum of w_i,
     "sqrtn" by the root of the sum of w_i^2; x / 0 is 0.
 
-    Its parts are named below, and every other lookup calls them: `combine_weighted` is the definition,
-    `combine_in_order` its fast path for unweighted ids in order; one id per output row needs neither. The contract
-    test holds the paths equal.
+    `combine_weighted` is the definition, `combine_in_order` its fast path for unweighted ids in order; one id per
+    output row needs neither. Every other lookup calls these two, and the contract test checks that all paths agree.
 
     Args:
       table: [rows, dim] variable or tensor.
       form: the ids.
       combiner: how several ids of one output row become one vector.
       quantization: applied to the rows before they are combined.
-      name: of the operation that fails on an id outside the table; letters, digits and underscores.
+      name: name of the operation that fails on an id outside the table; letters, digits and underscores.
 
     Returns:
       float [*leading, dim] activations.
@@ -122,7 +121,7 @@ def combine_weighted(
 
 
 def weight_divisors(combiner: Combiner, segments: tf.Tensor, count: Count, weights: tf.Tensor) -> tf.Tensor | None:
-    """What the sum of each output row is divided by, float32 [count]; None if that is one. Zero for an empty row."""
+    """Compute the divisor of each output row's sum, float32 [count]; None if it is one. An empty row has zero."""
     if combiner == "sum":
         return None
     if combiner == "mean":
@@ -137,10 +136,10 @@ def combine_in_order(
 
     Args:
       rows: [N, dim]; with `places`, a table of any number of rows.
-      segments: the output row of each, never falling, [N].
+      segments: the output row of each, in ascending order, [N].
       count: number of output rows.
-      combiner: how they become one vector.
-      places: which rows of the table to combine, [N]; saves the gathering, but has a dense gradient.
+      combiner: how the rows of one output row become one vector.
+      places: which rows of the table to combine, [N]; saves the gather, but has a dense gradient.
 
     Returns:
       [count, dim]; zeros for an output row without rows.
@@ -170,7 +169,7 @@ def _divisors_of(form: NormalForm, combiner: Combiner) -> tf.Tensor | None:
 
 
 def quantized(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor:
-    """Rows rounded to the nearest of `num_buckets` values between `lower` and `upper`, as the TPU simulates it."""
+    """Round rows to the nearest of `num_buckets` values between `lower` and `upper`, as the TPU simulates it."""
     lower, upper = quantization.lower, quantization.upper
     step = (upper - lower) / (quantization.num_buckets - 1)
     clipped = tf.clip_by_value(rows, lower, upper)
@@ -178,7 +177,7 @@ def quantized(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor:
 
 
 def _quantized_forward(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor:
-    """Quantized rows whose gradient is that of the rows: rounding has none, and the table would never be trained."""
+    """Quantize rows, and pass gradients through: rounding has none, so the table would never be trained."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def forward(values: Rows) -> tuple[Rows, Callable[[Rows], Rows]]:
@@ -188,12 +187,12 @@ def _quantized_forward(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor
 
 
 def row_gradients(form: NormalForm, combiner: Combiner, gradient: tf.Tensor) -> Rows:
-    """The gradient of each gathered row: the transpose of `combine`.
+    """Compute the gradient of each gathered row: the transpose of `combine`.
 
     Args:
       form: the ids that were looked up.
-      combiner: of their table.
-      gradient: of the activations, [*leading, dim].
+      combiner: combiner of their table.
+      gradient: gradient of the activations, [*leading, dim].
 
     Returns:
       [N, dim] gradients, one per id; quantization passes them through unchanged.
@@ -205,10 +204,10 @@ def row_gradients(form: NormalForm, combiner: Combiner, gradient: tf.Tensor) -> 
 def spread_gradient(
     gradient: Rows, segments: tf.Tensor | None, weights: tf.Tensor | None, divisors: tf.Tensor | None
 ) -> Rows:
-    """The transpose of `combine_weighted`: the gradient of each row, [N, dim], from that of the output rows.
+    """Compute the gradient of each row, [N, dim], from that of the output rows: the transpose of `combine_weighted`.
 
     Args:
-      gradient: [count, dim].
+      gradient: gradient of the output rows, [count, dim].
       segments: the output row of each row, [N]; None if row i is output row i.
       weights: float32 [N], or None for ones.
       divisors: what `weight_divisors` returned, [count]; None for ones.

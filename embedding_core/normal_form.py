@@ -42,7 +42,7 @@ class NormalForm:
     single: bool = False
 
     def select(self, keep: tf.Tensor) -> NormalForm:
-        """The form with only the ids for which the bool [N] `keep` is true; output rows stay."""
+        """Keep only the ids for which the bool [N] `keep` is true; output rows stay."""
         segments = tf.range(tf.size(self.ids)) if self.segments is None else self.segments
         return dataclasses.replace(
             self,
@@ -53,7 +53,7 @@ class NormalForm:
 
 
 def kind_of(value: object) -> str:
-    """The kind of a feature's value: "dense", "sparse" or "ragged"; "" for anything else."""
+    """Return the kind of a feature's value: "dense", "sparse" or "ragged"; "" for anything else."""
     if isinstance(value, tf.SparseTensor):
         return "sparse"
     if isinstance(value, tf.RaggedTensor):
@@ -69,7 +69,7 @@ def normal_form(
     Args:
       spec: the feature.
       value: dense ids [B], [B, 1] or [B, .., 1]; sparse ids of rank >= 2, in any order; ragged ids [B, None].
-      weight: None, or of the kind and with the indices of `value`.
+      weight: None, or weights of the same kind and with the same indices as `value`.
       weighted_sequences: whether a sequence may have weights, as in the TPU's engine; the combiner then acts on
         each place alone.
       serving: whether a weight that is not finite counts as zero; see `finite_weight`.
@@ -97,14 +97,15 @@ def normal_form(
 def finite_weight(
     path: str, weight: tf.SparseTensor | tf.RaggedTensor, *, serving: bool = False
 ) -> tf.SparseTensor | tf.RaggedTensor:
-    """The weights of a feature as float32, by the one rule for NaN and infinity (float32's infinity included).
+    """Cast the weights of a feature to float32, and apply the one rule for NaN and infinity.
 
-    They are an error in training, for every id, and count as zero in serving.
+    Such a weight is an error in training, for every id, and counts as zero in serving. A weight that is too large for
+    float32 is infinite.
 
     Args:
-      path: of the feature, for the message.
-      weight: sparse or ragged.
-      serving: whether they count as zero.
+      path: name of the feature, for the message.
+      weight: sparse or ragged weights.
+      serving: whether a weight that is not finite counts as zero.
 
     Raises:
       tf.errors.InvalidArgumentError: a weight is not finite, unless `serving`.
@@ -168,7 +169,7 @@ def _dense(spec: FeatureSpec, ids: tf.Tensor) -> NormalForm:
     if ids.shape[-1] not in (1, None):
         raise DataError(
             f"Input {spec.path} has shape {ids.shape}: Rank 2 or above dense tensor should have last dimension as 1. "
-            f"For several ids per example pass a SparseTensor or RaggedTensor; for a position of its own for each, "
+            f"For several ids per example pass a SparseTensor or RaggedTensor; to look up each at its own position, "
             "add a last dimension with tf.expand_dims(ids, -1)."
         )
     leading = ids.shape[:-1].as_list() if ids.shape[:-1].is_fully_defined() else tf.shape(ids)[:-1]
@@ -224,22 +225,22 @@ def _ragged(spec: FeatureSpec, ids: tf.RaggedTensor, weight: tf.RaggedTensor | N
 
 
 def segments_of_splits(splits: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """The row of each value, int64 [N], from the places at which rows start and end, [rows + 1].
+    """Compute the row of each value, int64 [N], from the positions at which rows start and end, [rows + 1].
 
-    Two operations; RaggedTensor.value_rowids takes some twenty, and memory of the rows times the longest row.
+    Takes two operations; RaggedTensor.value_rowids takes about twenty, and memory for the rows times the longest row.
     """
-    found = tf.raw_ops.RaggedTensorToSparse(rt_nested_splits=[splits], rt_dense_values=values)
-    return tf.ensure_shape(found.sparse_indices, [None, 2])[:, 0]
+    sparse = tf.raw_ops.RaggedTensorToSparse(rt_nested_splits=[splits], rt_dense_values=values)
+    return tf.ensure_shape(sparse.sparse_indices, [None, 2])[:, 0]
 
 
 def _positions(form: NormalForm, ids: tf.RaggedTensor) -> tf.Tensor:
-    """Place of each value within its row, [N]."""
+    """Compute the position of each value within its row, [N]."""
     starts = tf.gather(ids.row_splits, form.segments)
     return tf.range(tf.size(ids.values, out_type=starts.dtype), dtype=starts.dtype) - starts
 
 
 def _as_sequence(form: NormalForm, positions: tf.Tensor, length: int) -> NormalForm:
-    """Each id becomes an output row of its own; ids beyond `length` are cut off."""
+    """Give each id its own output row, and cut off ids beyond `length`."""
     rows = form.rows
     keep = positions < tf.cast(length, positions.dtype)
     segments = form.segments * tf.cast(length, form.segments.dtype) + tf.cast(positions, form.segments.dtype)
@@ -252,7 +253,7 @@ def _as_sequence(form: NormalForm, positions: tf.Tensor, length: int) -> NormalF
 
 
 def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> NormalForm:
-    """A ragged feature with an output shape: one output row per ragged row, or a sequence per ragged row.
+    """Give a ragged feature its output shape: one output row per ragged row, or a sequence per ragged row.
 
     The rule is upstream's, with k = elements of the output shape / ragged rows: k = 1 combines and
     reshapes, k > 1 gives each ragged row k places. For an unknown batch, k is computed when the step runs.
@@ -277,7 +278,7 @@ def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> Norm
 
 
 def _places(spec: FeatureSpec, total: int, rows: Count) -> Count:
-    """How many output places a ragged row has; an int if the batch is known."""
+    """Compute how many output places a ragged row has; an int if the batch is known."""
     message = (
         "Output shape set in the FeatureConfig should be the factor of the batch of its input: that of "
         f"{spec.path} has {total} elements, which is not a multiple of the number of ragged rows."
@@ -321,8 +322,8 @@ def same_indices(spec: FeatureSpec, ids: tf.Tensor, weights: tf.Tensor) -> None:
         raise DataError(message) from error
 
 
-def policed(spec: FeatureSpec, form: NormalForm) -> NormalForm:
-    """The form after the feature's `invalid_id` policy: no id lies outside the table.
+def with_valid_ids(spec: FeatureSpec, form: NormalForm) -> NormalForm:
+    """Apply the feature's `invalid_id` policy: no id of the result is outside the table.
 
     "error" fails the step with tf.errors.InvalidArgumentError naming the feature, "row" sends invalid ids to
     the table's last row, "drop" removes them.
@@ -331,7 +332,7 @@ def policed(spec: FeatureSpec, form: NormalForm) -> NormalForm:
     if spec.invalid_id == "error":
         bad = tf.reduce_any(tf.logical_or(form.ids < 0, form.ids >= size))
         message = (
-            f"An id of feature {spec.path} lies outside its table of {spec.vocabulary_size} rows: correct the ids, or "
+            f"An id of feature {spec.path} is outside its table of {spec.vocabulary_size} rows: correct the ids, or "
             "set invalid_id to 'row' or 'drop'."
         )
         with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(bad), [message])]):

@@ -149,7 +149,7 @@ class Adagrad(Optimizer):
 class AdagradMomentum(Optimizer):
     """Adagrad with momentum, a general exponent and an optional decay of the accumulator.
 
-    ``a = a + g^2`` where beta2 is 1, else ``beta2 a + (1 - beta2) g^2``;
+    ``a = a + g^2`` if beta2 is 1, else ``beta2 a + (1 - beta2) g^2``;
     ``m = momentum m + s`` with ``s = g (a + epsilon)^(-1/exponent)``;
     ``w -= lr (momentum m + s)`` with use_nesterov, else ``w -= lr m``.
 
@@ -239,10 +239,10 @@ class FTRL(Optimizer):
         return Slot("accumulators", self.initial_accumulator_value), Slot("linears", 0.0)
 
 
-_Any: TypeAlias = SGD | Adagrad | AdagradMomentum | Adam | FTRL
-OPTIMIZERS: tuple[type[Optimizer], ...] = get_args(_Any)
-AnyOptimizer = Annotated[_Any, ChosenBy("name")]
-DefaultedOptimizer = Annotated[_Any, ChosenBy("name", default={"name": "adagrad", "learning_rate": 0.05})]
+_KnownOptimizer: TypeAlias = SGD | Adagrad | AdagradMomentum | Adam | FTRL
+OPTIMIZERS: tuple[type[Optimizer], ...] = get_args(_KnownOptimizer)
+AnyOptimizer = Annotated[_KnownOptimizer, ChosenBy("name")]
+DefaultedOptimizer = Annotated[_KnownOptimizer, ChosenBy("name", default={"name": "adagrad", "learning_rate": 0.05})]
 """An optimizer whose hyperparameters are those of the tables' default one if it has no name."""
 
 

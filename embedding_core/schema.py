@@ -34,7 +34,6 @@ Json: TypeAlias = dict[str, Any]
 Mistakes: TypeAlias = Iterator[tuple[str, str]]
 """Pairs of a key ("" for the whole section, dotted for one inside) and what is wrong, to be read after the key."""
 _Item = TypeVar("_Item")
-_ATTRIBUTE = r"^      ([\w, ]+): (.+(?:\n        .+)*)"  # names and text, in a docstring
 _WORDED = "worded"  # type of an error whose message is the text of a `Problem`
 _WORDS = {
     "string_type": "text",
@@ -51,7 +50,7 @@ _WORDS = {
 
 
 class Rule:
-    """Names a rule: a value that the type refuses is told to be `words`.
+    """Words a rule: the message on a value that the type refuses is "it must be <words>".
 
     Attributes:
       words: the rule, as in "it must be <words>".
@@ -72,7 +71,7 @@ class ChosenBy:
     """Chooses one of several sections by a word under one key of the mapping.
 
     Attributes:
-      key: field of every section, a Literal with the section's word; also what a lone text stands for.
+      key: field of every section, a Literal with the section's word; a lone text is the value of this key.
       default: what a mapping without the key starts from; None refuses it.
     """
 
@@ -110,7 +109,7 @@ class ChosenBy:
 
 
 def _python_number(value: Any) -> Any:
-    """The value, or the Python number that a numpy one stands for: sizes are often computed from data."""
+    """The value, or the Python number that equals a numpy one: sizes are often computed from data."""
     if isinstance(value, int | float) or not isinstance(value, numbers.Real):
         return value
     return int(value) if isinstance(value, numbers.Integral) else float(value)
@@ -153,7 +152,7 @@ class Section(BaseModel):
     """A group of settings: frozen, checked, and equal to what its JSON reads back as.
 
     Attributes:
-      SHORT: key that a lone text stands for (``model: ranking`` is ``model: {name: ranking}``); "" for none.
+      SHORT: key whose value a lone text is (``model: ranking`` is ``model: {name: ranking}``); "" for none.
     """
 
     model_config = ConfigDict(
@@ -161,7 +160,7 @@ class Section(BaseModel):
         extra="forbid",
         strict=True,
         allow_inf_nan=False,
-        alias_generator=lambda field: field.rstrip("_"),  # `in_` stands for a keyword of Python
+        alias_generator=lambda field: field.rstrip("_"),  # `in` is a keyword of Python, so its field is `in_`
         populate_by_name=True,
     )
     SHORT: ClassVar[str] = ""
@@ -254,7 +253,7 @@ class Section(BaseModel):
 
     @classmethod
     def owner(cls, values: Any, path: tuple[str | int, ...] = ()) -> str:
-        """Name what a message is about: "early stopping", or "table 'items'" if it has a name that can be told."""
+        """Name what a message is about: "early stopping", or "table 'items'" if the section has a valid name."""
         words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__.removesuffix("Config")).lower()
         name = values.get("name") if isinstance(values, Mapping) and path != ("name",) else None
         return f"{words} {name!r}" if isinstance(name, str) and "name" in cls.model_fields else words

@@ -136,7 +136,7 @@ def oracle_update(
     """One optimizer step on float64 arrays, in place.
 
     Gradients of one row add up before its one update; without gradient accumulation each occurrence
-    is an update of its own. Non-lazy Adam also updates every other row, with a zero gradient.
+    is a separate update. Non-lazy Adam also updates every other row, with a zero gradient.
     """
     if not optimizer.use_gradient_accumulation:
         for identity, gradient in occurrences:

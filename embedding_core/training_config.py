@@ -75,7 +75,7 @@ class EarlyStopping(Section):
     validation_fraction: Annotated[float, Field(gt=0, le=0.5), Rule("a number above 0 and at most 0.5")] = 0.1
 
     def is_better(self, value: float, best: float) -> bool:
-        """Tell whether `value` beats `best`; anything beats NaN, which stands for no evaluation yet."""
+        """Tell whether `value` beats `best`; anything beats NaN, the value before the first evaluation."""
         if math.isnan(best):
             return True
         return value > best + self.min_delta if self.metric == "auc" else value < best - self.min_delta

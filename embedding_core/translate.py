@@ -32,7 +32,9 @@ from embedding_core.structures import Nested, path_name, paths_of
 
 tpu = tf.tpu.experimental.embedding
 
-AnyOptimizer: TypeAlias = Any  # of this project, of `tf.tpu.experimental.embedding` or of Keras; None for no optimizer
+GivenOptimizer: TypeAlias = (
+    Any  # of this project, of `tf.tpu.experimental.embedding` or of Keras; None for no optimizer
+)
 
 
 class OptimizerKind(NamedTuple):
@@ -94,7 +96,7 @@ class KerasSlots:
       names: its names of slots by those of the TPU's optimizer.
     """
 
-    def __init__(self, optimizer: AnyOptimizer, names: Mapping[str, str]):
+    def __init__(self, optimizer: GivenOptimizer, names: Mapping[str, str]):
         self._optimizer = optimizer
         self._names = names
 
@@ -153,7 +155,7 @@ class Model:
         return [place for place, feature in enumerate(self.features) if feature.table == table]
 
 
-def optimizer_to_core(optimizer: AnyOptimizer) -> Optimizer:
+def optimizer_to_core(optimizer: GivenOptimizer) -> Optimizer:
     """This project's optimizer for one of `tf.tpu.experimental.embedding`, or for itself.
 
     Raises:
@@ -174,7 +176,7 @@ def optimizer_to_core(optimizer: AnyOptimizer) -> Optimizer:
     )
 
 
-def optimizer_to_tensorflow(optimizer: Optimizer) -> AnyOptimizer:
+def optimizer_to_tensorflow(optimizer: Optimizer) -> GivenOptimizer:
     """The optimizer of `tf.tpu.experimental.embedding` with the same hyperparameters."""
     values = {name: getattr(optimizer, name) for name in optimizer.hyperparameters()}
     return kind_of_optimizer(optimizer).tensorflow(**values)
@@ -265,7 +267,7 @@ def _known_initializers() -> Mapping[type, str]:
     return found
 
 
-def model_of(feature_config: FeatureConfigs, optimizer: AnyOptimizer, *, needs_optimizer: bool) -> Model:
+def model_of(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs_optimizer: bool) -> Model:
     """Read a structure of feature configurations.
 
     Args:
@@ -314,7 +316,7 @@ def _check_names(tables: tuple[TableSpec, ...]) -> None:
                 )
 
 
-def _table(place: int, key: AnyTable, optimizer: AnyOptimizer, needs_optimizer: bool) -> TableSpec:
+def _table(place: int, key: AnyTable, optimizer: GivenOptimizer, needs_optimizer: bool) -> TableSpec:
     own = key.optimizer if key.optimizer is not None else optimizer
     quantization = getattr(key, "quantization_config", None)
     initializer = key.initializer

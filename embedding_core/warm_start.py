@@ -52,8 +52,8 @@ class WarmStart(_DenseChoices, _RowChoices):
         EmbeddingCheckpoint. With a word the first run starts without one. "latest" is the old name of "trained".
       repeated_data: what to do with data that the checkpoint was trained on: "error" refuses it, "train" trains on it
         once more, as overlapping windows of several days need. The same run given again comes from the cache with both.
-      new_rows: start of a token without a row: the table's "initializer", or the out-of-vocabulary row that it was
-        trained in so far, "oov".
+      new_rows: start of a token without a row: the table's "initializer", or "oov", the out-of-vocabulary row
+        that it was trained in.
       new_tables: what to do with a table that the checkpoint does not have (it may only have been renamed), or that is
         not configured any more: "error" refuses it, "initialize" starts it from its initializer.
       changed_dim: what to do with a table of another `dim`: "error" refuses it, "reset" starts the table again,

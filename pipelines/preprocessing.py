@@ -31,7 +31,7 @@ Settings: TypeAlias = Mapping[str, Any]
 
 
 def preprocessing_fn(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
-    """Return the dense features (missing is the mean, z-score), the label and the sample weight.
+    """Return the dense features (z-scores; a missing value gets the mean), the label and the sample weight.
 
     Args:
       inputs: raw columns by name; dense, sparse or ragged tensors.
@@ -145,7 +145,7 @@ def fill_missing(tensor: Column, default: float | str, column: str, *, dtype: tf
     tensor = tf.cast(tensor, dtype) if dtype is not None else tensor
     if not isinstance(tensor, tf.SparseTensor):
         return tf.reshape(tensor, [-1, 1])
-    rule = f"column `{column}`: a row has several values where one is expected; make it a multivalent feature."
+    rule = f"column `{column}`: a row has several values, but one is expected; make it a multivalent feature."
     indices = _checked(tensor.indices, tensor.indices[:, 1] < 1, rule)
     shape = tf.stack([tensor.dense_shape[0], 1])
     dense = tf.sparse.to_dense(tf.SparseTensor(indices, tensor.values, shape), default_value=default)

@@ -14,7 +14,7 @@ _FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 class UnsupportedTypeError(Exception):
-    """A column's type is none that an example can hold; the caller knows its name and file."""
+    """A column has a type that an example cannot hold; the caller knows its name and file."""
 
 
 def normal(column: pa.Array) -> pa.Array:

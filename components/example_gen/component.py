@@ -38,7 +38,7 @@ class ExampleGen(FileBasedExampleGen):
     """Brings files of rows into the pipeline: CSV, TFRecord of tf.Examples, or Parquet.
 
     A file-based ExampleGen of TFX (patterns with {SPAN}, {VERSION} or {YYYY}, {MM}, {DD}; runs again when a file has
-    changed) with rules of its own: text stays as it is in the data, rows are filtered, and split by hash, column or
+    changed) with further rules: text stays as it is in the data, rows are filtered, and split by hash, column or
     time; bad rows are named, and set aside up to an allowed rate.
 
     Component `outputs` contains:

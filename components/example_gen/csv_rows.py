@@ -1,4 +1,4 @@
-"""Reads rows of CSV files: every value a text, every bad row with its line."""
+"""Reads rows of CSV files: values as text, bad rows with their line."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def csv_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
     """Batches of a CSV file, perhaps compressed, written as `settings.csv` declares.
 
     Every value is text, exactly as it is in the file; "" and the `missing` texts are missing values. Empty lines are
-    skipped. A row is bad when it has another number of fields than the header, broken quotes, a NUL, or bytes that are
-    not of the encoding in a column that is read.
+    skipped. A row is bad if it has another number of fields than the header, broken quotes, a NUL, or, in a
+    column that is read, bytes that do not belong to the encoding.
 
     Raises:
       DataError: the file is empty or damaged, its header names a column twice, or a needed column is absent.
@@ -78,7 +78,7 @@ class _Reader:
             if _UNIT in line:
                 raise DataError(
                     f"{self._path} holds the character {_UNIT!r}, which a file with a delimiter of several characters "
-                    "must not: write the file with a delimiter of one character."
+                    "must not contain: write the file with a delimiter of one character."
                 )
             yield line.replace(delimiter, _UNIT)
 
@@ -89,7 +89,7 @@ class _Reader:
 
     def __next__(self) -> list[str]:
         row = next(self._reader)
-        if self._delimiter is not None:  # what was within quotes
+        if self._delimiter is not None:  # delimiters within quotes were replaced too
             row = [value.replace(_UNIT, self._delimiter) for value in row]
         return row
 
@@ -155,7 +155,7 @@ def _is_number(text: str) -> bool:
 def _rows(
     path: str, reader: _Reader, header: Sequence[str], form: CsvFormat, bad: BadRows
 ) -> Iterator[tuple[int, list[str]]]:
-    """Each row of the right width with the line it starts at."""
+    """Yield each row of the right width, with the line it starts at."""
     width = len(header)
     names = "`data.columns`" if form.columns is not None else "the header"
     for number in itertools.count():
@@ -168,9 +168,7 @@ def _rows(
             bad.add(f"{path}:{line}", f"malformed CSV: {error}; {_QUOTE_CURE}", rows=max(1, reader.line - line + 1))
             continue
         if number == 0 and form.columns is not None and row == list(header):
-            raise DataError(
-                f"{path}:1: the first line is the header that `data.columns` gives again: leave `columns` out."
-            )
+            raise DataError(f"{path}:1: the first line is a header equal to `data.columns`: leave `columns` out.")
         if len(row) == width:
             yield line, row
         elif row:
@@ -231,15 +229,15 @@ def _check_decoded(
         if not _is_decoded(row[place]):
             bad.add(
                 f"{path}:{line}",
-                f"bytes that are not {_shown(form)} in column {header[place]!r}; if all of the file is written so, set "
-                "`data: {encoding: ...}`, such as latin-1",
+                f"bytes that are not {_shown(form)} in column {header[place]!r}; if the whole file is in another "
+                "encoding, set `data: {encoding: ...}`, such as latin-1",
             )
             return False
     return True
 
 
 def _contents(header: Sequence[str], rows: Sequence[list[str]], index: npt.NDArray[np.int64]) -> list[bytes]:
-    """All fields of each row in the order of their columns' names, with what no CSV field can hold between them."""
+    """Join the fields of each row in the order of their columns' names, with NUL between them: no CSV field has it."""
     by_name = sorted(range(len(header)), key=header.__getitem__)
     pick = operator.itemgetter(*by_name) if len(by_name) > 1 else lambda row: (row[0],)
     return ["\0".join(pick(rows[row])).encode("utf-8", "surrogateescape") for row in index.tolist()]

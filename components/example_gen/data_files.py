@@ -51,11 +51,11 @@ class Found(NamedTuple):
 
 
 def find_files(input_base: str, pattern: str, data_format: str | None, spans: PatternSpans | None) -> Found:
-    """The files that match, sorted by span and name.
+    """Find the files that match, sorted by span and name.
 
-    A glob takes no file whose name starts with "_" or ".", as marks of other programs do; "*" alone, a whole folder,
-    takes only files that are named like the format (None: like any format), if there are any. Such files are given as
-    ignored.
+    A glob ignores files whose names start with "_" or ".", which other programs use as marks. "*" alone, a
+    whole folder, takes only files that are named like the format (None: like any format), if there are any. The rest is
+    returned as ignored.
 
     Args:
       input_base: the folder of the data, taken literally.
@@ -87,7 +87,7 @@ def check_gaps(gaps: Gaps, spans: PatternSpans | None, data: str) -> None:
     """Check that every span has a file, if the settings ask for that.
 
     Raises:
-      DataError: a span has none.
+      DataError: a span has no file.
     """
     if gaps.total and spans is not None and spans.missing == "error":
         raise DataError(
@@ -158,7 +158,7 @@ def _span(parts: Mapping[str, str]) -> int:
 def _no_match(input_base: str, pattern: str, matches: Sequence[str], spans: PatternSpans | None) -> str:
     full = posixpath.join(input_base, pattern)
     if matches and spans:
-        return f"none of the {len(matches)} files that match {full!r} is of the spans asked for: {spans!r}."
+        return f"none of the {len(matches)} files that match {full!r} belongs to the spans asked for: {spans!r}."
     folder = posixpath.dirname(pattern)
     if any(sign in folder for sign in "*?["):
         return f"no file matches {full!r}: correct the path or the glob."

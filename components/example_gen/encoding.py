@@ -1,7 +1,7 @@
-"""Columns to serialized tf.Examples, the same bytes for the same row on every run.
+"""Encodes columns as serialized tf.Examples, with the same bytes for the same row on every run.
 
 The protobuf libraries write the features of an example in an order that changes from run to run (a hash map's), so the
-wire format is written here: features in the order of their names, none for a missing value.
+wire format is written here: features in the order of their names. A missing value has no feature.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _FIRST, _SECOND = b"\x0a", b"\x12"
 
 
 def examples(columns: Mapping[str, pa.Array]) -> list[bytes]:
-    """Serialized tf.Examples of columns of large_binary or string, int64, float32, or lists of these.
+    """Encode columns of large_binary or string, int64, float32, or lists of these as serialized tf.Examples.
 
     Args:
-      columns: at least one, all of one length; null and empty lists become no feature.
+      columns: at least one, all of one length; null and empty lists are left out.
     """
     entries = [_entries(name, columns[name]) for name in sorted(columns)]
     return [_field(_FIRST, b"".join(row)) for row in zip(*entries, strict=True)]
 
 
 def _entries(name: str, column: pa.Array) -> Sequence[bytes]:
-    """The map entry of one feature in each row; b"" if the value is missing."""
+    """Encode the map entry of one feature in each row; b"" if the value is missing."""
     encode = _encoder(name, column.type.value_type if is_list(column.type) else column.type)
     if is_list(column.type):
         return [encode(values) if values else b"" for values in column.to_pylist()]

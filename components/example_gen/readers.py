@@ -18,13 +18,13 @@ DATA_FORMATS: tuple[str, ...] = get_args(DataFormat)
 
 
 def read_batches(path: str, data_format: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
-    """Batches of the file's rows, in order.
+    """Yield the file's rows in batches, in order.
 
     Args:
       path: the file.
       data_format: one of `DATA_FORMATS`.
       settings: which columns are read, and how CSV is written.
-      bad: the rows that cannot be read; added to.
+      bad: collects the rows that cannot be read.
 
     Raises:
       DataError: the file is empty, damaged, or without a needed column.

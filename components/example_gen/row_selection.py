@@ -131,7 +131,7 @@ class SplitByHash(Section):
 
 
 class SplitByColumn(Section):
-    """A column names the split of its row; rows with any other value are in none, and are counted.
+    """A column names the split of its row; a row with any other value is in neither split, and is counted.
 
     Attributes:
       by: "column".

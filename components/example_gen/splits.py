@@ -18,10 +18,10 @@ _NEITHER = -1
 
 
 def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch, npt.NDArray[np.int8]]:
-    """The split of each row, as a position in `SPLITS`, or -1 for neither.
+    """Assign each row its split, as a position in `SPLITS`, or -1 for neither.
 
     Returns:
-      the rows but those that cannot be split (a time that is none), which are set aside, and their splits [rows].
+      The rows and their splits [rows], without rows that cannot be split (an invalid time), which are set aside.
     """
     split = settings.split
     if isinstance(split, SplitByHash):

@@ -74,7 +74,7 @@ class Labels:
             )
 
     def _marks(self) -> str:
-        """The remedy for values that mean a missing one; empty if none looks so."""
+        """The remedy for values that mean a missing one; empty if no value looks like one."""
         texts = [ast.literal_eval(value) for value in self.values if not value.endswith("...")]
         marks = [text for text in texts if isinstance(text, str) and stands_for_missing(text)]
         return f" If {marks[0]!r} means a missing value, set `data: {{missing: {json.dumps(marks)}}}`." if marks else ""
@@ -210,8 +210,8 @@ class Tally:
         """
         if not self.read:
             first = f", the first is {self.files_without_rows[0]}" if self.files_without_rows else ""
-            counted = f"{self.files} of {self.files} files have headers alone, if anything{first}"
-            yield False, f"{data}: there are no rows; {counted}: give files with rows."
+            counted = f"{self.files} of {self.files} files are empty or have only a header{first}"
+            yield False, f"{data}: no file has rows; {counted}: give files with rows."
             return
         if settings.label is not None:
             yield from self.labels.problems(settings.label, data)
@@ -261,7 +261,7 @@ class Tally:
                 + ("." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`."),
             )
         if name not in self.seen:
-            yield False, f"{data}: there is no column {name!r} in any row: {nearest(name, self.seen)}"
+            yield False, f"{data}: no row has a column {name!r}: {nearest(name, self.seen)}"
         elif not self.present.get(name, {}).get("train"):
             yield (
                 False,

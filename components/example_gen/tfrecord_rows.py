@@ -23,7 +23,7 @@ _BATCH = 8_192
 
 
 def tfrecord_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
-    """Batches of a TFRecord file (also gzip) of serialized tf.Examples; a record that is none is a bad row.
+    """Yield batches of a TFRecord file (also gzip) of serialized tf.Examples; any other record is a bad row.
 
     Raises:
       DataError: the file is damaged or cut off, or a feature is of one kind in one record and of another in the next.

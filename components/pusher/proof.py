@@ -58,9 +58,9 @@ def prove(exported: str, evaluated: str, trained: Trained, rows: Sequence[bytes]
     edges = edge_cases(rows, trained.config, () if trained.dense is None else tuple(trained.dense.spec))
     every = [*rows, *(edge.row for edge in edges)]
     rules = [_REAL] * len(rows) + [f"{edge.feature}: {edge.rule}" for edge in edges]
-    named, kept = named_inputs(columns_of(trained.config, trained.dense), every)
+    tensors, kept = named_inputs(columns_of(trained.config, trained.dense), every)
     # Two processes, and never one for both: TensorFlow shares vocabularies of the same file name within a process.
-    requests: dict[str, Inputs] = {_SERVED: every, _VECTORS: every, **({_RAW: named} if kept else {})}
+    requests: dict[str, Inputs] = {_SERVED: every, _VECTORS: every, **({_RAW: tensors} if kept else {})}
     with ThreadPoolExecutor(max_workers=2) as pool:
         judging = pool.submit(score_signatures, evaluated, {_SERVED: every})
         serving = pool.submit(score_signatures, exported, requests)
@@ -79,7 +79,7 @@ def prove(exported: str, evaluated: str, trained: Trained, rows: Sequence[bytes]
 
 
 def rows_below(folders: Sequence[str], limit: int) -> list[bytes]:
-    """The first serialized tf.Examples of the folders of a split."""
+    """Read the first serialized tf.Examples of the folders of a split."""
     return read_rows(files_below(folders), limit)
 
 
@@ -93,7 +93,7 @@ def prove_again(version: str, rows: int, tolerance: float) -> Proof:
 
     Raises:
       CheckpointError: the version is damaged, or does not say what it was made of.
-      EmbeddingError: an artifact that it was made of is no longer there, or was changed.
+      EmbeddingError: an artifact that it was made of is gone, or was changed.
     """
     made_of = verify_version(version)["facts"].get("sources")
     if made_of is None:

@@ -1,4 +1,4 @@
-"""Publishes a version folder that is never seen half: hidden copy, check, manifest, one rename.
+"""Publishes a version so that nobody sees half of it: hidden copy, check, manifest, one rename.
 
 TF Serving takes any folder with a numeric name for a version, complete or not, so the number is given last:
 
@@ -142,7 +142,7 @@ def require_local(base: StrPath) -> None:
 
 
 def require_versions(base: StrPath) -> None:
-    """Refuse a folder in which a number is something other than a published version: nobody may remove it.
+    """Refuse a folder in which a numbered folder is not a published version: it must not be removed.
 
     Raises:
       ConfigError: it is not a local folder, has no number in it, or one that is not a version.
@@ -172,7 +172,7 @@ def _require_version(path: Path) -> None:
 
 
 def _has_no_file(path: Path) -> bool:
-    """Whether nothing is lost with the folder, as with a version whose files were deleted."""
+    """Whether the folder holds no file, like a version whose files were deleted."""
     return path.is_dir() and not any(names for _, _, names in os.walk(path))
 
 
@@ -196,7 +196,7 @@ def _order_lock(root: str) -> contextlib.AbstractContextManager[bool]:
 def keep_newest(base: StrPath, count: int) -> list[int]:
     """Remove all but the newest `count` versions; returns those removed.
 
-    Each goes out of sight in one rename first, so that no half version is ever seen.
+    One rename hides each version before its files are removed, so that nobody sees half a version.
 
     Raises:
       ConfigError: `count` is below 1, a number below `base` is not a version (then nothing is removed), or nothing can
@@ -206,11 +206,11 @@ def keep_newest(base: StrPath, count: int) -> list[int]:
     require_versions(base)
     root, removed = os.path.abspath(base), []
     try:
-        with _order_lock(root), hidden_folder(os.path.join(root, _HIDDEN)) as grave:
+        with _order_lock(root), hidden_folder(os.path.join(root, _HIDDEN)) as hidden:
             kept = set(served_versions(root)[-count:])
             for name in number_names(root):
                 if int(name) not in kept:
-                    os.rename(os.path.join(root, name), os.path.join(grave, name))
+                    os.rename(os.path.join(root, name), os.path.join(hidden, name))
                     removed.append(int(name))
     except OSError as error:
         raise ConfigError(
@@ -222,7 +222,7 @@ def keep_newest(base: StrPath, count: int) -> list[int]:
 def set_version_aside(base: StrPath, version: int) -> str | None:
     """Rename a damaged version so that no server takes it; returns its new path, or None if it is not there.
 
-    Do so when another version is there to be served.
+    Call it only if there is another version to serve.
 
     Raises:
       ConfigError: `base` is an address of an object store, or the version cannot be renamed.

@@ -15,7 +15,7 @@ from embedding_core.storage import StrPath, readable_as
 
 
 def roll_back(base: StrPath, to: int | None = None) -> Publication:
-    """Publish an earlier version again, under the next number: it is what servers then take, and nothing is lost.
+    """Publish an earlier version again, under the next number: servers then load it, and nothing is lost.
 
     The manifest of the copy has the facts of the earlier version, and the fact `rollback`: `of`, the version that was
     pushed (also if `to` is a copy itself), `from`, the version that was the newest, and `made`, the time in UTC.

@@ -1,6 +1,6 @@
 """Writes the requests that TensorFlow Serving sends to a version before it counts as loaded.
 
-They are TFRecords of `PredictionLog`, in the one place where the server looks for them. Without them the first
+They are TFRecords of `PredictionLog`, in the one folder that the server reads. Without them the first
 request to a signature waits for its optimization. Every version carries them, so they are made of synthetic rows.
 """
 
@@ -35,7 +35,7 @@ def write_warmup(
       How many requests were written.
 
     Raises:
-      CheckpointError: they are more than a server takes.
+      CheckpointError: there are more than a server takes.
     """
     logs = [
         _log(signature, {name: _rows(value, batch) for name, value in inputs.items()})

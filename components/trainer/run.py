@@ -67,7 +67,7 @@ class Settings:
 
     @property
     def training_config(self) -> TrainingConfig:
-        """How to train; negatives know the candidate's features where the model's arguments name them."""
+        """Settings of the training; negatives get the candidate's features that the model's arguments name, if any."""
         config = TrainingConfig.from_mapping(self.training)
         candidate = tuple(self.arguments.get("candidate_features", ()))
         if config.negatives is None or config.negatives.candidate_features or not candidate:

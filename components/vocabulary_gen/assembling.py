@@ -35,12 +35,12 @@ def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]
 
 
 def read_facts(messages: Iterable[bytes]) -> list[Json]:
-    """What the sources say of features, of all messages on a vocabulary."""
+    """Read what the sources report on features, from all messages on a vocabulary."""
     return [json.loads(message[1:]) for message in messages if message[:1] == FACTS]
 
 
 def summaries_of(plan: CountingPlan, name: str, facts: list[Json]) -> dict[str, FeatureSummary]:
-    """What was found out about each feature that feeds a vocabulary.
+    """Summarize each feature that feeds a vocabulary.
 
     Raises:
       DataError: a feature is absent, empty or of mixed type in all of the data.
@@ -57,7 +57,7 @@ def check_any_token(name: str, size: int, unrepresentable: int) -> None:
     """Check that a vocabulary is not empty.
 
     Raises:
-      DataError: it is: a text vocabulary can hold none of its tokens.
+      DataError: it is empty: a text vocabulary can hold none of its tokens.
     """
     if not size:
         raise DataError(

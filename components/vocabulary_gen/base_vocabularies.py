@@ -53,17 +53,17 @@ def make_vocabulary(
     counts: npt.NDArray[np.int64],
     features: Mapping[str, FeatureSummary],
 ) -> Vocabulary:
-    """The vocabulary of counted tokens, evolved from the base's if it has one of that name.
+    """Make the vocabulary of counted tokens, evolved from the base's if it has one of that name.
 
     Args:
       plan: what was counted.
-      name: of the vocabulary.
+      name: name of the vocabulary.
       tokens: [n] large_binary, each token once.
       counts: [n] int64.
-      features: what was found out about each feature.
+      features: summary of each feature.
 
     Raises:
-      ConfigError: thresholds that leave no token, though there are some.
+      ConfigError: the thresholds leave out every token.
       VocabularyError: the base's vocabulary is damaged.
     """
     rule, private = plan.rules[name], plan.is_private(name)

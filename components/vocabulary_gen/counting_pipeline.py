@@ -145,21 +145,21 @@ def count_arrow(pipeline: beam.Pipeline, source: tfxio.TFXIO, plan: CountingPlan
 
 
 def write_vocabularies(messages: beam.PCollection, plan: CountingPlan, folder: str, report: str) -> None:
-    """Put the messages together: the vocabularies into a folder, and a JSON list of what was found into a file."""
+    """Write the vocabularies of all messages into a folder, and a JSON list of the sources' results into a file."""
 
     def write_report(keyed: tuple[None, Iterable[str]]) -> None:
         with fileio.open(report, "w") as file:
             file.write(json.dumps([json.loads(text) for text in sorted(keyed[1])], indent=2) + "\n")
 
-    found = (
+    written = (
         messages
         | "ByVocabulary" >> beam.GroupByKey()
         | "WriteVocabularies" >> beam.ParDo(_Write(plan, folder)).with_outputs(_OF_PARTS, main=_REPORT)
     )
-    reports = found[_REPORT]
+    reports = written[_REPORT]
     if any(rule.parts > 1 for rule in plan.rules.values()):
         merged = (
-            found[_OF_PARTS]
+            written[_OF_PARTS]
             | "OfParts" >> beam.Map(lambda keyed: keyed).with_output_types(tuple[str, bytes])
             | "PartsByVocabulary" >> beam.GroupByKey()
             | "MergeParts" >> beam.ParDo(_Merge(plan, folder))

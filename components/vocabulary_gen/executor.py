@@ -110,7 +110,7 @@ def _patterns(examples: list[types.Artifact], split: str) -> tuple[list[str], li
 
 
 def _check(entries: list[Json], sources: Json, max_bad_row_rate: float) -> None:
-    """Raise the first of what was found wrong, saying how many more there are."""
+    """Raise the first problem, with the number of further ones."""
     rows, bad = sources["rows"], sources["bad_rows"]
     wrong: list[EmbeddingError] = [DataError(problem) for problem in sources["problems"]]
     if bad > max_bad_row_rate * (rows + bad):

@@ -42,7 +42,7 @@ class SavedTransform:
         return self._output.transform_features_layer()
 
     def load(self) -> None:
-        """Load the graph; call it outside of any graph function, whose own it would become."""
+        """Load the graph; call it outside of any graph function, or it would become part of that one."""
         _ = self._layer
 
     def _parse(self, records: tf.Tensor) -> dict[str, Values]:

@@ -65,7 +65,7 @@ class SourceCounts:
         self._tokens.compact()
 
     def add_dtype(self, feature: str, dtype: str, where: str) -> None:
-        """Record the dtype of a feature's column, and the place of its first value."""
+        """Record the dtype of a feature's column, and the place of its first value of that dtype."""
         self._dtypes[feature].setdefault(dtype, where)
 
     def add_bad(self, bad: Mapping[int, str]) -> None:
@@ -78,7 +78,7 @@ class SourceCounts:
         self._problem = message
 
     def messages(self) -> Iterator[tuple[str, bytes]]:
-        """What was found out, by vocabulary; and by `SOURCES`, on the source."""
+        """Yield the results, keyed by vocabulary; those on the source itself are keyed by `SOURCES`."""
         yield (
             SOURCES,
             _facts(

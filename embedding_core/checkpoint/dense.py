@@ -77,7 +77,7 @@ def _plain(name: str) -> str:
     return "/".join(_AUTOMATIC.sub("", part) for part in name.partition(":")[0].split("/"))
 
 
-def described(variables: Mapping[str, tf.Variable]) -> dict[str, list[object]]:
+def shapes_and_dtypes(variables: Mapping[str, tf.Variable]) -> dict[str, list[object]]:
     """Return shape and dtype of each variable, as JSON values."""
     return {key: [variable.shape.as_list(), variable.dtype.name] for key, variable in variables.items()}
 
@@ -105,7 +105,7 @@ def write_dense(
       CheckpointError: it cannot be written.
     """
     variables = {key: each for group in named_variables(model, optimizer) for key, each in group.items()}
-    body = {"optimizer": name, "inputs": inputs, "ranges": ranges, "variables": described(variables)}
+    body = {"optimizer": name, "inputs": inputs, "ranges": ranges, "variables": shapes_and_dtypes(variables)}
     with whole_folder(folder, replace=True) as temporary:
         if variables:
             tf.raw_ops.SaveV2(

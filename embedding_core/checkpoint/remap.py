@@ -57,7 +57,7 @@ def remap(
       checkpoint too.
 
     Raises:
-      CheckpointError: a file is damaged, a dim differs, or what the policy calls an error. Nothing is written.
+      CheckpointError: a file is damaged, a dim differs, or the policy refuses something else. Nothing is written.
     """
     policy = policy or RemapPolicy()
     source = os.fspath(source)
@@ -144,8 +144,8 @@ def _fill(
         slots = table.optimizer.slots if table.optimizer else ()
         initial = {each.name: each.initial for each in slots}[slot]
         return lambda rows: np.full((len(rows), table.dim), initial, np.float32)
-    named = sources or _all_new(table, vocabularies)
-    return lambda rows: token_rows(table, [named.name_of(int(row)) for row in rows], seed=seed)
+    names = sources or _all_new(table, vocabularies)
+    return lambda rows: token_rows(table, [names.name_of(int(row)) for row in rows], seed=seed)
 
 
 def _all_new(table: TableConfig, vocabularies: Mapping[str, Vocabulary]) -> RowSources:

@@ -66,8 +66,8 @@ def row_sources(
       earlier: the table of the same name that is to be continued.
       vocabularies: the new ones by name.
       earlier_vocabularies: those that the earlier rows belong to, by name.
-      new_rows: a token without an earlier row starts from the "initializer", or from the "oov" row that it was trained
-        in so far (if the earlier table had any).
+      new_rows: a token without an earlier row starts from the "initializer", or from the "oov" row that it was
+        trained in (if the earlier table had any).
 
     Raises:
       CheckpointError: one of the tables has a vocabulary and the other raw ids, or raw ids have another
@@ -100,8 +100,8 @@ def _find(tokens: pa.Array, others: pa.Array, rows: npt.NDArray[np.int64]) -> No
     for start in range(0, len(others), count):
         known = others.slice(start, count)
         for first in range(0, len(tokens), count):
-            found = pc.fill_null(pc.index_in(tokens.slice(first, count), value_set=known), -1)
-            places = found.to_numpy(zero_copy_only=False)
+            indices = pc.fill_null(pc.index_in(tokens.slice(first, count), value_set=known), -1)
+            places = indices.to_numpy(zero_copy_only=False)
             part = rows[first : first + len(places)]
             np.copyto(part, places + np.int64(start), where=places >= 0)
     pa.default_memory_pool().release_unused()
@@ -110,8 +110,8 @@ def _find(tokens: pa.Array, others: pa.Array, rows: npt.NDArray[np.int64]) -> No
 def _buckets(tokens: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
     """The out-of-vocabulary row of each token, as `TokenTable` hashes them."""
     strings = np.array(tokens.to_pylist(), object)
-    found: npt.NDArray[np.int64] = tf.strings.to_hash_bucket_fast(tf.constant(strings, tf.string), buckets).numpy()
-    return found
+    numbers: npt.NDArray[np.int64] = tf.strings.to_hash_bucket_fast(tf.constant(strings, tf.string), buckets).numpy()
+    return numbers
 
 
 def sources_report(sources: RowSources) -> Json:
@@ -121,7 +121,7 @@ def sources_report(sources: RowSources) -> Json:
       "rows"; and of a table with a vocabulary "kept", "new" and "dropped" (tokens), "kept_traffic" (share of
       the new data's tokens that find a kept row), "largest_new" and "largest_dropped" (tokens and counts), and
       "largest_gains" and "largest_losses" (tokens, kept ones too, by how their share of all tokens changed from
-      "before" to "now"). Of a private vocabulary digests stand for tokens.
+      "before" to "now"). For a private vocabulary, digests replace tokens.
     """
     report: Json = {"rows": sources.table.vocabulary_size}
     new, old = sources.vocabulary, sources.earlier

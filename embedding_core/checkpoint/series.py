@@ -100,9 +100,9 @@ def read_training_checkpoint(folder: StrPath) -> TrainingCheckpoint:
 def latest_training_checkpoint(folder: StrPath) -> str:
     """Find the checkpoint `ckpt-<step>` with the highest step in a folder, by the names of its files.
 
-    TensorFlow's state file, which names the latest too, is not read: if it is damaged there seems to be no checkpoint
-    at all. If there is a manifest, as in what this project's trainer writes, all files are verified. The checksums of
-    plain TensorFlow checkpoints are verified when their tensors are read.
+    TensorFlow's state file, which names the latest too, is not read: if it is damaged, the folder looks empty.
+    If there is a manifest, which this project's trainer writes, all files are verified. The checksums of plain
+    TensorFlow checkpoints are verified when their tensors are read.
 
     Returns:
       The prefix of the checkpoint.

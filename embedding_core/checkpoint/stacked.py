@@ -141,7 +141,7 @@ def _problems(reader: BundleReader, key: str, shape: tuple[int, int], layouts: M
         return [f"{key!r} has shape {list(layout.shape)} instead of {list(shape)}"]
     entry, expected = reader.entries.get(layout.key(slot)), (layout.cores * layout.rows_per_core, layout.width)
     if entry is None:
-        return [f"{key!r} is missing: there is no {layout.key(slot)!r}"]
+        return [f"{key!r} is missing: its stack {layout.key(slot)!r} is not there"]
     if entry.shape != expected or entry.dtype.name != "float32":
         return [f"the stack of {key!r} is {entry.dtype.name} {list(entry.shape)} instead of float32 {list(expected)}"]
     if layout.offset + -(-shape[0] // layout.cores) > layout.rows_per_core or layout.width < shape[1]:

@@ -38,58 +38,62 @@ def find_root(reader: BundleReader, config: EmbeddingConfig) -> str:
     """Find the path at which a checkpoint holds the tables: the one with most of them.
 
     Raises:
-      CheckpointError: none is anywhere, or two places have equally many.
+      CheckpointError: no place has a table, or two places have equally many.
     """
-    found: dict[str, int] = {}
+    tables_at: dict[str, int] = {}
     for table in config.tables:
         ending = training_key(table.name, "")
         for key in reader.entries:
             if key == ending or key.endswith("/" + ending):
                 root = key[: -len(ending)].rstrip("/")
-                found[root] = found.get(root, 0) + 1
-    most = [root for root, count in found.items() if count == max(found.values())]
+                tables_at[root] = tables_at.get(root, 0) + 1
+    most = [root for root, count in tables_at.items() if count == max(tables_at.values())]
     if len(most) == 1:
         return most[0]
     names = [table.name for table in config.tables]
-    places = f"at {sorted(most)} alike: name one as `root`" if most else "nowhere: give the configuration of its tables"
-    raise CheckpointError(f"training checkpoint {reader.prefix!r} holds the tables {names} {places}.")
+    held = (
+        f"equally many of the tables {names} at {sorted(most)}: name one of these paths as `root`"
+        if most
+        else f"none of the tables {names}: give the configuration of its tables"
+    )
+    raise CheckpointError(f"training checkpoint {reader.prefix!r} holds {held}.")
 
 
 def stored_keys(reader: BundleReader, config: EmbeddingConfig, root: str) -> dict[str, str]:
     """Find the stored key of every table and slot; what is missing has the key that an engine would have given it."""
     names = _full_names(reader)
-    found = {}
+    keys = {}
     for table in config.tables:
-        found[table.name] = training_key(table.name, root)
+        keys[table.name] = training_key(table.name, root)
         for slot in table.optimizer.slots if table.optimizer else ():
             key = f"{table.name}/{slot.name}"
             stored = training_key(key, root)
             if stored not in reader.entries:
-                stored = _of_keras(reader, names, found[table.name], _KERAS_NAMES[slot.name]) or stored
-            found[key] = stored
-    return found
+                stored = _of_keras(reader, names, keys[table.name], _KERAS_NAMES[slot.name]) or stored
+            keys[key] = stored
+    return keys
 
 
 def _of_keras(reader: BundleReader, names: Mapping[str, str], table: str, slot: str) -> str | None:
     """The key of a slot that a Keras optimizer made, or None."""
     beneath = table.removesuffix(VALUE) + "/.OPTIMIZER_SLOT/"
-    found = [key for key in reader.entries if key.startswith(beneath) and key.endswith(f"/{slot}{VALUE}")]
+    keys = [key for key in reader.entries if key.startswith(beneath) and key.endswith(f"/{slot}{VALUE}")]
     if table in names:
         ending = f"/{slot}/{names[table]}"
-        found += [key for key, name in names.items() if name.endswith(ending) and name.count("/") == ending.count("/")]
-    return found[0] if len(found) == 1 else None
+        keys += [key for key, name in names.items() if name.endswith(ending) and name.count("/") == ending.count("/")]
+    return keys[0] if len(keys) == 1 else None
 
 
 def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """Find what else of a table's form ([rows, dim]) is at the root: its shape, by the name it would have here."""
     prefix, taken = (f"{root}/" if root else ""), set(known)
-    found = {}
+    shapes = {}
     for key, entry in reader.entries.items():
         name = key[len(prefix) : -len(VALUE)]
-        mine = key.startswith(prefix) and key.endswith(VALUE) and "/" not in name
-        if mine and key not in taken and len(entry.shape) == 2:
-            found[name.replace(".S", "/").replace("..", ".")] = entry.shape
-    return dict(sorted(found.items()))
+        is_at_root = key.startswith(prefix) and key.endswith(VALUE) and "/" not in name
+        if is_at_root and key not in taken and len(entry.shape) == 2:
+            shapes[name.replace(".S", "/").replace("..", ".")] = entry.shape
+    return dict(sorted(shapes.items()))
 
 
 def _full_names(reader: BundleReader) -> dict[str, str]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from embedding_core.engines.batches import FeatureIds, TableIds, packed
 from embedding_core.errors import DataError
 from embedding_core.feature_specs import FeatureSpec, Ids, Weights
-from embedding_core.normal_form import NormalForm, finite_weight, kind_of, normal_form, policed, same_indices
+from embedding_core.normal_form import NormalForm, finite_weight, kind_of, normal_form, same_indices, with_valid_ids
 from embedding_core.translate import Model
 
 
@@ -123,7 +123,7 @@ def _ids_of(feature: FeatureSpec, shape: tf.TensorShape, value: Ids, weight: Wei
         return _ragged_ids(feature, rows, value, weight)
     form = normal_form(feature, value, weight, weighted_sequences=True)
     if feature.invalid_id != "error":  # the lookup on the host fails on an invalid id, naming the table
-        form = policed(feature, form)
+        form = with_valid_ids(feature, form)
     form = _with_rows(feature, form, rows)
     return FeatureIds(form.ids, rows, None, form.segments, form.weights)
 

@@ -6,14 +6,17 @@ import tensorflow as tf
 
 from embedding_core.engines.hardware_configs import copied_configs, refuse_ignored
 from embedding_core.feature_specs import FeatureConfigs
-from embedding_core.translate import AnyOptimizer, model_of
+from embedding_core.translate import GivenOptimizer, model_of
 
 
 class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):
     """TensorFlow's own class on a real TPU (V1), given copies of the caller's configurations."""
 
     def __init__(
-        self, feature_config: FeatureConfigs, optimizer: AnyOptimizer, pipeline_execution_with_tensor_core: bool = False
+        self,
+        feature_config: FeatureConfigs,
+        optimizer: GivenOptimizer,
+        pipeline_execution_with_tensor_core: bool = False,
     ):
         model_of(feature_config, optimizer, needs_optimizer=True)  # refuses what TensorFlow would silently accept
         super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)
@@ -26,7 +29,10 @@ class HardwareTPUEmbeddingV2(tf.tpu.experimental.embedding.TPUEmbeddingV2):
     """
 
     def __init__(
-        self, feature_config: FeatureConfigs, optimizer: AnyOptimizer, pipeline_execution_with_tensor_core: bool = False
+        self,
+        feature_config: FeatureConfigs,
+        optimizer: GivenOptimizer,
+        pipeline_execution_with_tensor_core: bool = False,
     ):
         refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=True), "V2")
         super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)

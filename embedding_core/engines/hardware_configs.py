@@ -14,7 +14,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import FeatureConfigs
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import (
-    AnyOptimizer,
+    GivenOptimizer,
     KerasSlots,
     Model,
     TableSpec,
@@ -36,7 +36,7 @@ def embedding_feature(strategy: tf.distribute.Strategy) -> str:
     return {kinds.V1: "V1", kinds.V2: "V2"}.get(found, "V0")
 
 
-def copied_configs(feature_config: FeatureConfigs, optimizer: AnyOptimizer) -> tuple[Any, Any]:
+def copied_configs(feature_config: FeatureConfigs, optimizer: GivenOptimizer) -> tuple[Any, Any]:
     """Feature configurations and optimizer for TensorFlow's classes, which change what they are given.
 
     Args:

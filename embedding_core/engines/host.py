@@ -114,7 +114,7 @@ class HostEngine(Engine):
 
         Raises:
           DataError (ValueError): an unknown feature, or a kind of input that its feature cannot have.
-          tf.errors.InvalidArgumentError: an id lies outside its table, or a weight is not finite.
+          tf.errors.InvalidArgumentError: an id is outside its table, or a weight is not finite.
         """
         features, values, flat_weights = self._given(ids, weights)
         activations = self._look_up(features, values, flat_weights).activations()
@@ -137,7 +137,7 @@ class HostEngine(Engine):
         Raises:
           EngineError (RuntimeError): a table has no optimizer.
           DataError (ValueError): features of `ids` and `gradients` differ, or a gradient has another shape.
-          tf.errors.InvalidArgumentError: an id lies outside its table, or a weight is not finite; no table or slot
+          tf.errors.InvalidArgumentError: an id is outside its table, or a weight is not finite; no table or slot
             was changed.
         """
         if set(ids) != set(gradients):

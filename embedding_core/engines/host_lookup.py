@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from embedding_core.feature_specs import FeatureSpec, Ids, Weights
 from embedding_core.lookup import combine
-from embedding_core.normal_form import NormalForm, kind_of, normal_form, policed
+from embedding_core.normal_form import NormalForm, kind_of, normal_form, with_valid_ids
 
 
 def normal_forms(
@@ -46,7 +46,7 @@ def _form(feature: FeatureSpec, table: tf.Variable, value: Ids, weight: Weights,
     form = normal_form(feature, tf.reshape(value, [1]) if _is_scalar(value) else value, weight)
     if feature.invalid_id == "error" and not checked and "GPU" not in table.device:  # on CPU the lookup itself fails
         return form
-    return policed(feature, form)
+    return with_valid_ids(feature, form)
 
 
 def _is_scalar(value: Ids) -> bool:
@@ -62,7 +62,7 @@ def look_up_forms(
     """The activations of each feature, float32 [*leading, dim]; [dim] for a scalar id.
 
     Raises:
-      tf.errors.InvalidArgumentError: an id lies outside its table.
+      tf.errors.InvalidArgumentError: an id is outside its table.
     """
     activations = [
         _combined(tables[feature.table], form, feature) for feature, form in zip(features, forms, strict=True)
@@ -77,7 +77,7 @@ def _combined(table: tf.Variable, form: NormalForm, feature: FeatureSpec) -> tf.
         if "is not in [0," not in error.message:
             raise
         message = (
-            f"An id of feature {feature.path!r} lies outside table {feature.table!r}: correct the ids. {error.message}"
+            f"An id of feature {feature.path!r} is outside table {feature.table!r}: correct the ids. {error.message}"
         )
         raise tf.errors.InvalidArgumentError(None, None, message) from error
 

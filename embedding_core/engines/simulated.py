@@ -2,8 +2,8 @@
 
 Each core has a queue of batches. `dequeue` takes one batch from every core's queue, looks all of them up together and
 gives each core its part. `apply_gradients` collects the gradients of all cores and updates every touched row once.
-Both meet the other cores in a merge_call. The variables are the device memory: one full variable per table and slot, of
-which a host's block is a range of rows.
+Both meet the other cores in a merge_call. The variables are the device memory: one full variable per table and slot;
+a host's block is a range of its rows.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ HOST = "CPU:0"
 
 
 class SimulatedEngine(QueuedEngine):
-    """See the module; its queues have the methods of `TPUEmbedding`.
+    """The engine of a simulated TPU, with the methods of `TPUEmbedding` for its queues.
 
     Attributes:
-      variables: by table name, then "parameters" or the name of a slot; empty before `build`.
+      variables: tables and slots by table name, then "parameters" or the name of a slot; empty before `build`.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class SimulatedEngine(QueuedEngine):
 
         Args:
           model: tables and features.
-          seed: of first rows.
+          seed: seed of the initial rows.
           strategy: the simulated TPU.
           pipelined: whether activations may be one step old.
-          track: is given each variable with its checkpoint key; None keeps them in `tables`.
+          track: function that is called with each checkpoint key and variable; None keeps them in `tables`.
 
         Raises:
           EngineError (RuntimeError): the cores have no embedding engine.
@@ -130,7 +130,7 @@ class SimulatedEngine(QueuedEngine):
         self._strategy.embedding_engine = self
 
     def step_failed(self) -> None:
-        """Drop every batch that waits: the next step sees nothing of the one that failed."""
+        """Drop every waiting batch, so that the next step sees nothing of the one that failed."""
         if self._steps is not None:
             self._steps.failed()
 
@@ -175,7 +175,7 @@ class SimulatedEngine(QueuedEngine):
         return keyed_variables(self.model.tables, self.variables)
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
-        """The tables, while a serving function is traced; as on a TPU they cannot be read while training.
+        """Return the tables while a serving function is traced. As on a TPU, training cannot read them.
 
         Raises:
           EngineError (RuntimeError): called from eager code or from a training step.
@@ -241,13 +241,13 @@ class SimulatedEngine(QueuedEngine):
         raise DataError(f"Non-TPU device {device} passed to enqueue. The simulated cores are {names}.")
 
     def _batches_of(self, core: int, values: list[Ids], weights: list[Weights], explicit: bool) -> list[TableIds]:
-        """What one core is given, as one batch per table; builds at the first call."""
+        """Pack what one core is given into one batch per table; the first call builds the engine."""
         features = self.model.features
         check_inputs(self.model, values, self._strategy.extended.worker_devices)
-        found = [shapes.input_shape(value, feature) for value, feature in zip(values, features, strict=True)]
+        input_shapes = [shapes.input_shape(value, feature) for value, feature in zip(values, features, strict=True)]
         if not self.built:
-            self.occupy(found)
-        shapes.check_shapes(self.output_shapes, shapes.output_shapes(found, features), features)
+            self.occupy(input_shapes)
+        shapes.check_shapes(self.output_shapes, shapes.output_shapes(input_shapes, features), features)
         check_weights(self.model, values, weights)
         return packed_inputs(self.model, self.output_shapes, values, weights, core=core, explicit=explicit)
 
@@ -318,7 +318,7 @@ class SimulatedEngine(QueuedEngine):
         return rows if table.quantization is None else quantized(rows, table.quantization)
 
     def _dequeue_one(self, core: int) -> tf.Tensor:
-        """Look up for one core, if the cores cannot meet (in control flow or a nested function): without gradients."""
+        """Look up for one core, without gradients: in control flow or a nested function the cores cannot meet."""
         message = (
             "dequeue of a training batch inside control flow or a tf.function within strategy.run: call dequeue and "
             "apply_gradients at the top level of the function given to strategy.run, and pass the activations on."
@@ -366,8 +366,8 @@ class SimulatedEngine(QueuedEngine):
                 self._iterations.assign_add(1)
 
     def _update(self, table: TableSpec, batch: TableBatch, gradients: tf.Tensor, rate: Rate) -> None:
-        optimizer, own = _optimizer(table), self.variables[table.name]
-        parameters, slots = own["parameters"], [own[slot.name] for slot in optimizer.slots]
+        optimizer, variables = _optimizer(table), self.variables[table.name]
+        parameters, slots = variables["parameters"], [variables[slot.name] for slot in optimizer.slots]
         if not self._pipelined:
             apply_to_table(optimizer, parameters, slots, batch.ids, gradients, rate)
             return
@@ -399,7 +399,7 @@ def _refuse_nested(context: ReplicaContext) -> None:
 
 
 def _optimizer(table: TableSpec) -> Optimizer:
-    """The table's optimizer; on a TPU every table has one, as `model_of` saw to."""
+    """The table's optimizer; on a TPU every table has one, which `model_of` checked."""
     if table.optimizer is None:
         raise EngineError(f"table {table.name!r} has no optimizer: give it one, or give TPUEmbedding one.")
     return table.optimizer

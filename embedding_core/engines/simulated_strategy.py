@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
-    """One replica per simulated core, each on a logical CPU device of its own; CPU:0 is the host of all.
+    """Runs one replica per simulated core, each on its own logical CPU device; CPU:0 is the host.
 
     Attributes:
       hosts: number of hosts.

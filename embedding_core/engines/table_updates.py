@@ -21,10 +21,10 @@ def apply_to_table(
     gradients: tf.Tensor,
     rate: Rate,
 ) -> None:
-    """Update a table and its slots in place; memory is of the batch's order, whatever the table's size.
+    """Update a table and its slots in place, with memory in proportion to the batch, not to the table.
 
     Duplicate ids accumulate first (see `accumulated`) and their row is updated once; with
-    `use_gradient_accumulation` off, each occurrence is an update of its own, in the order given.
+    `use_gradient_accumulation` off, each occurrence is a separate update, in the order given.
 
     Args:
       optimizer: of the table.
@@ -86,7 +86,7 @@ def _sums(gradients: tf.Tensor, places: tf.Tensor, count: tf.Tensor) -> tf.Tenso
 
 
 def _sums_of_blocks(gradients: tf.Tensor, places: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """The same sums; within each block of the batch first, so that no addend is much smaller than the sum so far."""
+    """Sum within each block of the batch first, so that no addend is much smaller than the running sum."""
     occurrences = tf.range(tf.size(places, out_type=tf.int64), dtype=tf.int64)
     blocks = tf.size(places, out_type=tf.int64) // LONGEST_SUM + 1
     pairs, of_pair = tf.unique(tf.cast(places, tf.int64) * blocks + occurrences // LONGEST_SUM)

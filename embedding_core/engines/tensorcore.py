@@ -15,7 +15,7 @@ from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.normal_form import finite_weight, kind_of
 from embedding_core.structures import Nested, path_name, paths_of
 from embedding_core.tracing import as_written
-from embedding_core.translate import AnyOptimizer, TableSpec, model_of
+from embedding_core.translate import GivenOptimizer, TableSpec, model_of
 
 
 class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
@@ -25,13 +25,13 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
     Keras optimizer updates the tables. On a real TPU creating one gives a `HardwareTPUEmbeddingV0`.
     """
 
-    def __new__(cls, feature_config: FeatureConfigs, optimizer: AnyOptimizer, *, seed: int = 0) -> Any:
+    def __new__(cls, feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, seed: int = 0) -> Any:
         """One of this class, or on a TPU one of TensorFlow's."""
         if is_real_tpu(tf.distribute.get_strategy()):
             return HardwareTPUEmbeddingV0(feature_config, optimizer)
         return super().__new__(cls)
 
-    def __init__(self, feature_config: FeatureConfigs, optimizer: AnyOptimizer, *, seed: int = 0):
+    def __init__(self, feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, seed: int = 0):
         """Read the configuration; variables are created by `build`, or by the first lookup.
 
         Args:
@@ -128,6 +128,6 @@ def _checked(features: Nested, weights: Nested) -> tuple[Nested, Nested]:
 class HardwareTPUEmbeddingV0(tf.tpu.experimental.embedding.TPUEmbeddingV0):
     """TensorFlow's own class on a real TPU, given copies of the caller's configurations."""
 
-    def __init__(self, feature_config: FeatureConfigs, optimizer: AnyOptimizer):
+    def __init__(self, feature_config: FeatureConfigs, optimizer: GivenOptimizer):
         refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=False), "V0")
         super().__init__(*copied_configs(feature_config, optimizer))

@@ -18,7 +18,7 @@ from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureConfigs
 from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
-from embedding_core.translate import AnyOptimizer, Model, model_of
+from embedding_core.translate import GivenOptimizer, Model, model_of
 
 
 class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
@@ -33,7 +33,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
     def __new__(
         cls,
         feature_config: FeatureConfigs,
-        optimizer: AnyOptimizer,
+        optimizer: GivenOptimizer,
         pipeline_execution_with_tensor_core: bool = False,
         *,
         seed: int = 0,
@@ -47,7 +47,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
     def __init__(
         self,
         feature_config: FeatureConfigs,
-        optimizer: AnyOptimizer,
+        optimizer: GivenOptimizer,
         pipeline_execution_with_tensor_core: bool = False,
         *,
         seed: int = 0,
@@ -187,7 +187,7 @@ class _PlainTables:
 
 
 def _on_hardware(
-    strategy: tf.distribute.Strategy, feature_config: FeatureConfigs, optimizer: AnyOptimizer, pipelined: bool
+    strategy: tf.distribute.Strategy, feature_config: FeatureConfigs, optimizer: GivenOptimizer, pipelined: bool
 ) -> Any:
     feature = embedding_feature(strategy)
     if feature == "V0":

@@ -29,7 +29,7 @@ def keyed_variables(tables: Sequence[TableSpec], variables: Variables) -> dict[s
 
 
 def track_variables(tables: Sequence[TableSpec], variables: Variables, track: Track) -> None:
-    """Save variables under their checkpoint keys, but for slots that another object made, and saves."""
+    """Track variables under their checkpoint keys, except slots that another object made and saves."""
     for table in tables:
         for slot, variable in variables[table.name].items():
             if slot == PARAMETERS:
@@ -51,7 +51,7 @@ class ShardInfo(NamedTuple):
 
 
 def device_variables(tables: Sequence[TableSpec], seed: int, hosts: int) -> Variables:
-    """Create single, unmirrored variables, the memory of a device, at their first values.
+    """Create the variables that emulate the memory of a device, not mirrored, with their initial values.
 
     Args:
       tables: the tables.
@@ -69,7 +69,7 @@ def device_variables(tables: Sequence[TableSpec], seed: int, hosts: int) -> Vari
 
 
 def plain_variables(tables: Sequence[TableSpec], seed: int) -> Variables:
-    """Create variables as a model has them: trainable tables, replicated by the strategy in force.
+    """Create the variables of a model: trainable tables, replicated by the strategy in force.
 
     Args:
       tables: the tables; an optimizer's `slot_variable_creation_fn` makes their slots.

@@ -75,7 +75,7 @@ def known_loss_scaler() -> Any:
                 return value
             attributes = getattr(value, "__dict__", None)
             if isinstance(attributes, dict):
-                found = next((each for each in list(attributes.values()) if _is_loss_scaler(each)), None)
-                if found is not None:
-                    return found
+                scaler = next((each for each in list(attributes.values()) if _is_loss_scaler(each)), None)
+                if scaler is not None:
+                    return scaler
     return None

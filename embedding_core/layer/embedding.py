@@ -32,7 +32,7 @@ from embedding_core.layer.virtual_variable import trapped
 from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
-from embedding_core.translate import AnyOptimizer, Model
+from embedding_core.translate import GivenOptimizer, Model
 
 HELPER = "tpu_embedding_helper_dummy"
 
@@ -60,15 +60,15 @@ class TPUEmbedding(tf_keras.layers.Layer):
     * "keras", the default, as in TensorFlow Recommenders: the tables are `trainable_variables`, and whichever
       Keras optimizer the model is trained with updates them.
     * "engine": the TPU's own rules, by the optimizer given to this layer, in the backward pass; only rows that
-      the batch touched, each once. A CPU or a GPU then trains the numbers that the TPU would, and a step costs
-      memory of the batch's order. There is one virtual variable, as on a TPU.
+      the batch touched, each once. A CPU or a GPU then trains the numbers that the TPU would, and the memory of a
+      step is proportional to the batch. There is one virtual variable, as on a TPU.
 
     The two differ. One step from a weight of 1 with a gradient of 1 and Adam(0.1): Keras, which corrects the
     bias of its first moments, gives 0.900; the TPU, which does not, gives 0.684. Keras' Adam also moves
     rows that were not looked up.
 
     The virtual variable's gradient must be computed beside the lookup: in the same function, not from outside
-    of a tf.cond, a loop or a tf.function that holds the lookup. Otherwise the gradient fails and says so. Every
+    of a tf.cond, a loop or a tf.function that holds the lookup. Otherwise the gradient raises an error. Every
     tape.gradient through a lookup updates the tables, whichever variables it is for: compute all gradients in one
     call (a second one through the same lookup fails), and set `trainable = False` to leave the tables as they are.
     Weights of ids get no gradient.
@@ -84,7 +84,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def __init__(
         self,
         feature_config: FeatureConfigs,
-        optimizer: AnyOptimizer,
+        optimizer: GivenOptimizer,
         pipeline_execution_with_tensor_core: bool = False,
         batch_size: int | None = None,
         embedding_feature: Any = None,
@@ -178,7 +178,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
             `serving_config` is not of this layer.
           EngineError (RuntimeError): made under a TPU's strategy and called outside of it, or the other way around;
             called inside control flow on a TPU.
-          tf.errors.InvalidArgumentError: an id lies outside its table.
+          tf.errors.InvalidArgumentError: an id is outside its table.
         """
         if serving_config is not None:
             return self._served(features, weights, serving_config)
@@ -242,7 +242,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return self._state.loss_scale.optimizer
 
     @loss_scale_optimizer.setter
-    def loss_scale_optimizer(self, optimizer: AnyOptimizer) -> None:
+    def loss_scale_optimizer(self, optimizer: GivenOptimizer) -> None:
         self._state.loss_scale.name(optimizer)
 
     @property
@@ -268,7 +268,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return [*found, *own]
 
     @property
-    def keras_optimizer(self) -> AnyOptimizer:
+    def keras_optimizer(self) -> GivenOptimizer:
         """The Keras optimizer whose learning rate and iterations the tables follow, or None.
 
         A layer that was made by `from_config`, as `load_model` and `clone_model` do, has a copy that nobody steps or
@@ -279,7 +279,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return None if rate is None else rate.optimizer
 
     @keras_optimizer.setter
-    def keras_optimizer(self, optimizer: AnyOptimizer) -> None:
+    def keras_optimizer(self, optimizer: GivenOptimizer) -> None:
         rate = followed(self._state.config.optimizer)
         if rate is None:
             raise ConfigError(

@@ -16,7 +16,7 @@ import tf_keras
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer.call_stack import called_by_keras_3
 from embedding_core.optimizers import Optimizer
-from embedding_core.translate import OPTIMIZERS, AnyOptimizer, KerasSlots, OptimizerKind
+from embedding_core.translate import OPTIMIZERS, GivenOptimizer, KerasSlots, OptimizerKind
 
 tpu = tf.tpu.experimental.embedding
 legacy = tf_keras.optimizers.legacy
@@ -36,7 +36,7 @@ _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
 class CopiedOptimizer:
     """A Keras optimizer as a configuration describes it: a copy, which no model steps."""
 
-    optimizer: AnyOptimizer
+    optimizer: GivenOptimizer
 
 
 class FollowedRate:
@@ -47,7 +47,7 @@ class FollowedRate:
       copied: whether it is a copy, whose learning rate nobody changes: then it cannot be read.
     """
 
-    def __init__(self, optimizer: AnyOptimizer, read: Callable[[], tf.Tensor], *, copied: bool):
+    def __init__(self, optimizer: GivenOptimizer, read: Callable[[], tf.Tensor], *, copied: bool):
         self.optimizer = optimizer
         self.copied = copied
         self._read = read
@@ -63,11 +63,11 @@ class FollowedRate:
                 f"The {type(self.optimizer).__name__} of these tables was read from a configuration (load_model, "
                 "clone_model, from_config): it is a copy, which no model steps. Before you train set the layer's "
                 "`keras_optimizer` to the optimizer that is stepped (`layer.keras_optimizer = model.optimizer`); if "
-                "a table has a Keras optimizer of its own, make the model in code and load its weights."
+                "a table has its own Keras optimizer, make the model in code and load its weights."
             )
         return self._read()
 
-    def follow(self, own: AnyOptimizer, optimizer: AnyOptimizer) -> None:
+    def follow(self, own: GivenOptimizer, optimizer: GivenOptimizer) -> None:
         """Read another optimizer's learning rate.
 
         Args:
@@ -87,12 +87,12 @@ class FollowedRate:
         self.optimizer, self._read, self.copied = optimizer, given.learning_rate, False
 
 
-def _hyperparameters(optimizer: AnyOptimizer) -> dict[str, Any]:
+def _hyperparameters(optimizer: GivenOptimizer) -> dict[str, Any]:
     apart = ("learning_rate", "slot_variable_creation_fn")
     return {name: value for name, value in vars(optimizer).items() if name not in apart}
 
 
-def followed(optimizer: AnyOptimizer) -> FollowedRate | None:
+def followed(optimizer: GivenOptimizer) -> FollowedRate | None:
     """The rate of an optimizer of tables if it is that of a Keras optimizer, else None."""
     rate = getattr(optimizer, "learning_rate", None)
     return rate if isinstance(rate, FollowedRate) else None
@@ -114,12 +114,12 @@ def refuse_keras_3(layer: str, inputs: Sequence[Any]) -> None:
     )
 
 
-def is_keras_optimizer(optimizer: AnyOptimizer) -> bool:
+def is_keras_optimizer(optimizer: GivenOptimizer) -> bool:
     """Whether the object is an optimizer of tf_keras, of either generation."""
     return isinstance(optimizer, legacy.Optimizer | new.Optimizer)
 
 
-def table_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
+def table_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
     """What tables are trained with, for what a user may pass to the layer.
 
     Args:
@@ -149,7 +149,7 @@ def table_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
     )
 
 
-def translate_keras_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
+def translate_keras_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
     """The optimizer of `tf.tpu.experimental.embedding` that does what a Keras optimizer says, by the TPU's rules.
 
     The learning rate stays the Keras optimizer's: assigning to it, a schedule or a callable are followed
@@ -164,7 +164,7 @@ def translate_keras_optimizer(optimizer: AnyOptimizer) -> AnyOptimizer:
     return _translated(optimizer, copied=False)
 
 
-def _translated(optimizer: AnyOptimizer, *, copied: bool) -> AnyOptimizer:
+def _translated(optimizer: GivenOptimizer, *, copied: bool) -> GivenOptimizer:
     if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
         raise ConfigError(
             f"Keras optimizer {type(optimizer).__name__} is unsupported for TPU embedding: pass its inner_optimizer, "
@@ -175,7 +175,7 @@ def _translated(optimizer: AnyOptimizer, *, copied: bool) -> AnyOptimizer:
         names = sorted({cls.__name__ for cls in _KINDS})
         raise ConfigError(
             f"Keras optimizer {type(optimizer).__name__} is unsupported for TPU embedding: the TPU's tables can be "
-            f"trained by {', '.join(names)} of tf_keras; give this layer an optimizer of its own."
+            f"trained by {', '.join(names)} of tf_keras; give this layer its own optimizer."
         )
     config = optimizer.get_config()
     _refuse_changed(optimizer, config, kind)
@@ -186,7 +186,7 @@ def _translated(optimizer: AnyOptimizer, *, copied: bool) -> AnyOptimizer:
     return kind.tensorflow(learning_rate=rate, **arguments)
 
 
-def _refuse_changed(optimizer: AnyOptimizer, config: Mapping[str, Any], kind: OptimizerKind) -> None:
+def _refuse_changed(optimizer: GivenOptimizer, config: Mapping[str, Any], kind: OptimizerKind) -> None:
     reference = type(optimizer)()
     found, defaults = _compared(optimizer, config), _compared(reference, reference.get_config())
     for name in sorted(set(found) - set(kind.passed) - _FREE):
@@ -194,18 +194,18 @@ def _refuse_changed(optimizer: AnyOptimizer, config: Mapping[str, Any], kind: Op
             raise ConfigError(
                 f"Optimizer parameter {name} is unsupported for TPU embeddings: `{name}` of Keras' "
                 f"{type(optimizer).__name__} is {found[name]!r} and must stay {defaults.get(name)!r}. Give this layer "
-                "an optimizer of its own, and keep yours for the dense layers."
+                "its own optimizer, and keep yours for the dense layers."
             )
 
 
-def _compared(optimizer: AnyOptimizer, config: Mapping[str, Any]) -> dict[str, Any]:
+def _compared(optimizer: GivenOptimizer, config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration, and the arguments that Keras leaves out of it."""
     arguments = (*inspect.signature(type(optimizer)).parameters, *_CLIPPING)
     apart = {name: getattr(optimizer, name, None) for name in arguments if name not in config and name not in _FREE}
     return {**apart, **config}
 
 
-def _rate_of(optimizer: AnyOptimizer, config: Mapping[str, Any]) -> Callable[[], tf.Tensor]:
+def _rate_of(optimizer: GivenOptimizer, config: Mapping[str, Any]) -> Callable[[], tf.Tensor]:
     _ = optimizer.iterations  # older optimizers create it at the first use, which must not be inside a step
     if not isinstance(config["learning_rate"], dict):
         _ = optimizer.learning_rate
@@ -219,7 +219,7 @@ def _rate_of(optimizer: AnyOptimizer, config: Mapping[str, Any]) -> Callable[[],
     return lambda: schedule(optimizer.iterations)
 
 
-def _schedule_of(optimizer: AnyOptimizer, described: Mapping[str, Any]) -> Any:
+def _schedule_of(optimizer: GivenOptimizer, described: Mapping[str, Any]) -> Any:
     schedule, cause = None, None
     try:
         schedule = tf_keras.optimizers.schedules.deserialize(described)

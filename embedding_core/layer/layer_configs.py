@@ -17,7 +17,7 @@ from embedding_core.feature_specs import AnyFeature, AnyTable, FeatureConfigs, I
 from embedding_core.layer.keras_optimizers import CopiedOptimizer, is_keras_optimizer, table_optimizer
 from embedding_core.optimizers import optimizer_from_json
 from embedding_core.structures import Nested, flat_like, flat_pairs
-from embedding_core.translate import AnyOptimizer, Model, model_of, optimizer_to_core, optimizer_to_tensorflow
+from embedding_core.translate import GivenOptimizer, Model, model_of, optimizer_to_core, optimizer_to_tensorflow
 
 tpu = tf.tpu.experimental.embedding
 
@@ -37,11 +37,11 @@ class Prepared:
 
     feature_config: FeatureConfigs
     copies: FeatureConfigs
-    optimizer: AnyOptimizer
+    optimizer: GivenOptimizer
     model: Model
 
 
-def prepared(feature_config: FeatureConfigs, optimizer: AnyOptimizer, *, needs_optimizer: bool) -> Prepared:
+def prepared(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs_optimizer: bool) -> Prepared:
     """Copy the configuration and translate its optimizers.
 
     Raises:
@@ -120,7 +120,7 @@ def flat_shapes(structure: Nested, given: Nested) -> list[tf.TensorShape] | None
         return None
 
 
-def config_to_json(feature_config: FeatureConfigs, optimizer: AnyOptimizer) -> Json:
+def config_to_json(feature_config: FeatureConfigs, optimizer: GivenOptimizer) -> Json:
     """The feature configuration and optimizer as a JSON object.
 
     Raises:
@@ -137,7 +137,7 @@ def config_to_json(feature_config: FeatureConfigs, optimizer: AnyOptimizer) -> J
     }
 
 
-def config_from_json(value: Json) -> tuple[FeatureConfigs, AnyOptimizer]:
+def config_from_json(value: Json) -> tuple[FeatureConfigs, GivenOptimizer]:
     """The feature configuration and optimizer that `config_to_json` wrote."""
     optimizer = _optimizer_from_json(value["optimizer"])
     if "embedding_config" in value:
@@ -238,7 +238,7 @@ def _initializer_from_json(value: Json) -> Any:
     return tf_keras.initializers.deserialize(value)
 
 
-def _optimizer_to_json(optimizer: AnyOptimizer) -> Any:
+def _optimizer_to_json(optimizer: GivenOptimizer) -> Any:
     if optimizer is None or isinstance(optimizer, str):
         return optimizer
     if isinstance(optimizer, CopiedOptimizer):

@@ -2,10 +2,10 @@
 
 A layer that trains its tables receives the gradients before the optimizer does, so they are those of the scaled loss.
 Nothing public says that a loss was scaled: TensorFlow calls a gradient function with tensors alone, a tape does not
-know the optimizer, Keras tells a layer neither its model nor the model's optimizer, and a LossScaleOptimizer gives its
-scale to whoever has the object, but keeps no list of such objects. So `model.fit` and `minimize` are recognized on the
-stack (`call_stack`), and any other training loop must set the layer's `loss_scale_optimizer`. If one is in sight and
-nobody said whether it scales the loss, the gradient fails: a wrong guess would train tables 32,768 times too fast.
+know the optimizer, a Keras layer knows neither its model nor the model's optimizer, and LossScaleOptimizer does not
+list its instances. So `model.fit` and `minimize` are recognized on the stack (`call_stack`), and any other training
+loop must set the layer's `loss_scale_optimizer`. If there may be one, but nothing tells whether it scales the loss, the
+gradient fails: a wrong guess would train tables 32,768 times too fast.
 """
 
 from __future__ import annotations

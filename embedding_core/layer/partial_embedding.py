@@ -14,7 +14,7 @@ from embedding_core.layer.embedding import TPUEmbedding
 from embedding_core.layer.layer_configs import Json, config_from_json, config_to_json
 from embedding_core.normal_form import kind_of, normal_form
 from embedding_core.structures import Nested
-from embedding_core.translate import AnyOptimizer
+from embedding_core.translate import GivenOptimizer
 
 
 @tf_keras.saving.register_keras_serializable("tfx_embeddings")
@@ -28,7 +28,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
     def __init__(
         self,
         feature_config: Mapping[str, AnyFeature],
-        optimizer: AnyOptimizer,
+        optimizer: GivenOptimizer,
         pipeline_execution_with_tensor_core: bool = False,
         batch_size: int | None = None,
         size_threshold: int | None = 10_000,
@@ -45,8 +45,8 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
           **arguments: `table_update` and `seed` of the `TPUEmbedding`, and those of every Keras layer.
 
         Raises:
-          ConfigError (ValueError): not a dict of FeatureConfig, or a small table has what Keras' layer would ignore: an
-            optimizer of its own, quantization, a sequence feature or an output shape.
+          ConfigError (ValueError): not a dict of FeatureConfig, or a small table has what Keras' layer would ignore:
+            its own optimizer, quantization, a sequence feature or an output shape.
         """
         own: Json = {name: arguments.pop(name) for name in ("table_update", "seed") if name in arguments}
         super().__init__(autocast=False, **arguments)
@@ -148,7 +148,7 @@ def _check_features(feature_config: Nested) -> None:
 def _refuse_ignored(name: str, feature: AnyFeature, size_threshold: int | None) -> None:
     reason = None
     if feature.table.optimizer is not None:
-        reason = "an optimizer of its own, which the small table's Keras layer would ignore"
+        reason = "its own optimizer, which the small table's Keras layer would ignore"
     elif feature.max_sequence_length > 0:
         reason = "a max_sequence_length, which needs sparse or ragged ids"
     elif feature.table.quantization_config is not None:

@@ -13,13 +13,13 @@ KEY = "VARIABLE_VALUE"  # TensorFlow's name for the value of a variable in a che
 
 
 class SlotView(Tables):
-    """Saves and restores a variable that belongs to an optimizer, which TensorFlow does not let two objects hold."""
+    """Saves and restores a variable that belongs to an optimizer: TensorFlow does not let two objects track it."""
 
     def __init__(self, variable: tf.Variable):
-        self._slot: Callable[[], tf.Variable] = lambda: variable  # an attribute that is a variable would be held
+        self._slot: Callable[[], tf.Variable] = lambda: variable  # an attribute that is a variable would be tracked
 
     def numpy(self) -> Any:
-        """The slot's values."""
+        """Return the slot's values."""
         return self._slot().numpy()
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class SlotView(Tables):
 
 
 class TablesWithSlots(Tables):
-    """Tables as variables, and views of their slots, which models for serving do without."""
+    """Holds tables as variables, and views of their slots, which an exported model leaves out."""
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)

@@ -82,7 +82,7 @@ class Several:
     Attributes:
       rows: of the table.
       ids: int64 `[B, None]`; one outside the table counts as not there.
-      lengths: int32 `[N]`, bytes of the tokens, if the id does not show that there is no token.
+      lengths: int32 `[N]`, bytes of the tokens, if the id does not show whether there is a token.
       combiner: how several rows become one.
     """
 
@@ -98,19 +98,19 @@ class Several:
 
 
 def is_row(ids: tf.Tensor, rows: Any) -> tf.Tensor:
-    """Whether ids lie in 0 .. rows - 1; as unsigned numbers, the negative ones are the largest."""
+    """Whether ids are in 0 .. rows - 1; as unsigned numbers, the negative ones are the largest."""
     return tf.less(tf.bitcast(ids, tf.uint64), tf.constant(rows, tf.uint64))
 
 
 def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[str, tf.Tensor], list[Counts]]:
-    """The row of each id, and zeros for what is absent or no row.
+    """Look up the row of each id; zeros for an absent id, or one outside its table.
 
     Args:
       features: ids by name.
       missing: the id of an example without an id.
 
     Returns:
-      float32 `[B, dim]` by name, and how many ids were no rows of their table.
+      float32 `[B, dim]` by name, and how many ids were outside their table.
     """
     vectors: dict[str, tf.Tensor] = {}
     invalid: list[Counts] = []
@@ -141,12 +141,12 @@ def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     places = ids + tf.constant([[one.start] for one in rows], tf.int64)
     nothing = rows[0].nothing
     places = tf.where(outside, tf.constant(nothing or 0, tf.int64), places)
-    found = tf.gather(rows[0].block.read_value(), places)
+    vectors = tf.gather(rows[0].block.read_value(), places)
     if nothing is None:
-        where = tf.where(outside)
-        zeros = tf.zeros([tf.shape(where)[0], found.shape[-1]], found.dtype)
-        found = tf.tensor_scatter_nd_update(found, where, zeros)
-    return _float32(found), outside
+        indices = tf.where(outside)
+        zeros = tf.zeros([tf.shape(indices)[0], vectors.shape[-1]], vectors.dtype)
+        vectors = tf.tensor_scatter_nd_update(vectors, indices, zeros)
+    return _float32(vectors), outside
 
 
 def look_up_sequence(rows: Rows, ids: tf.RaggedTensor, length: int) -> tf.Tensor:
@@ -157,7 +157,7 @@ def look_up_sequence(rows: Rows, ids: tf.RaggedTensor, length: int) -> tf.Tensor
 
 
 def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tensor], list[Counts]]:
-    """The combined rows of each example, float32 `[B, dim]` by name, and how many ids were dropped."""
+    """Combine the rows of each example, float32 `[B, dim]` by name, and how many ids were dropped."""
     if not features:
         return {}, []
     names = sorted(features, key=lambda name: features[name].unit)
@@ -203,9 +203,9 @@ def _filtered(
 
 
 def _of_each(facts: Sequence[int], offsets: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """For each id the fact of its feature, int64 `[N]`; each feature has so many ids, from that one on.
+    """Repeat the fact of each feature for each of its ids, int64 `[N]`; a feature has `sizes` ids, from `offsets` on.
 
-    A range that begins at fact + offset, less the number of the id: in a fifth of the time of gathering the facts.
+    Computes it as ranges that begin at fact + offset, less the position of the id: five times as fast as a gather.
     """
     first = offsets + tf.constant(facts, tf.int64)
     ranges = tf.raw_ops.RaggedRange(starts=first, limits=first + sizes, deltas=tf.ones([], tf.int64)).rt_dense_values
@@ -213,7 +213,7 @@ def _of_each(facts: Sequence[int], offsets: tf.Tensor, sizes: tf.Tensor) -> tf.T
 
 
 def _valid(features: Sequence[Several], ids: tf.Tensor, offsets: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Which ids count, bool `[N]`: tokens that there are, and ids inside their table."""
+    """Tell which ids count, bool `[N]`: tokens that are there, and ids inside their table."""
     lengths = [one.lengths for one in features if one.lengths is not None]
     told = len(lengths)
     tokens = [tf.greater(tf.concat(lengths, 0), 0)] if told else []

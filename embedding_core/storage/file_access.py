@@ -99,6 +99,6 @@ def move(source: StrPath, target: StrPath, *, replace: bool = False) -> None:
 
 
 def remove_tree(folder: StrPath) -> None:
-    """Delete a folder with all that is in it; a folder that another process deletes at the same time is no error."""
+    """Delete a folder and its content; it is not an error if another process deletes it at the same time."""
     with contextlib.suppress(FileNotFoundError), tensorflow_errors_as_os_errors():
         _gfile().rmtree(folder) if is_address(folder) else shutil.rmtree(folder)

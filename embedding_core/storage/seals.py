@@ -1,4 +1,4 @@
-"""Seals JSON objects with a digest of themselves, so that a damaged one is not believed."""
+"""Seals JSON objects with a digest of themselves, so that damage is noticed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def unsealed_json(data: bytes | str, seal: str = SEAL) -> Json:
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
     if not isinstance(facts, dict) or facts.pop(seal, None) != json_digest(facts):
-        raise ValueError(f"its `{seal}` is that of another content")
+        raise ValueError(f"its `{seal}` is the digest of other content")
     return facts
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.checkpoint.dense import DensePart, described, named_variables, read_dense
+from embedding_core.checkpoint.dense import DensePart, named_variables, read_dense, shapes_and_dtypes
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
@@ -108,10 +108,12 @@ def _optimizer_reason(start: DenseStart, saved: DensePart, slots: Mapping[str, t
 
 def _differences(saved: DensePart, variables: Mapping[str, tf.Variable], kind: str) -> str:
     """List different keys, shapes and dtypes; empty if there are none."""
-    now = described(variables)
+    now = shapes_and_dtypes(variables)
     before = {key: list(value) for key, value in saved.variables.items() if key.startswith(kind)}
     parts = [
-        f"{_name(key)} is {now[key][0]}, {before[key][0]} in it" for key in now if now[key] != before.get(key, now[key])
+        f"{_name(key)} is {now[key][0]}, {before[key][0]} in the checkpoint"
+        for key in now
+        if now[key] != before.get(key, now[key])
     ]
     parts += [f"{_name(key)} is not in the checkpoint" for key in now if key not in before]
     parts += [f"{_name(key)} of the checkpoint is not in the model" for key in before if key not in now]

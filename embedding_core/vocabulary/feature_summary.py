@@ -38,7 +38,7 @@ class FeatureSummary:
 
     @property
     def drift(self) -> dict[str, float]:
-        """How much of the feature's data the base vocabulary does not know.
+        """Return how much of the feature's data the base vocabulary does not know.
 
         Returns:
           "new_rows", the share of rows with at least one token that the base does not have, and "new_tokens", the

@@ -111,16 +111,6 @@ class Vocabulary:
         """Sha256 of the plain token file's bytes, in hexadecimal."""
         return sha256_of(plain_chunks(self.tokens))
 
-    def mapping_to(self, other: Vocabulary) -> npt.NDArray[np.int64]:
-        """Find the row of each token of this vocabulary in another one.
-
-        Returns:
-          [size] int64; -1 for tokens that have no row in the other.
-        """
-        rows = pc.fill_null(pc.index_in(self.tokens, value_set=other.tokens), -1)
-        mapping: npt.NDArray[np.int64] = rows.to_numpy(zero_copy_only=False).astype(np.int64)
-        return mapping
-
 
 def vocabulary_from_counts(
     name: str,

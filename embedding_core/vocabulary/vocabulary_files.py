@@ -138,12 +138,12 @@ class _Files(NamedTuple):
         array: npt.NDArray[np.int64] = np.load(io.BytesIO(data), allow_pickle=False)
         return array
 
-    def read_evolution(self, described: Mapping[str, Any] | None) -> Evolution | None:
-        if described is None:
+    def read_evolution(self, facts: Mapping[str, Any] | None) -> Evolution | None:
+        if facts is None:
             return None
-        idle, last_counts = self.read_array(_EVOLUTION, "evolution.digest", described["digest"])
-        facts = {key: value for key, value in described.items() if key not in ("digest", "expired")}
-        return Evolution(idle=idle, last_counts=last_counts, **facts)
+        idle, last_counts = self.read_array(_EVOLUTION, "evolution.digest", facts["digest"])
+        plain = {key: value for key, value in facts.items() if key not in ("digest", "expired")}
+        return Evolution(idle=idle, last_counts=last_counts, **plain)
 
     def _check(self, key: str, actual: object, recorded: object) -> None:
         if actual != recorded:
@@ -192,7 +192,7 @@ def _opened(folder: Folder, file_name: str, open_file: OpenFile) -> Iterator[Bin
 
 
 def save_set(folder: Folder, digests: Mapping[str, str], *, open_file: OpenFile = open) -> None:
-    """Write which vocabularies a folder holds, after all of them are saved.
+    """List the vocabularies of a folder in a file, after all of them are saved.
 
     Args:
       folder: folder of the vocabularies.
@@ -227,7 +227,10 @@ def load_vocabularies(
         ) from error
     names = sorted(name.removesuffix(".json") for name in file_names if name.endswith(".json"))
     if not names:
-        raise VocabularyError(f"{os.fspath(folder)!r} holds no vocabulary: there is no `<name>.json` in it.")
+        raise VocabularyError(
+            f"{os.fspath(folder)!r} holds no vocabulary: `<name>.json` is missing; give the URI of a Vocabularies "
+            "artifact."
+        )
     loaded = {name: load_vocabulary(folder, name, open_file=open_file) for name in names}
     if _SET in file_names:
         _check_set(folder, {name: vocabulary.digest for name, vocabulary in loaded.items()}, open_file)

@@ -36,7 +36,7 @@ _INPUT = "{{$}}"
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """One run: the specification, its root folder, the values of its parameters, and the outputs so far."""
+    """One run: the specification, its root folder, the values of its parameters, and the outputs of finished tasks."""
 
     spec: Json
     root: str

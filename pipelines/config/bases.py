@@ -1,4 +1,4 @@
-"""Names the words that stand for a previous run, in place of an address."""
+"""Names the words that select a previous run, in place of an address."""
 
 from __future__ import annotations
 

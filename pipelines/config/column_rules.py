@@ -33,7 +33,7 @@ def _lists_are_in_the_data(config: PipelineConfig) -> Mistakes:
 def _is_csv(data: Data) -> bool:
     try:
         return (data.format or format_of(data_files(data)[0])) == "csv"
-    except ConfigError:  # there is no such file, which is reported on its own
+    except ConfigError:  # another rule reports that the file is missing
         return False
 
 
@@ -107,7 +107,7 @@ def _split_shows_nothing_private(config: PipelineConfig) -> Mistakes:
 
 
 def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
-    """Two columns must not become one input of the served model (`embedding_core.serving.input_name`)."""
+    """Two columns must not become one input of the served model (`embedding_core.columns.raw_columns.input_name`)."""
     raw = {
         feature.source: f"features.categorical.{index}"
         for index, feature in enumerate(config.features.categorical)
@@ -123,9 +123,8 @@ def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
             yield (
                 path,
                 (
-                    f"reads column {column!r}, which cannot be told from column {other!r} among the served model's "
-                    "inputs, where neither capitals nor signs (all are `_`) count; rename one of them "
-                    "in the data."
+                    f"reads column {column!r}, but column {other!r} would have the same name among the served "
+                    "model's inputs, which ignore capitals and replace signs by `_`; rename one of them in the data."
                 ),
             )
 

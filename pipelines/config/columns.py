@@ -1,4 +1,4 @@
-"""Lists the columns of the data that the configuration reads, and as what."""
+"""Lists the columns of the data that the configuration reads, and the kind of each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pipelines.config.pipeline_config import PipelineConfig
 
 
 def column_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKind]]:
-    """Every place that reads a column: the key's path, the column, and as what.
+    """Yield every key that reads a column: its path, the column, and the column's kind.
 
-    "token": as it is in the data. "float": a number. Columns of row filters and splits are not among them: they are
-    read and not kept. A slice is by tokens, unless the column is there as a number already.
+    The kind is "token" for a value as it is in the data, "float" for a number. Columns of row filters and splits are
+    left out: they are read and not kept.
     """
     yield from _transform_uses(config)
     for index, feature in enumerate(config.features.categorical):
@@ -34,7 +34,10 @@ def _transform_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKi
 
 
 def column_kinds(config: PipelineConfig) -> dict[str, ColumnKind]:
-    """Every column that the examples hold, by name: what the model, Transform and the slices read."""
+    """Return the kind of every column that the examples hold, by name: those of the model, Transform and the slices.
+
+    A slice is by tokens, unless something else reads the column as a number.
+    """
     kinds: dict[str, ColumnKind] = {column: kind for _, column, kind in column_uses(config)}
     for column in (column for columns in config.evaluation.slices for column in columns):
         kinds.setdefault(column, "token")
@@ -42,11 +45,11 @@ def column_kinds(config: PipelineConfig) -> dict[str, ColumnKind]:
 
 
 def transform_columns(config: PipelineConfig, *, serving: bool = False) -> tuple[str, ...]:
-    """The raw columns that Transform reads, sorted.
+    """Return the raw columns that Transform reads, sorted.
 
     Args:
       config: the configuration.
-      serving: leave out those of the label and the sample weight, which are not there when the model serves.
+      serving: whether to leave out the label's and the sample weight's, which a served model does not get.
     """
-    answers = {*config.label.sources, config.sample_weight} if serving else set()
-    return tuple(sorted({column for _, column, _ in _transform_uses(config)} - answers))
+    not_served = {*config.label.sources, config.sample_weight} if serving else set()
+    return tuple(sorted({column for _, column, _ in _transform_uses(config)} - not_served))

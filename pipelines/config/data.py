@@ -1,4 +1,4 @@
-"""The section that says where the rows are and how their files are written."""
+"""Defines the section `data`: the files of the rows, and their format."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from embedding_core.schema import Listed, Mistakes, Text
 
 
 class Data(CsvFormat):
-    """Where the rows are, and how CSV files are written (the keys of `CsvFormat`).
+    """Files that the rows are read from, and how CSV files are written (the keys of `CsvFormat`).
 
     Attributes:
       path: a file, a folder, or a glob (what exists under exactly that name is meant literally);
         `package:<package>/<path>` for a file inside an installed package;
-        {YYYY}, {MM}, {DD} or {SPAN} in it stand for the parts of a span.
+        {YYYY}, {MM}, {DD} and {SPAN} in it are placeholders for the parts of a span.
       format: "csv", "tfrecord" (of tf.Example) or "parquet"; null goes by the extension.
-      spans: which spans are read where the path has placeholders; null is all of them.
+      spans: spans that are read, if the path has placeholders; null is all of them.
       allowed_bad_rate: share of rows that may be malformed, without a label, or with several values in a column of
         one; they are set aside and counted.
       whole_numbers: columns of tokens in which 3.0, as pandas writes a whole number in a column with gaps, is read as

@@ -20,21 +20,21 @@ _MAGIC = re.compile(r"[*?\[{]")
 
 
 def data_files(data: Data) -> tuple[str, ...]:
-    """The files of the data in a fixed order (of their spans, then of their names); the path must be absolute.
+    """List the files of the data in a fixed order (of their spans, then of their names); the path must be absolute.
 
-    A remote path is given back as it is: whoever reads it lists it.
+    A remote path is returned as it is: the reader lists its files.
 
     Raises:
-      ConfigError: there is no such file.
+      ConfigError: no file matches.
     """
     return (data.path,) if is_remote(data.path) else tuple(_found(data).files)
 
 
 def missing_spans(data: Data) -> Gaps:
-    """The spans without a file, between the bounds or between the first and the last file; of local files.
+    """Find the spans without a local file, between the bounds or between the first and the last file.
 
     Raises:
-      ConfigError: there is no file at all.
+      ConfigError: no file matches.
     """
     return Gaps(0, ()) if is_remote(data.path) else _found(data).gaps
 
@@ -51,14 +51,14 @@ def _found(data: Data) -> Found:
 
 
 def data_spans(data: Data) -> PatternSpans | None:
-    """The spans that are read, with the pattern of their files; None if the path has no placeholders."""
+    """Return the spans that are read, with the pattern of their files; None if the path has no placeholders."""
     if not data.has_spans:
         return None
     return PatternSpans(pattern=data_location(data)[1], **(data.spans or Spans()).to_mapping())
 
 
 def data_location(data: Data) -> tuple[str, str]:
-    """The folder, literally, and the pattern below it by which ExampleGen finds the files; placeholders stay.
+    """Return the literal folder, and the pattern below it by which ExampleGen finds the files; placeholders stay.
 
     Args:
       data: the data, its path absolute.

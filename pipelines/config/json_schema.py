@@ -7,7 +7,7 @@ from pipelines.config.pipeline_config import PipelineConfig
 
 
 def config_schema() -> Json:
-    """The JSON Schema of the YAML file; descriptions are those of the docstrings.
+    """Return the JSON Schema of the YAML file; descriptions are those of the docstrings.
 
     It accepts every file that `tfx-embeddings validate` accepts, but not the other way round: rules over several keys
     are not in it.

@@ -106,7 +106,7 @@ class Evaluation(Section):
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
       thresholds: bounds, by metric of `metrics` or Recall@10 and Recall@50 of a two-tower model. If no metric has
         a bound, every model is blessed, with one exception: a two-tower model whose eval split holds positives alone
-        must reach popularity's Recall@10, unless one of the two recalls has a bound of its own.
+        must reach popularity's Recall@10, unless one of the two recalls has a bound.
       min_rows: least number of rows of the eval split; with fewer, nothing is pushed.
       min_rows_per_class: least number of rows of each label there; if `training.negatives` are drawn, the split may
         hold positives alone.

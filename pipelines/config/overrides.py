@@ -63,7 +63,7 @@ def _put(tp: Any, value: Any, path: list[str], new: Any, override: str) -> Any:
         old = value[index] if index < len(value) else None
         return [*value[:index], _put(_child_type(tp, value, index), old, rest, new, override), *value[index + 1 :]]
     if not isinstance(value, dict):
-        raise ConfigError(f"--set {override!r}: {value!r} is where the mapping with {key!r} should be; set that first.")
+        raise ConfigError(f"--set {override!r}: {value!r} must be a mapping, to have the key {key!r}; set that first.")
     # Keys as the file has them: 1 and "1" are one.
     name = next((known for known in value if str(known) == key), key)
     child = _child_type(tp, value, key)

@@ -17,7 +17,7 @@ from pipelines.config.user_modules import keyword_arguments, parse_module
 def resolved(config: PipelineConfig) -> PipelineConfig:
     """The checked configuration with every default that has a value written out; it reads back as itself.
 
-    A null that is left stands for a rule that needs the data ("once per epoch", "1/sqrt(dim)") or for "none".
+    A null that is left means a rule that needs the data ("once per epoch", "1/sqrt(dim)") or "none".
     """
     features = config.features.replace(
         categorical=tuple(map(_categorical, config.features.categorical)),

@@ -84,7 +84,7 @@ def _no_span_is_missing(config: PipelineConfig) -> Mistakes:
         return
     try:
         gaps = missing_spans(config.data)
-    except ConfigError:  # there is no file at all, which is reported on its own
+    except ConfigError:  # another rule reports that no file matches
         return
     if gaps.total:
         yield (

@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def accepts(annotation: str, value: Any) -> bool:
-    """Whether a plain value fits the annotation, as far as its text tells; unknown types take anything."""
+    """Whether a plain value fits the text of the annotation; unknown types take anything."""
     if not annotation:
         return True
     return _fits(ast.parse(annotation, mode="eval").body, value)
@@ -194,16 +194,16 @@ def check_not_shadowed(python_path: str) -> None:
         # The first on sys.path is the one imported; the user's folder comes last, but a name of ours there
         # could never be imported as the user means it.
         seen = (_package_at(name, place or os.getcwd()) for place in sys.path)
-        for found in (next(filter(None, seen), None), _package_at(name, python_path)):
-            if found and os.path.dirname(os.path.realpath(found)) != ours:
+        for package in (next(filter(None, seen), None), _package_at(name, python_path)):
+            if package and os.path.dirname(os.path.realpath(package)) != ours:
                 raise ConfigError(
-                    f"{found!r} has the name of our package {name!r} and would stand in its place: rename it, or move "
-                    "the configuration (or the folder on `sys.path`) elsewhere."
+                    f"{package!r} has the name of our package {name!r} and would be imported in its place: rename it, "
+                    "or move the configuration (or the folder on `sys.path`) elsewhere."
                 )
 
 
 def _package_at(name: str, folder: str) -> str | None:
-    """The package or module of that name in the folder; a folder without Python files is none."""
+    """Find the package or module of that name in the folder; a folder without Python files does not count."""
     if os.path.isfile(os.path.join(folder, f"{name}.py")):
         return os.path.join(folder, f"{name}.py")
     package = os.path.join(folder, name)

@@ -125,8 +125,8 @@ def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[
         raise yaml.YAMLError(f"`{'.'.join(path)}` is an alias to a place around itself")
     if len(above) > _MOST_LEVELS:
         raise RecursionError
-    if len(lines) > _MOST_VALUES:  # a few lines of aliases to aliases stand for billions of values
-        raise yaml.YAMLError(f"it stands for more than {_MOST_VALUES:,} values: use fewer aliases (*name)")
+    if len(lines) > _MOST_VALUES:  # a few lines of aliases to aliases can expand to billions of values
+        raise yaml.YAMLError(f"it expands to more than {_MOST_VALUES:,} values: use fewer aliases (*name)")
     above = (*above, id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):

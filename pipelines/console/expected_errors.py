@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from embedding_core import errors
 from embedding_core.errors import EmbeddingError, PreemptionError
 
-_KINDS = "|".join(errors.__all__)
+_KINDS = "|".join(
+    name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, EmbeddingError)
+)
 _IN_TRACEBACK = re.compile(rf"^embedding_core\.errors\.(?:{_KINDS}): (.+)$", re.MULTILINE)
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # Beam adds this to the message
 # The message may contain brackets, so it ends at the line's last one; what others add after it is cut off.

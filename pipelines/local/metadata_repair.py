@@ -1,4 +1,4 @@
-"""Repairs ML Metadata before a run: closes the executions of dead runs, and takes changed outputs out of the cache.
+"""Repairs ML Metadata before a run: closes the executions of dead runs, and removes changed outputs from the cache.
 
 TFX does neither. A run that was killed stays RUNNING for ever, and TFX's cache serves an output as long as a folder of
 that name exists, even if its files changed. The caller of `repair_metadata` has the pipeline's lock
@@ -68,7 +68,7 @@ def repair_metadata(store: MetadataStore, pipeline: str, root: str) -> Repairs:
     """Close what dead runs of the pipeline left RUNNING, and set damaged outputs aside.
 
     An execution that is closed becomes FAILED, and its half-written outputs, which no metadata names, are removed. An
-    output whose files are missing or changed is no longer LIVE; what is left of it is renamed to `<uri>.damaged`, so
+    output whose files are missing or changed loses its state LIVE; what is left of it is renamed to `<uri>.damaged`, so
     that TFX's cache does not find it. The content of an output without a recorded one is recorded: a run of an earlier
     release leaves it so if it is killed between publishing and recording. Outputs of executions that the store has not
     had yet belong to a lost store: they are moved away, because TFX would write into their folders.
@@ -158,19 +158,19 @@ def _is_damaged(artifact: mlmd.Artifact) -> bool:
 
 
 def _is_imported(artifact: mlmd.Artifact) -> bool:
-    """Whether an Importer brought it in from outside: nobody here makes it again."""
+    """Whether an Importer brought it in from outside: no node makes it again."""
     return "is_external" in artifact.custom_properties and bool(artifact.custom_properties["is_external"].int_value)
 
 
 def set_aside(store: MetadataStore, artifact: mlmd.Artifact) -> bool:
-    """Take a damaged artifact out of the cache: its state becomes DELETED, and its files get another name.
+    """Remove a damaged artifact from the cache: its state becomes DELETED, and its files get another name.
 
     Args:
       store: the metadata, open for writing.
       artifact: as ML Metadata has it.
 
     Returns:
-      Whether it is now out of the way; an imported one, which nobody here can make again, is left as it is.
+      Whether it was set aside; an imported one, which no node can make again, is left as it is.
     """
     if _is_imported(artifact):
         return False
@@ -178,7 +178,7 @@ def set_aside(store: MetadataStore, artifact: mlmd.Artifact) -> bool:
         uri = artifact.uri.rstrip("/")
         aside = free_name(uri + _SET_ASIDE)
         os.rename(uri, aside)
-        if os.path.exists(uri + RECORD_SUFFIX):  # its lineage is no longer that of an output
+        if os.path.exists(uri + RECORD_SUFFIX):  # the record of its lineage goes with it
             os.rename(uri + RECORD_SUFFIX, f"{aside}.record")
     artifact.state = mlmd.Artifact.DELETED
     store.put_artifacts([artifact])

@@ -34,7 +34,7 @@ Finished: TypeAlias = Callable[[NodeRun], None]
 
 
 class _DamagedInputsError(Exception):
-    """Some inputs are no longer what was published. `artifacts` has them as ML Metadata does."""
+    """Some inputs changed since they were published. `artifacts` has them as ML Metadata does."""
 
     def __init__(self, artifacts: list[Artifact]) -> None:
         super().__init__(f"damaged: {', '.join(one.uri for one in artifacts)}")

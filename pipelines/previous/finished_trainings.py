@@ -177,7 +177,7 @@ class FinishedTrainings:
         elsewhere = sorted({os.path.dirname(one.facts["pushed_destination"]) for one in pushes_of(self.graph).values()})
         there = served_versions(self.destination)
         if there or elsewhere:
-            what = f"{len(there)} versions there, which the metadata does not know" if there else f"but to {elsewhere}"
+            what = f"but has {len(there)} versions that the metadata does not know" if there else f"but to {elsewhere}"
             raise ConfigError(
                 f"nothing was pushed to {self.destination!r} by this pipeline, {what}: restore the metadata or give "
                 "that `push.destination`; or give the address of an EmbeddingCheckpoint, or null to start cold."
@@ -200,8 +200,8 @@ def trainings_behind(trainings: FinishedTrainings, uri: str) -> Iterator[tuple[N
     The records beside the artifacts continue the walk into other pipelines.
 
     Args:
-      trainings: of the pipeline that starts from the checkpoint.
-      uri: of the checkpoint.
+      trainings: finished trainings of the pipeline that starts from the checkpoint.
+      uri: address of the checkpoint.
     """
     graph: Graph = trainings.graph
     checkpoint = trainings.artifact_at(uri)

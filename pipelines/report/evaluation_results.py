@@ -34,8 +34,8 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
 
     Args:
       config: the configuration that the Evaluator had.
-      evaluation_uri: of the ModelEvaluation.
-      quality: of `read_quality`.
+      evaluation_uri: address of the ModelEvaluation.
+      quality: figures that `read_quality` returned.
     """
     missed = {
         failure.metric_key.name

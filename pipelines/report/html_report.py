@@ -27,7 +27,7 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
 
     Args:
       report: the figures.
-      folder: of the last run's report.
+      folder: folder of the last run's report.
       reports: folder in which this report is kept as `<version>`, or as `refused-<time>` if nothing was pushed; None
         keeps none. A version keeps the report of the run that pushed it, even if a later run takes it from the cache.
 
@@ -82,7 +82,7 @@ def _share(value: float | None) -> str:
 
 
 def figure_text(value: float | None) -> str:
-    """Format a count without, any other figure with four digits after the point, and None as a dash."""
+    """Format a count without digits after the point, any other figure with four, and None as a dash."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value > 1 and float(value).is_integer() else f"{value:.4f}"

@@ -41,7 +41,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
     """Read the figures of a finished run and measure the baselines.
 
     Args:
-      config: of the pipeline.
+      config: configuration of the pipeline.
       runs: the node runs, the pusher's last.
       pushed: id of the PushedModel of the version that is served.
       changed: dotted keys of the settings that `--set` changed.
@@ -246,7 +246,7 @@ def _warm_start(lineage: Mapping[int, Node], history: Figures) -> Figures | None
 
 
 def _dense_notes(run: Node) -> dict[str, str]:
-    """Describe what is wrong with dense features, by a name for the table of the data."""
+    """Describe what is wrong with dense features, by their names in the report's table of the data."""
     dense = read_dense(os.path.join(run.uri, DENSE))
     problems = {} if dense is None else range_problems(dense.ranges)
     return {f"dense feature {name}": text for name, text in problems.items()}

@@ -131,7 +131,7 @@ def test_mistake_names_its_cure(read, case):
 def test_undecodable_row_names_the_encoding(read):
     rows, first = read(b"id,x\n\xff,1\n2,b\n")
     assert rows["id"] == ["2"]
-    assert "data.csv:2: bytes that are not UTF-8 in column 'id'; if all of the file is" in first[0]
+    assert "data.csv:2: bytes that are not UTF-8 in column 'id'; if the whole file is" in first[0]
 
 
 @pytest.mark.parametrize(

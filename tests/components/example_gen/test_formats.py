@@ -198,7 +198,7 @@ def test_feature_of_two_kinds_is_refused(ingest, write_records):
 
 def test_feature_that_is_in_no_record_is_refused(ingest, write_records):
     write_records([{"side": [b"train"], "Id": [1]}, {"side": [b"eval"]}])
-    with pytest.raises(DataError, match="there is no column 'id' in any row: did you mean 'Id'"):
+    with pytest.raises(DataError, match="no row has a column 'id': did you mean 'Id'"):
         ingest(data_format="tfrecord", columns={"id": "token"}, split=SIDES)
 
 

@@ -109,7 +109,7 @@ def test_stack_that_does_not_fit_names_every_difference(tmp_path):
     words = r"'other' belongs to no configured table; 't0' is missing; 't1' has shape \[6, 3\] instead of \[7, 3\]"
     with pytest.raises(CheckpointError, match=words):
         retrieve(prefix, made, tmp_path / "out", vocabularies={})
-    with pytest.raises(CheckpointError, match=r"'t1/accumulators' is missing: there is no .*Saccumulators"):
+    with pytest.raises(CheckpointError, match=r"'t1/accumulators' is missing: its stack .*Saccumulators"):
         retrieve(prefix, config([5, 6], 3, Adagrad()), tmp_path / "out", vocabularies={})
     layouts.tables[1].sparse_core_shard_row_offset += 1
     prefix, _ = write(tmp_path / "beyond", layouts, ["t0_t1"], 2)

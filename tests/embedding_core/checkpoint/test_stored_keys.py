@@ -75,7 +75,7 @@ def test_tables_in_two_places_need_a_root(tmp_path):
     made = config(SGD())
     both = tf.train.Checkpoint(one=HostEngine(made).tables, two=HostEngine(made, seed=1).tables)
     prefix = both.write(str(tmp_path / "ckpt"))
-    with pytest.raises(CheckpointError, match=r"at \['one', 'two'\] alike"):
+    with pytest.raises(CheckpointError, match=r"equally many of the tables .* at \['one', 'two'\]"):
         retrieve(prefix, made, tmp_path / "out", vocabularies={})
     retrieve(prefix, made, tmp_path / "out", vocabularies={}, root="two")
     np.testing.assert_array_equal(read(tmp_path / "out")["item"], both.two.item.numpy())
@@ -83,7 +83,7 @@ def test_tables_in_two_places_need_a_root(tmp_path):
 
 def test_checkpoint_without_any_of_the_tables_is_refused(tmp_path):
     prefix = tf.train.Checkpoint(step=tf.Variable(1)).write(str(tmp_path / "ckpt"))
-    with pytest.raises(CheckpointError, match="nowhere"):
+    with pytest.raises(CheckpointError, match="none of the tables"):
         retrieve(prefix, config(SGD()), tmp_path / "out", vocabularies={})
 
 

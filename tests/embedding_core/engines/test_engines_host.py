@@ -88,7 +88,7 @@ def test_empty_batch_changes_nothing():
     ("call", "error", "message"),
     [
         (lambda e: e.lookup({"g": tf.constant([0])}), ValueError, "unknown feature 'g'"),
-        (lambda e: e.lookup({"f": tf.constant([9])}), tf.errors.InvalidArgumentError, "lies outside table 't'"),
+        (lambda e: e.lookup({"f": tf.constant([9])}), tf.errors.InvalidArgumentError, "is outside table 't'"),
         (lambda e: e.apply_gradients({"f": tf.constant([0])}, {}), ValueError, "same features"),
         (lambda e: e.apply_gradients({"f": tf.constant([0])}, {"f": tf.ones([1, 3])}), ValueError, "gradient of shape"),
         (

@@ -92,7 +92,7 @@ def test_tables_are_written_before_the_first_call():
 @UPDATES
 def test_invalid_id_names_feature_and_table(update):
     layer = layer_of(update=update, name="item/a")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="An id of feature 'f' lies outside table 'item/a'"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="An id of feature 'f' is outside table 'item/a'"):
         layer({"f": tf.constant([9])})
     look_up = tf.function(lambda ids: layer({"f": ids}))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)= 9 is not.*feature_f_in_table_item_a"):

@@ -86,7 +86,7 @@ def test_dense_optimizer_alone_can_be_reset(days, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"arguments": {"hidden_units": [9]}}, r"dense/kernel is \[5, 9\], \[5, 8\] in it"),
+        ({"arguments": {"hidden_units": [9]}}, r"dense/kernel is \[5, 9\], \[5, 8\] in the checkpoint"),
         ({"arguments": {"hidden_units": [8, 8]}}, "is not in the checkpoint"),
         ({"ranges": {"number": {**RANGES["number"], "mean": 0.5}}}, "scaled by other ranges: number"),
     ],

@@ -130,11 +130,6 @@ def test_an_empty_folder_holds_no_vocabulary(tmp_path):
         load_vocabularies(tmp_path)
 
 
-def test_mapping_goes_by_token():
-    old, new = vocabulary({b"a": 3, b"b": 2, b"c": 1}), vocabulary({b"c": 9, b"d": 5, b"a": 1})
-    assert old.mapping_to(new).tolist() == [2, -1, 0]
-
-
 def test_percentiles_are_the_smallest_length_that_covers():
     assert length_percentiles([1, 98, 0, 1]) == {"p50": 1, "p90": 1, "p95": 1, "p99": 1, "max": 3}
     assert length_percentiles([60, 40]) == {"p50": 0, "p90": 1, "p95": 1, "p99": 1, "max": 1}

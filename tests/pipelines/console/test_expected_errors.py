@@ -40,7 +40,7 @@ def test_message_of_a_check_may_hold_brackets(end):
     assert expected_message(RuntimeError(text)) == "column `x] [y`: row 3"
 
 
-@pytest.mark.parametrize("kind", errors.__all__)
+@pytest.mark.parametrize("kind", [name for name in vars(errors) if name.endswith("Error")])
 def test_every_class_of_ours_is_known_by_its_name(kind):
     assert expected_message(RuntimeError(f"embedding_core.errors.{kind}: row 3")) == "row 3"
 

@@ -232,7 +232,7 @@ def test_version_whose_push_ended_before_it_was_recorded_is_of_the_run_that_its_
     manifest.write_text(json.dumps({"facts": {"sources": {"model_run": "/of/another/pipeline"}}}))
     with pytest.raises(ConfigError, match="does not know"):
         chain.find(chain.asked((4, "thursday")), given("served"))
-    with pytest.raises(ConfigError, match="1 versions there, which the metadata does not know"):
+    with pytest.raises(ConfigError, match="1 versions that the metadata does not know"):
         chain.find(chain.asked((4, "thursday")))
 
 
