@@ -14,7 +14,7 @@ RECORD_SUFFIX = ".lineage.json"
 
 
 def read_embedding_config(folder: str) -> EmbeddingConfig:
-    """The tables and features of a TableConfigs artifact, verified; one of an earlier release has no seal.
+    """Return the tables and features of a TableConfigs artifact, verified; one of an earlier release has no seal.
 
     Raises:
       ConfigError: the file is not what TableConfigGen wrote.
@@ -39,7 +39,7 @@ def _content(path: str) -> bytes:
 
 
 def read_vocabularies(folder: str) -> dict[str, Vocabulary]:
-    """The vocabularies of a Vocabularies artifact, verified, by name.
+    """Return the vocabularies of a Vocabularies artifact, verified, by name.
 
     Raises:
       VocabularyError: a file is missing or damaged, or the folder has no vocabulary.

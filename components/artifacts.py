@@ -24,7 +24,7 @@ class _Described(types.Artifact):
             self.set_string_custom_property(key, json.dumps(value, sort_keys=True))
 
     def fact(self, key: str, default: Any = None) -> Any:
-        """The fact of that name, or the default if it was never recorded."""
+        """Return the fact of that name, or the default if it was never recorded."""
         if not self.has_custom_property(key):
             return default
         return json.loads(self.get_string_custom_property(key))

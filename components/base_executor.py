@@ -38,11 +38,11 @@ class Execution:
     files_read: list[Json] = dataclasses.field(default_factory=list)
 
     def uri(self, key: str) -> str:
-        """The folder of an input that is one artifact."""
+        """Return the folder of an input that is one artifact."""
         return str(artifact_utils.get_single_uri(self.inputs[key]))
 
     def given_uris(self, *keys: str) -> dict[str, str]:
-        """The folders of those inputs that are given, by key."""
+        """Return the folders of those inputs that are given, by key."""
         return {key: self.uri(key) for key in keys if self.inputs.get(key)}
 
     def output(self, key: str) -> Any:
@@ -52,7 +52,7 @@ class Execution:
         return artifact
 
     def json(self, key: str) -> Any:
-        """The value of a parameter that is JSON; None if it is not given.
+        """Return the value of a parameter that is JSON; None if it is not given.
 
         Raises:
           ConfigError: it is not JSON.
@@ -64,7 +64,7 @@ class Execution:
             raise ConfigError(f"`{key}` is {text!r}: it must be JSON ({error}).") from error
 
     def split_folders(self, key: str, split: str) -> list[str]:
-        """The folders of one split of an input of examples."""
+        """Return the folders of one split of an input of examples."""
         return list(artifact_utils.get_split_uris(self.inputs[key], split))
 
 
@@ -97,5 +97,5 @@ class ComponentExecutor:
 
 
 def files_below(folders: Sequence[str]) -> list[str]:
-    """The files of the folders, sorted by name."""
+    """Return the files of the folders, sorted by name."""
     return sorted(name for folder in folders for name in fileio.glob(io_utils.all_files_pattern(folder)))

@@ -35,7 +35,7 @@ _ARTIFACT_TYPES: Mapping[str, type[types.Artifact]] = {
 
 
 def channels(*required: str, optional: Iterable[str] = ()) -> dict[str, ChannelParameter]:
-    """The `INPUTS` or `OUTPUTS` of a spec."""
+    """Return the `INPUTS` or `OUTPUTS` of a spec."""
     return {
         **{key: ChannelParameter(type=_ARTIFACT_TYPES[key]) for key in required},
         **{key: ChannelParameter(type=_ARTIFACT_TYPES[key], optional=True) for key in optional},
@@ -45,7 +45,7 @@ def channels(*required: str, optional: Iterable[str] = ()) -> dict[str, ChannelP
 def parameters(
     required: Mapping[str, type], optional: Mapping[str, type] | None = None
 ) -> dict[str, ExecutionParameter]:
-    """The `PARAMETERS` of a spec: the type of each."""
+    """Return the `PARAMETERS` of a spec: the type of each."""
     return {
         **{key: ExecutionParameter(type=kind) for key, kind in required.items()},
         **{key: ExecutionParameter(type=kind, optional=True) for key, kind in (optional or {}).items()},
@@ -53,7 +53,7 @@ def parameters(
 
 
 def spec_with_outputs(spec_class: type[Spec], **given: object) -> Spec:
-    """The spec with these inputs and parameters, and a new channel for each of its outputs."""
+    """Return the spec with these inputs and parameters, and a new channel for each of its outputs."""
     outputs = {key: types.Channel(type=output.type) for key, output in spec_class.OUTPUTS.items()}
     spec: Spec = spec_class(**given, **outputs)
     return spec

@@ -54,7 +54,7 @@ def record_lineage(
 
 
 def _facts(artifact: types.Artifact) -> Json:
-    """The custom properties as they are: numbers, and texts that may be JSON."""
+    """Return the custom properties as they are: numbers, and texts that may be JSON."""
     properties = artifact.mlmd_artifact.custom_properties
     return {key: getattr(value, value.WhichOneof("value")) for key, value in properties.items() if _is_plain(value)}
 

@@ -63,7 +63,7 @@ def resumed(state: Report) -> str:
 
 
 def per_second(rate: float) -> str:
-    """The rate with its significant digits: "1,200/s", "0.25/s"."""
+    """Return the rate with its significant digits: "1,200/s", "0.25/s"."""
     return f"{rate:,.0f}/s" if rate >= 10 or not rate else f"{rate:.2g}/s"
 
 

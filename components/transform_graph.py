@@ -22,13 +22,13 @@ _RANGE_FIELDS = ("mean", "deviation", "limit", "values", "implausible")
 
 
 def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[str] | None = None) -> DenseInputs:
-    """The inputs that Transform computes, with the raw columns that they need and no others.
+    """Return the inputs that Transform computes, with the raw columns that they need and no others.
 
     Training asks for dense features, label and weight; serving for dense features alone, and so
     never needs the columns that only the label is made of.
 
     Args:
-      uri: of a TransformGraph artifact.
+      uri: address of a TransformGraph artifact.
       outputs: what is wanted of its outputs: dense features, label, weight, columns `after_transform`.
       names: which of them are the model's dense inputs; None for all.
 
@@ -50,7 +50,7 @@ def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[s
 
 @functools.lru_cache(maxsize=16)  # a trace per column, and a run opens its graph 8 times
 def _dependent(uri: str) -> dict[str, set[str]]:
-    """The outputs that cannot be computed without a raw column, by column."""
+    """Return the outputs that cannot be computed without a raw column, by column."""
     graph = tft.TFTransformOutput(uri)
     layer, spec = graph.transform_features_layer(), graph.raw_feature_spec()
     every = set(graph.transformed_feature_spec())
@@ -58,7 +58,7 @@ def _dependent(uri: str) -> dict[str, set[str]]:
 
 
 def _outputs_without(layer: Any, spec: Mapping[str, Any], column: str) -> set[str]:
-    """The outputs that the layer computes if one column is not given: TFT leaves out what depends on it."""
+    """Return the outputs that the layer computes if one column is not given: TFT leaves out what depends on it."""
     rest = {name: feature for name, feature in spec.items() if name != column}
     if not rest:
         return set()
@@ -67,7 +67,7 @@ def _outputs_without(layer: Any, spec: Mapping[str, Any], column: str) -> set[st
 
 
 def range_output(name: str) -> str:
-    """The output of Transform that holds the range of a dense feature, `_RANGE_FIELDS` in each row."""
+    """Return the output of Transform that holds the range of a dense feature, `_RANGE_FIELDS` in each row."""
     return f"{name}.range"
 
 
@@ -75,8 +75,8 @@ def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]
     """The range that each dense feature is scaled by; features that a `preprocessing_fn` scales itself are left out.
 
     Args:
-      uri: of a TransformGraph artifact.
-      names: of the dense features.
+      uri: address of a TransformGraph artifact.
+      names: names of the dense features.
 
     Returns:
       By feature `_RANGE_FIELDS`, which float32 holds exactly.
@@ -131,7 +131,7 @@ def number_columns(schema_file: str, names: Collection[str]) -> dict[str, tf.io.
 
     Args:
       schema_file: path of a `schema.pbtxt`.
-      names: of the columns.
+      names: names of the columns.
 
     Raises:
       DataError: a column that the schema does not have, or that holds no numbers.

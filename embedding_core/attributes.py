@@ -95,7 +95,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, Attribute]] = {
 
 
 def ignored_by(trainer: Trainer, kind: str) -> dict[str, tuple[Any, str]]:
-    """The attributes of a kind of optimizer that a trainer would ignore: their default, and why."""
+    """Return the attributes of a kind of optimizer that a trainer would ignore: their default, and why."""
     found = ATTRIBUTES.get(kind, {})
     return {
         name: (attribute.default, attribute.ignored[trainer])
@@ -129,6 +129,6 @@ def refuse_unknown(kind: str, given: object, owner: str) -> None:
 
 @functools.cache
 def _parameters(cls: Any) -> dict[str, Any]:
-    """The named arguments of a class, and their defaults."""
+    """Return the named arguments of a class, and their defaults."""
     found = inspect.signature(cls).parameters.values()
     return {each.name: each.default for each in found if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)}

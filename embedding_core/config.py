@@ -151,15 +151,15 @@ class EmbeddingConfig(Section):
             yield "tables", f"has table {name!r}, which has no feature: remove it, or name it in a feature."
 
     def table(self, name: str) -> TableConfig:
-        """The table of that name; KeyError if there is none."""
+        """Return the table of that name; KeyError if there is none."""
         return {table.name: table for table in self.tables}[name]
 
     def feature(self, name: str) -> FeatureConfig:
-        """The feature of that name; KeyError if there is none."""
+        """Return the feature of that name; KeyError if there is none."""
         return {feature.name: feature for feature in self.features}[name]
 
     def table_of(self, feature: str) -> TableConfig:
-        """The table that the feature of that name is looked up in."""
+        """Return the table that the feature of that name is looked up in."""
         return self.table(self.feature(feature).table)
 
     def to_sealed_json(self) -> bytes:

@@ -42,7 +42,7 @@ class FeatureSpec:
       max_sequence_length: 0 combines, n > 0 gives [batch, n, dim].
       output_shape: shape of the output without `dim`, or None; dimensions may be None.
       invalid_id: policy for an id outside the table.
-      quantization: of the rows, in the lookup only, or None.
+      quantization: quantization of the rows, in the lookup only, or None.
     """
 
     path: str
@@ -57,7 +57,7 @@ class FeatureSpec:
 
 
 def specs_of(feature_config: FeatureConfigs, tables: Mapping[Any, Any]) -> Any:
-    """The specs of a structure of feature configurations, in the same structure.
+    """Return the specs of a structure of feature configurations, in the same structure.
 
     Args:
       feature_config: an EmbeddingConfig (the structure is a dict by feature name), or any structure of

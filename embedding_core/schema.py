@@ -109,7 +109,7 @@ class ChosenBy:
 
 
 def _python_number(value: Any) -> Any:
-    """The value, or the Python number that equals a numpy one: sizes are often computed from data."""
+    """Return the value, or the Python number that equals a numpy one: sizes are often computed from data."""
     if isinstance(value, int | float) or not isinstance(value, numbers.Real):
         return value
     return int(value) if isinstance(value, numbers.Integral) else float(value)
@@ -294,7 +294,7 @@ def _worded(cls: type[Section], errors: list[tuple[tuple[str | int, ...], str, A
 
 
 def _text(cls: type[Section], error: Any) -> str:
-    """What is wrong with a value, in words that follow its path."""
+    """Return what is wrong with a value, in words that follow its path."""
     kind, value = error["type"], error["input"]
     if kind == _WORDED:
         return str(error["msg"])

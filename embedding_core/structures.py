@@ -20,7 +20,7 @@ Nested: TypeAlias = Any  # a leaf, or dicts, lists, tuples and namedtuples of le
 
 
 def paths_of(structure: Nested) -> list[Path]:
-    """The path of every leaf of a structure, in the order of tf.nest.flatten; () for a lone leaf.
+    """Return the path of every leaf of a structure, in the order of tf.nest.flatten; () for a lone leaf.
 
     Raises:
       ConfigError (ValueError): keys that cannot be sorted, or a container of another type.
@@ -31,12 +31,12 @@ def paths_of(structure: Nested) -> list[Path]:
 
 
 def path_name(path: Path) -> str:
-    """The path as messages show it; two paths may have the same name."""
+    """Return the path as messages show it; two paths may have the same name."""
     return "/".join(map(str, path))
 
 
 def flat_like(what: str, structure: Nested, given: Nested) -> list[Nested]:
-    """The values of a structure that must equal another one, in the order of tf.nest.flatten of that one.
+    """Return the values of a structure that must equal another one, in the order of tf.nest.flatten of that one.
 
     Args:
       what: the argument, for messages.
@@ -52,7 +52,7 @@ def flat_like(what: str, structure: Nested, given: Nested) -> list[Nested]:
 def flat_pairs(
     what: str, structure: Nested, given: Nested, *, partial: bool = False, nested_values: bool = False
 ) -> list[tuple[Nested, Nested]]:
-    """The leaves of a structure with the values at their paths.
+    """Return the leaves of a structure with the values at their paths.
 
     Args:
       what: the argument, for messages.
@@ -103,7 +103,7 @@ def _check_keys(what: str, path: Path, items: Items, values: Items, *, partial: 
 
 
 def _kind(structure: Nested) -> str:
-    """The kind of a container: "dict", "list" (or tuple), or the fields of a namedtuple; "" for a leaf."""
+    """Return the kind of a container: "dict", "list" (or tuple), or the fields of a namedtuple; "" for a leaf."""
     if isinstance(structure, Mapping):
         return "dict"
     if isinstance(structure, list | tuple):
@@ -124,7 +124,7 @@ def _unsorted(structure: Nested) -> Items:
 
 
 def _items(structure: Nested) -> Items:
-    """The items by key, in the order of tf.nest.flatten."""
+    """Return the items by key, in the order of tf.nest.flatten."""
     items = _unsorted(structure)
     try:
         return {key: items[key] for key in sorted(items)} if isinstance(structure, Mapping) else items
@@ -135,7 +135,7 @@ def _items(structure: Nested) -> Items:
 
 
 def _type_name(value: Nested) -> str:
-    """The type of a container or leaf, with the fields of a namedtuple, as error messages show it."""
+    """Return the type of a container or leaf, with the fields of a namedtuple, as error messages show it."""
     kind = _kind(value)
     return type(value).__name__ if kind in ("", "dict", "list") else f"{type(value).__name__} of {kind}"
 

@@ -34,7 +34,7 @@ class Samples:
     weights: Sequence[Sequence[float]] | None = None
 
     def pairs(self, example: int) -> list[tuple[int, float]]:
-        """The (id, weight) pairs of one example."""
+        """Return the (id, weight) pairs of one example."""
         ids = self.ids[example]
         weights = [1.0] * len(ids) if self.weights is None else self.weights[example]
         return list(zip(ids, weights, strict=True))
@@ -76,7 +76,7 @@ def build_sparse(
 
 
 def oracle_lookup(table: Array, samples: Samples, combiner: Combiner, max_sequence_length: int = 0) -> Array:
-    """The activations of one feature.
+    """Return the activations of one feature.
 
     Args:
       table: [rows, dim].
@@ -114,13 +114,13 @@ def _gains(
 def oracle_occurrences(
     samples: Samples, combiner: Combiner, gradient: Array, max_sequence_length: int = 0
 ) -> list[Occurrence]:
-    """The (id, gradient of its row) pairs of one feature, in the order of the batch.
+    """Return the (id, gradient of its row) pairs of one feature, in the order of the batch.
 
     Args:
       samples: the ids.
-      combiner: of the table.
-      gradient: of the activations, [B, dim] or [B, max_sequence_length, dim].
-      max_sequence_length: of the feature.
+      combiner: combiner of the table.
+      gradient: gradient of the activations, [B, dim] or [B, max_sequence_length, dim].
+      max_sequence_length: that of the feature.
     """
     gradient = np.asarray(gradient, np.float64).reshape(len(samples.ids), max_sequence_length or 1, -1)
     return [
@@ -228,7 +228,7 @@ class Oracle:
         Args:
           config: the tables and features.
           tables: the first rows, by table name.
-          optimizer: of the tables that have none of their own.
+          optimizer: optimizer of the tables that have none of their own.
         """
         self._config = config
         self._optimizers = {table.name: table.optimizer or optimizer for table in config.tables}
@@ -239,7 +239,7 @@ class Oracle:
         }
 
     def lookup(self, batch: Batch) -> dict[str, Array]:
-        """The activations of every feature of the batch."""
+        """Return the activations of every feature of the batch."""
         return {name: self._lookup(name, samples) for name, samples in batch.items()}
 
     def _lookup(self, name: str, samples: Samples) -> Array:

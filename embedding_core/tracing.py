@@ -11,5 +11,5 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def as_written(function: Function) -> Function:
-    """The function, kept from AutoGraph: it has no Python control flow over tensors, and traces faster so."""
+    """Return the function, kept from AutoGraph: it has no Python control flow over tensors, and traces faster so."""
     return cast(Function, tf.autograph.experimental.do_not_convert(function))

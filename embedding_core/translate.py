@@ -92,7 +92,7 @@ class KerasSlots:
     """Makes the slots of a table as slots of a Keras optimizer, at the first values of the TPU's.
 
     Args:
-      optimizer: of tf_keras.optimizers.legacy.
+      optimizer: optimizer of tf_keras.optimizers.legacy.
       names: its names of slots by those of the TPU's optimizer.
     """
 
@@ -101,7 +101,7 @@ class KerasSlots:
         self._names = names
 
     def __call__(self, table: tf.Variable, slot_names: Sequence[str], initializers: Sequence[Any]) -> dict[str, Any]:
-        """The slots by the TPU's names."""
+        """Return the slots by the TPU's names."""
         return {
             slot: self._optimizer.add_slot(table, self._names[slot], initializer)
             for slot, initializer in zip(slot_names, initializers, strict=True)
@@ -118,7 +118,7 @@ class TableSpec:
       combiner: "mean", "sum" or "sqrtn".
       optimizer: this project's, or None for a table without slots.
       initializer: this project's, or the caller's callable of a shape and dtype.
-      quantization: of its rows in lookups, or None.
+      quantization: quantization of its rows in lookups, or None.
       key: the caller's configuration object.
       slot_creator: the optimizer's `slot_variable_creation_fn`, or None.
       packed: whether the optimizer has `low_dimensional_packing_status`.
@@ -151,7 +151,7 @@ class Model:
     features: tuple[FeatureSpec, ...]
 
     def features_of(self, table: str) -> list[int]:
-        """The places of a table's features among `features`."""
+        """Return the places of a table's features among `features`."""
         return [place for place, feature in enumerate(self.features) if feature.table == table]
 
 
@@ -177,13 +177,13 @@ def optimizer_to_core(optimizer: GivenOptimizer) -> Optimizer:
 
 
 def optimizer_to_tensorflow(optimizer: Optimizer) -> GivenOptimizer:
-    """The optimizer of `tf.tpu.experimental.embedding` with the same hyperparameters."""
+    """Return the optimizer of `tf.tpu.experimental.embedding` with the same hyperparameters."""
     values = {name: getattr(optimizer, name) for name in optimizer.hyperparameters()}
     return kind_of_optimizer(optimizer).tensorflow(**values)
 
 
 def kind_of_optimizer(optimizer: Optimizer) -> OptimizerKind:
-    """The entry of an optimizer of this project in the table.
+    """Return the entry of an optimizer of this project in the table.
 
     Raises:
       ConfigError (ValueError): a class that is not in the table.
@@ -272,7 +272,7 @@ def model_of(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs
 
     Args:
       feature_config: an EmbeddingConfig, or a structure of `tf.tpu.experimental.embedding.FeatureConfig`.
-      optimizer: of the tables that have none of their own; of this project or of TensorFlow.
+      optimizer: optimizer of the tables that have none of their own; of this project or of TensorFlow.
       needs_optimizer: whether a table without an optimizer is an error.
 
     Raises:

@@ -65,7 +65,7 @@ def dense_features(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tens
 
 
 def _range_of(value: tf.Tensor, feature: Settings, previous: Settings | None) -> Range:
-    """The range of the previous model if it is of the same feature, else that of the train split."""
+    """Return the range of the previous model if it is of the same feature, else that of the train split."""
     same = previous is not None and all(previous.get(key) == feature[key] for key in ("column", "log1p"))
     return range_of(tf.boolean_mask(value, tf.math.is_finite(value)), previous if same else None)
 

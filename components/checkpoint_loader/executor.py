@@ -49,7 +49,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
 
 
 def policy_of(fields: Json) -> RemapPolicy:
-    """The policy with these fields.
+    """Return the policy with these fields.
 
     Raises:
       ConfigError: an unknown field, or a value that breaks its rule.

@@ -75,7 +75,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def kind_of(column: pa.Array) -> str:
-    """The kind of feature that the column becomes: "bytes", "int64" or "float"."""
+    """Return the kind of feature that the column becomes: "bytes", "int64" or "float"."""
     kind = column.type.value_type if is_list(column.type) else column.type
     if pa.types.is_integer(kind):
         return "int64"
@@ -98,7 +98,7 @@ def tokens(name: str, batch: Batch) -> pa.Array:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """The column without loss as what an example can hold: times and float64 as text."""
+    """Return the column without loss as what an example can hold: times and float64 as text."""
     values = column.flatten() if is_list(column.type) else column
     if pa.types.is_temporal(values.type):
         return _rewrap(column, _times(values))
@@ -130,7 +130,7 @@ def _rewrap(column: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
-    """The column as float32, and the reasons of the rows whose values are not finite numbers, by position.
+    """Return the column as float32, and the reasons of the rows whose values are not finite numbers, by position.
 
     Text is parsed only if all is text, as in CSV; "nan" is missing; times become seconds since 1970.
 

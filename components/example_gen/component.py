@@ -97,7 +97,7 @@ class ExampleGen(FileBasedExampleGen):
 
 
 def _named_splits() -> Any:
-    """The names of the splits for TFX; how large they are is in the settings."""
+    """Return the names of the splits for TFX; how large they are is in the settings."""
     splits = [example_gen_pb2.SplitConfig.Split(name=name, hash_buckets=1) for name in SPLITS]
     return example_gen_pb2.Output(split_config=example_gen_pb2.SplitConfig(splits=splits))
 

@@ -34,7 +34,7 @@ class CsvFormat(Section):
     columns: Listed[str] | None = None
 
     def mistakes(self) -> Mistakes:
-        """The rules that the fields break, as pairs of the key and the words after it."""
+        """Yield the rules that the fields break, as pairs of the key and the words after it."""
         if not self.delimiter or any(sign in self.delimiter for sign in _LINE_ENDS):
             yield "delimiter", f"is {self.delimiter!r}: it must be the text between two fields, and not a line break."
         elif self.delimiter == r"\t":

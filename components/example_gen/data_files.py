@@ -31,14 +31,14 @@ _PIECE = re.compile(r"\{(?:YYYY|MM|DD|SPAN)\}|\[!?\]?[^]]*\]|.", re.DOTALL)
 
 
 def without_spans(pattern: str) -> str:
-    """The pattern as a glob that matches the files of every span."""
+    """Return the pattern as a glob that matches the files of every span."""
     for part in _PARTS:
         pattern = pattern.replace(part, "*")
     return pattern
 
 
 def escaped(path: str) -> str:
-    """The path as a pattern of TensorFlow's file systems that matches the path alone."""
+    """Return the path as a pattern of TensorFlow's file systems that matches the path alone."""
     return glob.escape(path.replace("\\", "\\\\"))
 
 
@@ -146,7 +146,7 @@ def _glob_piece(piece: str) -> str:
 
 
 def _span(parts: Mapping[str, str]) -> int:
-    """The number of a span; that of a date is its day since the year 1, and -1 that of no date."""
+    """Return the number of a span; that of a date is its day since the year 1, and -1 that of no date."""
     if "span" in parts:
         return int(parts["span"])
     try:
@@ -199,7 +199,7 @@ def group_files(files: Sequence[str]) -> list[list[str]]:
 
 
 def size_of(path: str) -> int:
-    """The bytes of a file.
+    """Return the bytes of a file.
 
     Raises:
       DataError: it cannot be read.

@@ -68,7 +68,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
     def _ingest(
         self, groups: Sequence[Sequence[str]], properties: Properties, staging: str
     ) -> tuple[Tally, dict[str, str]]:
-        """The counts of the rows, and the sha256 of every file."""
+        """Return the counts of the rows, and the sha256 of every file."""
         work = beam.ParDo(_Ingest(properties[keys.DATA_FORMAT], properties[keys.SETTINGS], staging))
         with self._make_beam_pipeline() as pipeline:
             _ = pipeline | "Files" >> beam.Create(list(enumerate(groups))) | beam.Reshuffle() | "Ingest" >> work
@@ -81,7 +81,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
 
 
 def settings_of(exec_properties: Json) -> Settings:
-    """The settings, with the bounds of the spans that were given beside them.
+    """Return the settings, with the bounds of the spans that were given beside them.
 
     Raises:
       ConfigError: they break a rule, or bounds are given and the pattern has no placeholders.
@@ -100,7 +100,7 @@ def settings_of(exec_properties: Json) -> Settings:
 
 
 def _bound(text: str) -> str | int | None:
-    """The bound that is given: a number of {SPAN} as a number."""
+    """Return the bound that is given: a number of {SPAN} as a number."""
     return int(text) if text.isdigit() else text or None
 
 

@@ -41,7 +41,7 @@ def compression_of(start: bytes) -> Compression:
 
 
 def unpacked(stream: BinaryIO, compression: Compression) -> io.RawIOBase:
-    """The bytes that a compressed stream holds."""
+    """Return the bytes that a compressed stream holds."""
     if compression == "gz":
         return cast(io.RawIOBase, gzip.GzipFile(fileobj=stream))
     if compression == "bz2":

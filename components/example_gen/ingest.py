@@ -105,7 +105,7 @@ def _occurs(batch: Batch, column: pa.Array) -> bool:
 
 
 def _convert(batch: Batch, settings: Settings) -> tuple[dict[str, pa.Array], dict[int, str]]:
-    """The columns that are kept, as they go into the examples, and the bad rows' reasons."""
+    """Return the columns that are kept, as they go into the examples, and the bad rows' reasons."""
     columns: dict[str, pa.Array] = {}
     reasons: dict[int, str] = {}
     for name in settings.single_valued:

@@ -15,7 +15,7 @@ _OTHER = -1.0
 
 
 def several_values(name: str, column: pa.Array) -> dict[int, str]:
-    """The reasons of the rows that hold more than one value, by position."""
+    """Return the reasons of the rows that hold more than one value, by position."""
     if not is_list(column.type):
         return {}
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
@@ -44,7 +44,7 @@ def label_values(label: Label, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
 
 
 def _first(column: pa.Array) -> pa.Array:
-    """The first value of each row; null if it has none."""
+    """Return the first value of each row; null if it has none."""
     if not is_list(column.type):
         return column
     offsets = column.offsets.to_numpy()
@@ -108,7 +108,7 @@ def _shown(value: object) -> str:
 
 
 def weight_reasons(name: str, column: pa.Array) -> dict[int, str]:
-    """The reasons of the rows without a weight of 0 or more, by position."""
+    """Return the reasons of the rows without a weight of 0 or more, by position."""
     values = _first(column)
     good = pc.fill_null(pc.greater_equal(values, 0), False).to_numpy(zero_copy_only=False)
     return {

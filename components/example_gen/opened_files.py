@@ -65,12 +65,12 @@ class _Unpacked(io.BufferedReader):
 
 
 def open_file(path: str) -> io.BufferedReader:
-    """The file as a seekable binary stream."""
+    """Return the file as a seekable binary stream."""
     return io.BufferedReader(_Remote(path) if "://" in path else io.FileIO(path), buffer_size=_BUFFER)
 
 
 def open_unpacked(path: str, compression: Compression | None = None) -> io.BufferedReader:
-    """The file as a binary stream, unpacked.
+    """Return the file as a binary stream, unpacked.
 
     Args:
       path: the file.

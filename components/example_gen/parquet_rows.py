@@ -92,7 +92,7 @@ def typed_batch(place: str, records: pa.RecordBatch, settings: Settings, first: 
 
 
 def _contents(columns: Mapping[str, pa.Array], index: npt.NDArray[np.int64]) -> list[bytes]:
-    """The rows as examples of all their columns."""
+    """Return the rows as examples of all their columns."""
     chosen = pa.array(index)
     taken = {name: column.take(chosen) for name, column in columns.items()}
     return examples({name: plain(column) for name, column in taken.items()})

@@ -47,12 +47,12 @@ class Piece:
 
 
 def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> list[Piece]:
-    """The files in pieces, in order of their spans.
+    """Return the files in pieces, in order of their spans.
 
     Args:
       files: as `find_files` gives them.
       input_base: the folder of the data.
-      settings: of ExampleGen.
+      settings: settings of ExampleGen.
     """
     if settings.spans is None:
         return [Piece(None, path, (path,), size_of(path)) for path in files]
@@ -64,10 +64,10 @@ def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> li
 
 
 def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> Json:
-    """What the Examples say of their data: `rows`, a digest of what chooses rows, and `pieces`.
+    """Return what the Examples say of their data: `rows`, a digest of what chooses rows, and `pieces`.
 
     Args:
-      pieces: of the data.
+      pieces: pieces of the data.
       settings_json: the settings of ExampleGen.
       digests: sha256 of every file.
     """

@@ -73,7 +73,7 @@ class Batch:
         return dataclasses.replace(self, columns=columns, index=self.index[mask])
 
     def set_aside(self, bad: BadRows, reasons: Mapping[int, str]) -> Batch:
-        """The rows but those at the given positions, which are added to the bad ones with their reasons."""
+        """Return the rows but those at the given positions, which are added to the bad ones with their reasons."""
         mask = np.ones(len(self), dtype=bool)
         for position, reason in reasons.items():
             mask[position] = False
@@ -81,7 +81,7 @@ class Batch:
         return self.keep(mask)
 
     def column(self, name: str) -> pa.Array:
-        """The column, as a scalar array, or DataError if a row holds several values."""
+        """Return the column, as a scalar array, or DataError if a row holds several values."""
         return single_valued(name, self.columns[name], lambda row: self.place(int(self.index[row])))
 
 
@@ -111,7 +111,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def map_values(column: pa.Array, function: Callable[[Value], T], missing: T) -> tuple[npt.NDArray[Any], dict[int, str]]:
-    """The function of every value of a scalar column, computed once per distinct value.
+    """Return the function of every value of a scalar column, computed once per distinct value.
 
     Args:
       column: the values; bytes are handed on as text (UTF-8, other bytes as surrogates).

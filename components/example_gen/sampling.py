@@ -124,7 +124,7 @@ def _names(path: str, data_format: str, settings: Settings) -> list[str]:
 
 
 def _restricted(settings: Settings, names: Sequence[str]) -> Settings:
-    """The settings without what the files do not have."""
+    """Return the settings without what the files do not have."""
     columns = {name: kind for name, kind in settings.columns.items() if name in names}
     return settings.replace(
         columns=columns,
@@ -139,7 +139,7 @@ def _restricted(settings: Settings, names: Sequence[str]) -> Settings:
 
 
 def _first_rows(batches: Iterator[Batch], rows: int) -> tuple[list[Batch], bool]:
-    """The first batches, cut to about so many rows, and whether that is all there is."""
+    """Return the first batches, cut to about so many rows, and whether that is all there is."""
     first = list(itertools.islice(batches, 2))
     if not first:
         return [], True
@@ -174,7 +174,7 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
 
 
 def _texts(piece: pa.Array) -> pa.Array:
-    """The values, one by one, as bytes."""
+    """Return the values, one by one, as bytes."""
     values = piece.flatten() if is_list(piece.type) else piece
     values = values.drop_null()
     return values if pa.types.is_large_binary(values.type) else values.cast(pa.string()).cast(pa.large_binary())
@@ -200,7 +200,7 @@ def _kind(piece: pa.Array) -> str:
 
 
 def _kind_of_text(values: pa.Array) -> str:
-    """What the texts of CSV, or of a column of text, read as."""
+    """Return what the texts of CSV, or of a column of text, read as."""
     texts = values.drop_null().cast(pa.large_binary())
     for kind, expression in _TEXT_KINDS:
         if pc.all(pc.match_substring_regex(texts, expression)).as_py():

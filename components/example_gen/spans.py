@@ -100,7 +100,7 @@ class PatternSpans(Spans):
         return Gaps(len(expected) - sum(span in expected for span in inside), shown)
 
     def name_of(self, number: int) -> str | int:
-        """The span as a person names it: an ISO date, or its number."""
+        """Return the span as a person names it: an ISO date, or its number."""
         return datetime.date.fromordinal(number).isoformat() if is_dated(self.pattern) else number
 
 

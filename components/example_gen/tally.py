@@ -74,7 +74,7 @@ class Labels:
             )
 
     def _marks(self) -> str:
-        """The remedy for values that mean a missing one; empty if no value looks like one."""
+        """Return the remedy for values that mean a missing one; empty if no value looks like one."""
         texts = [ast.literal_eval(value) for value in self.values if not value.endswith("...")]
         marks = [text for text in texts if isinstance(text, str) and stands_for_missing(text)]
         return f" If {marks[0]!r} means a missing value, set `data: {{missing: {json.dumps(marks)}}}`." if marks else ""
@@ -156,7 +156,7 @@ class Tally:
         return {name: counts for name, counts in sorted(self.numbered.items()) if all(counts)}
 
     def to_json(self) -> str:
-        """The counts as JSON; `from_json` gives equal ones."""
+        """Return the counts as JSON; `from_json` gives equal ones."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
@@ -166,7 +166,7 @@ class Tally:
         return cls(**{**data, "bad": BadRows(**data["bad"]), "labels": Labels(**data["labels"])})
 
     def facts(self, settings: Settings) -> Json:
-        """The counts as a report shows them."""
+        """Return the counts as a report shows them."""
         return {
             "files": self.files,
             "files_without_rows": self.files_without_rows,

@@ -37,7 +37,7 @@ def tfrecord_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Ba
 
 
 def _records(path: str, stream: io.BufferedReader) -> Iterator[bytes]:
-    """The records, each checked against its checksums."""
+    """Yield the records, each checked against its checksums."""
     for number in itertools.count(1):
         head = stream.read(12)
         if not head:

@@ -28,7 +28,7 @@ _hides_texts = contextvars.ContextVar("hides_texts", default=False)
 
 
 def number(value: Value, decimal: str = ".") -> float:
-    """The value as a number; whole numbers stay exact.
+    """Return the value as a number; whole numbers stay exact.
 
     Args:
       value: a number, or text that means one.
@@ -71,7 +71,7 @@ def stands_for_missing(text: str) -> bool:
 
 
 def instant(value: Value) -> int:
-    """The point in time that a value means, in microseconds since 1970 UTC; without a zone it is UTC.
+    """Return the point in time that a value means, in microseconds since 1970 UTC; without a zone it is UTC.
 
     Args:
       value: a date or datetime, an ISO date or time, or a Unix time in seconds, milli-, micro- or nanoseconds.
@@ -140,6 +140,6 @@ def _quoted(value: Value) -> str:
 
 
 def short(value: object) -> str:
-    """The value as a message shows it, cut off at 60 characters."""
+    """Return the value as a message shows it, cut off at 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -65,7 +65,7 @@ class Executor(ComponentExecutor, PusherExecutor):
         _put(pushed, model_digest=published.digest, parity=parity, reason="")
 
     def _missed(self, execution: Execution) -> list[str]:
-        """What the model lacks to be pushed, a sentence for each of its judges."""
+        """Return what the model lacks to be pushed, a sentence for each of its judges."""
         reasons = [] if self.CheckBlessing(execution.inputs) else ["the Evaluator's thresholds were not met."]
         for blessing in execution.inputs.get(keys.QUALITY_BLESSING, ()):
             if not self.CheckBlessing({keys.MODEL_BLESSING: [blessing]}):

@@ -36,7 +36,7 @@ class Proof:
     edge_rows: int
 
     def to_dict(self) -> Json:
-        """The figures as JSON values."""
+        """Return the figures as JSON values."""
         return {**self.report.to_dict(), "eval_rows": self.rows, "edge_rows": self.edge_rows}
 
 

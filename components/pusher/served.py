@@ -56,7 +56,7 @@ def damage_of(base: str, version: int, digest: str | None = None) -> str | None:
     Args:
       base: folder or address of the versions.
       version: its number.
-      digest: of its content, as the push recorded it; another model under that number is wrong too.
+      digest: digest of its content, as the push recorded it; another model under that number is wrong too.
     """
     path = os.path.join(base, str(version))
     try:

@@ -80,7 +80,7 @@ class Trained:
         return {**by_signature, "raw": named} if kept else by_signature
 
     def score(self, rows: Sequence[bytes]) -> dict[str, dict[str, npt.NDArray[Any]]]:
-        """What training computes for serialized tf.Examples, under the names of the exported signatures.
+        """Return what training computes for serialized tf.Examples, under the names of the exported signatures.
 
         Ids come from the input pipeline of training, vectors from its engine, logits from its model.
         """

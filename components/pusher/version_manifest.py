@@ -92,7 +92,7 @@ def write_manifest(folder: str, files: Mapping[str, FileDigest], facts: Json) ->
     """Write the manifest of a version.
 
     Args:
-      folder: of the copied model.
+      folder: folder of the copied model.
       files: digests of its files.
       facts: JSON values that the manifest says besides the files (vocabularies, parity figures).
 

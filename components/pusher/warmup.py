@@ -53,7 +53,7 @@ def write_warmup(
 
 
 def _rows(value: Any, batch: int) -> Any:
-    """The first `batch` rows, repeated if there are fewer."""
+    """Return the first `batch` rows, repeated if there are fewer."""
     return value[[place % len(value) for place in range(batch)]]
 
 

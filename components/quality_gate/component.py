@@ -66,7 +66,7 @@ class QualityGate(base_component.BaseComponent):
           rules: fields of `embedding_core.evaluation.Rules`.
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight.
           schema: a channel of `Schema`; needed if there is no transform graph.
-          seed: of the sample of rows that retrieval is measured on, if the eval split has very many.
+          seed: seed of the sample of rows that retrieval is measured on, if the eval split has very many.
           code_fingerprint: digest of the code that runs, so that the cache sees a change of it.
 
         Raises:

@@ -49,7 +49,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
 
 
 def _with_dims_of(earlier: EmbeddingConfig, features: list[Json], overrides: dict[str, Json]) -> dict[str, Json]:
-    """The overrides, with the earlier dim of each table that has one and for which no dim is given."""
+    """Return the overrides, with the earlier dim of each table that has one and for which no dim is given."""
     used = {feature.get("table") or feature.get("vocabulary") for feature in features}
     dims = {table.name: table.dim for table in earlier.tables if table.name in used}
     if "dim" in overrides.get(ALL_TABLES, {}):

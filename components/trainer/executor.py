@@ -27,7 +27,7 @@ class Executor(ComponentExecutor, trainer_executor.GenericExecutor):
     COMPONENT = "EmbeddingTrainer"
 
     def _GetFnArgs(self, inputs: Artifacts, outputs: Artifacts, properties: Properties) -> FnArgs:  # noqa: N802
-        """The arguments of run_fn; `custom_config` also carries what FnArgs has no field for."""
+        """Return the arguments of run_fn; `custom_config` also carries what FnArgs has no field for."""
         arguments = super()._GetFnArgs(inputs, outputs, properties)
         folders = Execution(inputs, outputs, properties).given_uris(
             keys.VOCABULARIES, keys.TABLE_CONFIGS, keys.WARM_START
@@ -55,7 +55,7 @@ class Executor(ComponentExecutor, trainer_executor.GenericExecutor):
 
 
 def _made(artifact: types.Artifact) -> int:
-    """The time at which the artifact was recorded, in milliseconds since 1970; 0 without metadata."""
+    """Return the time at which the artifact was recorded, in milliseconds since 1970; 0 without metadata."""
     return int(artifact.mlmd_artifact.create_time_since_epoch)
 
 
@@ -68,7 +68,7 @@ def put_facts(outputs: Sequence[types.Artifact]) -> None:
 
 
 def _facts(run_folder: str) -> Json:
-    """What lineage and report show of the model; nothing if another run_fn wrote no such files."""
+    """Return what lineage and report show of the model; nothing if another run_fn wrote no such files."""
     if not fileio.exists(os.path.join(run_folder, "training.json")):
         return {}
     run = RunDescription.load(run_folder)

@@ -36,7 +36,7 @@ class Settings:
 
     Attributes:
       training: JSON object, a `TrainingConfig`.
-      arguments: of the model's `build`.
+      arguments: arguments of the model's `build`.
       dense: names of the dense features.
       label_key: name of the label; None for data that holds positives only.
       weight_key: name of the sample weight, or None.
@@ -189,7 +189,7 @@ def _dense_start(settings: Settings) -> DenseStart | None:
 
 
 def _ranges(fn_args: FnArgs, settings: Settings) -> dict[str, Json]:
-    """The ranges that dense features are scaled by; a warning names constant and implausible ones."""
+    """Return the ranges that dense features are scaled by; a warning names constant and implausible ones."""
     if not fn_args.transform_graph_path:
         return {}
     measured = read_ranges(fn_args.transform_graph_path, settings.dense)
@@ -210,7 +210,7 @@ def _resume_folder(
     vocabularies: Mapping[str, Vocabulary],
     job: TrainingJob,
 ) -> str | None:
-    """The folder of this very run: any change of data, code, vocabulary or setting gives another one."""
+    """Return the folder of this very run: any change of data, code, vocabulary or setting gives another one."""
     if settings.resume_dir is None:
         return None
     name = fingerprint(

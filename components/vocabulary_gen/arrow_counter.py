@@ -25,7 +25,7 @@ _DTYPES: dict[tf.DType, TokenDtype] = {tf.string: "string", tf.int64: "int64", t
 
 
 def rows_from_arrow(column: str, array: pa.Array) -> tf.RaggedTensor | None:
-    """The values of each row of an Arrow column; nulls are left out.
+    """Return the values of each row of an Arrow column; nulls are left out.
 
     Args:
       column: its name, for messages.
@@ -66,7 +66,7 @@ def _flat_values(column: str, flat: pa.Array) -> tf.Tensor:
 
 
 def transform_input(column: str, rows: tf.RaggedTensor | None, size: int, feature: Any) -> Values:
-    """The values of a column in the form in which `tf.io.parse_example` would give them to Transform.
+    """Return the values of a column in the form in which `tf.io.parse_example` would give them to Transform.
 
     Args:
       column: its name, for messages.

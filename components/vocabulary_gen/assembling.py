@@ -98,7 +98,7 @@ def _summary(feature: CountedFeature, facts: list[Json], has_base: bool) -> Feat
 
 
 def _dtype(feature: CountedFeature, facts: list[Json], rows: int) -> Any:
-    """The one dtype that the column has wherever it has a value."""
+    """Return the one dtype that the column has wherever it has a value."""
     seen: dict[str, str] = {}
     for dtype, place in sorted((item for fact in facts for item in fact["dtypes"].items()), key=lambda item: item[1]):
         seen.setdefault(dtype, place)

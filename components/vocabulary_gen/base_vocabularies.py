@@ -28,7 +28,7 @@ def read_base(folder: str, evolution: Evolution) -> Base:
     """Read and verify the vocabularies of a previous run.
 
     Args:
-      folder: of its Vocabularies artifact.
+      folder: folder of its Vocabularies artifact.
       evolution: how the new vocabularies evolve from them.
 
     Raises:

@@ -22,7 +22,7 @@ PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 
 
 def record_batches(path: str, batch_size: int) -> Iterator[tf.Tensor]:
-    """The records of a file as string [B] tensors, in order.
+    """Yield the records of a file as string [B] tensors, in order.
 
     Args:
       path: a TFRecord file, plain or gzip: recognized by the ending `.gz` or else by the first bytes.
@@ -71,7 +71,7 @@ def error_reason(error: Exception) -> str:
 
 
 def _kind(message: tf.train.Example, column: str) -> TokenDtype | None:
-    """The dtype of a row's value, or None without a value; an empty list is not a value."""
+    """Return the dtype of a row's value, or None without a value; an empty list is not a value."""
     if column not in message.features.feature:
         return None
     feature = message.features.feature[column]

@@ -30,7 +30,7 @@ Features = tuple[CountedFeature, ...]
 
 
 def with_dtypes(plan: CountingPlan, dtypes: Mapping[str, TokenDtype]) -> Features:
-    """The features with the dtypes found for their raw columns; string if a column has no value at all."""
+    """Return the features with the dtypes found for their raw columns; string if a column has no value at all."""
     return tuple(
         feature
         if feature.column.after_transform

@@ -25,7 +25,7 @@ _BAD_ROWS_NAMED = 1000
 
 
 def add_histograms(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The sum of two histograms of any lengths."""
+    """Return the sum of two histograms of any lengths."""
     longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
     total = longer.astype(np.int64)
     total[: len(shorter)] += shorter
@@ -110,7 +110,7 @@ class SourceCounts:
 
 
 def _parts(vocabulary: str, counted: Part, parts: int) -> Iterator[tuple[str, Part]]:
-    """The counts by the key that they are merged under: the vocabulary, or one part of it."""
+    """Yield the counts by the key that they are merged under: the vocabulary, or one part of it."""
     if parts == 1:
         yield vocabulary, counted
         return

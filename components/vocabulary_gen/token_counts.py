@@ -60,7 +60,7 @@ class TokenCounts:
 
 
 def write_counts(tokens: pa.Array, counts: npt.NDArray[np.int64]) -> Iterator[bytes]:
-    """The counts as Arrow messages of some 64 MB each, for transport."""
+    """Yield the counts as Arrow messages of some 64 MB each, for transport."""
     rows = max(1, len(tokens) * _BYTES_PER_MESSAGE // max(1, tokens.nbytes))
     for start in range(0, len(tokens), rows):
         part = slice(start, start + rows)
@@ -72,7 +72,7 @@ def write_counts(tokens: pa.Array, counts: npt.NDArray[np.int64]) -> Iterator[by
 
 
 def read_counts(message: bytes) -> Part:
-    """What one message of `write_counts` holds, without copying."""
+    """Return what one message of `write_counts` holds, without copying."""
     table = pa.ipc.open_stream(message).read_all().combine_chunks()
     token, count = (table[name].chunk(0) for name in ("token", "count"))
     return token, count.to_numpy()

@@ -94,9 +94,9 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
 
     Args:
       plan: what was counted.
-      name: of the vocabulary.
+      name: name of the vocabulary.
       messages: facts of all sources, and what `write_part` returned of each part, as JSON.
-      folder: of the Vocabularies.
+      folder: folder of the Vocabularies.
 
     Returns:
       What the report shows of it.

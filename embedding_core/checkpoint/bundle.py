@@ -24,7 +24,7 @@ def rows_per_slice(shape: tuple[int, ...], slice_bytes: int = SLICE_BYTES) -> in
 
 
 def _spec(shape: tuple[int, ...], start: int, count: int) -> str:
-    """The `shape_and_slice` of TensorFlow's SaveV2 and RestoreV2."""
+    """Return the `shape_and_slice` of TensorFlow's SaveV2 and RestoreV2."""
     rest = "".join(f":0,{size}" for size in shape[1:])
     return f"{' '.join(map(str, shape))} {start},{count}{rest}"
 

@@ -163,7 +163,7 @@ def _part(message: BundleEntryProto) -> _Part:
 
 
 def _rows(part: TensorSliceProto, shape: tuple[int, ...]) -> int:
-    """The rows of a slice that holds all columns of its rows; 0 of one that does not."""
+    """Return the rows of a slice that holds all columns of its rows; 0 of one that does not."""
     lengths = [
         extent.length if extent.HasField("length") else size for extent, size in zip(part.extent, shape, strict=True)
     ]

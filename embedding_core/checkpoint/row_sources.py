@@ -108,7 +108,7 @@ def _find(tokens: pa.Array, others: pa.Array, rows: npt.NDArray[np.int64]) -> No
 
 
 def _buckets(tokens: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
-    """The out-of-vocabulary row of each token, as `TokenTable` hashes them."""
+    """Return the out-of-vocabulary row of each token, as `TokenTable` hashes them."""
     strings = np.array(tokens.to_pylist(), object)
     numbers: npt.NDArray[np.int64] = tf.strings.to_hash_bucket_fast(tf.constant(strings, tf.string), buckets).numpy()
     return numbers
@@ -153,7 +153,7 @@ def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: boo
 def _movements(
     sources: RowSources, old: Vocabulary, new: Vocabulary, dropped: npt.NDArray[np.bool_], private: bool
 ) -> dict[str, list[Json]]:
-    """The tokens whose share of the traffic changed most, those that are new or dropped among them."""
+    """Return the tokens whose share of the traffic changed most, those that are new or dropped among them."""
 
     def before(part: slice) -> npt.NDArray[np.float64]:
         rows = np.where(sources.kept[part], sources.rows[: len(new)][part], 0)
@@ -180,7 +180,7 @@ def _movements(
 
 
 def _top(rows: int, value: Callable[[slice], npt.NDArray[Any]]) -> list[tuple[int, float]]:
-    """The rows of the largest values above 0, and these, a part of the rows at a time."""
+    """Return the rows of the largest values above 0, and these, a part of the rows at a time."""
     best: list[tuple[float, int]] = []
     for start in range(0, rows, _TOKENS_AT_ONCE):
         values = value(slice(start, min(start + _TOKENS_AT_ONCE, rows)))

@@ -69,7 +69,7 @@ class TrainingState:
         whole.write(prefix)
 
     def _unsliced(self) -> object:
-        """What TensorFlow restores under `embedding`: all that is not read in slices here."""
+        """Return what TensorFlow restores under `embedding`: all that is not read in slices here."""
         if not self._tables.variables:
             return self._tables.holder
         holder = engine_tables.Tables()

@@ -28,7 +28,7 @@ def training_key(key: str, root: str = "embedding") -> str:
     """Spell the key of a table (`t`) or slot (`t/momenta`) in a `tf.train.Checkpoint` with the tables at `root`.
 
     Args:
-      key: of the table or slot.
+      key: key of the table or slot.
       root: path of the tables in the checkpoint; "" for its top.
     """
     return f"{root}{'/' if root else ''}{key.replace('.', '..').replace('/', '.S')}{VALUE}"
@@ -75,7 +75,7 @@ def stored_keys(reader: BundleReader, config: EmbeddingConfig, root: str) -> dic
 
 
 def _of_keras(reader: BundleReader, names: Mapping[str, str], table: str, slot: str) -> str | None:
-    """The key of a slot that a Keras optimizer made, or None."""
+    """Return the key of a slot that a Keras optimizer made, or None."""
     beneath = table.removesuffix(VALUE) + "/.OPTIMIZER_SLOT/"
     keys = [key for key in reader.entries if key.startswith(beneath) and key.endswith(f"/{slot}{VALUE}")]
     if table in names:
@@ -97,7 +97,7 @@ def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str
 
 
 def _full_names(reader: BundleReader) -> dict[str, str]:
-    """The name that each variable had in its program, by key."""
+    """Return the name that each variable had in its program, by key."""
     if _GRAPH not in reader.entries:
         return {}
     try:

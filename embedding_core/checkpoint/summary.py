@@ -164,7 +164,7 @@ def _compared(
 def _pairs(
     sources: npt.NDArray[np.int64], table: TableConfig, readers: list[BundleReader], slice_bytes: int
 ) -> Iterator[tuple[int, Rows, Rows]]:
-    """The first row's number, earlier rows in the order of the later ones (zeros for a new row), later rows."""
+    """Yield the first row's number, earlier rows in the order of the later ones (zeros for a new row), later rows."""
     earlier: Iterable[tuple[int, Rows]] = readers[0].slices(table.name, slice_bytes)
     if not np.array_equal(sources, np.arange(table.vocabulary_size)):
         earlier = reordered(

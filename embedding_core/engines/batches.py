@@ -77,7 +77,7 @@ class TableBatch(NamedTuple):
 
 
 def packed(features: Sequence[FeatureIds], *, first_row: int, explicit: bool) -> TableIds:
-    """The features of one table on one core.
+    """Return the features of one table on one core.
 
     Args:
       features: the table's features.
@@ -118,7 +118,7 @@ def _weights(feature: FeatureIds) -> tf.Tensor:
 
 
 def flattened(tables: Sequence[TableIds]) -> list[tf.Tensor]:
-    """The ids of all tables as four lists (the parts) and their lengths, int32 [parts, tables]."""
+    """Return the ids of all tables as four lists (the parts) and their lengths, int32 [parts, tables]."""
     parts = list(zip(*tables, strict=True))
     lists = [
         _concat(found) if (found := [part for part in column if part is not None]) else tf.zeros([0], dtype)
@@ -136,7 +136,7 @@ def _length(part: tf.Tensor | None) -> Count:
 def joined(
     cores: Sequence[Sequence[tf.Tensor]], tables: Sequence[TableSpec], rows: Sequence[Sequence[int]], *, first_core: int
 ) -> list[TableBatch]:
-    """The flattened ids of consecutive cores as one batch per table.
+    """Return the flattened ids of consecutive cores as one batch per table.
 
     Args:
       cores: what `flattened` gave for each core.
@@ -183,7 +183,7 @@ def _batch(
     weights: tf.Tensor,
     there: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The parts of a TableBatch behind its ids, from those that travelled, and which of them are there."""
+    """Return the parts of a TableBatch behind its ids, from those that travelled, and which of them are there."""
     total = cores * sum(rows)
 
     def dense() -> tuple[tf.Tensor, tf.Tensor]:
@@ -212,7 +212,7 @@ def _batch(
 
 
 def _lengths(splits: tf.Tensor, rows: Sequence[int]) -> tf.Tensor:
-    """The number of ids of each output row, core by core and feature by feature."""
+    """Return the number of ids of each output row, core by core and feature by feature."""
     per_core = tf.split(tf.reshape(splits, [-1, sum(rows) + len(rows)]), [count + 1 for count in rows], axis=1)
     lengths = [of_feature[:, 1:] - of_feature[:, :-1] for of_feature in per_core]
     return tf.reshape(lengths[0] if len(lengths) == 1 else tf.concat(lengths, 1), [-1])
@@ -232,7 +232,7 @@ def activations_of(combiner: Combiner, looked_up: tf.Tensor, batch: TableBatch, 
     """Combine the rows of a table.
 
     Args:
-      combiner: of the table.
+      combiner: combiner of the table.
       looked_up: [N, dim] rows of `batch.ids`.
       batch: the ids.
       rows: number of output rows.
@@ -253,7 +253,7 @@ def activations_of(combiner: Combiner, looked_up: tf.Tensor, batch: TableBatch, 
 
 
 def row_gradients_of(combiner: Combiner, batch: TableBatch, gradient: tf.Tensor) -> tf.Tensor:
-    """The gradient of each row that was looked up, [N, dim], from that of the activations, [rows, dim]."""
+    """Return the gradient of each row that was looked up, [N, dim], from that of the activations, [rows, dim]."""
     divisors = None if combiner == "sum" else batch.divisors
     found = tf.switch_case(
         batch.form,
@@ -267,7 +267,7 @@ def row_gradients_of(combiner: Combiner, batch: TableBatch, gradient: tf.Tensor)
 
 
 def traced_once(function: Callable[..., Made]) -> Callable[..., Made]:
-    """The function; in a graph, calls with equal arguments and shapes share one trace of its operations.
+    """Return the function; in a graph, calls with equal arguments and shapes share one trace of its operations.
 
     For what is done for each of many tables: the branches of a condition are slow to trace.
     """

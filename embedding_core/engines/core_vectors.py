@@ -21,10 +21,10 @@ def vectors_of_cores(activations: Sequence[tf.Tensor], cores: int) -> list[tf.Te
 
 
 def unpacked(vector: tf.Tensor, model: Model, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
-    """The activations in the vector of one core, in the order of the features.
+    """Return the activations in the vector of one core, in the order of the features.
 
     Args:
-      vector: of one core.
+      vector: vector of one core.
       model: tables and features.
       shapes: the output shape of each feature, fully defined.
     """
@@ -40,10 +40,10 @@ def unpacked(vector: tf.Tensor, model: Model, shapes: Sequence[tf.TensorShape]) 
 def packed_gradients(
     gradients: Sequence[tf.Tensor | None], model: Model, shapes: Sequence[tf.TensorShape]
 ) -> tf.Tensor:
-    """The gradients of one core as one vector, table by table.
+    """Return the gradients of one core as one vector, table by table.
 
     Args:
-      gradients: of the activations, in the order of the features; None counts as zeros.
+      gradients: gradients of the activations, in the order of the features; None counts as zeros.
       model: tables and features.
       shapes: the output shape of each feature, fully defined.
 
@@ -56,12 +56,12 @@ def packed_gradients(
 
 
 def _order(model: Model) -> list[int]:
-    """The places of the features, table by table."""
+    """Return the places of the features, table by table."""
     return [place for table in model.tables for place in model.features_of(table.name)]
 
 
 def _checked(gradient: tf.Tensor | None, feature: FeatureSpec, shape: tf.TensorShape) -> tf.Tensor:
-    """The gradient of one feature on one core, in the shape of its activations."""
+    """Return the gradient of one feature on one core, in the shape of its activations."""
     expected = [*shape.as_list(), feature.dim]
     if gradient is None:
         tf.get_logger().warning(

@@ -61,12 +61,12 @@ class Engine(abc.ABC):
 
         Args:
           values: ids of each feature, in the order of the features.
-          weights: of each feature, or None.
+          weights: weights of each feature, or None.
         """
 
     @abc.abstractmethod
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
-        """The float32 [rows, dim] tables by the caller's TableConfig."""
+        """Return the float32 [rows, dim] tables by the caller's TableConfig."""
 
     @property
     def table_variables(self) -> Mapping[str, tf.Variable]:

@@ -88,7 +88,7 @@ class Steps:
         return _Place((number, calls + 1), started)
 
     def _function_of(self, graph: tf.Graph) -> tuple[tf.Graph, list[tf.Operation]]:
-        """The function that a graph is part of, and the control inputs of its first call."""
+        """Return the function that a graph is part of, and the control inputs of its first call."""
         around = _functions_around(graph)
         known = [function for function in around if function in self._functions]
         if known:

@@ -74,7 +74,7 @@ def check_weights(model: Model, values: Sequence[Ids], weights: Sequence[Weights
 
 
 def output_rows(model: Model, table: str, shapes: Sequence[tf.TensorShape]) -> list[int]:
-    """The number of output rows of each feature of a table, on one core."""
+    """Return the number of output rows of each feature of a table, on one core."""
     return [math.prod(shapes[place].as_list()) for place in model.features_of(table)]
 
 
@@ -110,7 +110,7 @@ def packed_inputs(
 
 
 def _ids_of(feature: FeatureSpec, shape: tf.TensorShape, value: Ids, weight: Weights) -> FeatureIds:
-    """The ids of one feature: cheaply for dense and plainly combined ragged ids, else by the normal form."""
+    """Return the ids of one feature: cheaply for dense and plainly combined ragged ids, else by the normal form."""
     kind, rows = kind_of(value), math.prod(shape.as_list())
     sequence = feature.max_sequence_length > 0 and feature.output_shape is None
     if kind == "dense":
@@ -146,7 +146,7 @@ def _wrong_rows(feature: FeatureSpec, found: int, expected: int) -> DataError:
 
 
 def _with_rows(feature: FeatureSpec, form: NormalForm, expected: int) -> NormalForm:
-    """The form, checked to have the number of output rows that the engine was built for."""
+    """Return the form, checked to have the number of output rows that the engine was built for."""
     if isinstance(form.rows, int):
         if form.rows != expected:
             raise _wrong_rows(feature, form.rows, expected)

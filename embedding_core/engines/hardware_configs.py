@@ -30,7 +30,7 @@ def is_real_tpu(strategy: tf.distribute.Strategy) -> bool:
 
 
 def embedding_feature(strategy: tf.distribute.Strategy) -> str:
-    """The generation of a real TPU's embedding hardware: "V1", "V2" (SparseCore), or "V0" for none."""
+    """Return the generation of a real TPU's embedding hardware: "V1", "V2" (SparseCore), or "V0" for none."""
     kinds = tf.tpu.experimental.HardwareFeature.EmbeddingFeature
     found = strategy.extended.tpu_hardware_feature.embedding_feature
     return {kinds.V1: "V1", kinds.V2: "V2"}.get(found, "V0")
@@ -41,7 +41,7 @@ def copied_configs(feature_config: FeatureConfigs, optimizer: GivenOptimizer) ->
 
     Args:
       feature_config: an EmbeddingConfig, or a structure of `tf.tpu.experimental.embedding.FeatureConfig`.
-      optimizer: of this project or of TensorFlow, or None.
+      optimizer: optimizer of this project or of TensorFlow, or None.
 
     Raises:
       ConfigError (ValueError): a hyperparameter out of range, a learning rate that is a function of the step, or a

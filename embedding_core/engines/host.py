@@ -57,8 +57,8 @@ class HostEngine(Engine):
 
         Args:
           config: tables and features. The variables of a Model, as the layer has, are created by `build`.
-          optimizer: of the tables of an EmbeddingConfig that have none of their own.
-          seed: of the first rows: the same seed gives a table of the same name the same rows everywhere.
+          optimizer: optimizer of the tables of an EmbeddingConfig that have none of their own.
+          seed: seed of the initial rows: the same seed gives a table of the same name the same rows everywhere.
           with_slots: False leaves out the slots of an EmbeddingConfig, for lookups only.
 
         Raises:
@@ -97,13 +97,13 @@ class HostEngine(Engine):
         return {name: own["parameters"] for name, own in self._variables.items()}
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
-        """The tables by the caller's TableConfig; creates them if need be."""
+        """Return the tables by the caller's TableConfig; creates them if need be."""
         self.build()
         return {table.key: self._variables[table.name]["parameters"] for table in self.model.tables}
 
     @as_written
     def lookup(self, ids: Mapping[str, Ids], weights: Mapping[str, Weights] | None = None) -> dict[str, tf.Tensor]:
-        """The activations of the features given, by name.
+        """Return the activations of the features given, by name.
 
         Args:
           ids: by feature name: dense [B] or [B, 1], sparse or ragged integer ids. Features may be left out.
@@ -131,7 +131,7 @@ class HostEngine(Engine):
 
         Args:
           ids: as given to `lookup`.
-          gradients: of the activations, by feature name, in their shapes; None counts as zeros.
+          gradients: gradients of the activations, by feature name, in their shapes; None counts as zeros.
           weights: as given to `lookup`.
 
         Raises:
@@ -151,7 +151,7 @@ class HostEngine(Engine):
     def _given(
         self, ids: Mapping[str, Ids], weights: Mapping[str, Weights] | None
     ) -> tuple[list[FeatureSpec], list[Ids], list[Weights]]:
-        """The features that ids are given for, with their ids and weights."""
+        """Return the features that ids are given for, with their ids and weights."""
         weights = weights or {}
         known = {feature.path: feature for feature in self.model.features}
         unknown = sorted({*ids, *weights} - set(known))
@@ -212,7 +212,7 @@ class HostEngine(Engine):
 
 
 def _model_of(config: EmbeddingConfig, optimizer: Optimizer | None, with_slots: bool) -> Model:
-    """The model of a configuration, with an optimizer in every table, or in none."""
+    """Return the model of a configuration, with an optimizer in every table, or in none."""
     if not with_slots:
         model = model_of(config, None, needs_optimizer=False)
         tables = (dataclasses.replace(table, optimizer=None) for table in model.tables)
@@ -229,7 +229,7 @@ def _model_of(config: EmbeddingConfig, optimizer: Optimizer | None, with_slots: 
 def _row_gradients(
     occurrences: Sequence[tuple[FeatureSpec, NormalForm, tf.Tensor | None]],
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The ids of a table's features, and the gradients of their rows, in this replica."""
+    """Return the ids of a table's features, and the gradients of their rows, in this replica."""
     ids = [form.ids for _, form, _ in occurrences]
     gradients = [_gradient_of(*one) for one in occurrences]
     return _joined([tf.cast(values, tf.int64) for values in ids]) if len(ids) > 1 else ids[0], _joined(gradients)
@@ -248,7 +248,7 @@ def _gradient_of(feature: FeatureSpec, form: NormalForm, gradient: tf.Tensor | N
 
 
 def _of_all_replicas(strategy: tf.distribute.Strategy, boxes: Box) -> list[RowGradients]:
-    """The gradients of all replicas: replicas in other processes would train tables of their own."""
+    """Return the gradients of all replicas: replicas in other processes would train tables of their own."""
     parts = [box.value for box in strategy.experimental_local_results(boxes)]
     if len(parts) != strategy.num_replicas_in_sync:
         raise EngineError(

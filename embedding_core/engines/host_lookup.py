@@ -20,13 +20,13 @@ def normal_forms(
     *,
     checked: bool = False,
 ) -> list[NormalForm]:
-    """The normal form of each feature; no form can be used before the weights of all features are checked.
+    """Return the normal form of each feature; no form can be used before the weights of all features are checked.
 
     Args:
       features: the features.
       tables: by name.
       values: ids of each feature; a scalar is one example.
-      weights: of each feature, or None.
+      weights: weights of each feature, or None.
       checked: whether ids are checked here too, for forms that are used without a lookup, which would fail.
     """
     forms = [
@@ -59,7 +59,7 @@ def look_up_forms(
     forms: Sequence[NormalForm],
     values: Sequence[Ids],
 ) -> list[tf.Tensor]:
-    """The activations of each feature, float32 [*leading, dim]; [dim] for a scalar id.
+    """Return the activations of each feature, float32 [*leading, dim]; [dim] for a scalar id.
 
     Raises:
       tf.errors.InvalidArgumentError: an id is outside its table.
@@ -83,6 +83,6 @@ def _combined(table: tf.Variable, form: NormalForm, feature: FeatureSpec) -> tf.
 
 
 def _operation(feature: FeatureSpec) -> str:
-    """The name of the lookup's operation, which the message about an id outside the table has."""
+    """Return the name of the lookup's operation, which the message about an id outside the table has."""
     letters = f"feature_{feature.path}_in_table_{feature.table}"
     return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in letters)

@@ -21,7 +21,7 @@ Features: TypeAlias = Sequence[FeatureSpec]
 
 
 def configured_shapes(features: Features) -> Shapes:
-    """The output shapes that the feature configurations give; unknown if they give none."""
+    """Return the output shapes that the feature configurations give; unknown if they give none."""
     return [tf.TensorShape(feature.output_shape) for feature in features]
 
 
@@ -70,7 +70,7 @@ def _output_shape(shape: tf.TensorShape, feature: FeatureSpec) -> tf.TensorShape
 
 
 def input_shape(value: Ids, feature: FeatureSpec) -> tf.TensorShape:
-    """The shape of one replica's input, with the length of a sequence.
+    """Return the shape of one replica's input, with the length of a sequence.
 
     Raises:
       DataError (ValueError): a rank or last dimension that its kind cannot have.
@@ -127,7 +127,7 @@ def check_shapes(current: Shapes, incoming: Shapes, features: Features) -> None:
 
 
 def merged_shapes(current: Shapes, incoming: Shapes) -> Shapes:
-    """The current shapes, completed by the incoming ones."""
+    """Return the current shapes, completed by the incoming ones."""
     return [new if old.rank is None else old for old, new in zip(current, incoming, strict=True)]
 
 

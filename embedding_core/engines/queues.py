@@ -52,7 +52,7 @@ class CoreQueues:
     def take(
         self, cores: Sequence[int], tables: Sequence[TableSpec], rows: Sequence[Sequence[int]]
     ) -> tuple[list[TableBatch], tf.Tensor]:
-        """The oldest batch of each core, joined, and whether it is for training.
+        """Return the oldest batch of each core, joined, and whether it is for training.
 
         Args:
           cores: consecutive cores.
@@ -125,7 +125,7 @@ class WaitingBatch:
             return tf.constant(1)
 
     def take(self) -> list[TableBatch]:
-        """The batch, for its gradients."""
+        """Return the batch, for its gradients."""
         message = (
             "apply_gradients without a training batch: dequeue a batch that was enqueued with training=True first, "
             "once for each apply_gradients. A step that failed dropped its batch."

@@ -222,7 +222,7 @@ class SimulatedEngine(QueuedEngine):
                 done.extend(self._queues.put(batches, training))
 
     def _cores_fed(self, context: ReplicaContext, device: str | None) -> list[int]:
-        """The cores that a call of enqueue feeds."""
+        """Return the cores that a call of enqueue feeds."""
         if context is not None:
             return [_core_of(context)]
         return list(range(self._cores)) if device is None else [self._core_at(device)]
@@ -280,7 +280,7 @@ class SimulatedEngine(QueuedEngine):
         return context
 
     def _dequeue_all(self, name: str | None) -> list[tf.Tensor]:
-        """The activations of every core, each as one vector."""
+        """Return the activations of every core, each as one vector."""
         with tf.device(HOST):
             with self._calls().call() as done:
                 batches, training = self._taken(range(self._cores))
@@ -295,7 +295,7 @@ class SimulatedEngine(QueuedEngine):
         return list(zip(self.model.tables, batches, strict=True))
 
     def _taken(self, cores: Sequence[int]) -> tuple[list[TableBatch], tf.Tensor]:
-        """The oldest batch of each core's queue, joined, and whether it is for training."""
+        """Return the oldest batch of each core's queue, joined, and whether it is for training."""
         return self._queues.take(cores, self.model.tables, [self._rows(table) for table in self.model.tables])
 
     def _waiting_for(self, name: str | None) -> WaitingBatch:
@@ -304,7 +304,7 @@ class SimulatedEngine(QueuedEngine):
         return self._waiting[name]
 
     def _looked_up(self, batches: Sequence[TableBatch], cores: int) -> list[tf.Tensor]:
-        """The activations of each table, [rows of all cores, dim]."""
+        """Return the activations of each table, [rows of all cores, dim]."""
         combined = traced_once(activations_of)
         return [
             combined(table.combiner, self._rows_of(table, batch), batch, cores * sum(self._rows(table)))
@@ -399,7 +399,7 @@ def _refuse_nested(context: ReplicaContext) -> None:
 
 
 def _optimizer(table: TableSpec) -> Optimizer:
-    """The table's optimizer; on a TPU every table has one, which `model_of` checked."""
+    """Return the table's optimizer; on a TPU every table has one, which `model_of` checked."""
     if table.optimizer is None:
         raise EngineError(f"table {table.name!r} has no optimizer: give it one, or give TPUEmbedding one.")
     return table.optimizer

@@ -30,7 +30,7 @@ def is_schedule(rate: LearningRate) -> bool:
 
 
 def distinct_rates(optimizers: Iterable[Optimizer]) -> list[Callable[..., tf.Tensor]]:
-    """The distinct callable learning rates in the order of their first use: the place of each is its tag."""
+    """Return the distinct callable learning rates in the order of their first use: the place of each is its tag."""
     rates: list[Callable[..., tf.Tensor]] = []
     for optimizer in optimizers:
         if callable(optimizer.learning_rate) and not any(optimizer.learning_rate is rate for rate in rates):
@@ -46,7 +46,7 @@ def new_iterations(optimizers: Iterable[Optimizer | None]) -> tf.Variable | None
 
 
 def step_rates(optimizers: Iterable[Optimizer], iterations: tf.Variable | None) -> list[Rate]:
-    """The learning rate of each optimizer at this step; every distinct callable is called once.
+    """Return the learning rate of each optimizer at this step; every distinct callable is called once.
 
     Args:
       optimizers: one per table.

@@ -27,7 +27,7 @@ def apply_to_table(
     `use_gradient_accumulation` off, each occurrence is a separate update, in the order given.
 
     Args:
-      optimizer: of the table.
+      optimizer: optimizer of the table.
       table: float32 [rows, dim].
       slots: in the order of `optimizer.slots`.
       ids: int [N] rows, duplicates allowed.
@@ -126,7 +126,7 @@ def _adagrad(table: tf.Variable, accumulators: tf.Variable, ids: tf.Tensor, grad
 
 
 def touched_rows(optimizer: Optimizer, table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """The rows that `apply_to_table` changes, each once: those of the ids, or with non-lazy Adam all of them."""
+    """Return the rows that `apply_to_table` changes, each once: those of the ids, or with non-lazy Adam all of them."""
     if _moves_all(optimizer):
         return tf.range(table.shape[0], dtype=tf.int64)
     return tf.unique(ids)[0]

@@ -36,7 +36,7 @@ class Tables(tf.__internal__.tracking.AutoTrackable):
 
 
 def unmirrored(make: Callable[[], Made]) -> Made:
-    """What `make` returns, run outside of any distribution strategy, so that variables are single ones.
+    """Return what `make` returns, run outside of any distribution strategy, so that variables are single ones.
 
     A new thread has no strategy; `tf.init_scope` alone would keep it.
     """
@@ -59,14 +59,14 @@ def unmirrored(make: Callable[[], Made]) -> Made:
 
 
 def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: int, block: int) -> tf.Tensor:
-    """The first values of one block of a table's rows.
+    """Return the first values of one block of a table's rows.
 
     A function of its arguments alone, so that every topology, and every table that has at least
     those rows, starts from the same ones.
 
     Args:
       initializer: the distribution.
-      seed: of the run.
+      seed: seed of the run.
       table: name of the table.
       dim: length of a row.
       block: number of the block of ROWS_PER_BLOCK rows.
@@ -99,7 +99,7 @@ def new_table(
 
 
 def all_rows(initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int) -> tf.Tensor:
-    """The `initial_rows` of a whole small table, float32 [rows, dim]."""
+    """Return the `initial_rows` of a whole small table, float32 [rows, dim]."""
     blocks = [
         initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
         for block in range(math.ceil(rows / ROWS_PER_BLOCK))
@@ -108,7 +108,7 @@ def all_rows(initializer: InitializerConfig, *, seed: int, table: str, rows: int
 
 
 def new_slots(optimizer: Optimizer, *, table: str, rows: int, dim: int) -> Sequence[tuple[str, tf.Variable]]:
-    """The keys and float32 [rows, dim] variables of a table's slots, at their initial values."""
+    """Return the keys and float32 [rows, dim] variables of a table's slots, at their initial values."""
     return [
         (
             f"{table}/{slot.name}",

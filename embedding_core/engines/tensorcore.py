@@ -37,7 +37,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
         Args:
           feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`, or an EmbeddingConfig.
           optimizer: of `tf.tpu.experimental.embedding` or `embedding_core`; names the slots. None leaves them out.
-          seed: of first rows.
+          seed: seed of the initial rows.
 
         Raises:
           EngineError (RuntimeError): created outside of a TPU strategy's scope.

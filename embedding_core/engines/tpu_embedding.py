@@ -59,7 +59,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
           optimizer: one of `tf.tpu.experimental.embedding` or of `embedding_core`, for tables without their own; None
             off a TPU leaves out the slots.
           pipeline_execution_with_tensor_core: whether activations may be one step old, as on a TPU.
-          seed: of first rows: the same seed gives a table of the same name the same rows on every topology.
+          seed: seed of the initial rows: the same seed gives a table of the same name the same rows on every topology.
 
         Raises:
           ConfigError (ValueError): an unsupported optimizer, a hyperparameter out of range, two tables of one name.
@@ -181,7 +181,7 @@ class _PlainTables:
         track_variables(self.model.tables, self.variables, self._track)
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
-        """The tables by the caller's TableConfig; creates them if need be."""
+        """Return the tables by the caller's TableConfig; creates them if need be."""
         self.build()
         return {table.key: self.variables[table.name]["parameters"] for table in self.model.tables}
 

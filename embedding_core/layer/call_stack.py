@@ -59,7 +59,7 @@ def _is_loss_scaler(value: object) -> bool:
 
 
 def running_loss_scaler() -> Any:
-    """The LossScaleOptimizer that computes gradients now, as in `model.fit` and `minimize`; else None."""
+    """Return the LossScaleOptimizer that computes gradients now, as in `model.fit` and `minimize`; else None."""
     found = (frame.f_locals.get("self") for frame in _frames())
     return next((value for value in found if _is_loss_scaler(value)), None)
 

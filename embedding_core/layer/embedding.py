@@ -103,7 +103,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
           batch_size: rows per replica, for a TPU if inputs have unknown shapes; SparseCores need it from the start.
           embedding_feature: on a TPU, HardwareFeature.EmbeddingFeature.UNSUPPORTED keeps whole tables on every core.
           table_update: who trains the tables off a TPU; see the class.
-          seed: of first rows: the same seed gives a table of the same name the same rows everywhere.
+          seed: seed of the initial rows: the same seed gives a table of the same name the same rows everywhere.
           **arguments: of every Keras layer: name, dtype, trainable.
 
         Raises:
@@ -221,7 +221,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return True
 
     def _trained(self, lookup: Lookup) -> list[tf.Tensor]:
-        """The activations of a lookup, whose gradients train the tables if the engine does that itself."""
+        """Return the activations of a lookup, whose gradients train the tables if the engine does that itself."""
         train = lookup.update
         if train is None or not self.trainable:  # a tape computes the trap's gradient even if nobody asks for it
             return lookup.activations()
@@ -357,7 +357,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return variable
 
     def get_config(self) -> Json:
-        """The arguments as JSON can hold them; `from_config` gives an equal layer.
+        """Return the arguments as JSON can hold them; `from_config` gives an equal layer.
 
         Raises:
           ConfigError (ValueError): a learning rate or an initializer is a function, which JSON cannot hold.
@@ -372,7 +372,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: Json) -> TPUEmbedding:
-        """The layer that `get_config` describes."""
+        """Return the layer that `get_config` describes."""
         config = dict(config)
         feature_config, optimizer = config_from_json(config.pop("config"))
         feature = config.pop("embedding_feature")
@@ -412,7 +412,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         )
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Json:
-        """What checkpoints follow: the tables under `_tpu_embedding`, and not the virtual variable."""
+        """Return what checkpoints follow: the tables under `_tpu_embedding`, and not the virtual variable."""
         children: Json = super()._trackable_children(save_type, **kwargs)
         children.pop(HELPER, None)
         return children

@@ -23,10 +23,10 @@ def on_tpu(strategy: tf.distribute.Strategy) -> bool:
 
 
 def hardware_feature(strategy: tf.distribute.Strategy, override: Any) -> str:
-    """The generation of a TPU's embedding hardware: "V0", "V1" or "V2".
+    """Return the generation of a TPU's embedding hardware: "V0", "V1" or "V2".
 
     Args:
-      strategy: of the TPU.
+      strategy: strategy of the TPU.
       override: None, or a tf.tpu.experimental.HardwareFeature.EmbeddingFeature; UNSUPPORTED gives "V0" everywhere.
 
     Raises:
@@ -47,12 +47,12 @@ def hardware_feature(strategy: tf.distribute.Strategy, override: Any) -> str:
 
 
 def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Mapping[str, Any]) -> Engine:
-    """The engine for a strategy.
+    """Return the engine for a strategy.
 
     Args:
       strategy: in force when the layer is made.
       config: tables and features.
-      arguments: of the layer.
+      arguments: arguments of the layer.
     """
     pipelined, seed = arguments["pipeline_execution_with_tensor_core"], arguments["seed"]
     if not on_tpu(strategy):

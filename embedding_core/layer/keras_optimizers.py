@@ -53,7 +53,7 @@ class FollowedRate:
         self._read = read
 
     def __call__(self) -> tf.Tensor:
-        """The learning rate, a float32 scalar.
+        """Return the learning rate, a float32 scalar.
 
         Raises:
           EngineError (RuntimeError): the optimizer is a copy.
@@ -93,7 +93,7 @@ def _hyperparameters(optimizer: GivenOptimizer) -> dict[str, Any]:
 
 
 def followed(optimizer: GivenOptimizer) -> FollowedRate | None:
-    """The rate of an optimizer of tables if it is that of a Keras optimizer, else None."""
+    """Return the rate of an optimizer of tables if it is that of a Keras optimizer, else None."""
     rate = getattr(optimizer, "learning_rate", None)
     return rate if isinstance(rate, FollowedRate) else None
 
@@ -120,7 +120,7 @@ def is_keras_optimizer(optimizer: GivenOptimizer) -> bool:
 
 
 def table_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
-    """What tables are trained with, for what a user may pass to the layer.
+    """Return what tables are trained with, for what a user may pass to the layer.
 
     Args:
       optimizer: "sgd", "adagrad", "adam" or "ftrl" (the TPU's, with its default values), a Keras optimizer, one of
@@ -199,7 +199,7 @@ def _refuse_changed(optimizer: GivenOptimizer, config: Mapping[str, Any], kind: 
 
 
 def _compared(optimizer: GivenOptimizer, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration, and the arguments that Keras leaves out of it."""
+    """Return the configuration, and the arguments that Keras leaves out of it."""
     arguments = (*inspect.signature(type(optimizer)).parameters, *_CLIPPING)
     apart = {name: getattr(optimizer, name, None) for name in arguments if name not in config and name not in _FREE}
     return {**apart, **config}

@@ -57,6 +57,6 @@ class KerasTables(Engine):
         return Lookup(lambda: look_up_forms(features, tables, forms, values), None)
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
-        """The tables by the caller's TableConfig; creates them if need be."""
+        """Return the tables by the caller's TableConfig; creates them if need be."""
         self.build()
         return {table.key: self._variables[table.name]["parameters"] for table in self._model.tables}

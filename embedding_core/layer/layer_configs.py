@@ -102,10 +102,10 @@ def _tensor(value: Ids) -> Ids:
 
 
 def flat_shapes(structure: Nested, given: Nested) -> list[tf.TensorShape] | None:
-    """The shapes of the inputs in the order of the features; None if they are unknown.
+    """Return the shapes of the inputs in the order of the features; None if they are unknown.
 
     Args:
-      structure: of the feature configuration.
+      structure: structure of the feature configuration.
       given: shapes (TensorShape, tuple or list) in that structure, or a flat list of TensorShapes in the order of the
         features, or None.
     """
@@ -121,7 +121,7 @@ def flat_shapes(structure: Nested, given: Nested) -> list[tf.TensorShape] | None
 
 
 def config_to_json(feature_config: FeatureConfigs, optimizer: GivenOptimizer) -> Json:
-    """The feature configuration and optimizer as a JSON object.
+    """Return the feature configuration and optimizer as a JSON object.
 
     Raises:
       ConfigError (ValueError): something that JSON cannot hold: a callable learning rate, a function as initializer.
@@ -138,7 +138,7 @@ def config_to_json(feature_config: FeatureConfigs, optimizer: GivenOptimizer) ->
 
 
 def config_from_json(value: Json) -> tuple[FeatureConfigs, GivenOptimizer]:
-    """The feature configuration and optimizer that `config_to_json` wrote."""
+    """Return the feature configuration and optimizer that `config_to_json` wrote."""
     optimizer = _optimizer_from_json(value["optimizer"])
     if "embedding_config" in value:
         return EmbeddingConfig.from_json(value["embedding_config"]), optimizer

@@ -47,9 +47,9 @@ class LossScale:
         """Gradients of the unscaled loss; zeros if any overflowed, as no step is taken then.
 
         Args:
-          gradients: of the activations.
+          gradients: gradients of the activations.
           layer: its name, for messages.
-          compute_dtype: of its activations.
+          compute_dtype: compute dtype of its activations.
 
         Raises:
           EngineError (RuntimeError): the loss may be scaled, and nobody says whether it is.
@@ -62,7 +62,7 @@ class LossScale:
         return [tf.where(finite, gradient, tf.zeros_like(gradient)) for gradient in unscaled]
 
     def _scaler(self, layer: str, compute_dtype: str) -> LossScaler:
-        """The LossScaleOptimizer that scaled the loss, or None."""
+        """Return the LossScaleOptimizer that scaled the loss, or None."""
         named, running = self.optimizer, running_loss_scaler()
         if named is not None and running is not None and running is not named:
             raise EngineError(

@@ -38,7 +38,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
 
         Args:
           feature_config: FeatureConfig by feature name.
-          optimizer: of the large tables, as of `TPUEmbedding`.
+          optimizer: optimizer of the large tables, as of `TPUEmbedding`.
           pipeline_execution_with_tensor_core: as of `TPUEmbedding`.
           batch_size: as of `TPUEmbedding`.
           size_threshold: the most rows of a small table; 0 puts all tables into the TPUEmbedding, None not one.
@@ -111,7 +111,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
         return layers
 
     def get_config(self) -> Json:
-        """The arguments as JSON can hold them; see `TPUEmbedding.get_config`."""
+        """Return the arguments as JSON can hold them; see `TPUEmbedding.get_config`."""
         given = dict(self._state.values)
         config = config_to_json(given.pop("feature_config"), given.pop("optimizer"))
         base = super().get_config()
@@ -120,7 +120,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PartialTPUEmbedding:
-        """The layer that `get_config` describes."""
+        """Return the layer that `get_config` describes."""
         config = dict(config)
         features: Any
         features, optimizer = config_from_json(config.pop("config"))

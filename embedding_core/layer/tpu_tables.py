@@ -73,7 +73,7 @@ class SparseCoreTables(HardwareTables):
 
 
 def _output_shape(feature: Any, batch_size: int | None) -> tf.TensorShape:
-    """What TensorFlow must know of a feature before it makes the tables.
+    """Return what TensorFlow must know of a feature before it makes the tables.
 
     Raises:
       ConfigError (ValueError): the rows of a batch are not known.

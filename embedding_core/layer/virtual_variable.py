@@ -18,7 +18,7 @@ from embedding_core.errors import EngineError
 def trapped(
     helper: tf.Variable, look_up: Callable[[], list[tf.Tensor]], update: Callable[[Gradients], None], owner: str
 ) -> list[tf.Tensor]:
-    """What `look_up` returns, with a gradient that is given to `update`.
+    """Return what `look_up` returns, with a gradient that is given to `update`.
 
     The gradient must be computed in the graph that made the lookup. In that of a tf.cond, a loop or another
     tf.function TensorFlow would never run the update, or could not build it: the gradient fails there.

@@ -36,7 +36,7 @@ class Rows:
 
     Attributes:
       block: variable `[all rows, dim]`.
-      name: of the block.
+      name: name of the block.
       start: the place of the table's first row in it.
       count: how many rows the table has.
       nothing: the place of a row of zeros in the block, or None.
@@ -49,7 +49,7 @@ class Rows:
     nothing: int | None = None
 
     def read(self) -> tf.Tensor:
-        """The table's rows, float32 `[count, dim]`."""
+        """Return the table's rows, float32 `[count, dim]`."""
         return _float32(self.block.read_value()[self.start : self.start + self.count])
 
 
@@ -65,7 +65,7 @@ class Single:
     """The ids of one feature of one value.
 
     Attributes:
-      rows: of the table.
+      rows: rows of the table.
       ids: int64 `[B]`; one outside the table gives zeros.
       lengths: int32 `[B]`, bytes of the tokens, if the id does not show that an example has no token.
     """
@@ -80,7 +80,7 @@ class Several:
     """The ids of one feature of any number of values, whose rows are combined.
 
     Attributes:
-      rows: of the table.
+      rows: rows of the table.
       ids: int64 `[B, None]`; one outside the table counts as not there.
       lengths: int32 `[N]`, bytes of the tokens, if the id does not show whether there is a token.
       combiner: how several rows become one.
@@ -125,7 +125,7 @@ def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[s
 
 
 def _stacked(features: Sequence[Single]) -> tf.Tensor:
-    """The ids `[features, B]`, -1 for no token; first the features that have lengths."""
+    """Return the ids `[features, B]`, -1 for no token; first the features that have lengths."""
     told = sum(one.lengths is not None for one in features)
     ids = tf.stack([one.ids for one in features])
     if not told:
@@ -136,7 +136,7 @@ def _stacked(features: Sequence[Single]) -> tf.Tensor:
 
 
 def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The rows of ids `[features, B]`, float32 `[features, B, dim]`, and which ids are outside their table."""
+    """Return the rows of ids `[features, B]`, float32 `[features, B, dim]`, and which ids are outside their table."""
     outside = tf.bitcast(ids, tf.uint64) >= tf.constant([[one.count] for one in rows], tf.uint64)
     places = ids + tf.constant([[one.start] for one in rows], tf.int64)
     nothing = rows[0].nothing
@@ -178,7 +178,7 @@ def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tenso
 def _filtered(
     features: Sequence[Several], splits: tf.Tensor, batch: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The places of the ids that count, the row of each, and how many ids were dropped, int64 `[features]`.
+    """Return the places of the ids that count, the row of each, and how many ids were dropped, int64 `[features]`.
 
     A row is feature * B + example. `splits` has the places at which its ids begin and end, `[features, B + 1]`.
     """

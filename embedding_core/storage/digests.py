@@ -27,7 +27,7 @@ def file_digest(path: StrPath, copy_to: StrPath = os.devnull) -> FileDigest:
     """Read a file, local or at an address, to its end.
 
     Args:
-      path: of the file.
+      path: path of the file.
       copy_to: a file to write what was read to.
     """
     digest, size = hashlib.sha256(), 0

@@ -25,7 +25,7 @@ def locked_file(path: str, *, wait: bool) -> Iterator[bool]:
     """Lock a file, which is made if it is missing, while the block runs.
 
     Args:
-      path: of the file; a symbolic link is not followed.
+      path: path of the file; a symbolic link is not followed.
       wait: whether to wait for another process that has the lock.
 
     Yields:
@@ -43,7 +43,7 @@ def locked_folder(path: str, *, wait: bool) -> Iterator[bool]:
     """Lock a folder while the block runs.
 
     Args:
-      path: of the folder; a symbolic link is not followed.
+      path: path of the folder; a symbolic link is not followed.
       wait: whether to wait for another process that has the lock.
 
     Yields:

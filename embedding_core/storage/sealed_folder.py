@@ -113,7 +113,7 @@ class SealedFolder:
 
 
 def _listed(folder: StrPath, names: Json) -> dict[str, FileDigest]:
-    """The digests of those of the named files that exist."""
+    """Return the digests of those of the named files that exist."""
     digests = {}
     for name in names:
         try:

@@ -84,7 +84,7 @@ def _absent(read: Sample, settings: Settings) -> Iterator[str]:
 
 
 def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: bool) -> Iterator[str]:
-    """The errors that would end a run; if only some rows were read, those that further rows cannot change."""
+    """Yield the errors that would end a run; if only some rows were read, those that further rows cannot change."""
     if tally is None:
         return
     for certain, problem in tally.problems(settings, data):

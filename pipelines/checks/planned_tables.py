@@ -69,7 +69,7 @@ def _listed(names: Iterable[str], chosen: Container[str]) -> str:
 
 
 def _last_run(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:
-    """The newest table configs of this pipeline that can be read, and their folder."""
+    """Return the newest table configs of this pipeline that can be read, and their folder."""
     if not os.path.isfile(config.metadata_path):
         return None
     from pipelines.lineage.graph import artifacts_of, open_store, trace  # it loads ML Metadata
@@ -93,7 +93,7 @@ def _vocabulary_sizes(tables: EmbeddingConfig) -> dict[str, int]:
 
 
 def _features(config: PipelineConfig, last: tuple[EmbeddingConfig, str] | None) -> list[dict[str, Any]]:
-    """The features; lengths that are measured in the data are those of the last run."""
+    """Return the features; lengths that are measured in the data are those of the last run."""
     measured = {} if last is None else {one.name: one.max_sequence_length for one in last[0].features}
     features = vocabulary_features(config)
     for feature in features:

@@ -98,7 +98,7 @@ def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> Spec:
 
 
 def _parameters(config: PipelineConfig, backend: Kubeflow) -> Parameters:
-    """The values that can be given when a run starts, with the configuration's values as defaults."""
+    """Return the values that can be given when a run starts, with the configuration's values as defaults."""
     base, pattern = component_inputs.input_location(config)
     given: list[tuple[str, type[str | int], str | int | None, str]] = [
         ("data_folder", str, base, f"folder of the data; the files in it are {pattern}"),

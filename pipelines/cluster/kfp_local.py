@@ -114,7 +114,7 @@ def _parameters(spec: Json, given: Json) -> Json:
 
 
 def _values(run: _Run, task: str) -> Json:
-    """The values of the task's parameters: constants, and parameters of the pipeline."""
+    """Return the values of the task's parameters: constants, and parameters of the pipeline."""
     wanted = run.spec["root"]["dag"]["tasks"][task].get("inputs", {}).get("parameters", {})
     return {
         name: run.parameters[one["componentInputParameter"]]

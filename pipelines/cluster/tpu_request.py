@@ -96,7 +96,7 @@ def tpu_request(name: str, *, machine_type: str | None = None, topology: str | N
     """Return the request for the slice of that name.
 
     Args:
-      name: of the slice, as in `training.topology`.
+      name: name of the slice, as in `training.topology`.
       machine_type: `kubeflow.machine_type`, or None.
       topology: `kubeflow.tpu_topology`, or None.
 
@@ -122,7 +122,7 @@ def tpu_request(name: str, *, machine_type: str | None = None, topology: str | N
 
 
 def _topology(chips: int, dimensions: int) -> str:
-    """The usual shape of that many chips: powers of two as equal as possible, the shorter sides first."""
+    """Return the usual shape of that many chips: powers of two as equal as possible, the shorter sides first."""
     if dimensions == 3 and chips == 4:
         return "2x2x1"
     sides, power = [1] * dimensions, int(math.log2(chips))

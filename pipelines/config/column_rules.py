@@ -38,7 +38,7 @@ def _is_csv(data: Data) -> bool:
 
 
 def _private_columns(config: PipelineConfig) -> dict[str, str]:
-    """The columns that private features read, and the first such feature."""
+    """Return the columns that private features read, and the first such feature."""
     columns: dict[str, str] = {}
     for feature in config.features.categorical:
         if feature.private:
@@ -130,7 +130,7 @@ def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
 
 
 def _input_key(column: str) -> str:
-    """What the names of two inputs must differ in."""
+    """Return what the names of two inputs must differ in."""
     name = re.sub(r"\W", "_", column, flags=re.ASCII)
     name = name if name[:1].isalpha() else f"column_{name.lstrip('_')}"
     return name.lower()  # TensorFlow's signatures do not tell capitals apart

@@ -70,7 +70,7 @@ def _text_of(file: FilePath, given: str) -> str:
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:
-    """The path as a user writes it, also after `--set`."""
+    """Return the path as a user writes it, also after `--set`."""
     return ".".join(map(str, path))
 
 
@@ -82,7 +82,7 @@ class _Places:
     of: Mapping[str, int | str]
 
     def find(self, problem: Problem) -> int | str | None:
-        """The place of the problem's key, or of the nearest key around it; None if it has none.
+        """Return the place of the problem's key, or of the nearest key around it; None if it has none.
 
         A `--set` of a key inside it comes before both: it made or changed the value.
         """
@@ -96,12 +96,12 @@ class _Places:
         return self.of.get(near)
 
     def number(self, problem: Problem) -> int:
-        """The line to sort by; what has none comes last."""
+        """Return the line to sort by; what has none comes last."""
         place = self.find(problem)
         return place if isinstance(place, int) else sys.maxsize
 
     def line(self, problem: Problem) -> str:
-        """The problem as one line."""
+        """Return the problem as one line."""
         path, place = _dotted(problem.path), self.find(problem)
         prefix = place if isinstance(place, str) else f"{self.name}:{place}" if place else self.name
         return f"{prefix}: `{path}` {problem.text}" if path else f"{prefix}: the configuration {problem.text}"
@@ -122,7 +122,7 @@ def _checked(values: Any, folder: FilePath, name: str, places: _Places, mistakes
 
 
 def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> PipelineConfig | None:
-    """The configuration section by section: those with mistakes are None, and their names are in `problems`."""
+    """Return the configuration section by section: those with mistakes are None, and their names are in `problems`."""
     if not isinstance(values, Mapping):
         problems.append(
             Problem((), f"is {values!r}: it must be a mapping (`key: value` lines) with data, label, features.")
@@ -139,7 +139,7 @@ def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> 
 
 
 def _sound_sections(values: Mapping[str, Any], spoilt: set[str]) -> PipelineConfig:
-    """The configuration with None in place of the sections that have mistakes, for the rules over the others."""
+    """Return the configuration with None in place of the sections that have mistakes, for the rules over the others."""
     fields: dict[str, Any] = {key: (Any, None) for key in spoilt if key in PipelineConfig.model_fields}
     sound = {key: value for key, value in values.items() if key not in spoilt}
     return create_model("SoundSections", __base__=PipelineConfig, **fields).model_validate(sound)
@@ -147,7 +147,7 @@ def _sound_sections(values: Mapping[str, Any], spoilt: set[str]) -> PipelineConf
 
 def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Problem]) -> PipelineConfig:
     def absolute(section: Any, *path: str) -> Any:
-        """The section (or text) with its path resolved; None and words for a previous run stay."""
+        """Return the section (or text) with its path resolved; None and words for a previous run stay."""
         field = path[-1] if len(path) > 1 else None
         value = getattr(section, field) if field and section is not None else section
         if value is None or value in WORDS:

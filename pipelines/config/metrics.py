@@ -56,7 +56,7 @@ def _metric(value: Any) -> Any:
 
 
 def _meant(metric: str) -> str:
-    """The metric that was probably meant, as a question; "" if no name is near."""
+    """Return the metric that was probably meant, as a question; "" if no name is near."""
     other = _OTHER_NAMES.get("".join(filter(str.isalnum, metric)).casefold())
     remedy = f"did you mean {other!r}?" if other else nearest(metric, (*METRICS, *RETRIEVAL_METRICS))
     return f" D{remedy[1:]}" if remedy.startswith("did you mean") else ""

@@ -81,7 +81,7 @@ def _hints(section: type[Section]) -> dict[str, Any]:
 
 
 def _bare(tp: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The type without its annotations, and these."""
+    """Return the type without its annotations, and these."""
     return (tp.__origin__, tp.__metadata__) if typing.get_origin(tp) is typing.Annotated else (tp, ())
 
 
@@ -93,14 +93,14 @@ def _alternatives(tp: Any) -> list[Any]:
 
 
 def _notes(tp: Any) -> list[Any]:
-    """The annotations of the type, and of its alternatives."""
+    """Return the annotations of the type, and of its alternatives."""
     tp, notes = _bare(tp)
     union = typing.get_origin(tp) in (Union, types.UnionType)
     return [*notes, *(note for one in (typing.get_args(tp) if union else ()) for note in _notes(one))]
 
 
 def _section_type(tp: Any, value: Any) -> type[Section] | None:
-    """The section that the value is read as, None if the type holds no section."""
+    """Return the section that the value is read as, None if the type holds no section."""
     sections = [one for one in _alternatives(tp) if isinstance(one, type) and issubclass(one, Section)]
     key = next((note.key for note in _notes(tp) if isinstance(note, ChosenBy)), None)
     if key is not None and isinstance(value, Mapping):
@@ -109,7 +109,7 @@ def _section_type(tp: Any, value: Any) -> type[Section] | None:
 
 
 def _child_type(tp: Any, value: Any, key: str | int) -> Any:
-    """The type of the value under the key (or list position) of a value of that type; Any if it is unknown."""
+    """Return the type of the value under the key (or list position) of a value of that type; Any if it is unknown."""
     section = _section_type(tp, value)
     if section is not None:
         return _hints(section).get(str(key), Any)
@@ -135,7 +135,7 @@ def _default_of(tp: Any, value: Any, key: str) -> Any:
 
 
 def _expanded(tp: Any, value: Any) -> Any:
-    """The value with every short form written out, at any depth; anything else as it is."""
+    """Return the value with every short form written out, at any depth; anything else as it is."""
     if isinstance(value, str):
         section = _section_type(tp, value)
         keys = [note.key for note in _notes(tp) if isinstance(note, ChosenBy)]

@@ -23,7 +23,7 @@ def is_address(path: str) -> bool:
 
 
 def resolve(path: str, folder: str) -> str:
-    """The absolute path: relative ones start at the folder, `package:` ones in the installed package.
+    """Return the absolute path: relative ones start at the folder, `package:` ones in the installed package.
 
     Raises:
       ConfigError: the package is not installed.

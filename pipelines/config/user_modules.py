@@ -46,7 +46,7 @@ class Argument:
 
 
 def parse_module(name: str, python_path: str) -> ast.Module:
-    """The syntax tree of the module, found as an import would with `python_path` last on `sys.path`.
+    """Return the syntax tree of the module, found as an import would with `python_path` last on `sys.path`.
 
     Raises:
       ConfigError: there is no such module, or it is not Python.
@@ -105,7 +105,7 @@ def defines(tree: ast.Module, name: str) -> bool:
 
 
 def keyword_arguments(tree: ast.Module, function: str, given: int) -> dict[str, Argument] | None:
-    """The arguments of the module's function beyond the first `given` ones; None if any name is taken.
+    """Return the arguments of the module's function beyond the first `given` ones; None if any name is taken.
 
     That is so with `**arguments`, or if the function is not defined in the module itself.
     """

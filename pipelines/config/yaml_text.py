@@ -40,7 +40,7 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
-    """The whole number; ML Metadata and TensorFlow hold those of 64 bits."""
+    """Return the whole number; ML Metadata and TensorFlow hold those of 64 bits."""
     text = str(loader.construct_scalar(node))
     value = int(text) if len(text) <= _MOST_DIGITS else None
     if value is None or not -(2**63) <= value < 2**63:
@@ -81,7 +81,7 @@ class Parsed(NamedTuple):
 
 
 def parse_yaml(text: str, where: str) -> Parsed:
-    """The values of a YAML text, the place of every key, and the duplicate keys.
+    """Return the values of a YAML text, the place of every key, and the duplicate keys.
 
     Args:
       text: YAML, or JSON.

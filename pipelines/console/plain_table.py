@@ -35,7 +35,7 @@ def print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]])
 
 
 def _fitting(widths: Mapping[str, int], width: int) -> list[str]:
-    """The columns that fit beside each other, at least the first."""
+    """Return the columns that fit beside each other, at least the first."""
     names: list[str] = []
     used = -len(_GAP)
     for name, needed in widths.items():

@@ -63,7 +63,7 @@ def lineages_of(graph: Lineage, start: int, pushes: Mapping[int, int]) -> list[d
 
 
 def _first_push(graph: Lineage, start: int) -> Node:
-    """The push of the model itself: a copy that a rollback published belongs to the same generation."""
+    """Return the push of the model itself: a copy that a rollback published belongs to the same generation."""
     node = graph[start]
     while ROLLBACK in node.facts:
         (source,) = node.inputs

@@ -37,7 +37,7 @@ def recorded_lineage(uri: str) -> dict[int, Node]:
     """Return an artifact and everything that it was made of, by the records beside them, the artifact itself first.
 
     Args:
-      uri: of the artifact, which may belong to another pipeline.
+      uri: address of the artifact, which may belong to another pipeline.
 
     Returns:
       The numbered nodes; nothing if there is no record beside the artifact.

@@ -114,7 +114,7 @@ def record_rollback(path: str) -> str | None:
     """Record a copy at once if its manifest leads to the metadata of a pipeline; return the path of that, else None.
 
     Args:
-      path: of the copy. Its training is in `<work_dir>/artifacts`; by default the metadata is beside that folder.
+      path: path of the copy. Its training is in `<work_dir>/artifacts`; by default the metadata is beside that folder.
     """
     facts = manifest_facts(os.path.dirname(path), int(os.path.basename(path)))
     run = str(facts.get("sources", {}).get("model_run", ""))
@@ -152,13 +152,13 @@ def _facts(copy: _Copy) -> Facts:
 
 
 def _folder(version: str) -> str:
-    """The folder of a version, in its normal form."""
+    """Return the folder of a version, in its normal form."""
     folder = os.path.dirname(version)
     return folder.rstrip("/") if is_remote(folder) else os.path.normpath(folder)
 
 
 def _copies(destination: str) -> list[_Copy]:
-    """The copies in the folder, the oldest first; rollbacks only work in local or mounted folders."""
+    """Return the copies in the folder, the oldest first; rollbacks only work in local or mounted folders."""
     if is_remote(destination):
         return []
     copies = []

@@ -67,7 +67,7 @@ def is_as_recorded(uri: str, recorded: Content, *, by_digest: bool) -> bool:
     """Return whether the folder still contains what was recorded.
 
     Args:
-      uri: of the folder.
+      uri: address of the folder.
       recorded: what the metadata says of it.
       by_digest: whether every byte is read; else names, sizes and times of change are compared first, and files are
         read only if those differ. Only reading finds damage that keeps size and time.

@@ -109,7 +109,7 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
 
 
 def _notes(previous: PreviousRun, nodes: Sequence[NodeRun], report: Report) -> list[str]:
-    """What the run started from, and whether a previous call had done all of it."""
+    """Return what the run started from, and whether a previous call had done all of it."""
     done = previous.repeats is not None and all(node.state == "cached" for node in nodes)
     if not done or not report.push["pushed"]:
         return list(previous.notes)

@@ -155,7 +155,7 @@ class ReportingDagRunner(compat.IrBasedRunner):
 
 
 def _imported(pipeline: Message) -> set[str]:
-    """The addresses that Importers bring in: no node of this pipeline makes them, even if a previous run did."""
+    """Return the addresses that Importers bring in: no node of this pipeline makes them, even if a previous run did."""
     parameters = (node.pipeline_node.parameters.parameters for node in pipeline.nodes)
     return {one["artifact_uri"].field_value.string_value for one in parameters if "artifact_uri" in one}
 
@@ -178,7 +178,7 @@ def _record(artifacts: Iterable[Artifact]) -> None:
 
 
 def _published(connection: Message, execution: int | None) -> State:
-    """The state of a node that did not fail. An Importer's output is recorded here, as it has no executor."""
+    """Return the state of a node that did not fail. An Importer's output is recorded here, as it has no executor."""
     if execution is None:
         return "skipped"
     with compat.metadata.Metadata(connection) as handle:

@@ -70,7 +70,7 @@ def _message(error: BaseException, config: PipelineConfig) -> str | None:
 
 
 def _first(error: BaseException, numbers: tuple[int, ...], text: re.Pattern[str]) -> str | None:
-    """The text of the first error of the chain that is one of these."""
+    """Return the text of the first error of the chain that is one of these."""
     for one in chain(error):
         if isinstance(one, OSError) and one.errno in numbers:
             return str(one)
@@ -82,7 +82,7 @@ def _first(error: BaseException, numbers: tuple[int, ...], text: re.Pattern[str]
 
 
 def _status(error: BaseException) -> str | None:
-    """The text of an error of ML Metadata itself."""
+    """Return the text of an error of ML Metadata itself."""
     texts = (
         " ".join(str(one).split())[:200] for one in chain(error) if isinstance(one, ml_metadata.errors.StatusError)
     )

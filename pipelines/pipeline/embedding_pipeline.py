@@ -194,10 +194,10 @@ def _after_transform(config: PipelineConfig) -> bool:
 
 
 def _transform_config(config: PipelineConfig) -> Json:
-    """What Transform's function gets, with a digest of the user's own one: the cache must see a change of it."""
+    """Return what Transform's function gets, with a digest of the user's own one: the cache must see a change of it."""
     return {**component_inputs.transform_config(config), "code": preprocessing_fingerprint(config)}
 
 
 def _imported(name: str, uri: str | None, artifact_type: type[types.Artifact]) -> list[BaseNode]:
-    """The node, if any, that imports an artifact of a previous run."""
+    """Return the node, if any, that imports an artifact of a previous run."""
     return [] if uri is None else [tfx.dsl.Importer(source_uri=uri, artifact_type=artifact_type).with_id(name)]

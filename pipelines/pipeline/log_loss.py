@@ -30,7 +30,7 @@ class LogLoss(tfma.metrics.Metric):
     Its class must not have the name of TFMA's: TFMA takes its own, even if another module is named.
 
     Args:
-      name: of the metric, in results.
+      name: name of the metric, in results.
     """
 
     def __init__(self, name: str = "log_loss") -> None:

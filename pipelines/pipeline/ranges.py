@@ -65,7 +65,7 @@ def range_of(values: tf.Tensor, recorded: Mapping[str, float] | None = None) -> 
 
 
 def scaled_by(value: tf.Tensor, span: Range) -> tf.Tensor:
-    """The value with mean 0 and deviation 1; 0 if it is missing (NaN), infinite or implausible, or constant."""
+    """Return the value with mean 0 and deviation 1; 0 if it is missing (NaN), infinite or implausible, or constant."""
     plausible = tf.abs(value) <= span.limit  # NaN is not
     normal = tf.math.divide_no_nan(value - span.mean, span.deviation)
     return tf.where(plausible, normal, tf.zeros_like(normal))
@@ -101,6 +101,6 @@ def _moments(sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _largest_of_exponent(exponent: Any) -> tf.Tensor:
-    """The largest float32 of an exponent, as float64: one step below the next power of two."""
+    """Return the largest float32 of an exponent, as float64: one step below the next power of two."""
     powers = np.exp2(np.arange(_BINS) - 126.0) * (1 - 2.0**-24)
     return tf.gather(tf.constant(np.minimum(powers, _FLOAT_MAX), tf.float64), exponent)

@@ -25,7 +25,7 @@ class RunTarget:
     """Where a pipeline runs. A field of type Any may also be a runtime parameter, given when the pipeline is started.
 
     Attributes:
-      name: of the pipeline, as the orchestrator wants it.
+      name: name of the pipeline, as the orchestrator wants it.
       root: folder or address below which every node writes.
       input_base: folder of the data, below which the pattern of its files stands.
       push_destination: folder of served versions.

@@ -17,7 +17,7 @@ _LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
 
 
 def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.EvalConfig:
-    """What the Evaluator computes, and what the model must reach to be blessed.
+    """Return what the Evaluator computes, and what the model must reach to be blessed.
 
     Thresholds hold for all rows together; slices are shown, and bless nothing. The model is judged by its
     `serving_default` signature, so by what will be served; label and weight come from its `transform_labels`.
@@ -39,7 +39,7 @@ def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.E
 
 
 def missed_thresholds(evaluation_uri: str) -> list[str]:
-    """What the model missed of its thresholds, a sentence each; empty if it was blessed."""
+    """Return what the model missed of its thresholds, a sentence each; empty if it was blessed."""
     result = tfma.load_validation_result(evaluation_uri)
     return [
         f"{failure.metric_key.name} is {failure.metric_value.double_value.value:.4g}, its threshold asks for "
@@ -50,7 +50,7 @@ def missed_thresholds(evaluation_uri: str) -> list[str]:
 
 
 def bound_words(threshold: tfma.MetricThreshold) -> str:
-    """The bounds of a metric in words, such as "at least 0.8"."""
+    """Return the bounds of a metric in words, such as "at least 0.8"."""
     value, change = threshold.value_threshold, threshold.change_threshold
     words = [f"at least {value.lower_bound.value:g}"] if value.HasField("lower_bound") else []
     words += [f"at most {value.upper_bound.value:g}"] if value.HasField("upper_bound") else []
@@ -84,13 +84,13 @@ def _metric(evaluation: Evaluation, name: str, has_baseline: bool) -> tfma.Metri
 
 
 def _named(name: str, **fields: object) -> tfma.MetricConfig:
-    """The metric under the name that the configuration gives it, which reports and messages then show."""
+    """Return the metric under the name that the configuration gives it, which reports and messages then show."""
     module, class_name = _OWN.get(name, ("", name))
     return tfma.MetricConfig(module=module, class_name=class_name, config=json.dumps({"name": name}), **fields)
 
 
 def _over_all_rows(bounds: tfma.MetricThreshold) -> tfma.PerSliceMetricThreshold:
-    """The bounds for all rows together; a plain `threshold` would hold for every slice, down to one row."""
+    """Return the bounds for all rows together; a plain `threshold` would hold for every slice, down to one row."""
     return tfma.PerSliceMetricThreshold(slicing_specs=[tfma.SlicingSpec()], threshold=bounds)
 
 

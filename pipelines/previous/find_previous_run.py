@@ -29,7 +29,7 @@ def find_previous_run(config: PipelineConfig, *, again: bool = False) -> Previou
     """Find what the run takes over, from the pipeline's own metadata and the files of its data.
 
     Args:
-      config: of the pipeline.
+      config: configuration of the pipeline.
       again: start from the newest training even if it was trained on this run's data.
 
     Raises:
@@ -67,7 +67,7 @@ def choose_previous_run(
 
     Args:
       trainings: the finished ones.
-      data: of this run.
+      data: data of this run.
       given: words, addresses or None, by key of the configuration.
       again: treat a training on this run's data as any other.
       train_again: allow data that the tables were already trained on.
@@ -201,7 +201,7 @@ class _Search:
             self.notes.append(f"{what}: it is trained on once more.")
 
     def _same_step(self, training: Training) -> Overlap | None:
-        """The overlap of this run's data and a training's if it is the data of the same step; else None."""
+        """Return the overlap of this run's data and a training's if it is the data of the same step; else None."""
         if self._again:
             return None
         trained = trained_data(self._trainings.examples_of(training.run))
@@ -218,7 +218,7 @@ class _Search:
             )
 
     def _available(self, checkpoint: Node) -> str:
-        """The checkpoint, or if it is gone the one that was restored from the same training."""
+        """Return the checkpoint, or if it is gone the one that was restored from the same training."""
         run = self._trainings.run_of(checkpoint)
         if checkpoint.id in self._trainings.live or run is None:
             return checkpoint.uri

@@ -70,7 +70,7 @@ def compare_with_baselines(
     Args:
       inputs: how rows are read, as in training.
       train_files: TFRecord files of the train split.
-      eval_files: of the eval split.
+      eval_files: files of the eval split.
       model_folder: the SavedModel whose `serving_default` is scored.
       candidate: the feature whose popularity is the baseline if the train split has one class.
       counts: count of each token in the train split, by vocabulary.

@@ -19,7 +19,7 @@ def column_figures(statistics_uri: str) -> list[Figures]:
     """Return for each raw column `column`, `missing` (share of the rows by split) and `constant` (in the train split).
 
     Args:
-      statistics_uri: of the ExampleStatistics artifact.
+      statistics_uri: address of the ExampleStatistics artifact.
     """
     splits = {split: _statistics(statistics_uri, split) for split in ("train", "eval")}
     return [
@@ -36,9 +36,9 @@ def label_figures(statistics_uri: str, column: str | None, quality: Figures) -> 
     """Return the rows of each label in the eval split, and the share of label 1 in both: `rate` and `train_rate`.
 
     Args:
-      statistics_uri: of the ExampleStatistics artifact.
+      statistics_uri: address of the ExampleStatistics artifact.
       column: the column that holds the label as 0 or 1; None if a function computes it, then `train_rate` is None.
-      quality: of `read_quality`.
+      quality: figures that `read_quality` returned.
     """
     held_out = quality["eval_split"]
     feature = _statistics(statistics_uri, "train").get(str(column))
@@ -51,7 +51,7 @@ def label_figures(statistics_uri: str, column: str | None, quality: Figures) -> 
 
 
 def _rate(feature: statistics_pb2.FeatureNameStatistics) -> float | None:
-    """The mean of a column of numbers from 0 to 1; None for any other."""
+    """Return the mean of a column of numbers from 0 to 1; None for any other."""
     numbers = feature.num_stats if feature.HasField("num_stats") else None
     return float(numbers.mean) if numbers is not None and 0 <= numbers.min <= numbers.max <= 1 else None
 
@@ -84,8 +84,8 @@ def feature_figures(vocabularies: Iterable[Vocabulary], quality: Figures) -> lis
     """Return for each categorical feature the shares of rows without a token and of unknown tokens, in both splits.
 
     Args:
-      vocabularies: of the run; counted over the train split.
-      quality: of `read_quality`.
+      vocabularies: vocabularies of the run; counted over the train split.
+      quality: figures that `read_quality` returned.
 
     Returns:
       `feature`, `vocabulary`, `empty_train`, `empty_eval`, `unknown_train` (of the vocabulary, all its features

@@ -27,5 +27,5 @@ def flatten(value: Any, key: str = "", *, with_lists: bool = False) -> Iterator[
 
 
 def _name(item: Figures, index: int) -> str:
-    """The name of an entry of a list: its first text, if it has one."""
+    """Return the name of an entry of a list: its first text, if it has one."""
     return next((value for value in item.values() if isinstance(value, str)), str(index))

@@ -54,7 +54,7 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
 
 
 def _without_meaning(config: PipelineConfig, quality: Figures) -> dict[str, None]:
-    """The metrics that are undefined, though TFMA gives 0: areas under a curve, if all rows have one label."""
+    """Return the metrics that are undefined, though TFMA gives 0: areas under a curve, if all rows have one label."""
     counts = quality["eval_split"]
     areas = [name for name in _OF_BOTH_LABELS if name in config.evaluation.metrics]
     return {} if counts["positives"] and counts["negatives"] else dict.fromkeys(areas)
@@ -70,7 +70,7 @@ def _row(metric: str, value: float | None, bound: str, met: bool) -> Figures:
 
 
 def _bounds(config: PipelineConfig, has_baseline: bool) -> dict[str, str]:
-    """The configured bounds by metric, without the one that every evaluation meets."""
+    """Return the configured bounds by metric, without the one that every evaluation meets."""
     return {
         name: words
         for metric in eval_config(config, has_baseline=has_baseline).metrics_specs[0].metrics

@@ -28,7 +28,7 @@ class VocabularyChange:
     """One vocabulary, compared with that of the previous model.
 
     Attributes:
-      name: of the vocabulary.
+      name: name of the vocabulary.
       size, coverage, digest: of this model's vocabulary.
       came, went, stayed: numbers of tokens that are new, gone, and in both; None without a previous model.
       new_tokens, lost_tokens: most frequent tokens that came and went; empty if the column is private.
@@ -53,7 +53,7 @@ class TokenRow:
       vocabulary, token: the token.
       row: its row in every table of that vocabulary, from 0.
       count: number of its occurrences.
-      digest: of the vocabulary that the row belongs to.
+      digest: digest of the vocabulary that the row belongs to.
       tables: names of the tables of that vocabulary.
     """
 
@@ -157,7 +157,7 @@ def _tables_of(nodes: Mapping[int, Node], vocabulary: str) -> tuple[str, ...]:
 
 
 def _loaded(nodes: Mapping[int, Node]) -> dict[str, Vocabulary]:
-    """The vocabularies of a lineage; empty if their files are gone or damaged."""
+    """Return the vocabularies of a lineage; empty if their files are gone or damaged."""
     artifact = node_of(nodes, "components.Vocabularies")
     try:
         return {} if artifact is None else dict(load_vocabularies(artifact.uri))
@@ -189,7 +189,7 @@ def _change(vocabulary: Vocabulary, old: Vocabulary | None) -> VocabularyChange:
 
 
 def _without(tokens: pa.Array, others: pa.Array) -> pa.Array:
-    """The tokens that are not among the others, in their order."""
+    """Return the tokens that are not among the others, in their order."""
     return tokens.filter(pc.invert(pc.is_in(tokens, value_set=others)))
 
 
@@ -219,7 +219,7 @@ def _tables(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> list[Figur
 
 
 def _remap(nodes: Mapping[int, Node]) -> dict[str, Figures]:
-    """What the warm start of this model kept: facts of the nearest CheckpointLoader's checkpoint."""
+    """Return what the warm start of this model kept: facts of the nearest CheckpointLoader's checkpoint."""
     for node in nodes.values():
         if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
             return dict(node.facts["remap"])

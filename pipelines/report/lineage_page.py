@@ -37,7 +37,7 @@ def lineage_html(page: Page, title: str) -> str:
 
     Args:
       page: its figures.
-      title: of the page.
+      title: title of the page.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipelines"), autoescape=True, undefined=jinja2.StrictUndefined
@@ -94,7 +94,7 @@ def _artifact(node: Node) -> Figures:
 
 
 def _spans(node: Node) -> dict[str, str]:
-    """The spans that Examples were read from; empty without spans."""
+    """Return the spans that Examples were read from; empty without spans."""
     pieces = (node.facts.get("data") or {}).get("pieces", ())
     spans = [str(piece["span"]) for piece in pieces if piece["span"] is not None]
     if not spans:

@@ -136,14 +136,14 @@ def _files(examples: Node, split: str) -> list[str]:
 
 
 def _output(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name: str) -> str:
-    """The folder of a node's output of that type in this run."""
+    """Return the folder of a node's output of that type in this run."""
     (execution,) = [int(run.execution or 0) for run in runs if run.node == name]
     outputs = {node.type: node.uri for one in outputs_of(store, execution) for node in [trace(store, one)[one]]}
     return outputs[type_name]
 
 
 def _node(store: MetadataStore, run: NodeRun) -> Figures:
-    """The figures of a node run, with the seconds that its outputs took if they come from the cache."""
+    """Return the figures of a node run, with the seconds that its outputs took if they come from the cache."""
     made_in = run.seconds
     if run.state == "cached" and run.execution is not None:
         producers = [trace(store, one)[one].producer for one in outputs_of(store, run.execution)[:1]]
@@ -237,7 +237,7 @@ def _tables(node: Node, config: EmbeddingConfig) -> list[Figures]:
 
 
 def _warm_start(lineage: Mapping[int, Node], history: Figures) -> Figures | None:
-    """What the nearest CheckpointLoader kept of the previous checkpoint, and the trainer of the dense part."""
+    """Return what the nearest CheckpointLoader kept of the previous checkpoint, and the trainer of the dense part."""
     for node in lineage.values():
         if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
             dense = history["facts"].get("warm_start")

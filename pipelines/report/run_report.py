@@ -18,7 +18,7 @@ class Report:
     """The figures of one run, as `report.json` holds them.
 
     Attributes:
-      name: of the pipeline.
+      name: name of the pipeline.
       finished: local time at which the run ended, ISO.
       seconds: wall time of all nodes.
       seconds_with_cache: the same, plus the time that it once took to make what came from the cache.
