@@ -67,7 +67,7 @@ def _outputs_without(layer: Any, spec: Mapping[str, Any], column: str) -> set[st
 
 
 def range_output(name: str) -> str:
-    """Return the output of Transform that holds the range of a dense feature, `_RANGE_FIELDS` in each row."""
+    """Name the output of Transform that holds the range of a dense feature, `_RANGE_FIELDS` in each row."""
     return f"{name}.range"
 
 

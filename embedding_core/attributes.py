@@ -96,10 +96,10 @@ ATTRIBUTES: Mapping[str, Mapping[str, Attribute]] = {
 
 def ignored_by(trainer: Trainer, kind: str) -> dict[str, tuple[Any, str]]:
     """Return the attributes of a kind of optimizer that a trainer would ignore: their default, and why."""
-    found = ATTRIBUTES.get(kind, {})
+    attributes = ATTRIBUTES.get(kind, {})
     return {
         name: (attribute.default, attribute.ignored[trainer])
-        for name, attribute in found.items()
+        for name, attribute in attributes.items()
         if trainer in attribute.ignored
     }
 
@@ -130,5 +130,5 @@ def refuse_unknown(kind: str, given: object, owner: str) -> None:
 @functools.cache
 def _parameters(cls: Any) -> dict[str, Any]:
     """Return the named arguments of a class, and their defaults."""
-    found = inspect.signature(cls).parameters.values()
-    return {each.name: each.default for each in found if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)}
+    parameters = inspect.signature(cls).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)}

@@ -68,12 +68,12 @@ def flat_pairs(
     Raises:
       DataError (ValueError): see `flat_like`.
     """
-    found: list[tuple[Nested, Nested]] = []
+    pairs: list[tuple[Nested, Nested]] = []
 
     def match(leaf: Nested, value: Nested, path: Path) -> None:
         kind = _kind(leaf)
         if not kind and nested_values:
-            found.append((leaf, value))
+            pairs.append((leaf, value))
             return
         if kind != _kind(value):
             raise DataError(
@@ -81,7 +81,7 @@ def flat_pairs(
                 f"a {_type_name(leaf)} is configured there; give {_named([path])} as configured."
             )
         if not kind:
-            found.append((leaf, value))
+            pairs.append((leaf, value))
             return
         items, values = _items(leaf), _unsorted(value)
         _check_keys(what, path, items, values, partial=partial)
@@ -89,7 +89,7 @@ def flat_pairs(
             match(items[key], values[key], (*path, key))
 
     match(structure, given, ())
-    return found
+    return pairs
 
 
 def _check_keys(what: str, path: Path, items: Items, values: Items, *, partial: bool) -> None:

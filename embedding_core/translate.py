@@ -210,14 +210,14 @@ def _table_to_tensorflow(table: core.TableConfig) -> Any:
     return tpu.TableConfig(
         table.vocabulary_size,
         table.dim,
-        initializer_to_tensorflow(table.initializer, table.dim),
+        _initializer_to_tensorflow(table.initializer, table.dim),
         optimizer,
         table.combiner,
         table.name,
     )
 
 
-def initializer_to_tensorflow(initializer: InitializerConfig, dim: int) -> Any:
+def _initializer_to_tensorflow(initializer: InitializerConfig, dim: int) -> Any:
     """A Keras initializer of the same distribution; its rows are not those of this project's engines."""
     scale = 1.0 / math.sqrt(dim) if initializer.scale is None else initializer.scale
     if initializer.name == "constant":
@@ -257,14 +257,14 @@ def _known_initializers() -> Mapping[type, str]:
     """TensorFlow's and Keras' classes of the initializers that this project has too."""
     import tf_keras
 
-    found: dict[type, str] = {type(tpu.TableConfig(1, 1, name="t").initializer): "truncated_normal"}
+    initializers: dict[type, str] = {type(tpu.TableConfig(1, 1, name="t").initializer): "truncated_normal"}
     for kind in ("zeros", "ones", "random_uniform", "truncated_normal"):
         name = f"{kind}_initializer"
         classes = [getattr(module, name, None) for module in (tf, tf.compat.v1)]
         camel = kind.title().replace("_", "")
         classes += [getattr(module.initializers, camel) for module in (tf, tf_keras)]
-        found |= {cls: kind for cls in classes if cls is not None}
-    return found
+        initializers |= {cls: kind for cls in classes if cls is not None}
+    return initializers
 
 
 def model_of(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs_optimizer: bool) -> Model:
@@ -317,7 +317,7 @@ def _check_names(tables: tuple[TableSpec, ...]) -> None:
 
 
 def _table(place: int, key: AnyTable, optimizer: GivenOptimizer, needs_optimizer: bool) -> TableSpec:
-    own = key.optimizer if key.optimizer is not None else optimizer
+    chosen = key.optimizer if key.optimizer is not None else optimizer
     quantization = getattr(key, "quantization_config", None)
     initializer = key.initializer
     if not isinstance(initializer, InitializerConfig):
@@ -327,14 +327,14 @@ def _table(place: int, key: AnyTable, optimizer: GivenOptimizer, needs_optimizer
         rows=key.vocabulary_size,
         dim=key.dim,
         combiner=key.combiner,
-        optimizer=optimizer_to_core(own) if own is not None or needs_optimizer else None,
+        optimizer=optimizer_to_core(chosen) if chosen is not None or needs_optimizer else None,
         initializer=initializer,
         quantization=None
         if quantization is None
         else Quantization(quantization.num_buckets, quantization.lower, quantization.upper),
         key=key,
-        slot_creator=getattr(own, "slot_variable_creation_fn", None),
-        packed=bool(getattr(own, "low_dimensional_packing_status", False)),
+        slot_creator=getattr(chosen, "slot_variable_creation_fn", None),
+        packed=bool(getattr(chosen, "low_dimensional_packing_status", False)),
     )
 
 

@@ -29,7 +29,7 @@ from embedding_core.errors import ConfigError, DataError, EmbeddingError
 from embedding_core.schema import Json
 from embedding_core.storage import file_digest
 
-INGEST_FACT = "ingest"
+_INGEST_FACT = "ingest"
 
 
 class Executor(ComponentExecutor, BaseBeamExecutor):
@@ -60,7 +60,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             fileio.rmtree(staging)
         gaps = {"count": data.gaps.total, "first": data.gaps.first}
         facts = {**tally.facts(settings), "files_ignored": data.ignored[:SHOWN], "spans_without_file": gaps}
-        examples.set_string_custom_property(INGEST_FACT, json.dumps(facts))
+        examples.set_string_custom_property(_INGEST_FACT, json.dumps(facts))
         pieces = pieces_fact(find_pieces(data.files, input_base, settings), properties[keys.SETTINGS], digests)
         examples.set_string_custom_property(DATA_FACT, json.dumps(pieces))
         execution.files_read.extend({"path": path, "size": size_of(path)} for path in data.files)

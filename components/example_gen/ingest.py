@@ -25,7 +25,7 @@ from components.example_gen.values import hiding_texts
 from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
 from components.progress import report
 
-SHARD_ROWS = 100_000
+_SHARD_ROWS = 100_000
 
 
 def ingest(files: Sequence[str], group: int, data_format: str, settings: Settings, folder: str) -> Tally:
@@ -155,9 +155,9 @@ class _Shards:
     def add(self, split: str, rows: Sequence[bytes]) -> None:
         waiting = self._rows[split]
         waiting.extend(rows)
-        while len(waiting) >= SHARD_ROWS:
-            self._write(split, waiting[:SHARD_ROWS])
-            del waiting[:SHARD_ROWS]
+        while len(waiting) >= _SHARD_ROWS:
+            self._write(split, waiting[:_SHARD_ROWS])
+            del waiting[:_SHARD_ROWS]
 
     def flush(self) -> None:
         for split, waiting in self._rows.items():

@@ -21,7 +21,7 @@ def _one_or_more(value: object) -> object:
 
 
 def _as_numbers(value: object) -> object:
-    """Return the columns of a list are columns of numbers."""
+    """Read a list of columns as columns of numbers."""
     texts = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
     return dict.fromkeys(value, "float") if isinstance(value, list | tuple) and texts else value
 

@@ -75,7 +75,7 @@ def publish(
     root = os.path.abspath(base)
     _make_ready(root)
     if keep_last is not None and number_names(root):
-        require_versions(root)  # before anything is published: what is not a version would be removed
+        _require_versions(root)  # before anything is published: what is not a version would be removed
     with hidden_folder(os.path.join(root, _HIDDEN)) as copy:
         with _writing(root):
             files = copy_model(source, copy)
@@ -141,7 +141,7 @@ def require_local(base: StrPath) -> None:
         )
 
 
-def require_versions(base: StrPath) -> None:
+def _require_versions(base: StrPath) -> None:
     """Refuse a folder in which a numbered folder is not a published version: it must not be removed.
 
     Raises:
@@ -203,7 +203,7 @@ def keep_newest(base: StrPath, count: int) -> list[int]:
         be removed there.
     """
     _require_some(count)
-    require_versions(base)
+    _require_versions(base)
     root, removed = os.path.abspath(base), []
     try:
         with _order_lock(root), hidden_folder(os.path.join(root, _HIDDEN)) as hidden:

@@ -77,7 +77,7 @@ def examples_counter(
         transformed = transform(records) if transform is not None else {}
         columns = [feature.column for feature in features]
         values = [(transformed if c.after_transform else raw)[c.name] for c in columns]
-        return count_values(columns, values, _tables(features, base))
+        return _count_values(columns, values, _tables(features, base))
 
     traced: CountBatch = tf.function(count, input_signature=[tf.TensorSpec([None], tf.string)])
     return traced
@@ -86,7 +86,7 @@ def examples_counter(
 def values_counter(features: Sequence[CountedFeature], base: BaseTables | None = None) -> CountBatch:
     """A function from the values of each feature's column to what `batch_counts` reads."""
     columns, tables = [feature.column for feature in features], _tables(features, base)
-    traced: CountBatch = tf.function(lambda values: count_values(columns, values, tables), reduce_retracing=True)
+    traced: CountBatch = tf.function(lambda values: _count_values(columns, values, tables), reduce_retracing=True)
     return traced
 
 
@@ -94,7 +94,7 @@ def _tables(features: Sequence[CountedFeature], base: BaseTables | None) -> list
     return None if base is None else [base.get(feature.vocabulary) for feature in features]
 
 
-def count_values(
+def _count_values(
     columns: Sequence[ColumnConfig], values: Sequence[Values], base: Sequence[TokenTable | None] | None = None
 ) -> Counted:
     """Count the tokens of one batch; a graph function.
@@ -191,7 +191,7 @@ def _sums(values: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 
 def batch_counts(features: Sequence[CountedFeature], counted: Counted) -> Iterator[tuple[CountedFeature, BatchCounts]]:
-    """Take apart what `count_values` returned, without copying the tokens.
+    """Take apart what `_count_values` returned, without copying the tokens.
 
     Args:
       features: the features that were counted.

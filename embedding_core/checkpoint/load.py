@@ -45,7 +45,7 @@ def load_checkpoint_into(
     manifest = verify(folder)
     wanted = {key: shape for key, shape in table_shapes(config).items() if slots or "/" not in key}
     _check(folder, manifest, wanted, tables, config, slots)
-    check_digests(folder, manifest, vocabulary_digests)
+    _check_digests(folder, manifest, vocabulary_digests)
     reader = BundleReader(os.path.join(folder, BUNDLE))
     for key in wanted:
         for start, rows in reader.slices(key, slice_bytes):
@@ -73,7 +73,7 @@ def _with_first_rows(blocks: list[tf.Variable]) -> Iterator[tuple[int, tf.Variab
         first += block.shape[0]
 
 
-def check_digests(folder: str, manifest: Manifest, vocabulary_digests: Mapping[str, str]) -> None:
+def _check_digests(folder: str, manifest: Manifest, vocabulary_digests: Mapping[str, str]) -> None:
     """Refuse a checkpoint whose rows belong to other vocabularies than those in use.
 
     Raises:

@@ -55,10 +55,10 @@ class _Layout(NamedTuple):
     def rows(self) -> npt.NDArray[np.int64]:
         """Return the stack's row of each row of the table, int64 [rows]."""
         row = np.arange(self.shape[0], dtype=np.int64)
-        found: npt.NDArray[np.int64] = (row + self.rotation) % self.cores
-        found *= self.rows_per_core
-        found += self.offset + row // self.cores
-        return found
+        places: npt.NDArray[np.int64] = (row + self.rotation) % self.cores
+        places *= self.rows_per_core
+        places += self.offset + row // self.cores
+        return places
 
 
 def read_layouts(reader: BundleReader, config: EmbeddingConfig, root: str | None = None) -> dict[str, _Layout]:

@@ -195,12 +195,12 @@ def _batch(
         return _of_lengths(lengths, ids), tf.sqrt(counts) if combiner == "sqrtn" else counts
 
     def weighted_ragged() -> tuple[tf.Tensor, tf.Tensor]:
-        found = _of_lengths(_lengths(splits, rows), ids)
-        return found, _divisors(combiner, found, total, weights)
+        row_numbers = _of_lengths(_lengths(splits, rows), ids)
+        return row_numbers, _divisors(combiner, row_numbers, total, weights)
 
     def explicit() -> tuple[tf.Tensor, tf.Tensor]:
-        found = segments - first_core * sum(rows)
-        return found, _divisors(combiner, found, total, weights)
+        row_numbers = segments - first_core * sum(rows)
+        return row_numbers, _divisors(combiner, row_numbers, total, weights)
 
     has_splits, has_weights = there[1], there[3]
     has_segments = tf.maximum(there[2], (1 - there[0]) * (1 - has_splits))  # no ids at all: no output row has one
@@ -241,7 +241,7 @@ def activations_of(combiner: Combiner, looked_up: tf.Tensor, batch: TableBatch, 
       [rows, dim] activations.
     """
     divisors = None if combiner == "sum" else batch.divisors
-    found = tf.switch_case(
+    activations = tf.switch_case(
         batch.form,
         [
             lambda: tf.identity(looked_up),
@@ -249,13 +249,13 @@ def activations_of(combiner: Combiner, looked_up: tf.Tensor, batch: TableBatch, 
             lambda: combine_weighted(looked_up, batch.segments, rows, batch.weights, divisors),
         ],
     )
-    return tf.ensure_shape(found, [rows, looked_up.shape[-1]])
+    return tf.ensure_shape(activations, [rows, looked_up.shape[-1]])
 
 
 def row_gradients_of(combiner: Combiner, batch: TableBatch, gradient: tf.Tensor) -> tf.Tensor:
     """Return the gradient of each row that was looked up, [N, dim], from that of the activations, [rows, dim]."""
     divisors = None if combiner == "sum" else batch.divisors
-    found = tf.switch_case(
+    gradients = tf.switch_case(
         batch.form,
         [
             lambda: tf.identity(gradient),
@@ -263,7 +263,7 @@ def row_gradients_of(combiner: Combiner, batch: TableBatch, gradient: tf.Tensor)
             lambda: spread_gradient(gradient, batch.segments, batch.weights, divisors),
         ],
     )
-    return tf.ensure_shape(found, [None, gradient.shape[-1]])
+    return tf.ensure_shape(gradients, [None, gradient.shape[-1]])
 
 
 def traced_once(function: Callable[..., Made]) -> Callable[..., Made]:

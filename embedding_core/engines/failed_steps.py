@@ -125,9 +125,9 @@ class Steps:
 
 def _functions_around(graph: tf.Graph) -> list[tf.Graph]:
     """The tf.functions that a graph is part of, the innermost first; branches and bodies of loops do not count."""
-    found = []
+    graphs = []
     while graph is not None:
         if type(graph).__name__ == "FuncGraph" or getattr(graph, "outer_graph", None) is None:
-            found.append(graph)
+            graphs.append(graph)
         graph = getattr(graph, "outer_graph", None)
-    return [one for one in found if hasattr(one, "outer_graph")] or found
+    return [one for one in graphs if hasattr(one, "outer_graph")] or graphs

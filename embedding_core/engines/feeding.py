@@ -100,13 +100,13 @@ def packed_inputs(
     Raises:
       DataError (ValueError): a batch that does not fill its output shape.
     """
-    found = []
+    batches = []
     for table in model.tables:
         places = model.features_of(table.name)
         features = [_ids_of(model.features[place], shapes[place], values[place], weights[place]) for place in places]
         first_row = core * sum(output_rows(model, table.name, shapes))
-        found.append(packed(features, first_row=first_row, explicit=explicit))
-    return found
+        batches.append(packed(features, first_row=first_row, explicit=explicit))
+    return batches
 
 
 def _ids_of(feature: FeatureSpec, shape: tf.TensorShape, value: Ids, weight: Weights) -> FeatureIds:
@@ -138,9 +138,9 @@ def _ragged_ids(feature: FeatureSpec, rows: int, value: tf.RaggedTensor, weight:
     return FeatureIds(value.values, rows, splits, None, finite_weight(feature.path, weight).values)
 
 
-def _wrong_rows(feature: FeatureSpec, found: int, expected: int) -> DataError:
+def _wrong_rows(feature: FeatureSpec, actual: int, expected: int) -> DataError:
     return DataError(
-        f"Inconsistent shape founded for input feature {feature.path}: its batch gives {found} output rows, but the "
+        f"Inconsistent shape founded for input feature {feature.path}: its batch gives {actual} output rows, but the "
         f"engine was built for {expected} on each core."
     )
 

@@ -32,8 +32,8 @@ def is_real_tpu(strategy: tf.distribute.Strategy) -> bool:
 def embedding_feature(strategy: tf.distribute.Strategy) -> str:
     """Return the generation of a real TPU's embedding hardware: "V1", "V2" (SparseCore), or "V0" for none."""
     kinds = tf.tpu.experimental.HardwareFeature.EmbeddingFeature
-    found = strategy.extended.tpu_hardware_feature.embedding_feature
-    return {kinds.V1: "V1", kinds.V2: "V2"}.get(found, "V0")
+    feature = strategy.extended.tpu_hardware_feature.embedding_feature
+    return {kinds.V1: "V1", kinds.V2: "V2"}.get(feature, "V0")
 
 
 def copied_configs(feature_config: FeatureConfigs, optimizer: GivenOptimizer) -> tuple[Any, Any]:

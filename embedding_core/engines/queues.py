@@ -15,7 +15,7 @@ from embedding_core.engines.batches import WIRE_TYPES, TableBatch, TableIds, fla
 from embedding_core.engines.tables import unmirrored
 from embedding_core.translate import TableSpec
 
-CAPACITY = 256  # batches that may wait for one core
+_CAPACITY = 256  # batches that may wait for one core
 
 
 def _new_queue(capacity: int, types: Sequence[tf.DType]) -> tf.queue.FIFOQueue:
@@ -27,16 +27,16 @@ class CoreQueues:
     """One queue of batches per core."""
 
     def __init__(self, cores: int):
-        self._queues = [_new_queue(CAPACITY, [*WIRE_TYPES, tf.int32, tf.bool]) for _ in range(cores)]
+        self._queues = [_new_queue(_CAPACITY, [*WIRE_TYPES, tf.int32, tf.bool]) for _ in range(cores)]
 
     def put(self, batches: dict[int, list[TableIds]], training: tf.Tensor) -> list[tf.Operation]:
         """Add a batch to the queue of each core given, one TableIds per table; the operations that do so."""
-        message = f"{CAPACITY} batches wait for a core: dequeue as often as you enqueue."
+        message = f"{_CAPACITY} batches wait for a core: dequeue as often as you enqueue."
         fullest = tf.reduce_max(tf.stack([self._queues[core].size() for core in batches]))
         flag = tf.cast(training, tf.bool)
         flat = {core: flattened(parts) for core, parts in batches.items()}
         checked = [part for parts in flat.values() for part in parts]  # all cores are fed, or not one
-        with tf.control_dependencies(checked), _after(tf.debugging.Assert(fullest < CAPACITY, [message])):
+        with tf.control_dependencies(checked), _after(tf.debugging.Assert(fullest < _CAPACITY, [message])):
             return [self._queues[core].enqueue([*parts, flag]) for core, parts in flat.items()]
 
     def drop(self) -> None:

@@ -37,7 +37,7 @@ from embedding_core.translate import Model, TableSpec
 from embedding_core.update_rules import Rate
 
 ReplicaContext: TypeAlias = Any  # a tf.distribute.ReplicaContext; None outside of strategy.run
-HOST = "CPU:0"
+_HOST = "CPU:0"
 
 
 class SimulatedEngine(QueuedEngine):
@@ -115,7 +115,7 @@ class SimulatedEngine(QueuedEngine):
                 "instances in a TPU scope which is unsupported; initialize the TPU again before building another one."
             )
         self._set_output_shapes(per_replica_input_shapes, per_replica_batch_size)
-        with tf.init_scope(), tf.device(HOST):
+        with tf.init_scope(), tf.device(_HOST):
             self.variables = device_variables(self.model.tables, self._seed, self._strategy.hosts)
             for key, variable in self.table_variables.items():
                 self._track(key, variable)
@@ -135,7 +135,7 @@ class SimulatedEngine(QueuedEngine):
             self._steps.failed()
 
     def _drop(self, batches_of_cores: Callable[[], None]) -> None:
-        with tf.device(HOST):
+        with tf.device(_HOST):
             batches_of_cores()
             for earlier in self._earlier.values():
                 earlier.forget()
@@ -213,7 +213,7 @@ class SimulatedEngine(QueuedEngine):
             tf.nest.assert_same_structure(self.model.structure, weights)
             flat_weights = tf.nest.flatten(weights)
         explicit = context is None and device is not None
-        with tf.device(HOST):
+        with tf.device(_HOST):
             batches = {
                 core: self._batches_of(core, self._local(values, core), self._local(flat_weights, core), explicit)
                 for core in self._cores_fed(context, device)
@@ -281,7 +281,7 @@ class SimulatedEngine(QueuedEngine):
 
     def _dequeue_all(self, name: str | None) -> list[tf.Tensor]:
         """Return the activations of every core, each as one vector."""
-        with tf.device(HOST):
+        with tf.device(_HOST):
             with self._calls().call() as done:
                 batches, training = self._taken(range(self._cores))
                 activations = self._looked_up(batches, self._cores)
@@ -323,7 +323,7 @@ class SimulatedEngine(QueuedEngine):
             "dequeue of a training batch inside control flow or a tf.function within strategy.run: call dequeue and "
             "apply_gradients at the top level of the function given to strategy.run, and pass the activations on."
         )
-        with tf.device(HOST):
+        with tf.device(_HOST):
             with self._calls().call() as done:
                 batches, training = self._taken([core])
                 with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(training), [message])]):
@@ -352,7 +352,7 @@ class SimulatedEngine(QueuedEngine):
     def _apply_all(self, strategy: tf.distribute.Strategy, boxes: Box, name: str | None) -> None:
         vectors = [box.value for box in strategy.experimental_local_results(boxes)]
         sizes = [sum(self._rows(table)) * table.dim for table in self.model.tables]
-        with tf.device(HOST):
+        with tf.device(_HOST):
             with self._calls().call() as done:
                 batches = self._waiting_for(name).take()
                 done.append(batches[0].ids)

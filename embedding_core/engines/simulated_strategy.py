@@ -12,7 +12,7 @@ from embedding_core.errors import ConfigError, EngineError
 
 EmbeddingFeature: TypeAlias = Literal["V1", "V0"]
 
-SPARE_CORES = 8  # logical devices made at the first call, so that other small topologies can follow it
+_SPARE_CORES = 8  # logical devices made at the first call, so that other small topologies can follow it
 _lock = threading.Lock()
 
 
@@ -110,14 +110,14 @@ def _ensure_devices(needed: int) -> None:
     physical = tf.config.list_physical_devices("CPU")[0]
     try:
         if len(tf.config.get_logical_device_configuration(physical) or ()) < needed:
-            count = max(needed, SPARE_CORES + 1)
+            count = max(needed, _SPARE_CORES + 1)
             tf.config.set_logical_device_configuration(physical, [tf.config.LogicalDeviceConfiguration()] * count)
     except RuntimeError:  # TensorFlow is running, and its devices are fixed
         pass
-    found = len(tf.config.list_logical_devices("CPU"))
-    if found < needed:
+    existing = len(tf.config.list_logical_devices("CPU"))
+    if existing < needed:
         raise EngineError(
             f"simulated_tpu needs {needed} logical CPU devices (one per core and one for the host), but TensorFlow "
-            f"already runs with {found}: call simulated_tpu, with the largest topology first, before any other "
+            f"already runs with {existing}: call simulated_tpu, with the largest topology first, before any other "
             "TensorFlow operation of the process."
         )

@@ -9,7 +9,7 @@ import tensorflow as tf
 from embedding_core.optimizers import SGD, Adagrad, Adam, Optimizer
 from embedding_core.update_rules import Rate, Rows, Slots, clipped, updated
 
-ROWS_PER_SWEEP = 16384  # how many untouched rows non-lazy Adam moves at a time
+_ROWS_PER_SWEEP = 16384  # how many untouched rows non-lazy Adam moves at a time
 LONGEST_SUM = 4096  # how many float32 gradients of a row are added one after another
 
 
@@ -158,11 +158,11 @@ def _sweep(optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable
     count, dim = table.shape
 
     def body(start: tf.Tensor) -> tuple[tf.Tensor]:
-        ids = tf.range(start, tf.minimum(start + ROWS_PER_SWEEP, count))
+        ids = tf.range(start, tf.minimum(start + _ROWS_PER_SWEEP, count))
         zeros = tf.zeros([tf.size(ids), dim], table.dtype)
         rows, new_slots = _computed(optimizer, table, slots, ids, zeros, rate)
         _write(table, slots, ids, rows, new_slots)
-        return (start + ROWS_PER_SWEEP,)
+        return (start + _ROWS_PER_SWEEP,)
 
     tf.while_loop(lambda start: start < count, body, (tf.constant(0),), parallel_iterations=1)
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from embedding_core.config import InitializerConfig
 from embedding_core.optimizers import Optimizer
 
-ROWS_PER_BLOCK = 4096  # part of the definition of a table's first rows: changing it changes every new table
+_ROWS_PER_BLOCK = 4096  # part of the definition of a table's first rows: changing it changes every new table
 
 Made = TypeVar("Made")
 
@@ -36,7 +36,7 @@ class Tables(tf.__internal__.tracking.AutoTrackable):
 
 
 def unmirrored(make: Callable[[], Made]) -> Made:
-    """Return what `make` returns, run outside of any distribution strategy, so that variables are single ones.
+    """Call `make` outside of any distribution strategy, so that its variables are not mirrored.
 
     A new thread has no strategy; `tf.init_scope` alone would keep it.
     """
@@ -69,12 +69,12 @@ def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: 
       seed: seed of the run.
       table: name of the table.
       dim: length of a row.
-      block: number of the block of ROWS_PER_BLOCK rows.
+      block: number of the block of _ROWS_PER_BLOCK rows.
 
     Returns:
-      float32 [ROWS_PER_BLOCK, dim].
+      float32 [_ROWS_PER_BLOCK, dim].
     """
-    shape = [ROWS_PER_BLOCK, dim]
+    shape = [_ROWS_PER_BLOCK, dim]
     scale = 1.0 / math.sqrt(dim) if initializer.scale is None else initializer.scale
     if initializer.name == "constant":
         return tf.fill(shape, tf.constant(scale, tf.float32))
@@ -90,9 +90,9 @@ def new_table(
 ) -> tf.Variable:
     """A float32 [rows, dim] variable holding its `initial_rows`, written block by block to save memory."""
     variable = tf.Variable(tf.zeros([rows, dim]), trainable=trainable, name=table)
-    for block in range(math.ceil(rows / ROWS_PER_BLOCK)):
-        start = block * ROWS_PER_BLOCK
-        stop = min(start + ROWS_PER_BLOCK, rows)
+    for block in range(math.ceil(rows / _ROWS_PER_BLOCK)):
+        start = block * _ROWS_PER_BLOCK
+        stop = min(start + _ROWS_PER_BLOCK, rows)
         values = initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
         variable.scatter_update(tf.IndexedSlices(values[: stop - start], tf.range(start, stop)))
     return variable
@@ -102,7 +102,7 @@ def all_rows(initializer: InitializerConfig, *, seed: int, table: str, rows: int
     """Return the `initial_rows` of a whole small table, float32 [rows, dim]."""
     blocks = [
         initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
-        for block in range(math.ceil(rows / ROWS_PER_BLOCK))
+        for block in range(math.ceil(rows / _ROWS_PER_BLOCK))
     ]
     return tf.concat(blocks, 0)[:rows]
 

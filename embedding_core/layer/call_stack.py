@@ -32,8 +32,8 @@ def called_by_keras_3() -> bool:
 
 
 def _code(method: Any) -> CodeType:
-    found: CodeType = inspect.unwrap(method).__code__
-    return found
+    code: CodeType = inspect.unwrap(method).__code__
+    return code
 
 
 _COMPILE = _code(tf_keras.Model.compile)
@@ -60,8 +60,8 @@ def _is_loss_scaler(value: object) -> bool:
 
 def running_loss_scaler() -> Any:
     """Return the LossScaleOptimizer that computes gradients now, as in `model.fit` and `minimize`; else None."""
-    found = (frame.f_locals.get("self") for frame in _frames())
-    return next((value for value in found if _is_loss_scaler(value)), None)
+    owners = (frame.f_locals.get("self") for frame in _frames())
+    return next((value for value in owners if _is_loss_scaler(value)), None)
 
 
 def known_loss_scaler() -> Any:

@@ -34,7 +34,7 @@ from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, Model
 
-HELPER = "tpu_embedding_helper_dummy"
+_HELPER = "tpu_embedding_helper_dummy"
 
 
 @dataclasses.dataclass
@@ -151,10 +151,10 @@ class TPUEmbedding(tf_keras.layers.Layer):
         engine = self._state.engine
         engine.build(flat_shapes(self._model.structure, input_shape), self._state.arguments["batch_size"])
         if engine.trains_itself:
-            helper = self.add_weight(name=HELPER, shape=(1,), initializer="zeros", dtype=tf.float32)
-            setattr(self, HELPER, helper)
+            helper = self.add_weight(name=_HELPER, shape=(1,), initializer="zeros", dtype=tf.float32)
+            setattr(self, _HELPER, helper)
         else:  # Keras lists what is an attribute
-            setattr(self, HELPER, list(engine.tables_by_config().values()))
+            setattr(self, _HELPER, list(engine.tables_by_config().values()))
         super().build(input_shape)  # last: replicas that wait for each other to create variables each come here
 
     @property
@@ -225,7 +225,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         train = lookup.update
         if train is None or not self.trainable:  # a tape computes the trap's gradient even if nobody asks for it
             return lookup.activations()
-        helper = getattr(self, HELPER)
+        helper = getattr(self, _HELPER)
 
         def update(gradients: Gradients) -> None:
             train(self._state.loss_scale.unscaled(gradients, self.name, self.compute_dtype))
@@ -255,17 +255,17 @@ class TPUEmbedding(tf_keras.layers.Layer):
         Raises:
           EngineError (RuntimeError): the tables are in a real TPU's memory, which Keras cannot copy.
         """
-        found: list[tf.Variable] = super().non_trainable_weights
+        weights: list[tf.Variable] = super().non_trainable_weights
         engine = self._state.engine
         if not engine.trains_itself or not wants_weights_as_list():
-            return found
-        own = list(saved_variables(engine).values())
-        if self.built and not own:
+            return weights
+        engine_variables = list(saved_variables(engine).values())
+        if self.built and not engine_variables:
             raise EngineError(
                 f"The tables of layer {self.name!r} are in a TPU's memory: get_weights, set_weights, EarlyStopping "
                 "with restore_best_weights and .h5 files cannot copy them. Save and restore with tf.train.Checkpoint."
             )
-        return [*found, *own]
+        return [*weights, *engine_variables]
 
     @property
     def keras_optimizer(self) -> GivenOptimizer:
@@ -414,5 +414,5 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Json:
         """Return what checkpoints follow: the tables under `_tpu_embedding`, and not the virtual variable."""
         children: Json = super()._trackable_children(save_type, **kwargs)
-        children.pop(HELPER, None)
+        children.pop(_HELPER, None)
         return children

@@ -81,9 +81,9 @@ def refuse_other_keys(layer: str, expected: Collection[str], given: Collection[s
 
 def saved_variables(engine: Engine) -> dict[str, tf.Variable]:
     """Tables, slots and the step of schedules, by checkpoint key."""
-    found = dict(engine.table_variables)
+    variables = dict(engine.table_variables)
     count = getattr(engine.tables, ITERATIONS, None)
-    return found if count is None else {**found, ITERATIONS: count}
+    return variables if count is None else {**variables, ITERATIONS: count}
 
 
 def _stored(key: str) -> str:
@@ -92,4 +92,4 @@ def _stored(key: str) -> str:
 
 
 def _named(key: str) -> str:
-    return re.sub(r"\.([SD])", lambda found: "/" if found[1] == "S" else ".", key)
+    return re.sub(r"\.([SD])", lambda match: "/" if match[1] == "S" else ".", key)

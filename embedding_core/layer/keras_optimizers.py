@@ -188,13 +188,13 @@ def _translated(optimizer: GivenOptimizer, *, copied: bool) -> GivenOptimizer:
 
 def _refuse_changed(optimizer: GivenOptimizer, config: Mapping[str, Any], kind: OptimizerKind) -> None:
     reference = type(optimizer)()
-    found, defaults = _compared(optimizer, config), _compared(reference, reference.get_config())
-    for name in sorted(set(found) - set(kind.passed) - _FREE):
-        if found[name] != defaults.get(name):
+    current, defaults = _compared(optimizer, config), _compared(reference, reference.get_config())
+    for name in sorted(set(current) - set(kind.passed) - _FREE):
+        if current[name] != defaults.get(name):
             raise ConfigError(
                 f"Optimizer parameter {name} is unsupported for TPU embeddings: `{name}` of Keras' "
-                f"{type(optimizer).__name__} is {found[name]!r} and must stay {defaults.get(name)!r}. Give this layer "
-                "its own optimizer, and keep yours for the dense layers."
+                f"{type(optimizer).__name__} is {current[name]!r} and must stay {defaults.get(name)!r}. Give this "
+                "layer its own optimizer, and keep yours for the dense layers."
             )
 
 

@@ -166,8 +166,8 @@ def _structure_from_json(value: Json, tables: list[AnyTable]) -> Any:
     if "dict" in value:
         return {key: _structure_from_json(item, tables) for key, item in value["dict"]}
     ((kind, items),) = value.items()
-    found = [_structure_from_json(item, tables) for item in items]
-    return tuple(found) if kind == "tuple" else found
+    children = [_structure_from_json(item, tables) for item in items]
+    return tuple(children) if kind == "tuple" else children
 
 
 def _feature_to_json(feature: AnyFeature, tables: list[AnyTable]) -> Json:

@@ -93,11 +93,11 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
                 f"`inputs` of PartialTPUEmbedding must be its features: missing {missing}, not configured {extra}."
             )
         small = self._keras_embedding_layers
-        found = {name: layer(_dense_ids(name, layer, inputs[name])) for name, layer in small.items()}
+        activations = {name: layer(_dense_ids(name, layer, inputs[name])) for name, layer in small.items()}
         if self._tpu_embedding is not None:
             large = {name: value for name, value in inputs.items() if name not in small}
-            found.update(self._tpu_embedding(large))
-        return found
+            activations.update(self._tpu_embedding(large))
+        return activations
 
     @property
     def tpu_embedding(self) -> TPUEmbedding | None:

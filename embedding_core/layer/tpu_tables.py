@@ -118,10 +118,10 @@ def _by_callers_config(prepared: Prepared, tables: Mapping[Any, Any]) -> dict[An
     """Tables keyed by the copies that the engine was given, or by stacked names, keyed by the caller's own."""
     places = {id(feature.table): place for place, feature in enumerate(tf.nest.flatten(prepared.copies))}
     keys = {table.name: table.key for table in prepared.model.tables}
-    found = {}
+    by_config = {}
     for key, table in tables.items():
         if id(key) not in places:
-            found[key] = table
+            by_config[key] = table
             continue
-        found[keys[prepared.model.features[places[id(key)]].table]] = table
-    return found
+        by_config[keys[prepared.model.features[places[id(key)]].table]] = table
+    return by_config

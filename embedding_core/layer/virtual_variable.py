@@ -53,12 +53,12 @@ def trapped(
             update([tf.ensure_shape(values, shape) for values, shape in zip(gradients, shapes, strict=True)])
             return tf.zeros_like(weight)
 
-        found = look_up()
-        shapes[:] = [values.shape for values in found]
-        return found, gradient
+        looked_up = look_up()
+        shapes[:] = [values.shape for values in looked_up]
+        return looked_up, gradient
 
-    found = activations(helper)
-    return list(found) if isinstance(found, list | tuple) else [found]
+    looked_up = activations(helper)
+    return list(looked_up) if isinstance(looked_up, list | tuple) else [looked_up]
 
 
 def _graph() -> tf.Graph | None:

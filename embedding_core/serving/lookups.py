@@ -118,21 +118,21 @@ def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[s
     for _, names in groupby(ordered, key=lambda name: features[name].rows.name):
         group = tuple(names)
         ids = _stacked([features[name] for name in group])
-        found, outside = _gathered([features[name].rows for name in group], ids)
-        vectors.update(zip(group, tf.unstack(found, len(group)), strict=True))
+        gathered, outside = _gathered([features[name].rows for name in group], ids)
+        vectors.update(zip(group, tf.unstack(gathered, len(group)), strict=True))
         invalid.append(Counts(group, tf.reduce_sum(tf.cast(outside & (ids != missing), tf.int64), 1)))
     return vectors, invalid
 
 
 def _stacked(features: Sequence[Single]) -> tf.Tensor:
     """Return the ids `[features, B]`, -1 for no token; first the features that have lengths."""
-    told = sum(one.lengths is not None for one in features)
+    with_lengths = sum(one.lengths is not None for one in features)
     ids = tf.stack([one.ids for one in features])
-    if not told:
+    if not with_lengths:
         return ids
-    empty = tf.equal(tf.stack([one.lengths for one in features[:told]]), 0)
-    tokens = tf.where(empty, tf.constant(-1, tf.int64), ids[:told])
-    return tokens if told == len(features) else tf.concat([tokens, ids[told:]], 0)
+    empty = tf.equal(tf.stack([one.lengths for one in features[:with_lengths]]), 0)
+    tokens = tf.where(empty, tf.constant(-1, tf.int64), ids[:with_lengths])
+    return tokens if with_lengths == len(features) else tf.concat([tokens, ids[with_lengths:]], 0)
 
 
 def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -152,8 +152,8 @@ def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 def look_up_sequence(rows: Rows, ids: tf.RaggedTensor, length: int) -> tf.Tensor:
     """The rows of the first ids of each example, one behind the other, float32 `[B, length, dim]`; zeros elsewhere."""
     padded = ids.to_tensor(default_value=-1, shape=[None, length])
-    found, _ = _gathered([rows], tf.reshape(padded, [1, -1]))
-    return tf.reshape(found, [-1, length, found.shape[-1]])
+    gathered, _ = _gathered([rows], tf.reshape(padded, [1, -1]))
+    return tf.reshape(gathered, [-1, length, gathered.shape[-1]])
 
 
 def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tensor], list[Counts]]:
@@ -170,8 +170,8 @@ def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tenso
     vectors: list[tf.Tensor] = []
     for size, (place, segment) in zip(sizes, parts, strict=True):
         first = len(vectors)
-        found = _combined(ordered[first], place, segment - first * batch if first else segment, size * batch)
-        vectors += tf.unstack(tf.reshape(found, [size, batch, found.shape[-1]]), size)
+        combined = _combined(ordered[first], place, segment - first * batch if first else segment, size * batch)
+        vectors += tf.unstack(tf.reshape(combined, [size, batch, combined.shape[-1]]), size)
     return dict(zip(names, vectors, strict=True)), [Counts(tuple(names), dropped)]
 
 
@@ -215,14 +215,14 @@ def _of_each(facts: Sequence[int], offsets: tf.Tensor, sizes: tf.Tensor) -> tf.T
 def _valid(features: Sequence[Several], ids: tf.Tensor, offsets: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     """Tell which ids count, bool `[N]`: tokens that are there, and ids inside their table."""
     lengths = [one.lengths for one in features if one.lengths is not None]
-    told = len(lengths)
-    tokens = [tf.greater(tf.concat(lengths, 0), 0)] if told else []
-    if told == len(features):
+    with_lengths = len(lengths)
+    tokens = [tf.greater(tf.concat(lengths, 0), 0)] if with_lengths else []
+    if with_lengths == len(features):
         return tokens[0]
-    limits = _of_each([one.rows.count for one in features[told:]], offsets[told:], sizes[told:])
-    bounded = ids[offsets[told] :] if told else ids
+    limits = _of_each([one.rows.count for one in features[with_lengths:]], offsets[with_lengths:], sizes[with_lengths:])
+    bounded = ids[offsets[with_lengths] :] if with_lengths else ids
     inside = tf.less(tf.bitcast(bounded, tf.uint64), tf.bitcast(limits, tf.uint64))
-    return tf.concat([*tokens, inside], 0) if told else inside
+    return tf.concat([*tokens, inside], 0) if with_lengths else inside
 
 
 def _parts(

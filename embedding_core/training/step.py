@@ -39,7 +39,7 @@ class Scores(NamedTuple):
     weight: tf.Tensor
 
 
-def weighted_loss(
+def _weighted_loss(
     label: tf.Tensor, logit: tf.Tensor, weight: tf.Tensor, class_weights: tuple[float, float]
 ) -> tf.Tensor:
     """Multiply the binary cross-entropy of each row by its weight and its class's weight, float32 [B, 1]."""
@@ -163,7 +163,7 @@ class Trainable:
     def _loss(self, batch: Batch, logit: tf.Tensor, activations: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Compute this replica's part of the mean loss of all rows, and of the penalties."""
         count = tf.cast(batch["rows"], tf.float32)
-        rows = weighted_loss(batch["label"], logit, batch["weight"], self._config.class_weights)
+        rows = _weighted_loss(batch["label"], logit, batch["weight"], self._config.class_weights)
         penalties = tf.add_n(self.model.losses or [0.0]) / self._strategy.num_replicas_in_sync
         loss = tf.reduce_sum(rows) / count + penalties
         if self._config.embedding_l2:

@@ -17,7 +17,7 @@ from typing import Any
 
 from embedding_core.errors import ConfigError
 
-OWN_PACKAGES = ("pipelines", "components", "embedding_core")
+_OWN_PACKAGES = ("pipelines", "components", "embedding_core")
 _SCALARS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 _SEQUENCES = ("tuple", "list", "Sequence", "Iterable")
 
@@ -190,7 +190,7 @@ def check_not_shadowed(python_path: str) -> None:
       ConfigError: naming the foreign package's folder.
     """
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-    for name in OWN_PACKAGES:
+    for name in _OWN_PACKAGES:
         # The first on sys.path is the one imported; the user's folder comes last, but a name of ours there
         # could never be imported as the user means it.
         seen = (_package_at(name, place or os.getcwd()) for place in sys.path)

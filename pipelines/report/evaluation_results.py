@@ -18,7 +18,7 @@ from pipelines.report.run_report import Figures
 
 _MET, _MISSED, _UNBOUND = "met", "missed", "no bound"
 _COUNT = "ExampleCount"
-Proto: TypeAlias = Any  # TFMA's messages carry no types
+_Proto: TypeAlias = Any  # TFMA's messages carry no types
 _OF_BOTH_LABELS = ("AUC", "AUCPrecisionRecall")
 
 
@@ -93,17 +93,17 @@ def sliced_metrics(evaluation_uri: str) -> list[Figures]:
     return sorted(rows, key=lambda row: (-(row["metrics"].get(_COUNT) or 0), row["slice"]))
 
 
-def _label(key: Proto) -> str:
+def _label(key: _Proto) -> str:
     kind = key.WhichOneof("kind")
     value = getattr(key, kind)
     return f"{key.column} = {shown_token(value, private=False) if isinstance(value, bytes) else value}"
 
 
-def _values(metrics: Proto) -> dict[str, float | None]:
+def _values(metrics: _Proto) -> dict[str, float | None]:
     return dict(_numbers(metrics))
 
 
-def _numbers(metrics: Proto) -> Iterator[tuple[str, float | None]]:
+def _numbers(metrics: _Proto) -> Iterator[tuple[str, float | None]]:
     """Yield the metrics of the model, and their difference to the baseline model as "<name>, change"."""
     for entry in metrics.metric_keys_and_values:
         kind = entry.value.WhichOneof("type")
