@@ -46,7 +46,7 @@ class Execution:
         return {key: self.uri(key) for key in keys if self.inputs.get(key)}
 
     def output(self, key: str) -> Any:
-        """An output that is one artifact; its folder is there."""
+        """Return an output that is one artifact; its folder exists."""
         artifact = artifact_utils.get_single_instance(self.outputs[key])
         fileio.makedirs(artifact.uri)
         return artifact

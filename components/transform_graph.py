@@ -72,7 +72,7 @@ def range_output(name: str) -> str:
 
 
 def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]:
-    """The range that each dense feature is scaled by; features that a `preprocessing_fn` scales itself are left out.
+    """Read the range of each dense feature; features that a `preprocessing_fn` scales itself are left out.
 
     Args:
       uri: address of a TransformGraph artifact.
@@ -112,7 +112,7 @@ def _problems(span: Range) -> Iterator[str]:
 
 
 def _row_of_zeros(spec: Spec) -> bytes:
-    """A serialized tf.Example with a value in every column that must have one."""
+    """Make a serialized tf.Example with a value in every column that must have one."""
     features = {}
     for name, column in spec.items():
         if isinstance(column, tf.io.FixedLenFeature) and column.default_value is None:
@@ -127,7 +127,7 @@ def _row_of_zeros(spec: Spec) -> bytes:
 
 
 def number_columns(schema_file: str, names: Collection[str]) -> dict[str, tf.io.FixedLenFeature]:
-    """How to read raw columns of one number per row: a missing float is NaN, a whole number must be there.
+    """Describe raw columns of one number per row: a missing float is NaN, a whole number must be there.
 
     Args:
       schema_file: path of a `schema.pbtxt`.

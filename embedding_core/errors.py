@@ -80,7 +80,7 @@ _LONG_ENOUGH = 3  # a shorter text is part of many names
 
 
 def nearest(name: object, known: Iterable[object]) -> str:
-    """The remedy for an unknown name: the nearest known one, or else what there is to choose from (the first ten)."""
+    """Word the remedy for an unknown name: the nearest known one, or else the first ten known ones."""
     names = [str(item) for item in known]
     folded = {item.casefold(): item for item in names}
     given = str(name).casefold()

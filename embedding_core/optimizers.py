@@ -105,7 +105,7 @@ class Optimizer(Section):
         if callable(self.learning_rate):
             raise ConfigError(
                 f"`learning_rate` of {type(self).__name__} is a callable: JSON holds numbers only; "
-                "pass a float here and the callable where the engine is made."
+                "pass a float here, and the callable to the engine."
             )
         return super().to_mapping()
 

@@ -144,7 +144,7 @@ class Problem(NamedTuple):
 
 
 def problems_of(error: ValidationError) -> list[Problem]:
-    """Every mistake that a section's `model_validate` found."""
+    """List every mistake that a section's `model_validate` found."""
     return [Problem(one["loc"], one["msg"]) for one in error.errors(include_url=False)]
 
 

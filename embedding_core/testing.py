@@ -133,7 +133,7 @@ def oracle_occurrences(
 def oracle_update(
     optimizer: Optimizer, table: Array, slots: list[Array], occurrences: Sequence[Occurrence], rate: float
 ) -> None:
-    """One optimizer step on float64 arrays, in place.
+    """Take one optimizer step on float64 arrays, in place.
 
     Gradients of one row add up before its one update; without gradient accumulation each occurrence
     is a separate update. Non-lazy Adam also updates every other row, with a zero gradient.
@@ -248,11 +248,11 @@ class Oracle:
         return oracle_lookup(self.tables[table.name], samples, table.combiner, length)
 
     def apply_gradients(self, batch: Batch, gradients: Mapping[str, Array]) -> None:
-        """One step: gradients of the activations, by feature, reach the rows of the features' tables."""
+        """Take one step: gradients of the activations, by feature, update the rows of the features' tables."""
         self.apply_gradients_of_cores([(batch, gradients)])
 
     def apply_gradients_of_cores(self, cores: Sequence[tuple[Batch, Mapping[str, Array]]]) -> None:
-        """One step of several cores, each with a batch and the gradients of its activations."""
+        """Take one step of several cores, each with a batch and the gradients of its activations."""
         occurrences: dict[str, list[Occurrence]] = {}
         for batch, gradients in cores:
             for feature in self._config.features:

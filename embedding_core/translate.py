@@ -218,7 +218,7 @@ def _table_to_tensorflow(table: core.TableConfig) -> Any:
 
 
 def _initializer_to_tensorflow(initializer: InitializerConfig, dim: int) -> Any:
-    """A Keras initializer of the same distribution; its rows are not those of this project's engines."""
+    """Make a Keras initializer of the same distribution; its rows are not those of this project's engines."""
     scale = 1.0 / math.sqrt(dim) if initializer.scale is None else initializer.scale
     if initializer.name == "constant":
         return tf.constant_initializer(scale)

@@ -23,7 +23,7 @@ Rule: TypeAlias = Callable[[Any, Rows, Slots, Rows, Rate], tuple[Rows, Slots]]
 
 
 def updated(optimizer: Optimizer, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) -> tuple[Rows, Slots]:
-    """Rows and slots after one step of the optimizer, clipping and decay included.
+    """Compute rows and slots after one step of the optimizer, clipping and decay included.
 
     Args:
       optimizer: its hyperparameters; its `learning_rate` is not read.

@@ -18,7 +18,7 @@ class UnsupportedTypeError(Exception):
 
 
 def normal(column: pa.Array) -> pa.Array:
-    """The column as large_binary, int64, float (of its width), date32, timestamp[us] (UTC), or a large_list of these.
+    """Convert the column to large_binary, int64, float (same width), date32, timestamp[us] (UTC), or a list of these.
 
     Dictionaries are decoded, booleans are 0 and 1, decimals numbers; a NaN is a missing value; nulls within lists are
     left out; lists of at most one value in every row become scalars.
@@ -83,7 +83,7 @@ def kind_of(column: pa.Array) -> str:
 
 
 def tokens(name: str, batch: Batch) -> pa.Array:
-    """The column as it goes into the examples as tokens: text and int64 as they are, times as ISO text, floats float32.
+    """Convert the column to the tokens of the examples: text and int64 as they are, times as ISO text, floats float32.
 
     Raises:
       DataError: a float64 is more precise than a tf.Example can hold, so that tokens would change or run together.

@@ -103,7 +103,7 @@ def _named_splits() -> Any:
 
 
 def _code_fingerprint() -> str:
-    """A digest of this folder's source, so that TFX's cache knows when the code has changed."""
+    """Compute a digest of this folder's source, so that TFX's cache knows when the code has changed."""
     digest = hashlib.sha256()
     for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

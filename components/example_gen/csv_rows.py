@@ -27,7 +27,7 @@ _BYTE_ORDER_MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
 
 def csv_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
-    """Batches of a CSV file, perhaps compressed, written as `settings.csv` declares.
+    """Yield batches of a CSV file, perhaps compressed, written as `settings.csv` declares.
 
     Every value is text, exactly as it is in the file; "" and the `missing` texts are missing values. Empty lines are
     skipped. A row is bad if it has another number of fields than the header, broken quotes, a NUL, or, in a

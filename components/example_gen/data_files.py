@@ -111,7 +111,7 @@ def _is_meant(name: str, pattern: str) -> bool:
 
 
 def span_numbers(files: Sequence[str], input_base: str, spans: PatternSpans) -> list[tuple[int, str]]:
-    """The files of the spans asked for, sorted, each with the number of its span; a date's is its day since year 1."""
+    """List the files of the spans asked for, sorted, with the number of the span; a date's is its day since year 1."""
     expression = re.compile(re.escape(posixpath.join(input_base, "")) + _expression(spans.pattern), re.DOTALL)
     matches = [(expression.fullmatch(path), path) for path in files]
     spanned = [(_span(match.groupdict()), path) for match, path in matches if match]
@@ -120,7 +120,7 @@ def span_numbers(files: Sequence[str], input_base: str, spans: PatternSpans) -> 
 
 
 def _expression(pattern: str) -> str:
-    """The glob with placeholders as a regular expression; a placeholder that occurs again must be the same again."""
+    """Convert a glob with placeholders to a regular expression; equal placeholders must have equal values."""
     seen: set[str] = set()
     parts = []
     for piece in _PIECE.findall(pattern):

@@ -56,7 +56,7 @@ class Driver(FileBasedDriver):
 
 
 def _size_and_time(path: str) -> tuple[int, int]:
-    """Bytes of a file and when it changed, in nanoseconds if it is local: TFX's file systems round to seconds."""
+    """Read size and time of change of a file, in nanoseconds if it is local: TFX's file systems round to seconds."""
     if os.path.exists(path):
         local = os.stat(path)
         return local.st_size, local.st_mtime_ns

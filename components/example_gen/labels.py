@@ -27,7 +27,7 @@ def several_values(name: str, column: pa.Array) -> dict[int, str]:
 
 
 def label_values(label: Label, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
-    """The label as float32 0 and 1 (-1 for a value that is neither), and the reasons of the bad rows by position.
+    """Compute the label as float32 0 and 1 (-1 for any other value), and the reasons of the bad rows by position.
 
     Under a bound, a value that is not a number makes a bad row.
     """

@@ -23,7 +23,7 @@ _BATCH = 16_384
 
 
 def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
-    """Batches of a Parquet file, in which a single row cannot be damaged.
+    """Yield batches of a Parquet file, in which a single row cannot be damaged.
 
     Raises:
       DataError: the file is empty or damaged, a needed column is absent or of a type that no example can hold.
@@ -62,7 +62,7 @@ def opened_parquet(path: str) -> Iterator[parquet.ParquetFile]:
 
 
 def typed_batch(place: str, records: pa.RecordBatch, settings: Settings, first: int) -> Batch:
-    """A batch of typed columns.
+    """Make a batch of typed columns.
 
     Args:
       place: file and word for a row, as errors name it.

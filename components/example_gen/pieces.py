@@ -37,7 +37,7 @@ class Piece:
     size: int
 
     def sha256(self, digest_of: Callable[[str], str]) -> str:
-        """One digest over the contents of the files; names and order do not count.
+        """Compute one digest over the contents of the files; names and order do not count.
 
         Args:
           digest_of: gives the sha256 of a file.
@@ -85,7 +85,7 @@ def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[st
 
 
 def rows_digest(settings_json: str) -> str:
-    """A digest of the settings that choose which rows of the files become examples of which split."""
+    """Compute a digest of the settings that choose which rows of the files become examples of which split."""
     given = json.loads(settings_json)
     chosen = {key: given.get(key) or None for key in ("row_filters", "split")}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]

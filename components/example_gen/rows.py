@@ -86,7 +86,7 @@ class Batch:
 
 
 def single_valued(name: str, column: pa.Array, place: Callable[[int], str]) -> pa.Array:
-    """A list column of at most one value a row as a scalar column; scalar columns as they are.
+    """Convert a list column of at most one value a row to a scalar column; keep scalar columns.
 
     Raises:
       DataError: a row holds several values.

@@ -15,7 +15,7 @@ _BEYOND = float(1 << 53)  # from here on a float64 is not every whole number
 
 
 def with_whole_numbers(batch: Batch, settings: Settings, bad: BadRows) -> Batch:
-    """The batch with 3.0 as 3 in the columns of `settings.whole_numbers`; text that is not a number stays as it is.
+    """Write 3.0 as 3 in the columns of `settings.whole_numbers`; text that is not a number stays as it is.
 
     A column of floats becomes one of whole numbers; its rows with a fraction are bad.
     """
@@ -56,7 +56,7 @@ def _of_rows(column: pa.Array, reasons: dict[int, str]) -> dict[int, str]:
 
 
 def count_whole_numbers(column: pa.Array) -> tuple[int, int]:
-    """How many values of a column of text are written as 3, and how many as 3.0."""
+    """Count the values of a column of text that are written as 3, and as 3.0."""
     values = column.flatten() if is_list(column.type) else column
     if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
         return 0, 0

@@ -149,7 +149,7 @@ def _put(artifact: types.Artifact, **facts: Any) -> None:
 
 
 def _one_digest(digests: Mapping[str, str]) -> str:
-    """One sha256 over all vocabularies, names included."""
+    """Compute one sha256 over all vocabularies, names included."""
     lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
     return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -162,7 +162,7 @@ def _clear(folder: str) -> None:
 
 @contextlib.contextmanager
 def _local(uri: str) -> Iterator[str]:
-    """A local folder for the content of `uri`: itself, or one that is copied there at the end."""
+    """Yield a local folder for the content of `uri`: itself, or one that is copied there at the end."""
     if "://" not in uri:
         yield uri
         return

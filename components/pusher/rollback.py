@@ -23,7 +23,7 @@ def roll_back(base: StrPath, to: int | None = None) -> Publication:
 
     Args:
       base: folder of the versions.
-      to: the version to go back to; None for the one before the newest.
+      to: the version to go back to; None for the newest but one.
 
     Raises:
       ConfigError: there is no such version, or it is the newest.

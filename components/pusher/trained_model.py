@@ -68,7 +68,7 @@ class Trained:
         )
 
     def synthetic_rows(self, count: int) -> list[bytes]:
-        """Serialized tf.Examples that every signature takes and that no data set holds."""
+        """Make serialized tf.Examples that every signature takes and that no data set holds."""
         return synthetic_rows(self.config, self.dense, self.files, count)
 
     def requests(self, rows: Sequence[bytes]) -> dict[str, dict[str, npt.NDArray[Any]]]:

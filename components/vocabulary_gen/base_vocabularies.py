@@ -39,7 +39,7 @@ def read_base(folder: str, evolution: Evolution) -> Base:
 
 
 def base_tables(plan: CountingPlan) -> dict[str, TokenTable] | None:
-    """Tables that tell which tokens the base has, by vocabulary; None without a base."""
+    """Make lookup tables of the base's tokens, by vocabulary; None without a base."""
     if plan.base is None:
         return None
     names = [name for name in plan.rules if plan.has_base(name)]

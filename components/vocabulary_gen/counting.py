@@ -84,7 +84,7 @@ def examples_counter(
 
 
 def values_counter(features: Sequence[CountedFeature], base: BaseTables | None = None) -> CountBatch:
-    """A function from the values of each feature's column to what `batch_counts` reads."""
+    """Make a function from the values of each feature's column to what `batch_counts` reads."""
     columns, tables = [feature.column for feature in features], _tables(features, base)
     traced: CountBatch = tf.function(lambda values: _count_values(columns, values, tables), reduce_retracing=True)
     return traced

@@ -117,7 +117,7 @@ class _Merge(beam.DoFn):
 
 
 def _facts(vocabulary: Vocabulary) -> Json:
-    """What report and lineage show of a vocabulary; with a base also the evolution of its tokens, and the drift."""
+    """Return a vocabulary's facts for report and lineage; with a base also the evolution of its tokens and drift."""
     facts = {key: getattr(vocabulary, key) for key in ("digest", "coverage", "total_count", "private")}
     if vocabulary.evolution is None:
         return facts

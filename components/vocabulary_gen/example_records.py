@@ -45,7 +45,7 @@ def _dataset(path: str) -> tf.data.Dataset:
 
 
 def _readable_rows(path: str) -> int:
-    """How many rows come before the damage."""
+    """Count the rows before the damage."""
     rows = 0
     try:
         for _ in _dataset(path):
@@ -63,7 +63,7 @@ def _compression(path: str) -> str:
 
 
 def error_reason(error: Exception) -> str:
-    """One line of TensorFlow's message, without the row's bytes, which it may quote."""
+    """Return one line of TensorFlow's message, without the row's bytes, which it may quote."""
     if not isinstance(error, tf.errors.OpError) or not error.message:
         return "TensorFlow cannot parse it"
     line = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", error.message.strip().splitlines()[0])

@@ -53,7 +53,7 @@ class TokenCounts:
         self._pending, self._merged = 0, sum(len(parts[0][0]) for parts in self._parts.values())
 
     def items(self) -> Iterator[tuple[str, Part]]:
-        """Each vocabulary with its distinct tokens and their counts."""
+        """Yield each vocabulary with its distinct tokens and their counts."""
         self.compact(always=True)
         for name, parts in self._parts.items():
             yield name, parts[0]

@@ -157,7 +157,7 @@ def extract_to_projector(
 
 
 def _most_frequent(source: _Source, limit: int) -> npt.NDArray[np.int64]:
-    """The rows of the most frequent tokens, ascending; if the vocabulary evolved they need not be the first rows."""
+    """Find the rows of the most frequent tokens, ascending; in an evolved vocabulary they need not come first."""
     counts = np.full(source.table.vocabulary_size, -1, np.int64)
     if source.vocabulary is not None:
         counts[: len(source.vocabulary)] = source.vocabulary.counts

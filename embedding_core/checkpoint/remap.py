@@ -114,7 +114,7 @@ def _moved(
     fill: Callable[[npt.NDArray[np.int64]], Rows],
     slice_bytes: int,
 ) -> Iterator[tuple[int, Rows]]:
-    """Rows in their new order; if the dim changed, with fewer columns or with further ones from `fill`."""
+    """Yield rows in their new order; if the dim changed, with fewer columns or with further ones from `fill`."""
     columns = ((0, 0), (0, max(0, dim - old_dim)))
     sized = slices if dim == old_dim else ((start, np.pad(rows[:, :dim], columns)) for start, rows in slices)
     for start, rows in reordered(sized, sources, dim, fill, slice_bytes):
@@ -139,7 +139,7 @@ def _linears(
 def _fill(
     table: TableConfig, slot: str, sources: RowSources | None, vocabularies: Mapping[str, Vocabulary], seed: int
 ) -> Callable[[npt.NDArray[np.int64]], Rows]:
-    """A function that gives the first rows of new row numbers, of the table itself or of a slot."""
+    """Make a function from new row numbers to their initial rows, of the table itself or of a slot."""
     if slot:
         slots = table.optimizer.slots if table.optimizer else ()
         initial = {each.name: each.initial for each in slots}[slot]

@@ -44,7 +44,7 @@ def nonfinite_rows(variables: Mapping[str, tf.Variable], slice_bytes: int = SLIC
 
 
 def _slices(variable: tf.Variable, slice_bytes: int) -> Iterator[tuple[int, Rows]]:
-    """Number of the first row and rows; by `gather`, as reading a variable would copy all of it."""
+    """Yield the number of the first row, and rows; by `gather`, as reading a variable would copy all of it."""
     rows, count = variable.shape[0], rows_per_slice(tuple(variable.shape), slice_bytes)
     for start in range(0, rows, count):
         yield start, tf.gather(variable, tf.range(start, min(start + count, rows), dtype=tf.int64)).numpy()

@@ -62,7 +62,7 @@ class Steps:
 
     @contextlib.contextmanager
     def call(self) -> Iterator[list[tf.Operation]]:
-        """A call of the engine: gives a list for the operations after which the call has ended."""
+        """Start a call of the engine; yields a list for the operations after which the call has ended."""
         place = self._begin()
         done: list[tf.Operation] = []
         with tf.control_dependencies(place.started if place else []):
@@ -124,7 +124,7 @@ class Steps:
 
 
 def _functions_around(graph: tf.Graph) -> list[tf.Graph]:
-    """The tf.functions that a graph is part of, the innermost first; branches and bodies of loops do not count."""
+    """List the tf.functions around a graph, the innermost first; branches and bodies of loops do not count."""
     graphs = []
     while graph is not None:
         if type(graph).__name__ == "FuncGraph" or getattr(graph, "outer_graph", None) is None:

@@ -87,7 +87,7 @@ def packed_inputs(
     core: int,
     explicit: bool,
 ) -> list[TableIds]:
-    """One core's inputs as one batch per table.
+    """Pack one core's inputs into one batch per table.
 
     Args:
       model: tables and features.

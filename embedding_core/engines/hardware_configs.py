@@ -37,7 +37,7 @@ def embedding_feature(strategy: tf.distribute.Strategy) -> str:
 
 
 def copied_configs(feature_config: FeatureConfigs, optimizer: GivenOptimizer) -> tuple[Any, Any]:
-    """Feature configurations and optimizer for TensorFlow's classes, which change what they are given.
+    """Copy feature configurations and optimizer for TensorFlow's classes, which change what they are given.
 
     Args:
       feature_config: an EmbeddingConfig, or a structure of `tf.tpu.experimental.embedding.FeatureConfig`.

@@ -52,7 +52,7 @@ class EarlierRows:
         self._set(tf.zeros([0], tf.int64), tf.zeros([0, self._dim]), tf.zeros([0, self._dim]))
 
     def applied_to(self, rows: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Rows [N, dim] of `ids` as they were before the update that is remembered."""
+        """Return rows [N, dim] of `ids` as they were before the update that is remembered."""
         known = self._ids.read_value()
         places = tf.searchsorted(known[tf.newaxis], ids[tf.newaxis], side="right")[0] - 1
         changed = tf.equal(tf.gather(known, places), ids)

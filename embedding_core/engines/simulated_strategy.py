@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
-    """Runs one replica per simulated core, each on its own logical CPU device; CPU:0 is the host.
+    """Runs one replica per simulated core, each on a separate logical CPU device; CPU:0 is the host.
 
     Attributes:
       hosts: number of hosts.
@@ -76,7 +76,7 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
 def simulated_tpu(
     *, hosts: int = 1, cores_per_host: int = 2, embedding_feature: EmbeddingFeature = "V1"
 ) -> SimulatedTPUStrategy:
-    """A strategy over hosts x cores_per_host logical CPU devices, freshly initialized as a TPU would be.
+    """Make a strategy over hosts x cores_per_host logical CPU devices, freshly initialized as a TPU would be.
 
     Args:
       hosts: number of hosts, >= 1.

@@ -39,7 +39,7 @@ def distinct_rates(optimizers: Iterable[Optimizer]) -> list[Callable[..., tf.Ten
 
 
 def new_iterations(optimizers: Iterable[Optimizer | None]) -> tf.Variable | None:
-    """A counter of the steps done, int64, if a learning rate is a function of it; else None."""
+    """Create a counter of the steps done, int64, if a learning rate is a function of it; else None."""
     if not any(optimizer is not None and is_schedule(optimizer.learning_rate) for optimizer in optimizers):
         return None
     return unmirrored(lambda: tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations"))

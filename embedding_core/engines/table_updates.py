@@ -100,7 +100,7 @@ def _is_plain(optimizer: Optimizer, kind: type[Optimizer]) -> bool:
 
 
 def _descend(table: tf.Variable, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> None:
-    """The rule of `update_rules.sgd` in one pass over rows in place; duplicate ids are updates in the order given."""
+    """Apply `update_rules.sgd` in one pass over rows in place; duplicate ids are updates in the order given."""
     tf.raw_ops.ResourceSparseApplyProximalGradientDescent(
         var=table.handle,
         alpha=tf.cast(rate, table.dtype),
@@ -113,7 +113,7 @@ def _descend(table: tf.Variable, ids: tf.Tensor, gradients: tf.Tensor, rate: Rat
 
 
 def _adagrad(table: tf.Variable, accumulators: tf.Variable, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> None:
-    """The rule of `update_rules.adagrad` in one pass over rows and slots in place; the ids are distinct."""
+    """Apply the rule of `update_rules.adagrad` in one pass over rows and slots in place; the ids are distinct."""
     tf.raw_ops.ResourceSparseApplyAdagradV2(
         var=table.handle,
         accum=accumulators.handle,
@@ -154,7 +154,7 @@ def _write(table: tf.Variable, slots: Sequence[tf.Variable], ids: tf.Tensor, row
 
 
 def _sweep(optimizer: Optimizer, table: tf.Variable, slots: Sequence[tf.Variable], rate: Rate) -> None:
-    """A zero-gradient update of every row, block by block."""
+    """Update every row with a zero gradient, block by block."""
     count, dim = table.shape
 
     def body(start: tf.Tensor) -> tuple[tf.Tensor]:
@@ -190,7 +190,7 @@ def _one_by_one(
 
 
 def _turns(ids: tf.Tensor) -> tf.Tensor:
-    """How many times each id occurred before, int32 [N]."""
+    """Count how many times each id occurred before, int32 [N]."""
     order = tf.argsort(ids, stable=True)
     ordered = tf.gather(ids, order)
     fresh = tf.concat([[True], tf.not_equal(ordered[1:], ordered[:-1])], 0)[: tf.size(ids)]

@@ -69,7 +69,7 @@ def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: 
       seed: seed of the run.
       table: name of the table.
       dim: length of a row.
-      block: number of the block of _ROWS_PER_BLOCK rows.
+      block: number of the block of rows.
 
     Returns:
       float32 [_ROWS_PER_BLOCK, dim].
@@ -88,7 +88,7 @@ def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: 
 def new_table(
     initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int, trainable: bool = False
 ) -> tf.Variable:
-    """A float32 [rows, dim] variable holding its `initial_rows`, written block by block to save memory."""
+    """Create a float32 [rows, dim] variable with its `initial_rows`, written block by block to save memory."""
     variable = tf.Variable(tf.zeros([rows, dim]), trainable=trainable, name=table)
     for block in range(math.ceil(rows / _ROWS_PER_BLOCK)):
         start = block * _ROWS_PER_BLOCK

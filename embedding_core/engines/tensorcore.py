@@ -26,7 +26,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
     """
 
     def __new__(cls, feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, seed: int = 0) -> Any:
-        """One of this class, or on a TPU one of TensorFlow's."""
+        """Make one of this class, or on a TPU one of TensorFlow's."""
         if is_real_tpu(tf.distribute.get_strategy()):
             return HardwareTPUEmbeddingV0(feature_config, optimizer)
         return super().__new__(cls)
@@ -36,7 +36,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
 
         Args:
           feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`, or an EmbeddingConfig.
-          optimizer: of `tf.tpu.experimental.embedding` or `embedding_core`; names the slots. None leaves them out.
+          optimizer: one of `tf.tpu.experimental.embedding` or `embedding_core`; names the slots, None for no slots.
           seed: seed of the initial rows.
 
         Raises:

@@ -38,7 +38,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         *,
         seed: int = 0,
     ) -> Any:
-        """One of this class, or on a TPU one of TensorFlow's."""
+        """Make one of this class, or on a TPU one of TensorFlow's."""
         strategy = tf.distribute.get_strategy()
         if is_real_tpu(strategy):
             return _on_hardware(strategy, feature_config, optimizer, pipeline_execution_with_tensor_core)
@@ -129,7 +129,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
 
     @as_written
     def dequeue(self, name: str | None = None) -> Nested:
-        """The activations of this core's oldest batch, [*output_shape, dim] in the structure of `feature_config`.
+        """Look up this core's oldest batch: activations [*output_shape, dim] in the structure of `feature_config`.
 
         Raises:
           EngineError (RuntimeError): not under a TPU strategy, outside of strategy.run, or before `build`.

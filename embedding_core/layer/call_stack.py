@@ -65,7 +65,7 @@ def running_loss_scaler() -> Any:
 
 
 def known_loss_scaler() -> Any:
-    """A LossScaleOptimizer that a function on the stack can see, also as an attribute of an object; else None."""
+    """Find a LossScaleOptimizer that a function on the stack can see, also as an attribute of an object; else None."""
     for frame in _frames():
         if _module(frame).startswith(_OF_KERAS):
             continue

@@ -97,7 +97,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
         Args:
           feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`, or an EmbeddingConfig.
-          optimizer: of tables without their own: "sgd", "adagrad", "adam", "ftrl", an optimizer of tf_keras (legacy
+          optimizer: that of tables without one: "sgd", "adagrad", "adam", "ftrl", an optimizer of tf_keras (legacy
             or new), of `tf.tpu.experimental.embedding` or `embedding_core`; None off a TPU leaves out the slots.
           pipeline_execution_with_tensor_core: whether activations on a TPU may be one step old.
           batch_size: rows per replica, for a TPU if inputs have unknown shapes; SparseCores need it from the start.

@@ -87,7 +87,7 @@ def saved_variables(engine: Engine) -> dict[str, tf.Variable]:
 
 
 def _stored(key: str) -> str:
-    """The key in a file: "/", which would make a group, becomes ".S", and a dot before an S or D becomes ".D"."""
+    """Escape a key for a file: "/", which would make a group, becomes ".S"; a dot before S or D becomes ".D"."""
     return re.sub(r"\.(?=[SD])", ".D", key).replace("/", ".S")
 
 

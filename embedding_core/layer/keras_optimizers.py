@@ -150,7 +150,7 @@ def table_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
 
 
 def translate_keras_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
-    """The optimizer of `tf.tpu.experimental.embedding` that does what a Keras optimizer says, by the TPU's rules.
+    """Translate a Keras optimizer to that of `tf.tpu.experimental.embedding`, which follows the TPU's rules.
 
     The learning rate stays the Keras optimizer's: assigning to it, a schedule or a callable are followed
     at every step. A schedule reads the optimizer's `iterations`, so the optimizer must be stepped.

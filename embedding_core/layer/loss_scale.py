@@ -1,4 +1,4 @@
-"""Takes the scale of a LossScaleOptimizer out of the gradients that train tables.
+"""Divides the gradients that train tables by the scale of a LossScaleOptimizer.
 
 A layer that trains its tables receives the gradients before the optimizer does, so they are those of the scaled loss.
 Nothing public says that a loss was scaled: TensorFlow calls a gradient function with tensors alone, a tape does not

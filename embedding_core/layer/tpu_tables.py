@@ -115,7 +115,7 @@ class ReplicatedTables(Engine):
 
 
 def _by_callers_config(prepared: Prepared, tables: Mapping[Any, Any]) -> dict[AnyTable, tf.Variable]:
-    """Tables keyed by the copies that the engine was given, or by stacked names, keyed by the caller's own."""
+    """Key tables by the caller's configs; the engine keys them by the copies that it got, or by stacked names."""
     places = {id(feature.table): place for place, feature in enumerate(tf.nest.flatten(prepared.copies))}
     keys = {table.name: table.key for table in prepared.model.tables}
     by_config = {}

@@ -18,7 +18,7 @@ from embedding_core.errors import EngineError
 def trapped(
     helper: tf.Variable, look_up: Callable[[], list[tf.Tensor]], update: Callable[[Gradients], None], owner: str
 ) -> list[tf.Tensor]:
-    """Return what `look_up` returns, with a gradient that is given to `update`.
+    """Call `look_up`, with a gradient that is given to `update`.
 
     The gradient must be computed in the graph that made the lookup. In that of a tf.cond, a loop or another
     tf.function TensorFlow would never run the update, or could not build it: the gradient fails there.
@@ -66,7 +66,7 @@ def _graph() -> tf.Graph | None:
 
 
 def _refused(owner: str) -> tf.Tensor:
-    """A gradient that fails when it runs, and refers to nothing outside, so that a SavedModel may hold it."""
+    """Make a gradient that fails when it runs, and refers to nothing outside, so that a SavedModel may hold it."""
     message = (
         f"The tables of layer {owner!r} cannot be trained from here: it was called inside tf.cond, a loop or another "
         "tf.function than the one that computes the gradient. Call the layer before, beside the GradientTape, and pass "

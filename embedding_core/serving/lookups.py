@@ -150,7 +150,7 @@ def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def look_up_sequence(rows: Rows, ids: tf.RaggedTensor, length: int) -> tf.Tensor:
-    """The rows of the first ids of each example, one behind the other, float32 `[B, length, dim]`; zeros elsewhere."""
+    """Look up the first ids of each example in sequence, float32 `[B, length, dim]`; zeros elsewhere."""
     padded = ids.to_tensor(default_value=-1, shape=[None, length])
     gathered, _ = _gathered([rows], tf.reshape(padded, [1, -1]))
     return tf.reshape(gathered, [-1, length, gathered.shape[-1]])

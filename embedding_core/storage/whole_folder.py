@@ -2,7 +2,7 @@
 
 Everything is written under a temporary name beside the destination, brought to the disk (files, then the folders that
 list them) and renamed. A process that dies on the way leaves only the temporary folder, which the next write beside it
-removes. A lock, which the system releases when its process dies, tells that folder from the one of a living writer. On
+removes. A folder whose lock is held belongs to a living writer; the system releases the lock when a process dies. On
 an object store, which has no locks, no fsync and no atomic rename of folders, a folder is whole if every file that its
 manifest lists is there.
 """

@@ -93,7 +93,7 @@ def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: boo
 
 
 def _uses(config: PipelineConfig) -> Mapping[str, str]:
-    """By column a description of what reads it."""
+    """Describe by column what reads it."""
     words: dict[str, list[str]] = {}
     for path, column, _ in column_uses(config):
         section, _, rest = path.partition(".")
@@ -111,7 +111,7 @@ def _private(config: PipelineConfig) -> set[str]:
 
 
 def _numbers(config: PipelineConfig) -> set[str]:
-    """Columns of numbers; a text in one may come from a shifted row, so it may be private."""
+    """Return columns of numbers; a text in one may come from a shifted row, so it may be private."""
     weight = set() if config.sample_weight is None else {config.sample_weight}
     return weight | {feature.source for feature in config.features.dense}
 

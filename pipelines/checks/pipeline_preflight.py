@@ -135,7 +135,7 @@ def _table_of_tables(report: Report) -> Table:
 
 
 def _rates(report: Report) -> dict[str, str]:
-    """By table the learning rate, if the traced program sends it with every step."""
+    """Return by table the learning rate, if the traced program sends it with every step."""
     engine = (report.program or {}).get("engine") or {"tables": []}
     tags = {one["name"]: one["learning_rate"] for one in engine["tables"]}
     return {name: f"tag {rate['tag']}" for name, rate in tags.items() if isinstance(rate, dict)}

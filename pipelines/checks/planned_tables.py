@@ -18,7 +18,7 @@ from pipelines.pipeline.component_inputs import table_overrides, vocabulary_feat
 def planned_tables(
     config: PipelineConfig, table_configs: Path | None, assumed_tokens: int
 ) -> tuple[EmbeddingConfig, str]:
-    """Return the tables that a run would train, and a description of where their sizes come from.
+    """Return the tables that a run would train, and a description of the source of their sizes.
 
     Args:
       config: the pipeline.

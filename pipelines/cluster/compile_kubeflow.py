@@ -77,7 +77,7 @@ def save_documents(documents: Sequence[Spec], path: str | os.PathLike[str]) -> N
 
 
 def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> Spec:
-    """The job that `VertexEmbeddingTrainer` starts: a worker pool whose one replica drives all hosts of the slice."""
+    """Describe the job of `VertexEmbeddingTrainer`: a worker pool whose one replica drives all hosts of the slice."""
     pool = {
         "machine_spec": tpu.vertex_machine(),
         "replica_count": 1,

@@ -51,7 +51,7 @@ def inspect(checkpoint: _Folder, as_json: _Json = False) -> None:
 
 
 def _summary(name: str, row: Mapping[str, Any]) -> dict[str, str]:
-    """A row of the table: first what needs attention, last what a narrow screen may leave out."""
+    """Make a row of the table: first what needs attention, last what a narrow screen may leave out."""
     dead = "?" if row["dead_rows"] is None else f"{row['dead_rows']:,} ({row['dead_rows'] / row['rows']:.1%})"
     least, mean, greatest = (f"{row['norm'][key]:.4g}" if row["norm"] else "?" for key in ("least", "mean", "greatest"))
     return {

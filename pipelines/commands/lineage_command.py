@@ -161,7 +161,7 @@ def _row_words(lineage: Mapping[int, Node], vocabulary: str, token: str) -> str:
 
 
 def _forward(graph: Mapping[int, Node], path: str) -> list[str]:
-    """A line for every model that was trained on the file, and for every push of it."""
+    """Yield a line for every model that was trained on the file, and for every push of it."""
     starts = [node.id for node in graph.values() if any(_is(file["path"], path) for file in files_of(node))]
     if not starts:
         raise DataError(f"no Examples were made of {path!r}: give the path of a file of data, or the end of it.")

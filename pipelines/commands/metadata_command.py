@@ -69,7 +69,7 @@ def check(config: _Config, overrides: _Override = None) -> None:
 
 
 def _artifacts(config: PipelineConfig) -> tuple[int, list[str]]:
-    """Number of artifacts with a recorded content, and the URIs of those that differ from it."""
+    """Count the artifacts with a recorded content, and list the URIs of those that differ from it."""
     from pipelines.lineage.graph import open_store
     from pipelines.local.content import is_as_recorded, recorded_content
     from pipelines.local.metadata_repair import is_output

@@ -78,7 +78,7 @@ def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
 
 
 def _plain_features_show_nothing_private(config: PipelineConfig) -> Mistakes:
-    """A second feature over a private column must be private too: its own vocabulary would hold the same tokens."""
+    """Require that every feature over a private column is private: its own vocabulary would hold the same tokens."""
     private = _private_columns(config)
     for kind in ("categorical", "dense"):
         for index, feature in enumerate(getattr(config.features, kind)):
@@ -107,7 +107,7 @@ def _split_shows_nothing_private(config: PipelineConfig) -> Mistakes:
 
 
 def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
-    """Two columns must not become one input of the served model (`embedding_core.columns.raw_columns.input_name`)."""
+    """Refuse columns that become one input of the served model (`embedding_core.columns.raw_columns.input_name`)."""
     raw = {
         feature.source: f"features.categorical.{index}"
         for index, feature in enumerate(config.features.categorical)

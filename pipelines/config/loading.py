@@ -76,7 +76,7 @@ def _dotted(path: tuple[str | int, ...]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Places:
-    """Where every key was written: its line in the file, or the `--set` that gave it."""
+    """Source of every key: its line in the file, or the `--set` that gave it."""
 
     name: str
     of: Mapping[str, int | str]

@@ -64,7 +64,7 @@ def parse_module(name: str, python_path: str) -> ast.Module:
 
 
 def source_file(name: str, python_path: str) -> str | None:
-    """The file of the module, found as an import would with `python_path` last on `sys.path`; None if there is none."""
+    """Find the file of the module, as an import would with `python_path` last on `sys.path`; None if it has none."""
     first, *rest = name.split(".")
     if not all(part.isidentifier() for part in (first, *rest)):
         return None
@@ -126,7 +126,7 @@ def _argument(tree: ast.Module, node: ast.arg, default: ast.expr | None) -> Argu
 
 
 def _plain_value(tree: ast.Module, node: ast.expr) -> Any:
-    """The value that the expression, or the module's constant of that name, has if it is made of literals alone."""
+    """Evaluate the expression, or the module's constant of that name, if it is made of literals alone."""
     if isinstance(node, ast.Name):
         constants = [one for one in tree.body if isinstance(one, ast.Assign) and _assigns(one, node.id)]
         node = constants[0].value if len(constants) == 1 else node

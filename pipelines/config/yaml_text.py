@@ -112,7 +112,7 @@ def parse_yaml(text: str, where: str) -> Parsed:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """One value, as after `--set key=`."""
+    """Parse one value, as after `--set key=`."""
     parsed = parse_yaml(text, where)
     if parsed.twice:
         raise ConfigError("\n".join(parsed.twice))

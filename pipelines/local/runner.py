@@ -161,7 +161,7 @@ def _imported(pipeline: Message) -> set[str]:
 
 
 def _with_run_id(pipeline: Message) -> Message:
-    """A copy with a new run id: TFX does not run a node twice under one id."""
+    """Copy it with a new run id: TFX does not run a node twice under one id."""
     numbered = type(pipeline)()
     numbered.CopyFrom(pipeline)
     run_id = datetime.datetime.now().isoformat()

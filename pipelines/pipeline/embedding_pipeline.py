@@ -55,7 +55,7 @@ def create_pipeline(
       config: the configuration.
       previous: what is taken over from a previous run.
       republish: see `EmbeddingPusher`.
-      target: where it runs; None is this machine.
+      target: machine or cluster that it runs on; None is this machine.
 
     Returns:
       A `tfx.dsl.Pipeline`; nothing is run or written yet.

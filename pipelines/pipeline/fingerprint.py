@@ -20,13 +20,13 @@ _PREPROCESSING = ("pipelines.preprocessing", "pipelines.pipeline.ranges", "compo
 
 
 def code_fingerprint(config: PipelineConfig) -> str:
-    """The digest of `embedding_core`, `components`, the models, and the user's own model and preprocessing modules."""
+    """Compute a digest of `embedding_core`, `components`, the models, and the user's own modules."""
     ours = [file for package in (embedding_core, components, pipelines.models) for file in _sources(package.__file__)]
     return digest_of_files([*ours, *_users(config)])
 
 
 def preprocessing_fingerprint(config: PipelineConfig) -> str:
-    """The digest of the module that Transform's function is in, and of ours, which a user's function may call."""
+    """Compute a digest of the module of Transform's function, and of ours, which a user's function may call."""
     modules = [] if config.preprocessing_fn is None else [config.preprocessing_fn.rpartition(".")[0]]
     files = [source_file(module, config.python_path) for module in (*modules, *_PREPROCESSING)]
     return digest_of_files([file for file in files if file is not None])

@@ -1,4 +1,4 @@
-"""Describes where a pipeline runs: everything that differs between a laptop and a cluster."""
+"""Describes the machine or cluster that a pipeline runs on: everything that differs between a laptop and a cluster."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ component) unless an argument names a container image.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunTarget:
-    """Where a pipeline runs. A field of type Any may also be a runtime parameter, given when the pipeline is started.
+    """Machine or cluster that a pipeline runs on.
+
+    A field of type Any may also be a runtime parameter, given when the pipeline is started.
 
     Attributes:
       name: name of the pipeline, as the orchestrator wants it.
       root: folder or address below which every node writes.
-      input_base: folder of the data, below which the pattern of its files stands.
+      input_base: folder of the data, below which the pattern finds its files.
       push_destination: folder of served versions.
-      resume_dir: keeps checkpoints while training.
+      resume_dir: folder of checkpoints while training.
       beam_args: arguments of every Beam node.
       metadata: connection to ML Metadata, if the orchestrator does not provide one.
       spans: "<first>/<last>" to read instead of the configured ones, or None.

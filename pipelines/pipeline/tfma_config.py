@@ -95,7 +95,7 @@ def _over_all_rows(bounds: tfma.MetricThreshold) -> tfma.PerSliceMetricThreshold
 
 
 def _always_reached() -> tfma.MetricConfig:
-    """A bound that every evaluation reaches: TFMA blesses no model that has no bound to reach."""
+    """Make a bound that every evaluation reaches: TFMA blesses no model that has no bound to reach."""
     bounds = tfma.MetricThreshold()
     bounds.value_threshold.lower_bound.value = 0
     return _named(_COUNT, per_slice_thresholds=[_over_all_rows(bounds)])

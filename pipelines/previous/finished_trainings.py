@@ -130,7 +130,7 @@ class FinishedTrainings:
         return next(_inputs(self.graph, node, kind), None)
 
     def _checkpoints(self) -> list[Node]:
-        """Those of finished trainings, the newest first. A loader's may belong to a run that never trained."""
+        """Return those of finished trainings, the newest first. A loader's may belong to a run that never trained."""
         every = (self.graph[one] for one in sorted(self.live, reverse=True))
         return [one for one in every if one.producer is not None and one.producer.node == "CheckpointRetriever"]
 
@@ -155,7 +155,7 @@ class FinishedTrainings:
             yield Training(run, f"version {version}")
 
     def _unrecorded(self) -> dict[int, Node]:
-        """Versions of this pipeline's trainings whose push died before the metadata recorded it."""
+        """Find versions of this pipeline's trainings whose push died before the metadata recorded it."""
         known, unrecorded = pushes_of(self.graph, self.destination), {}
         for version in served_versions(self.destination):
             run = None if version in known else self._run_of_version(version)

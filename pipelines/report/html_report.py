@@ -45,7 +45,7 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
 
 
 def _kept_in(report: Report, reports: str) -> str | None:
-    """The folder that keeps this report; None if the version's report exists, and is of the run that pushed it."""
+    """Return the folder that keeps this report; None if it has the report of the run that pushed the version."""
     pushed, moment = report.push["pushed"], report.finished.replace(":", "").replace("-", "")
     folder = os.path.join(reports, str(report.push["version"]) if pushed else f"refused-{moment}")
     made_here = any(node["node"] == "EmbeddingPusher" and node["state"] == "executed" for node in report.nodes)

@@ -53,7 +53,7 @@ def lineage_html(page: Page, title: str) -> str:
 
 
 def _part(generation: Generation) -> Figures:
-    """One generation: its drawing, with what it took over from previous ones on the left, and its artifacts."""
+    """Show one generation: its drawing, with the inputs from previous ones on the left, and its artifacts."""
     sources = {number: dataclasses.replace(node, inputs=()) for number, node in generation.sources.items()}
     return {
         "version": generation.version,
@@ -83,7 +83,7 @@ def _charts(line: Sequence[Generation]) -> list[dict[str, str]]:
 
 
 def _artifact(node: Node) -> Figures:
-    """One artifact as the page shows it."""
+    """Show one artifact."""
     facts = {key: value for key, value in sorted(node.facts.items()) if key not in _HIDDEN and value not in ("", None)}
     return {
         **{field.name: getattr(node, field.name) for field in dataclasses.fields(node)},

@@ -269,7 +269,7 @@ def _vocabulary(vocabulary: Vocabulary) -> Figures:
 
 
 def _drift(vocabulary: Vocabulary) -> list[Figures]:
-    """By feature the shares of the data that the base vocabulary does not know; empty without a base."""
+    """Return by feature the shares of the data that the base vocabulary does not know; empty without a base."""
     drift = {name: summary.drift for name, summary in vocabulary.features.items()}
     return [{"feature": name, "vocabulary": vocabulary.name, **shares} for name, shares in drift.items() if shares]
 
