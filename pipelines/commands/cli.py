@@ -110,10 +110,9 @@ def validate(
     With `--data`: read the first 10,000 rows instead, and print what a run would make of each column. Exit code 1: the
     run would fail.
     """
-    import yaml
-
     from pipelines.checks.early_checks import check_data_settings
     from pipelines.config import load_config
+    from pipelines.config.yaml_text import yaml_of
 
     checked = load_config(config, overrides or ())
     settings = check_data_settings(checked)
@@ -123,7 +122,7 @@ def validate(
 
         print_check(check_data(checked, settings))
         return
-    echo(yaml.safe_dump(checked.to_mapping(), sort_keys=False), nl=False)
+    echo(yaml_of(checked.to_mapping()), nl=False)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Reads YAML text as plain values, with the line of every key; by YAML 1.2, so that `no` is not a boolean."""
+"""Reads YAML text as plain values, with the line of every key, and writes it; by YAML 1.2, so `no` is not a boolean."""
 
 from __future__ import annotations
 
@@ -56,6 +56,14 @@ def _construct_text(loader: _Loader, node: yaml.ScalarNode) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
 
 
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper; quotes each text that `_Loader`, or a reader of YAML 1.1, would read as another value."""
+
+
+_Dumper.yaml_implicit_resolvers = {
+    first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, []), *_Loader.yaml_implicit_resolvers.get(first, [])]
+    for first in {**yaml.SafeDumper.yaml_implicit_resolvers, **_Loader.yaml_implicit_resolvers}
+}
 _Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
@@ -117,6 +125,11 @@ def parse_value(text: str, where: str) -> Any:
     if parsed.twice:
         raise ConfigError("\n".join(parsed.twice))
     return parsed.values
+
+
+def yaml_of(values: Any) -> str:
+    """Write plain values as a YAML text, which `parse_yaml` reads back as them."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
 
 
 def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[int, ...]) -> Any:

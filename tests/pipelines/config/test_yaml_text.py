@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from embedding_core.errors import ConfigError
-from pipelines.config.yaml_text import parse_value, parse_yaml
+from pipelines.config.yaml_text import parse_value, parse_yaml, yaml_of
 
 pytestmark = pytest.mark.light
 
@@ -30,6 +31,18 @@ pytestmark = pytest.mark.light
 )
 def test_scalar_is_read_as_yaml_1_2_does(text, value):
     assert parse_value(text, "here") == value
+
+
+@pytest.mark.parametrize("text", ["0E0", "1e3", "-1E+5", ".5", "7", "010", "no", "1:30", "2011-10-31", "~", ".nan", ""])
+def test_texts_that_look_like_other_values_are_quoted(text):
+    written = yaml_of({"a": text, "b": [text], text or "c": 1})
+    assert parse_yaml(written, "here").values == yaml.safe_load(written) == {"a": text, "b": [text], text or "c": 1}
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1e-05, 1e16, 1e300, 5e-324, 3, -(2**63), True, None, float("inf")])
+def test_plain_values_are_written_as_themselves(value):
+    written = yaml_of({"a": value})
+    assert repr(parse_yaml(written, "here").values) == repr(yaml.safe_load(written)) == repr({"a": value})
 
 
 def test_duplicate_keys_are_found_at_any_depth():
