@@ -15,6 +15,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from embedding_core.errors import ConfigError
 from embedding_core.schema import (
+    FROM_LIST,
     ChosenBy,
     Json,
     Mistakes,
@@ -30,9 +31,7 @@ _CLIP = "None, a float >= 0, or (min, max)"
 LearningRate: TypeAlias = Annotated[
     NonNegative | SkipJsonSchema[Callable[[], Any]], Rule("a finite float >= 0, or a callable without arguments")
 ]
-Clip: TypeAlias = Annotated[
-    Number | Annotated[tuple[Number | None, Number | None], Field(strict=False)] | None, Rule(_CLIP)
-]
+Clip: TypeAlias = Annotated[Number | Annotated[tuple[Number | None, Number | None], FROM_LIST] | None, Rule(_CLIP)]
 _Beta = Annotated[float, Field(ge=0, lt=1), Rule("a number from 0 to below 1")]
 
 

@@ -46,6 +46,7 @@ _WORDS = {
     "mapping_type": "a mapping (`key: value` lines)",
     "dict_type": "a mapping (`key: value` lines)",
     "string_too_short": "text that is not empty",
+    "too_short": "a list of at least one value",
 }
 
 
@@ -103,7 +104,8 @@ class ChosenBy:
         given = value.get(self.key)
         word = str(given).lower()
         if word not in by_word:
-            text = f"is {given!r}: it must be {_one_of(given, list(by_word))}"
+            what = f"is {given!r}" if self.key in value else "is missing"
+            text = f"{what}: it must be {_one_of(given, list(by_word))}"
             raise _worded(sections[0], [((self.key,), text, value)])
         return by_word[word].model_validate({**value, self.key: word})
 
@@ -115,7 +117,13 @@ def _python_number(value: Any) -> Any:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-Listed: TypeAlias = Annotated[tuple[_Item, ...], Field(strict=False)]
+def _from_list(value: Any) -> Any:
+    """The list of YAML as a tuple; a set has no order and is refused."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+FROM_LIST = BeforeValidator(_from_list)
+Listed: TypeAlias = Annotated[tuple[_Item, ...], FROM_LIST]
 Key: TypeAlias = Annotated[str, BeforeValidator(str)]
 _FROM_NUMPY = BeforeValidator(_python_number)
 Whole = Annotated[int, _FROM_NUMPY]
@@ -161,13 +169,14 @@ class Section(BaseModel):
         strict=True,
         allow_inf_nan=False,
         alias_generator=lambda field: field.rstrip("_"),  # `in` is a keyword of Python, so its field is `in_`
-        populate_by_name=True,
+        ser_json_inf_nan="constants",  # in values of any type, such as the arguments of a model
     )
     SHORT: ClassVar[str] = ""
 
     def __init__(self, **fields: Any) -> None:
+        keys = dict(zip(type(self).model_fields, self.keys(), strict=True))
         try:
-            super().__init__(**fields)
+            super().__init__(**{keys.get(name, name): value for name, value in fields.items()})
         except ValidationError as error:
             raise _config_error(type(self), fields, error) from None
 
@@ -178,8 +187,12 @@ class Section(BaseModel):
     @classmethod
     def _check(cls, value: Any, handler: Any) -> Any:
         """Check the fields, then the rules over several of them; word every error as this project does."""
+        if cls.SHORT and isinstance(value, str):
+            value = {cls.SHORT: value}
+        elif isinstance(value, Mapping):
+            value = {str(key): item for key, item in value.items()}
         try:
-            section = handler({cls.SHORT: value} if cls.SHORT and isinstance(value, str) else value)
+            section = handler(value)
         except ValidationError as error:
             raise _worded(cls, [(one["loc"], _text(cls, one), one["input"]) for one in error.errors()]) from None
         mistakes = [(tuple(key.split(".")) if key else (), text, value) for key, text in section.mistakes()]
@@ -296,6 +309,7 @@ def _worded(cls: type[Section], errors: list[tuple[tuple[str | int, ...], str, A
 def _text(cls: type[Section], error: Any) -> str:
     """Return what is wrong with a value, in words that follow its path."""
     kind, value = error["type"], error["input"]
+    value = list(value) if isinstance(value, tuple) else value
     if kind == _WORDED:
         return str(error["msg"])
     if kind == "missing":

@@ -14,6 +14,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Adagrad, DefaultedOptimizer
 from embedding_core.planning.topology import shape_of
 from embedding_core.schema import (
+    FROM_LIST,
     Count,
     Listed,
     Mistakes,
@@ -188,7 +189,7 @@ class TrainingConfig(Training):
 
     class_weights: Annotated[
         tuple[NonNegative, NonNegative],
-        Field(strict=False),
+        FROM_LIST,
         Rule("two numbers of at least 0, of label 0 and of label 1"),
     ] = (1.0, 1.0)
     seed: Count = 0

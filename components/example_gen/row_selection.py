@@ -13,7 +13,7 @@ from components.example_gen.values import instant
 from embedding_core.schema import ChosenBy, Listed, Mistakes, Rule, Section, Share, Text
 
 PlainValue: TypeAlias = bool | int | float | str
-Scalar = Annotated[PlainValue, Rule("one text, number or boolean")]
+Scalar = Annotated[PlainValue, Rule("one text, finite number or boolean")]
 
 
 def _regex(value: str) -> str:
@@ -90,7 +90,7 @@ class RowFilter(Section):
     not_matches: Regex | None = None
     min: Bound | None = None
     max: Bound | None = None
-    in_: Annotated[Listed[Scalar], Field(min_length=1), Rule("a list of at least one value")] | None = None
+    in_: Annotated[Listed[Scalar], Field(min_length=1)] | None = None
 
     @property
     def conditions(self) -> tuple[Condition, ...]:

@@ -97,7 +97,8 @@ class PatternSpans(Spans):
         expected = range(low, high + 1, self.every)
         absent = (span for span in expected if span not in inside)
         shown = tuple(str(self.name_of(span)) for span in itertools.islice(absent, _SHOWN))
-        return Gaps(len(expected) - sum(span in expected for span in inside), shown)
+        total = max(0, (high - low) // self.every + 1)  # `len` is limited to 63 bits
+        return Gaps(total - sum(span in expected for span in inside), shown)
 
     def name_of(self, number: int) -> str | int:
         """Return the span as a person names it: an ISO date, or its number."""

@@ -87,13 +87,15 @@ class _Places:
         A `--set` of a key inside it comes before both: it made or changed the value.
         """
         near = _dotted(problem.path)
-        inside = [place for key, place in self.of.items() if near and key.startswith(f"{near}.")]
-        for place in reversed(inside):
-            if isinstance(place, str):
-                return place
-        while near and near not in self.of:
+        while near:
+            inside = [place for key, place in self.of.items() if key.startswith(f"{near}.")]
+            overrides = [place for place in inside if isinstance(place, str)]
+            if overrides and (near == _dotted(problem.path) or near not in self.of):
+                return overrides[-1]
+            if near in self.of:
+                return self.of[near]
             near = near.rpartition(".")[0]
-        return self.of.get(near)
+        return None
 
     def number(self, problem: Problem) -> int:
         """Return the line to sort by; what has none comes last."""

@@ -273,3 +273,36 @@ def test_validation_imports_neither_tensorflow_nor_tfx():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_python_names_of_keys_are_not_keys(mistakes, minimal):
+    lines = mistakes(minimal + "row_filters: [{column: item, in_: [1]}]\n")
+    assert "`row_filters.0.in_` is not a known key: did you mean 'in'?" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("condition", "path"), [("equals: .nan", "equals"), ("min: -.inf", "min"), ("in: [a, .inf]", "in.1")]
+)
+def test_numbers_of_a_row_filter_are_finite(mistakes, minimal, condition, path):
+    lines = mistakes(minimal + f"row_filters: [{{column: item, {condition}}}]\n")
+    assert len(lines) == 1
+    assert f"`row_filters.0.{path}` is " in lines[0]
+    assert "it must be one text, finite number or boolean." in lines[0]
+
+
+def test_infinite_arguments_of_a_model_are_kept(load, minimal):
+    config = load(minimal + "model: {arguments: {dropout: .inf}}\n")
+    assert config.to_mapping()["model"]["arguments"]["dropout"] == float("inf")
+    assert "Infinity" in config.to_json()
+
+
+@pytest.mark.parametrize("key", ["1", "true", "null", "2.5"])
+def test_keys_that_are_not_texts_are_unknown_keys(mistakes, minimal, key):
+    (line,) = mistakes(minimal + f"training: {{{key}: 1}}\n")
+    assert "is not a known key: choose from steps, epochs" in line
+
+
+@pytest.mark.parametrize("text", ["data: {path: rows.csv, missing: !!set {a, b}}", "row_filters: !!set {a, b}"])
+def test_set_has_no_order_and_is_not_a_list(mistakes, minimal, text):
+    (line,) = mistakes(minimal.replace("data: rows.csv\n", "" if "path" in text else "data: rows.csv\n") + text)
+    assert line.endswith("it must be a list.")

@@ -79,3 +79,8 @@ def test_set_is_named_if_it_made_the_value_around_it_wrong(mistakes, minimal):
     (line,) = mistakes(minimal, "training.table_optimizer.lerning_rate=3")
     path = "training.table_optimizer.lerning_rate"
     assert line == f"--set '{path}=3': `{path}` is not a known key: did you mean 'learning_rate'?"
+
+
+def test_set_inside_a_key_that_the_file_does_not_have_is_named(mistakes, minimal):
+    (line,) = mistakes(minimal, "tables.item.optimizer.learning_rate=1")
+    assert line.startswith("--set 'tables.item.optimizer.learning_rate=1': `tables.item.optimizer.name` is missing: ")
