@@ -94,7 +94,7 @@ def test_concatenated_members_are_one_file(read):
 
 def test_file_without_header(read):
     assert values(read, "1,a,9\n2,b,9\n", columns=("id", "x", "rest"))["id"] == ["1", "2"]
-    with pytest.raises(DataError, match=r"data.csv:1: the first line is the header .*: leave `columns` out"):
+    with pytest.raises(DataError, match=r"data.csv:1: the first line is a header .*: leave `columns` out"):
         read("id,x\n1,a\n", columns=("id", "x"))
     assert read("1,a\n2\n", columns=("id", "x"))[1][0].endswith("data.csv:2: 1 field, `data.columns` has 2")
 
