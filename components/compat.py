@@ -1,4 +1,4 @@
-"""Every private or version-sensitive name of TFX that the project uses, in one place (TFX 1.16).
+"""Collects every private or version-sensitive name of TFX that the project uses (TFX 1.16).
 
 A port to another TFX version starts, and should end, here.
 """

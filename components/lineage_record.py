@@ -25,10 +25,10 @@ def record_lineage(
     *,
     files: Sequence[Json] = (),
 ) -> None:
-    """Write beside every output what it is, what made it, and from what.
+    """Write a record beside every output: its type, the node that made it, and its inputs.
 
     Args:
-      node: what made them.
+      node: id of the node that made them.
       input_dict: the executor's inputs.
       output_dict: its outputs, with all their facts already on them.
       files: `path` and `size` of every file that was read from outside of the pipeline.

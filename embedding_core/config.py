@@ -1,4 +1,4 @@
-"""What the tables and features of one model are: frozen, keyword-only, JSON round trip, no TensorFlow.
+"""Declares the tables and features of one model: frozen, keyword-only, JSON round trip, no TensorFlow.
 
 Rows are counted as TensorFlow counts them: `vocabulary_size` of a table is its number of rows,
 the out-of-vocabulary rows included. Ids 0 .. vocabulary_size - oov_rows - 1 belong to tokens in the

@@ -1,4 +1,4 @@
-"""The error tree. Every message says what was given, the rule, and the remedy.
+"""Defines the tree of errors. Every message names what was given, the rule, and the remedy.
 
     EmbeddingError
     ├── ConfigError      (ValueError)    a value that the user wrote breaks a rule

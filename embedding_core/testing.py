@@ -1,4 +1,4 @@
-"""A slow oracle in numpy for lookups and optimizers, and builders of inputs, for tests of embedding models.
+"""Provides a slow oracle in numpy for lookups and optimizers, and builders of inputs, for tests of models.
 
 The oracle is written with loops over single ids, in float64, from the documented rules alone, and
 shares no code with the engines that it judges.

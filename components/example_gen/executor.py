@@ -1,4 +1,4 @@
-"""The executor of ExampleGen: files in, TFRecord shards of examples out, all or nothing."""
+"""The executor of ExampleGen: turns files into TFRecord shards of examples, all or nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
     COMPONENT = "ExampleGen"
 
     def execute(self, execution: Execution) -> None:
-        """Write the splits "train" and "eval"; record on them what was read (`data`) and counted (`ingest`).
+        """Write the splits "train" and "eval"; record the data read (`data`) and the counts (`ingest`) on them.
 
         Raises:
           ConfigError: the settings break a rule.
@@ -94,13 +94,13 @@ def settings_of(exec_properties: Json) -> Settings:
     if not slash or settings.spans is None:
         rule = "it must be <first>/<last>" if not slash else "the pattern of the data has no placeholders of spans"
         raise ConfigError(
-            f"`{keys.DATA_SPANS}` is {spans!r}: {rule}; write such as 2011-10-01/2011-10-31, or leave it empty."
+            f"`{keys.DATA_SPANS}` is {spans!r}: {rule}; write it like 2011-10-01/2011-10-31, or leave it empty."
         )
     return settings.replace(spans=settings.spans.replace(first=_bound(first), last=_bound(last)))
 
 
 def _bound(text: str) -> str | int | None:
-    """Return the bound that is given: a number of {SPAN} as a number."""
+    """Parse a bound: a number for {SPAN}, else a date."""
     return int(text) if text.isdigit() else text or None
 
 

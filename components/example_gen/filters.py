@@ -20,8 +20,8 @@ def filter_rows(batch: Batch, conditions: Sequence[Condition], filtered: list[in
     Args:
       batch: the rows.
       conditions: the conditions, in order.
-      filtered: per condition, the number of rows that it left out; added to.
-      bad: the rows set aside; added to.
+      filtered: per condition, the number of rows that it left out; increased here.
+      bad: collects the rows set aside.
     """
     for position, condition in enumerate(conditions):
         column = batch.column(condition.column)

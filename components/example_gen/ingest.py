@@ -35,7 +35,7 @@ def ingest(files: Sequence[str], group: int, data_format: str, settings: Setting
       files: the files of one group, in order.
       group: its number, part of the shards' names and of the seed of their order.
       data_format: one of `components.example_gen.readers.DATA_FORMATS`.
-      settings: which rows and columns.
+      settings: rows and columns to read.
       folder: folder of the shards, whose names no other attempt at this group uses.
 
     Raises:
@@ -60,15 +60,15 @@ def count_rows(batches: Iterable[Batch], settings: Settings, tally: Tally) -> No
 
     Args:
       batches: the rows of one file.
-      settings: which rows and columns.
-      tally: added to.
+      settings: rows and columns to read.
+      tally: collects the counts.
 
     Raises:
       DataError: the data is not what the settings require.
     """
-    nowhere = _Shards("", 0, 0, tally.shards)
+    unwritten = _Shards("", 0, 0, tally.shards)
     for batch in batches:
-        _take_in(with_whole_numbers(batch, settings, tally.bad), settings, tally, nowhere)
+        _take_in(with_whole_numbers(batch, settings, tally.bad), settings, tally, unwritten)
 
 
 def _take_in(batch: Batch, settings: Settings, tally: Tally, shards: _Shards) -> None:
@@ -95,9 +95,9 @@ def _sort_in(batch: Batch, settings: Settings, tally: Tally, shards: _Shards) ->
     whole = settings.passthrough and batch.record
     rows = [batch.record(row) for row in batch.index.tolist()] if whole and batch.record else examples(columns)
     for position, split in enumerate(SPLITS):
-        mine = np.flatnonzero(sides == position).tolist()
-        tally.kept[split] += len(mine)
-        shards.add(split, [rows[row] for row in mine])
+        of_split = np.flatnonzero(sides == position).tolist()
+        tally.kept[split] += len(of_split)
+        shards.add(split, [rows[row] for row in of_split])
 
 
 def _occurs(batch: Batch, column: pa.Array) -> bool:
@@ -165,7 +165,7 @@ class _Shards:
                 self._write(split, waiting)
 
     def _write(self, split: str, rows: Sequence[bytes]) -> None:
-        # Data is often sorted (by time, by label); training would read it in that order, but for its shuffle buffer.
+        # Data is often sorted (by time, by label); only the shuffle buffer would then mix it in training.
         piece = len(self._names[split])
         order: Any = np.random.RandomState([self._seed, self._group, SPLITS.index(split), piece])
         name = f"{split}-{self._group:05d}-{piece:05d}-{self._attempt}.gz"

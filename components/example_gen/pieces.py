@@ -40,7 +40,7 @@ class Piece:
         """Compute one digest over the contents of the files; names and order do not count.
 
         Args:
-          digest_of: gives the sha256 of a file.
+          digest_of: function that returns the sha256 of a file.
         """
         digests = sorted(digest_of(path) for path in self.files)
         return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
@@ -50,7 +50,7 @@ def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> li
     """Return the files in pieces, in order of their spans.
 
     Args:
-      files: as `find_files` gives them.
+      files: paths that `find_files` returned.
       input_base: the folder of the data.
       settings: settings of ExampleGen.
     """
@@ -59,12 +59,12 @@ def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> li
     source = posixpath.join(input_base, settings.spans.pattern)
     dated = sorted(span_numbers(files, input_base, settings.spans))
     grouped = itertools.groupby(dated, key=lambda one: one[0])
-    named = [(settings.spans.name_of(span), tuple(path for _, path in members)) for span, members in grouped]
-    return [Piece(span, source, paths, sum(map(size_of, paths))) for span, paths in named]
+    by_name = [(settings.spans.name_of(span), tuple(path for _, path in members)) for span, members in grouped]
+    return [Piece(span, source, paths, sum(map(size_of, paths))) for span, paths in by_name]
 
 
 def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> Json:
-    """Return what the Examples say of their data: `rows`, a digest of what chooses rows, and `pieces`.
+    """Describe the data of Examples: `rows`, a digest of the settings that choose rows, and `pieces`.
 
     Args:
       pieces: pieces of the data.

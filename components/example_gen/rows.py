@@ -1,4 +1,4 @@
-"""A batch of rows on its way through ExampleGen, and the rows that were set aside."""
+"""Defines a batch of rows on its way through ExampleGen, and the rows that were set aside."""
 
 from __future__ import annotations
 

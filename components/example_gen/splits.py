@@ -1,4 +1,4 @@
-"""Which split a row goes to: a matter of the row and the seed alone, never of files, order or runner."""
+"""Assigns rows to splits: by the row and the seed alone, never by files, order or runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts the rows that were kept, left out and set aside; the executor adds up. No TFX, no TensorFlow."""
+"""Counts the rows that were kept, left out and set aside; the executor adds the counts up. No TFX, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Labels:
         self.other = self.other or other.other
 
     def problems(self, label: Label, data: str) -> Iterator[tuple[bool, str]]:
-        """Problems of the label, as `Tally.problems` yields them, with the values and their counts."""
+        """Yield the problems of the label like `Tally.problems`, with its values and their counts."""
         if self.other:
             yield (
                 True,
@@ -134,9 +134,9 @@ class Tally:
             self.kept[split] += other.kept[split]
             self.shards[split] += other.shards[split]
         for name, counts in other.present.items():
-            mine = self.present.setdefault(name, dict.fromkeys(counts, 0))
+            present = self.present.setdefault(name, dict.fromkeys(counts, 0))
             for split, count in counts.items():
-                mine[split] += count
+                present[split] += count
         for name, kinds in other.kinds.items():
             for kind, place in kinds.items():
                 self.kinds.setdefault(name, {}).setdefault(kind, place)
@@ -152,7 +152,7 @@ class Tally:
 
     @property
     def mixed(self) -> dict[str, tuple[int, int]]:
-        """The columns in which some whole numbers are written as 3 and some as 3.0: as tokens they are not equal."""
+        """The columns in which some whole numbers are written as 3 and some as 3.0, which are different tokens."""
         return {name: counts for name, counts in sorted(self.numbered.items()) if all(counts)}
 
     def to_json(self) -> str:
@@ -190,10 +190,10 @@ class Tally:
         }
 
     def check(self, settings: Settings, data: str) -> None:
-        """Check that the rows are something to train on.
+        """Check that a model can be trained on the rows.
 
         Args:
-          settings: what was asked for.
+          settings: settings of ExampleGen.
           data: the data's path, as errors name it.
 
         Raises:
@@ -203,10 +203,10 @@ class Tally:
             raise DataError(problem)
 
     def problems(self, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
-        """Everything that keeps the rows from being something to train on.
+        """Find all reasons why a model cannot be trained on the rows.
 
         Yields:
-          Whether it is certain even if these are only some of the rows, and what is wrong.
+          Whether further rows cannot change the problem, and the problem.
         """
         if not self.read:
             first = f", the first is {self.files_without_rows[0]}" if self.files_without_rows else ""

@@ -40,7 +40,7 @@ class Executor(ComponentExecutor, PusherExecutor):
     COMPONENT = "EmbeddingPusher"
 
     def execute(self, execution: Execution) -> None:
-        """Push, or record on the artifact why not; in either case record what it was made of.
+        """Push the model, or record on the artifact why not; in either case record its inputs.
 
         Raises:
           EmbeddingError: an input is damaged or of another run, or the destination cannot be written.
@@ -65,7 +65,7 @@ class Executor(ComponentExecutor, PusherExecutor):
         _put(pushed, model_digest=published.digest, parity=parity, reason="")
 
     def _missed(self, execution: Execution) -> list[str]:
-        """Return what the model lacks to be pushed, a sentence for each of its judges."""
+        """List why the model is not blessed, a sentence for each component that refused it."""
         reasons = [] if self.CheckBlessing(execution.inputs) else ["the Evaluator's thresholds were not met."]
         for blessing in execution.inputs.get(keys.QUALITY_BLESSING, ()):
             if not self.CheckBlessing({keys.MODEL_BLESSING: [blessing]}):
@@ -75,7 +75,7 @@ class Executor(ComponentExecutor, PusherExecutor):
     def _push(self, folder: str, trained: Trained, execution: Execution) -> tuple[Publication, Json]:
         """Export into `folder` and publish a copy; it gets its version only if it agrees with training.
 
-        If an execution that ended before it was recorded has published this very model, that version is taken as it is.
+        If an execution published this very model but ended before it was recorded, its version is used.
         """
         properties, evaluated = execution.properties, self.GetModelPath(execution.inputs)
         examples = execution.split_folders(keys.EXAMPLES, properties.get(keys.PARITY_SPLIT) or "eval")
@@ -111,7 +111,7 @@ class Executor(ComponentExecutor, PusherExecutor):
         except NonfiniteError as error:
             raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
         except ParityError as error:
-            if not measured:  # it could not be scored at all: an error of this run, which no cache may repeat
+            if not measured:  # the model could not be scored: an error of this run, which the cache must not repeat
                 raise
             raise _NotPushedError(str(error), parity=measured[0].to_dict()) from error
         return published, measured[0].to_dict()

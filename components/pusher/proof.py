@@ -1,4 +1,4 @@
-"""The proof before a push: the copy to be published, the evaluated model and training agree on the same rows."""
+"""Proves before a push that the copy to be published, the evaluated model and training agree on the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists, reads and verifies what is served, wherever it is, and recognizes a version whose record was lost."""
+"""Lists, reads and verifies served versions, local or at an address, and recognizes a version whose record was lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def served_versions(base: StrPath) -> list[int]:
 
 
 def manifest_facts(destination: str, version: int) -> Json:
-    """Read what the manifest of a version says besides its files.
+    """Read the facts in the manifest of a version.
 
     Raises:
       ConfigError: it cannot be read.
@@ -69,11 +69,11 @@ def damage_of(base: str, version: int, digest: str | None = None) -> str | None:
 
 
 def identity_of(sources: Json, settings: Json, model: str) -> str:
-    """Compute a digest of what makes two pushes the same one.
+    """Compute a digest that two pushes of the same model share.
 
     Args:
-      sources: URIs of what the model was made of.
-      settings: what decides how it is exported and proven.
+      sources: URIs of the artifacts that the model was made of.
+      settings: settings of its export and proof.
       model: folder of the evaluated SavedModel; its files count, because a URI is used again if metadata is lost.
     """
     files = {name: one for name, one in folder_digests(model).items() if name != "manifest.json"}

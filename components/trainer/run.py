@@ -1,4 +1,4 @@
-"""The run_fn of EmbeddingTrainer: artifacts in, a trained and exported model out."""
+"""Defines the run_fn of EmbeddingTrainer: it trains a model from artifacts and exports it."""
 
 from __future__ import annotations
 

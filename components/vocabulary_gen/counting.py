@@ -34,7 +34,7 @@ BaseTables: TypeAlias = "Mapping[str, TokenTable]"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchCounts:
-    """What was counted in one batch for one feature.
+    """Counts of one batch for one feature.
 
     Attributes:
       tokens: large_binary [n], not necessarily distinct.
@@ -60,8 +60,8 @@ def examples_counter(
 
     Args:
       features: what to count, each column with the dtype of the data.
-      transform: from serialized tf.Examples to Transform's output, for the columns `after_transform`.
-      base: tokens seen before.
+      transform: function from serialized tf.Examples to Transform's output, for the columns `after_transform`.
+      base: tokens of the base vocabularies.
 
     Returns:
       A function from string [B] to what `batch_counts` reads; it raises one of `example_records.PARSE_ERRORS`
@@ -100,7 +100,7 @@ def _count_values(
     """Count the tokens of one batch; a graph function.
 
     Args:
-      columns: what each column is.
+      columns: description of each column.
       values: the values of each column: [B], or dense, sparse or ragged [B, None].
       base: for each column the tokens of the base, or None if the base has none for it; None without a base.
 
@@ -126,7 +126,7 @@ def _count_values(
 
 
 def _by_kind(columns: Sequence[ColumnConfig]) -> list[list[int]]:
-    """Positions of the columns, those together that become tokens in the same way."""
+    """Group the positions of the columns that become tokens in the same way."""
     kinds: dict[tuple[str, str | None], list[int]] = {}
     for position, column in enumerate(columns):
         kinds.setdefault((column.dtype, column.separator), []).append(position)
@@ -145,7 +145,7 @@ def _count_group(
     widths = tf.stack([values.row_lengths() for values in rows])
 
     def over_rows(of_value: tf.Tensor) -> tf.Tensor:
-        """Sums [columns, B] of what each distinct value has."""
+        """Sum over each row what its distinct values have, [columns, B]."""
         starts = tf.unstack(tf.cumsum(sizes, exclusive=True), len(rows))
         index = tf.concat([unique.idx + start for unique, start in zip(uniques, starts, strict=True)], 0)
         return tf.reshape(_sums(tf.gather(of_value, index), tf.reshape(widths, [-1])), tf.shape(widths))
@@ -166,7 +166,7 @@ def _count_group(
 
 
 def _not_in(base: Sequence[TokenTable | None], tokens: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """1 for each token that its column's table does not have, else 0 (also without a table): int64 [tokens]."""
+    """Mark with 1 each token that its column's table does not have, else 0 (also without a table), int64 [tokens]."""
     parts = [
         tf.zeros_like(part, tf.int64) if table is None else tf.cast(table.ids_of(part) < 0, tf.int64)
         for table, part in zip(base, tf.split(tokens, sizes, num=len(base)), strict=True)
@@ -175,7 +175,7 @@ def _not_in(base: Sequence[TokenTable | None], tokens: tf.Tensor, sizes: tf.Tens
 
 
 def _hashable(values: tf.Tensor) -> tf.Tensor:
-    """Floats as their bits, so that all NaN are one value."""
+    """Convert floats to their bits, so that all NaN are one value."""
     return tf.bitcast(values, tf.int32) if values.dtype == tf.float32 else values
 
 
@@ -184,21 +184,21 @@ def _unhashable(column: ColumnConfig, values: tf.Tensor) -> tf.Tensor:
 
 
 def _sums(values: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Sums of consecutive stretches of int64 [n]: int64, one for each of `lengths`."""
+    """Sum consecutive stretches of int64 [n]: one int64 for each of `lengths`."""
     running = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(values)], 0)
     ends = tf.cumsum(tf.cast(lengths, tf.int64))
     return tf.gather(running, ends) - tf.gather(running, ends - tf.cast(lengths, tf.int64))
 
 
 def batch_counts(features: Sequence[CountedFeature], counted: Counted) -> Iterator[tuple[CountedFeature, BatchCounts]]:
-    """Take apart what `_count_values` returned, without copying the tokens.
+    """Split the result of `_count_values` by feature, without copying the tokens.
 
     Args:
       features: the features that were counted.
       counted: the tensors, evaluated.
 
     Yields:
-      Each feature with what was counted for it.
+      Each feature with its counts.
     """
     arrays: Json = {key: tensor.numpy() for key, tensor in counted.items()}
     offsets = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])

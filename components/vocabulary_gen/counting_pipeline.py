@@ -1,4 +1,4 @@
-"""The Beam pipeline: counts each source on a worker, and merges the counts by vocabulary in one keyed pass."""
+"""Builds the Beam pipeline that counts each source on a worker, and merges counts by vocabulary in one pass."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ from embedding_core.schema import Json
 from embedding_core.vocabulary import save_set
 
 _TFRECORD = "tfrecords_gzip"
-"""TFX's name for TFRecord files, gzipped or plain: each file shows which when it is read."""
+"""TFX's name for TFRecord files, gzipped or plain: the reader recognizes either."""
 
 REPORT_FILE = "report/counting.json"
-"""Rows read, rows set aside and why, and each vocabulary's facts; below the artifact's folder."""
+"""File with rows read, rows set aside and why, and each vocabulary's facts; below the artifact's folder."""
 
 
 class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
@@ -81,7 +81,7 @@ def _plan(execution: Execution) -> CountingPlan:
 def _count(
     pipeline: beam.Pipeline, examples: list[types.Artifact], splits: list[str], plan: CountingPlan
 ) -> beam.PCollection:
-    """Messages from all splits: the fast path for TFRecord of tf.Example, TFXIO for any other payload."""
+    """Count all splits: the fast path for TFRecord of tf.Example, TFXIO for any other payload."""
     payload, _ = tfxio_utils.resolve_payload_format_and_data_view_uri(examples)
     patterns: list[str] = []
     for split in splits:
@@ -90,7 +90,7 @@ def _count(
         fast = payload == example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE and set(formats) <= {_TFRECORD}
     files = sorted(file for pattern in patterns for file in fileio.glob(pattern) if not fileio.isdir(file))
     if not files:
-        raise DataError(f"there are no files in {', '.join(map(repr, patterns))}: write examples there.")
+        raise DataError(f"no files match {', '.join(map(repr, patterns))}: write examples there.")
     if fast:
         return count_files(pipeline, files, plan)
     sources = [tfxio_utils.get_split_tfxio(examples, split, ["VocabularyGen"]) for split in splits]

@@ -24,7 +24,7 @@ from embedding_core.config import TokenDtype
 from embedding_core.errors import DataError, EmbeddingError
 
 _BATCH_SIZE = 16384
-"""Rows counted at a time: from 16384 on a larger batch makes no difference to the speed."""
+"""Rows counted at a time: a larger batch is not faster."""
 
 Features = tuple[CountedFeature, ...]
 
@@ -53,7 +53,7 @@ class FileCounter:
             self._transform.load()
 
     def count(self, path: str) -> SourceCounts:
-        """Count one file; what makes the whole file useless is a problem among the facts, not an exception."""
+        """Count one file; an error of the whole file is recorded as a problem, not raised."""
         gathered = SourceCounts(self._plan, path)
         try:
             self._count(path, gathered)
@@ -114,7 +114,7 @@ class _Counting:
         self._gathered.add_batch(len(numbers), counts)
 
     def _add_or_split(self, rows: Sequence[tuple[int, bytes]]) -> None:
-        """Count rows that the protobuf parser accepts, setting aside those that TensorFlow refuses all the same."""
+        """Count rows that the protobuf parser accepts, and set aside those that TensorFlow still refuses."""
         if not rows:
             return
         try:

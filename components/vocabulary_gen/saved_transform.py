@@ -1,4 +1,4 @@
-"""The columns of Transform's output, for features that are counted `after_transform`."""
+"""Computes the columns of Transform's output, for features that are counted `after_transform`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vocabularies that no worker holds: their tokens are counted and sorted in parts, and the sorted parts are merged.
+"""Merges vocabularies that no worker can hold: tokens are counted and sorted in parts, then the parts are merged.
 
 A hash of a token chooses its part. Each part is merged separately, perhaps on another worker, and
 written as sorted blocks below the artifact's folder; one worker then merges them, a block of each in memory at a time.
@@ -41,7 +41,7 @@ def is_part(key: str) -> bool:
 
 
 def check_parts(plan: CountingPlan) -> None:
-    """Check that nothing is asked for that needs a vocabulary as a whole.
+    """Check that no setting needs a whole vocabulary on one worker.
 
     Raises:
       ConfigError: a vocabulary in parts has a base.
@@ -55,10 +55,10 @@ def check_parts(plan: CountingPlan) -> None:
 
 
 def write_part(plan: CountingPlan, key: str, messages: Iterable[bytes], folder: str) -> tuple[str, Json]:
-    """Put one part together and write it, sorted.
+    """Merge the counts of one part, and write it sorted.
 
     Returns:
-      The vocabulary's name, and what the merge has to know of the part.
+      The vocabulary's name, and the facts on the part that the merge needs.
     """
     name, _, number = key.partition("\n")
     rule = plan.rules[name]
@@ -93,17 +93,17 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
     """Merge the parts of one vocabulary into its files.
 
     Args:
-      plan: what was counted.
+      plan: plan of the counting.
       name: name of the vocabulary.
       messages: facts of all sources, and what `write_part` returned of each part, as JSON.
       folder: folder of the Vocabularies.
 
     Returns:
-      What the report shows of it.
+      Facts on the vocabulary for the report.
 
     Raises:
       DataError: a feature is absent, empty or of mixed type in all of the data.
-      ConfigError: thresholds that leave no token.
+      ConfigError: the thresholds leave out every token.
     """
     received, rule = list(messages), plan.rules[name]
     parts = sorted((json.loads(one) for one in received if one[:1] == b"{"), key=lambda part: str(part["path"]))

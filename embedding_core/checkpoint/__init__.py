@@ -1,4 +1,4 @@
-"""Embedding checkpoints: logical tables and slots by name, verified, without topology.
+"""Writes and reads embedding checkpoints: logical tables and slots by name, verified, without topology.
 
 On disk: a TensorFlow tensor bundle `tables` (plain `tf.train.load_checkpoint(folder + "/tables")` reads
 `<table>` and `<table>/<slot>`) and `manifest.json`.

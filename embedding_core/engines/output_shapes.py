@@ -1,4 +1,4 @@
-"""Output shapes of features: what is configured comes before what `build` says, and that before what inputs show.
+"""Finds the output shapes of features: first as configured, then as given to `build`, then as the inputs show.
 
 Shapes are tf.TensorShapes per replica, without the table's dim, flat in the order of the features.
 The rules are those of `tf.tpu.experimental.embedding.TPUEmbedding`.

@@ -1,4 +1,4 @@
-"""The configuration of a pipeline: one YAML file, checked before anything heavy is imported.
+"""Reads the configuration of a pipeline: one YAML file, checked before anything heavy is imported.
 
 `load_config` reads a file; `PipelineConfig` and the classes of its sections are frozen, with every
 default written out. Importing this loads neither TensorFlow nor TFX.

@@ -1,4 +1,4 @@
-"""The section that says how the pipeline runs on Kubeflow Pipelines or Vertex AI; a laptop reads none of it."""
+"""Defines the section `kubeflow`: how the pipeline runs on Kubeflow Pipelines or Vertex AI; a laptop ignores it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole configuration of a pipeline, as frozen dataclasses."""
+"""Defines the whole configuration of a pipeline: one class that names every section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline itself: from examples to a pushed model, as TFX nodes. A pure function of the configuration.
+"""Builds the pipeline from the configuration alone: TFX nodes from examples to a pushed model.
 
     ExampleGen ─► StatisticsGen ─► SchemaGen ─► ExampleValidator
         │                              └─► Transform ─┐   (WarmStart ─► Transform, CheckpointLoader)

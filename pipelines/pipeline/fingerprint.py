@@ -1,4 +1,4 @@
-"""A digest of the code that a run depends on, so that the cache sees a change of it.
+"""Computes a digest of the code that a run depends on, so that the cache notices a change.
 
 TFX's cache looks at inputs and parameters only: with a dotted `run_fn` a changed function would be
 served from cache. The digest of the sources is a parameter of the components that run them.

@@ -1,4 +1,4 @@
-"""TFMA's EvalConfig, built from the configuration."""
+"""Builds TFMA's EvalConfig from the configuration."""
 
 from __future__ import annotations
 
