@@ -164,7 +164,7 @@ def optimizer_to_core(optimizer: GivenOptimizer) -> Optimizer:
     if isinstance(optimizer, Optimizer):
         return optimizer
     for kind in OPTIMIZERS:
-        if type(optimizer) is kind.tensorflow:  # a subclass may do what nobody here would notice
+        if type(optimizer) is kind.tensorflow:  # a subclass may compute something else, unnoticed
             refuse_unknown(kind.ours.__name__, optimizer, "a table")
             fields = set(kind.ours.hyperparameters()) - {"clipvalue"}
             values = {name: getattr(optimizer, name) for name in fields}

@@ -77,7 +77,7 @@ def instant(value: Value) -> int:
       value: a date or datetime, an ISO date or time, or a Unix time in seconds, milli-, micro- or nanoseconds.
 
     Raises:
-      ValueError: it is none of these.
+      ValueError: the value has none of these forms.
     """
     if isinstance(value, str) and not _DIGITS.match(value.strip()):
         value = _from_iso(value.strip())

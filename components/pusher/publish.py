@@ -1,4 +1,4 @@
-"""Publishes a version so that nobody sees half of it: hidden copy, check, manifest, one rename.
+"""Publishes a version so that no server sees half of it: hidden copy, check, manifest, one rename.
 
 TF Serving takes any folder with a numeric name for a version, complete or not, so the number is given last:
 
@@ -133,7 +133,7 @@ def require_local(base: StrPath) -> None:
     """Refuse addresses of object stores.
 
     Raises:
-      ConfigError: it is one.
+      ConfigError: `base` is such an address.
     """
     if is_address(base):
         raise ConfigError(
@@ -196,7 +196,7 @@ def _order_lock(root: str) -> contextlib.AbstractContextManager[bool]:
 def keep_newest(base: StrPath, count: int) -> list[int]:
     """Remove all but the newest `count` versions; returns those removed.
 
-    One rename hides each version before its files are removed, so that nobody sees half a version.
+    One rename hides each version before its files are removed, so that no server sees half a version.
 
     Raises:
       ConfigError: `count` is below 1, a number below `base` is not a version (then nothing is removed), or nothing can

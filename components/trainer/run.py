@@ -210,7 +210,7 @@ def _resume_folder(
     vocabularies: Mapping[str, Vocabulary],
     job: TrainingJob,
 ) -> str | None:
-    """Return the folder of this very run: any change of data, code, vocabulary or setting gives another one."""
+    """Return the folder of this run; any change of data, code, vocabulary or setting gives another one."""
     if settings.resume_dir is None:
         return None
     name = fingerprint(

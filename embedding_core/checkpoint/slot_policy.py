@@ -1,4 +1,4 @@
-"""Decides which slots a changed optimizer takes over from the previous one."""
+"""Decides which slots a changed optimizer inherits from the previous one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from embedding_core.warm_start import ChangedOptimizer
 
 
 def carried_slots(old: Optimizer | None, new: Optimizer | None, policy: ChangedOptimizer) -> set[str]:
-    """Return the slots that the new optimizer takes over from the old one; the others get their initial value.
+    """Return the slots that the new optimizer inherits from the old one; the others get their initial value.
 
     The same optimizer keeps all. "convert" keeps the accumulators, which are the sum of squared gradients in
     Adagrad, FTRL and (with `beta2` 1) AdagradMomentum alike.

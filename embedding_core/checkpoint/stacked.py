@@ -2,7 +2,7 @@
 
 Such a checkpoint holds one variable per stack, and the layout of each table in it: row r is on core
 ``(r + rotation) % cores``, at ``offset + r // cores`` of that core's rows. TensorFlow 2.16 saves stacks without a
-layout: nobody can say which row belongs to which table, and they are refused.
+layout: it is unknown which row belongs to which table, and they are refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the keys of tables and slots in a training checkpoint, whoever trained it.
+"""Finds the keys of tables and slots in a training checkpoint of any trainer.
 
 Tables are found by name: `<root>/<table>`. The keys of the slots depend on what trained the tables:
 

@@ -52,7 +52,7 @@ class LossScale:
           compute_dtype: compute dtype of its activations.
 
         Raises:
-          EngineError (RuntimeError): the loss may be scaled, and nobody says whether it is.
+          EngineError (RuntimeError): the loss may be scaled, and it is unknown whether it is.
         """
         optimizer = self._scaler(layer, compute_dtype)
         if optimizer is None:

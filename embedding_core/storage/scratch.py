@@ -1,7 +1,7 @@
 """Makes temporary folders that a killed process does not leave behind for good.
 
-A scratch folder is locked as long as its process lives. Whoever makes the next one beside it removes those whose lock
-is free: their processes were killed before they could clean up.
+A scratch folder is locked as long as its process lives. Making the next one beside it removes
+those whose lock is free: their processes were killed before they could clean up.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_tree(console: Console, line: Sequence[Mapping[int, Node]]) -> None:
-    """Print the artifacts of the run, those that it took over from previous runs, and how to see more of these."""
+    """Print the artifacts of the run, those that it used from previous runs, and how to see more of these."""
     *previous, current = generations(line)
     sources = {number: dataclasses.replace(node, inputs=()) for number, node in current.sources.items()}
     console.print(lineage_tree({**current.nodes, **sources}))

@@ -1,4 +1,4 @@
-"""Decides whether what a run pushed, perhaps from the cache, is what servers have, or has to be pushed again."""
+"""Decides whether the version that a run pushed, perhaps from the cache, is served, or has to be pushed again."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def check_not_rolled_back(config: PipelineConfig, store: MetadataStore, pushed: 
     """Check that the version of a PushedModel was not rolled back.
 
     Raises:
-      ConfigError: it was.
+      ConfigError: it was rolled back.
     """
     if is_rolled_back(read_graph(store, config.name), pushed, config.push_destination):
         raise ConfigError(
-            f"what this run makes was pushed to {config.push_destination!r} before, and rolled back: change its data "
+            f"the model of this run was pushed to {config.push_destination!r} before, and rolled back: change its data "
             "or configuration, or give `--again` to push it once more."
         )
 

@@ -53,7 +53,7 @@ def create_pipeline(
 
     Args:
       config: the configuration.
-      previous: what is taken over from a previous run.
+      previous: artifacts of previous runs that it starts from.
       republish: see `EmbeddingPusher`.
       target: machine or cluster that it runs on; None is this machine.
 

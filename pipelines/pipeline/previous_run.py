@@ -1,4 +1,4 @@
-"""Describes what a run takes over from a previous one."""
+"""Names the artifacts of previous runs that a run starts from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PreviousRun:
-    """What a run takes over from a previous one; in a compiled pipeline the URIs are runtime parameters.
+    """Artifacts of previous runs that a run starts from; in a compiled pipeline the URIs are runtime parameters.
 
     Attributes:
       checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start cold.

@@ -26,7 +26,7 @@ from pipelines.previous.repeated_data import Overlap, RunData, compare, data_of_
 
 
 def find_previous_run(config: PipelineConfig, *, again: bool = False) -> PreviousRun:
-    """Find what the run takes over, from the pipeline's own metadata and the files of its data.
+    """Find the artifacts that the run starts from, by the pipeline's own metadata and the files of its data.
 
     Args:
       config: configuration of the pipeline.
@@ -63,7 +63,7 @@ def _rollback_warnings(rolled_back: Iterable[tuple[int, Node | None]], data: Run
 def choose_previous_run(
     trainings: FinishedTrainings, data: RunData, given: References, *, again: bool = False, train_again: bool = False
 ) -> PreviousRun:
-    """Choose what the run takes over from previous ones.
+    """Choose the artifacts of previous runs that the run starts from.
 
     Args:
       trainings: the finished ones.

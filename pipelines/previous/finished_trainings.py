@@ -63,7 +63,7 @@ class FinishedTrainings:
         """Return the tables of a training, with the vocabularies that their rows belong to.
 
         Raises:
-          ConfigError: they are gone.
+          ConfigError: the tables are gone.
         """
         for checkpoint in self._checkpoints():
             if training.run.id in checkpoint.inputs:
