@@ -73,7 +73,7 @@ def test_every_absent_column_is_named_with_the_nearest(checked):
         (CSV.replace(",1\n", ",2\n"), [], "neither 0 nor 1"),
         (CSV.replace("0.5", "cheap", 1), [], "'cheap' is no"),
         (CSV.replace("i3,", "i3,,", 1), [], "7 fields, the header has 6"),
-        ("item,price,bought\n", [], "there are no rows"),
+        ("item,price,bought\n", [], "no file has rows"),
         (CSV, ["split={by: column, column: same, train: [x], eval: [y]}"], "no row is left for the eval split"),
     ],
 )
