@@ -16,6 +16,7 @@ from pydantic.json_schema import SkipJsonSchema
 from embedding_core.errors import ConfigError
 from embedding_core.schema import (
     FROM_LIST,
+    FROM_NUMPY,
     ChosenBy,
     Json,
     Mistakes,
@@ -32,7 +33,7 @@ LearningRate: TypeAlias = Annotated[
     NonNegative | SkipJsonSchema[Callable[[], Any]], Rule("a finite float >= 0, or a callable without arguments")
 ]
 Clip: TypeAlias = Annotated[Number | Annotated[tuple[Number | None, Number | None], FROM_LIST] | None, Rule(_CLIP)]
-_Beta = Annotated[float, Field(ge=0, lt=1), Rule("a number from 0 to below 1")]
+_Beta = Annotated[float, Field(ge=0, lt=1), FROM_NUMPY, Rule("a number from 0 to below 1")]
 
 
 class Slot(NamedTuple):
@@ -164,7 +165,7 @@ class AdagradMomentum(Optimizer):
     momentum: NonNegative = 0.0
     use_nesterov: bool = False
     exponent: PositiveNumber = 2.0
-    beta2: Annotated[float, Field(gt=0, le=1), Rule("a number above 0 and at most 1")] = 1.0
+    beta2: Annotated[float, Field(gt=0, le=1), FROM_NUMPY, Rule("a number above 0 and at most 1")] = 1.0
     epsilon: PositiveNumber = 1e-10
 
     @property
@@ -218,7 +219,7 @@ class FTRL(Optimizer):
     """
 
     name: Literal["ftrl"] = "ftrl"
-    learning_rate_power: Annotated[float, Field(le=0), Rule("a number of at most 0")] = -0.5
+    learning_rate_power: Annotated[float, Field(le=0), FROM_NUMPY, Rule("a number of at most 0")] = -0.5
     l1_regularization_strength: NonNegative = 0.0
     l2_regularization_strength: NonNegative = 0.0
     beta: NonNegative = 0.0

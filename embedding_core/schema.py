@@ -111,10 +111,17 @@ class ChosenBy:
 
 
 def _python_number(value: Any) -> Any:
-    """Return the value, or the Python number that equals a numpy one: sizes are often computed from data."""
-    if isinstance(value, int | float) or not isinstance(value, numbers.Real):
+    """The value, or the Python number that equals a numpy one: sizes are often computed from data.
+
+    Tensors, variables and arrays are refused: pydantic takes whatever has `__float__`, and later changes would be lost.
+    """
+    if isinstance(value, int | float):
         return value
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
+    if isinstance(value, numbers.Real):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    if hasattr(value, "__float__"):
+        raise PydanticCustomError("float_type", "a finite number")
+    return value
 
 
 def _from_list(value: Any) -> Any:
@@ -125,14 +132,14 @@ def _from_list(value: Any) -> Any:
 FROM_LIST = BeforeValidator(_from_list)
 Listed: TypeAlias = Annotated[tuple[_Item, ...], FROM_LIST]
 Key: TypeAlias = Annotated[str, BeforeValidator(str)]
-_FROM_NUMPY = BeforeValidator(_python_number)
-Whole = Annotated[int, _FROM_NUMPY]
-Number = Annotated[float, _FROM_NUMPY]
-Positive = Annotated[int, Field(ge=1), _FROM_NUMPY, Rule("a whole number of at least 1")]
-Count = Annotated[int, Field(ge=0), _FROM_NUMPY, Rule("a whole number of at least 0")]
-PositiveNumber = Annotated[float, Field(gt=0), _FROM_NUMPY, Rule("a number above 0")]
-NonNegative = Annotated[float, Field(ge=0), _FROM_NUMPY, Rule("a number of at least 0")]
-Share = Annotated[float, Field(gt=0, lt=1), _FROM_NUMPY, Rule("a number between 0 and 1, both excluded")]
+FROM_NUMPY = BeforeValidator(_python_number)
+Whole = Annotated[int, FROM_NUMPY]
+Number = Annotated[float, FROM_NUMPY]
+Positive = Annotated[int, Field(ge=1), FROM_NUMPY, Rule("a whole number of at least 1")]
+Count = Annotated[int, Field(ge=0), FROM_NUMPY, Rule("a whole number of at least 0")]
+PositiveNumber = Annotated[float, Field(gt=0), FROM_NUMPY, Rule("a number above 0")]
+NonNegative = Annotated[float, Field(ge=0), FROM_NUMPY, Rule("a number of at least 0")]
+Share = Annotated[float, Field(gt=0, lt=1), FROM_NUMPY, Rule("a number between 0 and 1, both excluded")]
 Text = Annotated[str, Field(min_length=1)]
 NAME_RULE = "letters, digits, `_`, `.` or `-`, not start with a dot or dash, and have at most 200 characters"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=200), Rule(NAME_RULE, text=True)]
@@ -246,6 +253,10 @@ class Section(BaseModel):
         try:
             return self.model_dump(mode="json", by_alias=True)
         except PydanticSerializationError as error:
+            for value in (getattr(self, name) for name in type(self).model_fields):
+                for part in value if isinstance(value, tuple) else (value,):
+                    if isinstance(part, Section):
+                        part.to_mapping()  # raises an error that names the value, if it is in there
             raise ConfigError(f"{self.owner({})} cannot be written as JSON: {error}") from error
 
     def to_json(self) -> str:

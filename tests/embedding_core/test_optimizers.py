@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam
+from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import OPTIMIZERS, optimizer_from_json
 
@@ -61,3 +63,23 @@ def test_zero_accumulator_may_be_allowed():
 def test_clip_value_of_one_number_is_symmetric():
     assert SGD(clipvalue=0.5).gradient_bounds == (-0.5, 0.5)
     assert SGD(clipvalue=[None, 1.0]).gradient_bounds == (None, 1.0)
+
+
+@pytest.mark.parametrize("value", [np.array(0.5), np.True_, np.array([0.5]), True])
+@pytest.mark.parametrize("field", ["learning_rate", "clip_weight_max", "clipvalue", "beta_1", "epsilon"])
+def test_values_that_only_convert_to_numbers_are_refused(field, value):
+    with pytest.raises(ConfigError, match=f"`{field}` of Adam is "):
+        Adam(**{field: value})
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.float64(0.5)])
+def test_numpy_numbers_become_python_numbers(value):
+    optimizer = Adam(learning_rate=value, clipvalue=(None, value), beta_1=value)
+    assert optimizer == Adam(learning_rate=0.5, clipvalue=(None, 0.5), beta_1=0.5)
+
+
+def test_callable_in_a_table_is_named_if_it_is_written_as_json():
+    table = TableConfig(name="t", vocabulary_size=1, dim=1, optimizer=SGD(learning_rate=lambda: 0.1))
+    config = EmbeddingConfig(tables=(table,), features=(FeatureConfig(name="f", table="t"),))
+    with pytest.raises(ConfigError, match=r"`learning_rate` of SGD is a callable: .* pass a float"):
+        config.to_json()
