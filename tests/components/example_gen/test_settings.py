@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from components.example_gen.spans import PatternSpans
 from embedding_core.errors import ConfigError
 
 pytestmark = pytest.mark.tfx
@@ -128,3 +129,8 @@ def test_numbered_spans_are_given_as_numbers():
 def test_spans_that_cannot_be_read_are_refused(given, pattern):
     with pytest.raises(ConfigError, match="`data_spans` is"):
         with_spans(given, pattern)
+
+
+def test_last_span_may_be_far_away():
+    gaps = PatternSpans(pattern="rows-{SPAN}.csv", last=2**63).gaps([1, 2])
+    assert (gaps.total, gaps.first[:2]) == (2**63 - 2, ("3", "4"))
