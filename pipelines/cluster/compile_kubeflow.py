@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import yaml
 from tfx import v1 as tfx
 
 from pipelines.cluster.compile_checks import Target, check_compile, requested_tpu
@@ -25,6 +24,7 @@ from pipelines.cluster.kubeflow_spec import (
 )
 from pipelines.cluster.tpu_request import TpuRequest
 from pipelines.config import Kubeflow, PipelineConfig
+from pipelines.config.yaml_text import yaml_documents
 from pipelines.console.output_files import write_output
 from pipelines.pipeline import component_inputs
 from pipelines.pipeline.embedding_pipeline import create_pipeline
@@ -73,7 +73,7 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[Spec]:
 
 def save_documents(documents: Sequence[Spec], path: str | os.PathLike[str]) -> None:
     """Write the documents into one YAML file, equal bytes for equal documents; see `write_output` for errors."""
-    write_output("--out", path, yaml.safe_dump_all(list(documents), sort_keys=True, width=120))
+    write_output("--out", path, yaml_documents(documents))
 
 
 def _vertex_job(backend: Kubeflow, tpu: TpuRequest) -> Spec:

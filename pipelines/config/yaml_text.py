@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import yaml
@@ -130,6 +131,11 @@ def parse_value(text: str, where: str) -> Any:
 def yaml_of(values: Any) -> str:
     """Write plain values as a YAML text, which `parse_yaml` reads back as them."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
+
+
+def yaml_documents(documents: Sequence[Any]) -> str:
+    """Write documents of plain values, with sorted keys; readers of YAML 1.1 and of 1.2 read the same values."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=True, width=120)
 
 
 def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[int, ...]) -> Any:
