@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ from tfx.utils import io_utils
 
 from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.errors import DataError
+from embedding_core.storage import file_digest
 
 Spec: TypeAlias = Mapping[str, Any]
 """How columns are parsed: one of `tf.io`'s features by name."""
@@ -43,14 +45,21 @@ def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[s
             f"Transform has no output {unknown[0]!r}, it has {sorted(known)}: return it from `preprocessing_fn`, or "
             "correct its name."
         )
-    spec = {name: feature for name, feature in graph.raw_feature_spec().items() if wanted & _dependent(uri)[name]}
+    program = file_digest(os.path.join(graph.transform_savedmodel_dir, "saved_model.pb"))
+    dependent = _dependent(uri, program["sha256"])
+    spec = {name: feature for name, feature in graph.raw_feature_spec().items() if wanted & dependent[name]}
     chosen = tuple(outputs if names is None else names)
     return DenseInputs(names=chosen, spec=spec, transform=graph.transform_features_layer())
 
 
 @functools.lru_cache(maxsize=16)  # a trace per column, and a run opens its graph 8 times
-def _dependent(uri: str) -> dict[str, set[str]]:
-    """Return the outputs that cannot be computed without a raw column, by column."""
+def _dependent(uri: str, program: str) -> dict[str, set[str]]:
+    """Return the outputs that cannot be computed without a raw column, by column.
+
+    Args:
+      uri: address of a TransformGraph artifact.
+      program: digest of the graph: another one under the same address is traced again.
+    """
     graph = tft.TFTransformOutput(uri)
     layer, spec = graph.transform_features_layer(), graph.raw_feature_spec()
     every = set(graph.transformed_feature_spec())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 
 import pytest
 
@@ -15,7 +16,7 @@ import tensorflow_transform as tft
 import tensorflow_transform.beam as tft_beam
 from tensorflow_transform.tf_metadata import dataset_metadata, metadata_io, schema_utils
 
-from components.transform_graph import read_ranges
+from components.transform_graph import open_transform_graph, read_ranges
 from embedding_core.errors import DataError
 from pipelines import preprocessing
 from pipelines.examples import taxi
@@ -163,6 +164,20 @@ def test_range_of_an_earlier_model_is_kept_for_the_same_feature_alone(tmp_path):
     np.testing.assert_array_equal(scaled, [-1, 1, 0])
     measured, _ = _analysed(values, tmp_path / "measured", ranges={"price": {**given, "log1p": True}})
     assert measured["mean"] == 101
+
+
+def test_another_graph_under_the_same_address_has_its_own_columns(tmp_path):
+    spec = {name: tf.io.FixedLenFeature([], tf.float32) for name in ("first", "second")}
+    metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
+    folder = tmp_path / "graph"
+    for column in spec:
+        shutil.rmtree(folder, ignore_errors=True)
+        with tft_beam.Context(temp_dir=str(tmp_path / "temp")), beam.Pipeline() as pipeline:
+            data = pipeline | beam.Create([{"first": 1.0, "second": 2.0}])
+            analysed = (data, metadata) | tft_beam.AnalyzeDataset(lambda row, column=column: {"y": row[column] * 2})
+            _ = analysed | tft_beam.WriteTransformFn(str(folder))
+        metadata_io.write_metadata(metadata, f"{folder}/metadata")
+        assert list(open_transform_graph(str(folder), ["y"]).spec) == [column]
 
 
 def test_label_and_weight_are_passed_on(graph):
