@@ -9,9 +9,10 @@ from tfx.dsl.components.base import base_component, executor_spec
 from tfx.types.component_spec import ComponentSpec
 
 from components import spec_keys as keys
-from components.checkpoint_loader.executor import Executor, policy_of
+from components.checkpoint_loader.executor import Executor
 from components.component_spec import channels, parameters, spec_with_outputs
 from embedding_core.schema import Json
+from embedding_core.warm_start import RemapPolicy
 
 
 class CheckpointLoaderSpec(ComponentSpec):
@@ -53,7 +54,7 @@ class CheckpointLoader(base_component.BaseComponent):
         Raises:
           ConfigError: an unknown field, or a value that breaks its rule.
         """
-        policy_of(policy or {})
+        RemapPolicy.from_mapping(policy or {})
         spec = spec_with_outputs(
             CheckpointLoaderSpec,
             earlier_checkpoint=earlier_checkpoint,

@@ -9,7 +9,6 @@ from components import spec_keys as keys
 from components.artifact_files import read_embedding_config, read_vocabularies
 from components.base_executor import ComponentExecutor, Execution
 from embedding_core.checkpoint import remap
-from embedding_core.schema import Json
 from embedding_core.warm_start import RemapPolicy
 
 _COUNTS = ("kept", "new", "dropped", "kept_traffic")
@@ -27,7 +26,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
           ConfigError: the policy breaks a rule.
           CheckpointError: the earlier checkpoint is damaged, or the policy refuses what differs.
         """
-        policy = policy_of(execution.json(keys.POLICY) or {})
+        policy = RemapPolicy.from_mapping(execution.json(keys.POLICY) or {})
         config = read_embedding_config(execution.uri(keys.TABLE_CONFIGS))
         artifact = execution.output(keys.EMBEDDING_CHECKPOINT)
         manifest, report = remap(
@@ -46,12 +45,3 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
             tables_new=report["tables_new"],
             tables_dropped=report["tables_dropped"],
         )
-
-
-def policy_of(fields: Json) -> RemapPolicy:
-    """Return the policy with these fields.
-
-    Raises:
-      ConfigError: an unknown field, or a value that breaks its rule.
-    """
-    return RemapPolicy.from_mapping(fields)
