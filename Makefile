@@ -8,7 +8,10 @@ LOCKED := requirements.lock
 # The machine's uv if there is one, else our own in the version that the lock pins.
 UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
-.PHONY: help venv lock check format test test-fast contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
+# Pairs of Python and TensorFlow that the core is tested with beside those of the lock, the newest last.
+MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
+
+.PHONY: help venv lock check format test test-fast test-matrix test-wheel contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,6 +29,14 @@ $(CURDIR)/.uv/bin/uv: $(LOCKED)
 	test -x $(BIN)/python || $(UV) venv --quiet --no-project --python "$$(cat .python-version)" .venv
 	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --build-constraints $(LOCKED) $(LOCKED)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# A version manager's python3.N answers only if its versions are named.
+.matrix/%/.ready: pyproject.toml | $(UV)
+	PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)" \
+	    $(UV) venv --quiet --clear --no-project --python $(firstword $(subst -, ,$*)) .matrix/$*
+	$(UV) pip install --quiet --python .matrix/$*/bin/python --editable '.[test]' \
+	    'tensorflow==$(lastword $(subst -, ,$*)).*' 'tf-keras==$(lastword $(subst -, ,$*)).*'
 	@touch $@
 
 lock: | $(UV) ## resolve all packages again into requirements.lock, with hashes
@@ -47,6 +58,14 @@ test: venv ## the tests, a process for each core (the long campaigns have target
 
 test-fast: venv ## the tests of code without TensorFlow
 	$(BIN)/pytest -m "light and not slow and not tfx" --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+
+test-matrix: venv $(MATRIX:%=.matrix/%/.ready) ## the core's tests on every pair of Python and TensorFlow; MATRIX='3.13-2.21'
+	@for bin in $(BIN) $(MATRIX:%=.matrix/%/bin); do echo "== $$bin"; $$bin/pytest tests/embedding_core \
+	    -m "not slow and not tfx" --numprocesses=auto --dist=loadfile --no-loadscope-reorder || failed=1; done; \
+	    exit $${failed:-0}
+
+test-wheel: venv ## the wheel in an empty environment of each Python, and the README's example of the layer
+	PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)" $(BIN)/pytest -rP tests/test_wheel.py
 
 contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle, and random models
 	$(BIN)/pytest tests/embedding_core/test_contract.py tests/embedding_core/engines/test_topologies.py \
@@ -109,4 +128,4 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.serving_memory runs/benchmarks
 
 clean: ## remove what the targets made, the virtual environment included
-	rm -rf .venv .uv runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .uv .matrix runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -13,6 +13,7 @@ from components.example_gen.formats import DataFormat
 from components.example_gen.parquet_rows import parquet_batches
 from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import Settings
+from components.installed import require_package
 
 DATA_FORMATS: tuple[str, ...] = get_args(DataFormat)
 
@@ -34,6 +35,7 @@ def read_batches(path: str, data_format: str, settings: Settings, bad: BadRows) 
     elif data_format == "parquet":
         yield from parquet_batches(path, settings, bad)
     else:
+        require_package("tfx_bsl", f"{path!r} is a TFRecord file: give CSV or Parquet, or for TFRecord files")
         from components.example_gen.tfrecord_rows import tfrecord_batches  # loads TFX's decoder
 
         yield from tfrecord_batches(path, settings, bad)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from embedding_core.attributes import Trainer, ignored_by
 from embedding_core.config import EmbeddingConfig
+from embedding_core.engines.optimizer_protos import with_enum_numbers
 from embedding_core.engines.step_rates import is_schedule
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import FeatureConfigs
@@ -58,15 +59,18 @@ def copied_configs(feature_config: FeatureConfigs, optimizer: GivenOptimizer) ->
     if isinstance(optimizer, Optimizer):
         optimizer = optimizer_to_tensorflow(optimizer)
     if isinstance(feature_config, EmbeddingConfig):
-        return config_to_tensorflow(feature_config), optimizer
+        feature_config = config_to_tensorflow(feature_config)
     tables: dict[int, Any] = {}
 
     def copied(feature: Any) -> Any:
         feature = copy.copy(feature)
-        feature.table = tables.setdefault(id(feature.table), copy.copy(feature.table))
+        if id(feature.table) not in tables:
+            table = tables[id(feature.table)] = copy.copy(feature.table)
+            table.optimizer = with_enum_numbers(table.optimizer)
+        feature.table = tables[id(feature.table)]
         return feature
 
-    return tf.nest.map_structure(copied, feature_config), optimizer
+    return tf.nest.map_structure(copied, feature_config), with_enum_numbers(optimizer)
 
 
 def _refuse_policies(feature_config: FeatureConfigs) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from components.artifact_files import read_embedding_config
+from components.installed import require_package
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.planner import plan_tables
@@ -72,6 +73,11 @@ def _last_run(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:
     """Return the newest table configs of this pipeline that can be read, and their folder."""
     if not os.path.isfile(config.metadata_path):
         return None
+    require_package(
+        "ml_metadata",
+        f"the sizes of the last run are in {config.metadata_path!r}: name the folder of its TableConfigs with "
+        "`--table-configs`, or to read them",
+    )
     from pipelines.lineage.graph import artifacts_of, open_store, trace  # it loads ML Metadata
 
     store = open_store(config.metadata_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import importlib.util
 import sys
 import traceback
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embedding_core.errors import ConfigError
-from pipelines.commands import checkpoint_command, compare_command, metadata_command, version_command
+from components.installed import require_package
+from pipelines.commands import checkpoint_command, compare_command, metadata_command, plan_command, version_command
+from pipelines.commands.core_commands import InstalledCommands
 from pipelines.console.expected_errors import expected_message, was_preempted
 from pipelines.console.output_files import check_output
 from pipelines.console.quiet import load_tensorflow, silence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="tfx-embeddings",
+    cls=InstalledCommands,
     help="Train and serve models of embedding tables with TFX pipelines.",
     no_args_is_help=True,
     add_completion=False,
@@ -206,8 +207,7 @@ def compile_(
     check_output("--out", out)
     if with_preflight and checked.training.strategy == "tpu":
         requested_slice(checked)
-    if importlib.util.find_spec("kfp") is None:
-        raise ConfigError("`compile` needs the package kfp: install tfx-embeddings[kubeflow].")
+    require_package("kfp", "`compile` needs the package kfp", "install tfx-embeddings[kubeflow]")
     load_tensorflow()
     from pipelines.cluster.compile_kubeflow import compile_pipeline, save_documents
 
@@ -227,6 +227,7 @@ app.add_typer(checkpoint_command.app, name="checkpoint")
 app.add_typer(metadata_command.app, name="metadata")
 version_command.register(app)
 compare_command.register(app)
+plan_command.register(app)
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from components.installed import is_installed
 from embedding_core.errors import ParityError
 from embedding_core.storage import readable_as
 from pipelines.console.plain_table import print_table
@@ -89,10 +90,13 @@ def rollback(
 ) -> None:
     """Publish a previous version below BASE again, under the next number, so that servers load it."""
     from components.pusher.rollback import roll_back
-    from pipelines.lineage.rollbacks import record_rollback
 
     published = roll_back(base, to)
-    recorded = record_rollback(published.path)
+    recorded = None
+    if is_installed("ml_metadata"):
+        from pipelines.lineage.rollbacks import record_rollback
+
+        recorded = record_rollback(published.path)
     known = f"recorded in {recorded}" if recorded else "the next run of its pipeline records it"
     echo(f"published {published.path}; {known}")
 

@@ -49,6 +49,18 @@ def test_copies_share_tables_as_the_originals_do():
     assert copies["a"].table is copies["b"].table is not table
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_protos_get_the_number_of_an_enum(packed):
+    """protobuf 7 refuses a bool, which TensorFlow's classes pass on."""
+    given = tpu.SGD(low_dimensional_packing_status=packed)
+    feature, optimizer = copied_configs(tpu.FeatureConfig(tpu.TableConfig(7, 2, optimizer=given)), given)
+    for copied in (feature.table.optimizer, optimizer):
+        assert type(copied.low_dimensional_packing_status) is int
+        assert copied.low_dimensional_packing_status == packed
+        assert vars(copied) == vars(given)
+    assert type(given.low_dimensional_packing_status) is bool
+
+
 def test_own_configuration_is_translated_for_hardware():
     config = EmbeddingConfig(
         tables=(TableConfig(name="t", vocabulary_size=7, dim=2, combiner="sqrtn", optimizer=Adam()),),

@@ -44,6 +44,12 @@ def test_rollback_makes_an_earlier_version_the_newest(base, capsys):
     assert code("rollback", base, "--to", 9) == 1
 
 
+def test_rollback_without_ml_metadata_leaves_the_record_to_the_next_run(base, capsys, monkeypatch):
+    monkeypatch.setattr("pipelines.commands.version_command.is_installed", lambda package: False)
+    assert code("rollback", base) == 0
+    assert "the next run of its pipeline records it" in capsys.readouterr().out
+
+
 def test_keep_last_removes_the_others(base, capsys):
     assert code("keep-last", base, 1) == 0
     assert "removed 1: 1" in capsys.readouterr().out

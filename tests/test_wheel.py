@@ -1,0 +1,97 @@
+"""The wheel: what it asks for, and that the core works from it in an empty environment of each Python."""
+
+import email
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.light
+
+ROOT = Path(__file__).parents[1]
+UV = Path(sys.executable).with_name("uv")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+OF_THE_PIPELINE = {"tfx", "apache-beam", "ml-metadata", "tensorflow-transform", "tensorflow-serving-api", "kfp"}
+IMPORTS = """
+import embedding_core, components, pipelines, sys
+from pipelines.commands import cli
+assert "site-packages" in embedding_core.__file__, embedding_core.__file__
+assert not {"tfx", "apache_beam", "kfp"} & {name.partition(".")[0] for name in sys.modules}
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy, with the setuptools of this environment."""
+    place = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "embedding_core", "components", "pipelines"):
+        subprocess.run(["cp", "-r", ROOT / name, place], check=True)
+    command = [UV, "build", "--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir"]
+    subprocess.run([*command, place / "dist", place], check=True)
+    (built,) = (place / "dist").glob("*.whl")
+    return built
+
+
+def requirements(wheel):
+    """The wheel's metadata, and the names of the packages that it needs without an extra."""
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = email.message_from_bytes(files.read(name))
+    core = [one for one in metadata.get_all("Requires-Dist") if "extra ==" not in one]
+    return metadata, {re.match(r"[\w.-]+", one)[0] for one in core}
+
+
+def test_wheel_needs_no_tfx(wheel):
+    metadata, core = requirements(wheel)
+    assert not core & OF_THE_PIPELINE
+    assert {"tensorflow", "tf-keras", "numpy", "pyarrow"} <= core
+    assert set(metadata.get_all("Provides-Extra")) >= {"tfx", "kubeflow"}
+
+
+def test_wheel_admits_every_python_that_its_classifiers_name(wheel):
+    metadata, _ = requirements(wheel)
+    named = [one.rpartition(" ")[2] for one in metadata.get_all("Classifier") if "Python :: 3." in one]
+    assert tuple(named) == PYTHONS
+    assert set(metadata["Requires-Python"].split(",")) == {">=3.10", "<3.14"}
+
+
+def example():
+    """The README's example of the layer."""
+    blocks = re.findall(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (block,) = [block for block in blocks if "from embedding_core.layer import" in block]
+    return block
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_readme_example_runs_from_the_wheel(wheel, tmp_path, python):
+    found = subprocess.run([UV, "venv", "-q", "--no-project", "--python", python, tmp_path / "e"], check=False)
+    if found.returncode:
+        pytest.skip(f"there is no Python {python} here, and uv cannot download one")
+    interpreter = tmp_path / "e/bin/python"
+    subprocess.run([UV, "pip", "install", "--quiet", "--python", interpreter, wheel], check=True)
+    run = runner(tmp_path)
+    run(interpreter, "-c", IMPORTS)
+    assert "need TFX" in run(tmp_path / "e/bin/tfx-embeddings", "--help")
+    losses = [float(one) for one in run(interpreter, "-c", example()).strip("[]\n").split(",")]
+    assert losses[-1] < losses[0]
+    names = {line.partition("==")[0] for line in run(UV, "pip", "freeze", "--python", interpreter).splitlines()}
+    assert "tensorflow" in names
+    assert not names & OF_THE_PIPELINE
+
+
+def runner(folder):
+    """Runs a command in a folder, without this environment's variables; returns what it prints."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TF_"))}
+
+    def run(*command):
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    return run
