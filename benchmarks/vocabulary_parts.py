@@ -28,13 +28,13 @@ PARTS = 64
 SOURCE = 250_000
 WAYS = ("whole", "part", "merge")
 _FORK = multiprocessing.get_context("fork")
-_FEATURES = json.dumps([{"name": "user", "column": {"name": "user"}}])
+_FEATURES = [{"name": "user", "column": {"name": "user"}}]
 
 
 def _plan(parts: int) -> Any:
-    from components.vocabulary_gen.counting_plan import plan_from_json
+    from components.vocabulary_gen.counting_plan import plan_counting
 
-    return plan_from_json(_FEATURES, json.dumps({"user": {"parts": parts}}))
+    return plan_counting(_FEATURES, {"user": {"parts": parts}})
 
 
 def _sources(tokens: int) -> Iterator[tuple[pa.Array, Any]]:

@@ -28,7 +28,7 @@ def _measure(folder: pathlib.Path, names: list[str]) -> dict[str, Any]:
     from tfx.types import standard_artifacts
 
     from components.artifacts import Vocabularies
-    from components.vocabulary_gen.counting_plan import plan_from_json
+    from components.vocabulary_gen.counting_plan import plan_counting
     from components.vocabulary_gen.executor import Executor
     from components.vocabulary_gen.file_counter import FileCounter
 
@@ -43,7 +43,7 @@ def _measure(folder: pathlib.Path, names: list[str]) -> dict[str, Any]:
         context = base_beam_executor.BaseBeamExecutor.Context(beam_pipeline_args=arguments)
         Executor(context).Do({"examples": [examples]}, {"vocabularies": [vocabularies]}, {"features": features})
         after = resource.getrusage(resource.RUSAGE_SELF)
-    counter = FileCounter(plan_from_json(features, "{}", None))
+    counter = FileCounter(plan_counting(json.loads(features), {}))
     shuffled = sum(
         len(message)
         for path in sorted((folder / "Split-train").iterdir())

@@ -6,6 +6,7 @@ import os
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
+from embedding_core.storage import is_remote
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 
 EMBEDDING_CONFIG_FILE = "embedding_config.json"
@@ -29,7 +30,7 @@ def read_embedding_config(folder: str) -> EmbeddingConfig:
 
 
 def _content(path: str) -> bytes:
-    if "://" not in path:
+    if not is_remote(path):
         with open(path, "rb") as local:
             return local.read()
     from tfx.dsl.io import fileio

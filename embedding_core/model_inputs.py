@@ -22,7 +22,7 @@ _EMBEDDING, _DENSE = "embedding_", "dense_"
 
 
 def model_inputs(config: EmbeddingConfig, dense: Iterable[str]) -> ModelInputs:
-    """Keras inputs: per feature `[B, dim]` (or `[B, L, dim]` for a sequence), per dense feature `[B, 1]`."""
+    """Make Keras inputs: per feature `[B, dim]` (or `[B, L, dim]` for a sequence), per dense feature `[B, 1]`."""
     embeddings = {}
     for feature in config.features:
         length, dim = feature.max_sequence_length, config.table_of(feature.name).dim
@@ -70,7 +70,7 @@ def call_model(
     *,
     training: bool = False,
 ) -> tf.Tensor:
-    """Logits `[B, 1]` of a model made by `build_model`, however its `build` nested the inputs.
+    """Compute the logits `[B, 1]` of a model made by `build_model`, however its `build` nested the inputs.
 
     Args:
       model: the model.

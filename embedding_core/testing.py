@@ -44,12 +44,12 @@ Batch: TypeAlias = Mapping[str, Samples]
 
 
 def build_dense(samples: Samples, dtype: Any = np.int64) -> tf.Tensor:
-    """Dense [B, 1] ids of samples that each hold one."""
+    """Build dense [B, 1] ids of samples with one id each."""
     return tf.constant(np.array(samples.ids, dtype).reshape(len(samples.ids), 1))
 
 
 def build_ragged(samples: Samples, dtype: Any = np.int64) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None]:
-    """Ragged [B, None] ids, and their weights if given."""
+    """Build ragged [B, None] ids, and their weights if given."""
     splits = np.cumsum([0, *(len(ids) for ids in samples.ids)])
     flat = np.array([i for ids in samples.ids for i in ids], dtype)
     ids = tf.RaggedTensor.from_row_splits(flat, splits)
@@ -62,7 +62,7 @@ def build_ragged(samples: Samples, dtype: Any = np.int64) -> tuple[tf.RaggedTens
 def build_sparse(
     samples: Samples, dtype: Any = np.int64, order: np.random.Generator | None = None
 ) -> tuple[tf.SparseTensor, tf.SparseTensor | None]:
-    """Sparse [B, longest] ids, and their weights if given; in random order if a generator is given."""
+    """Build sparse [B, longest] ids, and their weights if given; in random order if a generator is given."""
     places = [(row, column) for row, ids in enumerate(samples.ids) for column in range(len(ids))]
     turn = np.arange(len(places)) if order is None else order.permutation(len(places))
     shape = [len(samples.ids), max([1, *(len(ids) for ids in samples.ids)])]
@@ -99,7 +99,7 @@ def oracle_lookup(table: Array, samples: Samples, combiner: Combiner, max_sequen
 def _gains(
     samples: Samples, example: int, combiner: Combiner, max_sequence_length: int
 ) -> list[tuple[int, tuple[int, float]]]:
-    """(place, (id, factor of its row)) of each id of one example."""
+    """Return (place, (id, factor of its row)) for each id of one example."""
     pairs = samples.pairs(example)
     if max_sequence_length:
         return [(place, (identity, 1.0)) for place, (identity, _) in enumerate(pairs[:max_sequence_length])]

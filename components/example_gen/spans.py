@@ -15,7 +15,7 @@ _OPEN = (0, 1 << 62)
 
 
 def is_dated(pattern: str) -> bool:
-    """Whether the spans of a pattern of files are dates: it has {YYYY}, {MM} and {DD}."""
+    """Return whether the spans of a pattern of files are dates: it has {YYYY}, {MM} and {DD}."""
     return all(part in pattern for part in ("{YYYY}", "{MM}", "{DD}"))
 
 
@@ -74,7 +74,7 @@ class PatternSpans(Spans):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """The numbers of the first and the last span; that of a date is its day since the year 1."""
+        """Return the numbers of the first and the last span; that of a date is its day since the year 1."""
         low, high = (
             open_end if bound is None else self._number(str(bound))
             for bound, open_end in zip((self.first, self.last), _OPEN, strict=True)

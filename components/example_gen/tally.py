@@ -266,7 +266,7 @@ class Tally:
             yield (
                 False,
                 (
-                    f"{data}: column {name!r} is empty in all {self.kept['train']} rows of the train split: leave it "
-                    "out of the configuration, or correct the data."
+                    f"{data}: column {name!r} is empty in all {self.kept['train']} rows of the train split: remove "
+                    "it from the configuration, or correct the data."
                 ),
             )

@@ -26,7 +26,7 @@ from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
 from embedding_core.errors import NonfiniteError, ParityError
 from embedding_core.schema import Json
-from embedding_core.storage import scratch_folder
+from embedding_core.storage import is_remote, scratch_folder
 
 _WARMUP_ROWS = 32
 _PROVEN_WITH = (keys.TOLERANCE, keys.PARITY_ROWS, keys.PARITY_SPLIT, keys.ROWS_DTYPE)
@@ -163,7 +163,7 @@ def _clear(folder: str) -> None:
 @contextlib.contextmanager
 def _local(uri: str) -> Iterator[str]:
     """Yield a local folder for the content of `uri`: itself, or one that is copied there at the end."""
-    if "://" not in uri:
+    if not is_remote(uri):
         yield uri
         return
     with scratch_folder("push") as folder:

@@ -23,7 +23,7 @@ from embedding_core.schema import Json
 from embedding_core.storage import (
     StrPath,
     hidden_folder,
-    is_address,
+    is_remote,
     locked_file,
     put_in_place,
     remove_leftovers,
@@ -68,7 +68,7 @@ def publish(
     _require_some(keep_last)
     if not Path(source, MODEL).is_file():
         raise CheckpointError(f"{os.fspath(source)!r} is not a SavedModel: it has no {MODEL!r}; name one that has.")
-    if is_address(base):
+    if is_remote(base):
         from components.pusher.object_store import publish_remotely  # it loads TensorFlow
 
         return publish_remotely(os.fspath(source), os.fspath(base), check=check, keep_last=keep_last, clock=clock)
@@ -135,7 +135,7 @@ def require_local(base: StrPath) -> None:
     Raises:
       ConfigError: `base` is such an address.
     """
-    if is_address(base):
+    if is_remote(base):
         raise ConfigError(
             f"{os.fspath(base)!r} is an address of an object store: name a local or mounted folder of versions."
         )

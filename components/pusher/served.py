@@ -8,7 +8,7 @@ import os
 from components.pusher.version_manifest import read_facts, verify_version
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.schema import Json
-from embedding_core.storage import StrPath, folder_digests, is_address, json_digest, names_in
+from embedding_core.storage import StrPath, folder_digests, is_remote, json_digest, names_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ def find_published(base: str, identity: str) -> tuple[Publication, Json] | None:
     newest = max(served_versions(base), default=None)
     if newest is None:
         return None
-    path = os.path.join(base if is_address(base) else os.path.abspath(base), str(newest))
+    path = os.path.join(base if is_remote(base) else os.path.abspath(base), str(newest))
     try:
         manifest = verify_version(path)
     except CheckpointError:

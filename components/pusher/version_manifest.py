@@ -19,7 +19,7 @@ from embedding_core.storage import (
     exists,
     file_digest,
     file_names_below,
-    is_address,
+    is_remote,
     make_folders,
 )
 
@@ -52,7 +52,7 @@ def version_digests(folder: StrPath) -> dict[str, FileDigest]:
 
 
 def _file_names(folder: StrPath) -> list[str]:
-    for path in Path(folder).rglob("*") if not is_address(folder) else ():
+    for path in Path(folder).rglob("*") if not is_remote(folder) else ():
         if path.is_symlink():
             raise CheckpointError(f"{str(path)!r} is a symbolic link: a model must hold its files itself; replace it.")
     return [name for name in file_names_below(folder) if name != MANIFEST]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule, VocabularyRules
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError, nearest
-from embedding_core.schema import Name, read
+from embedding_core.schema import Json, Name, read
 
 _COLUMN_KEYS = tuple(name for name in ColumnConfig.model_fields if name != "dtype")
 
@@ -37,7 +36,7 @@ class Base:
     """The vocabularies of a previous run, and how the new ones evolve from them.
 
     Attributes:
-      folder: of the earlier Vocabularies artifact.
+      folder: folder of the previous run's Vocabularies artifact.
       sizes: number of tokens of each vocabulary there.
       evolution: the rule.
     """
@@ -49,7 +48,14 @@ class Base:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CountingPlan:
-    """What a worker needs to count: features, rules by vocabulary, Transform's output and a base if there are any."""
+    """What a worker needs to count.
+
+    Attributes:
+      features: features to count.
+      rules: rule of each vocabulary, by name.
+      transform_graph: folder of Transform's output, or None.
+      base: vocabularies of a previous run, or None.
+    """
 
     features: tuple[CountedFeature, ...]
     rules: Mapping[str, VocabularyRule]
@@ -57,55 +63,47 @@ class CountingPlan:
     base: Base | None = None
 
     def has_base(self, vocabulary: str) -> bool:
-        """Whether the base has a vocabulary of that name."""
+        """Return whether the base has a vocabulary of that name."""
         return self.base is not None and vocabulary in self.base.sizes
 
     def feeding(self, vocabulary: str) -> list[CountedFeature]:
-        """The features whose tokens are counted into a vocabulary."""
+        """Return the features whose tokens are counted into a vocabulary."""
         return [feature for feature in self.features if feature.vocabulary == vocabulary]
 
     def is_private(self, vocabulary: str) -> bool:
-        """Whether any column that feeds a vocabulary is private."""
+        """Return whether any column that feeds a vocabulary is private."""
         return any(feature.column.private for feature in self.feeding(vocabulary))
 
 
-def plan_from_json(features: str, vocabularies: str, transform_graph: str | None = None) -> CountingPlan:
-    """Read and check the component's parameters.
+def plan_counting(features: Any, rules: Mapping[str, Json], transform_graph: str | None = None) -> CountingPlan:
+    """Check the component's parameters, and plan the counting.
 
     Args:
-      features: JSON list of {"name", "column": {fields of ColumnConfig without dtype}, "vocabulary"}; a column
+      features: list of {"name", "column": {fields of ColumnConfig without dtype}, "vocabulary"}; a column
         without "multivalent" has its valency found in the data. Other keys are TableConfigGen's.
-      vocabularies: JSON object, a `VocabularyRule` by vocabulary; those not in it keep all tokens.
+      rules: fields of a `VocabularyRule` by vocabulary; those without a rule keep all tokens.
       transform_graph: folder of Transform's output, if there is one.
 
     Raises:
-      ConfigError: not such JSON, or a value that breaks its rule.
+      ConfigError: a value that breaks its rule.
     """
-    counted = tuple(_feature(entry) for entry in _parsed("features", features, list))
+    if not isinstance(features, list) or not features:
+        raise ConfigError(f"`features` is {features!r}: it must be a list with at least one feature.")
+    counted = tuple(_feature(entry) for entry in features)
     _check_unique(feature.name for feature in counted)
-    rules = {feature.vocabulary: VocabularyRule() for feature in counted}
-    given = VocabularyRules.from_mapping({"vocabularies": _parsed("vocabularies", vocabularies, dict)}).vocabularies
+    all_rules = {feature.vocabulary: VocabularyRule() for feature in counted}
+    given = VocabularyRules.from_mapping({"vocabularies": rules}).vocabularies
     for name, rule in given.items():
-        if name not in rules:
-            raise ConfigError(f"vocabulary {name!r} has no feature: it must be one of {sorted(rules)}.")
-        rules[name] = rule
+        if name not in all_rules:
+            raise ConfigError(f"vocabulary {name!r} has no feature: it must be one of {sorted(all_rules)}.")
+        all_rules[name] = rule
     for feature in counted:
         if feature.column.after_transform and transform_graph is None:
             raise ConfigError(
                 f"`after_transform` of column {feature.column.name!r} is true, but there is no `transform_graph`: "
                 "pass Transform's output to VocabularyGen, or read the raw column."
             )
-    return CountingPlan(features=counted, rules=dict(sorted(rules.items())), transform_graph=transform_graph)
-
-
-def _parsed(key: str, text: str, kind: type) -> Any:
-    try:
-        value = json.loads(text)
-    except (TypeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"`{key}` is {text!r}: it must be JSON ({error}).") from error
-    if not isinstance(value, kind) or (kind is list and not value):
-        raise ConfigError(f"`{key}` is {text!r}: it must be a JSON {'object' if kind is dict else 'list, not empty'}.")
-    return value
+    return CountingPlan(features=counted, rules=dict(sorted(all_rules.items())), transform_graph=transform_graph)
 
 
 def _check_keys(owner: str, given: object, allowed: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
 from components.vocabulary_gen.base_vocabularies import read_base
 from components.vocabulary_gen.counting_pipeline import count_arrow, count_files, write_vocabularies
-from components.vocabulary_gen.counting_plan import CountingPlan, plan_from_json
+from components.vocabulary_gen.counting_plan import CountingPlan, plan_counting
 from components.vocabulary_gen.saved_transform import plan_after_transform
 from components.vocabulary_gen.vocabulary_parts import PARTS_FOLDER, check_parts
 from components.vocabulary_gen.vocabulary_rules import Evolution
@@ -67,9 +67,8 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
 
 def _plan(execution: Execution) -> CountingPlan:
     folders = execution.given_uris(keys.TRANSFORM_GRAPH, keys.BASE_VOCABULARIES)
-    properties = execution.properties
-    rules = properties.get(keys.VOCABULARY_RULES) or "{}"
-    plan = plan_after_transform(plan_from_json(properties[keys.FEATURES], rules, folders.get(keys.TRANSFORM_GRAPH)))
+    rules = execution.json(keys.VOCABULARY_RULES) or {}
+    plan = plan_after_transform(plan_counting(execution.json(keys.FEATURES), rules, folders.get(keys.TRANSFORM_GRAPH)))
     if keys.BASE_VOCABULARIES in folders:
         evolution = Evolution.from_mapping(execution.json(keys.EVOLUTION) or {})
         base = read_base(folders[keys.BASE_VOCABULARIES], evolution)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,11 @@ from embedding_core.schema import Json
 from embedding_core.vocabulary import (
     Block,
     Vocabulary,
+    admitted_rows,
     merge_sorted,
+    no_token_left,
     representable,
     save_in_blocks,
-    total_order,
 )
 
 PARTS_FOLDER = "parts"
@@ -66,8 +67,7 @@ def write_part(plan: CountingPlan, key: str, messages: Iterable[bytes], folder: 
     total = int(counts.sum())
     tokens, counts = representable(tokens, counts)
     facts = {"total": total, "represented": int(counts.sum()), "distinct": len(counts)}
-    order = total_order(tokens, counts)
-    kept = order[: np.searchsorted(-counts[order], -rule.min_count, side="right")][: rule.max_size]
+    kept = admitted_rows(tokens, counts, rule.min_count, rule.max_size)
     path = os.path.join(folder, PARTS_FOLDER, name, number)
     fileio.makedirs(os.path.dirname(path))
     with fileio.open(path, "wb") as file:
@@ -111,7 +111,8 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
     size = sums["kept"] if rule.max_size is None else min(sums["kept"], rule.max_size)
     features = summaries_of(plan, name, read_facts(received))
     if sums["distinct"] and not size:
-        raise _no_token(name, rule, parts, sums)
+        highest = max(part["highest"] for part in parts)
+        raise no_token_left(name, rule.min_count, rule.max_size, sums["distinct"], highest)
     vocabulary = Vocabulary(
         name=name,
         tokens=pa.array([], pa.large_binary()),
@@ -128,11 +129,3 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
     merged = merge_sorted([_blocks(part["path"]) for part in parts])
     facts = save_in_blocks(vocabulary, merged, size, folder, open_file=fileio.open)
     return {"size": size, **facts, "total_count": vocabulary.total_count, "private": vocabulary.private}
-
-
-def _no_token(name: str, rule: Any, parts: Sequence[Json], sums: Mapping[str, int]) -> ConfigError:
-    return ConfigError(
-        f"`min_count` {rule.min_count}, `max_size` {rule.max_size} of vocabulary {name!r} leave no token: the most "
-        f"frequent of its {sums['distinct']} tokens occurs {max(part['highest'] for part in parts)} times; use lower "
-        "thresholds."
-    )

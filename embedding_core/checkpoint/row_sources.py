@@ -95,7 +95,7 @@ def row_sources(
 
 
 def _find(tokens: pa.Array, others: pa.Array, rows: npt.NDArray[np.int64]) -> None:
-    """Write into `rows` the index of each token among the others; in parts, as a hash table of all takes memory."""
+    """Write into `rows` the index of each token among the others, part by part to bound the memory of hash tables."""
     count = max(1 << 18, len(others) // 32)
     for start in range(0, len(others), count):
         known = others.slice(start, count)
@@ -153,7 +153,7 @@ def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: boo
 def _movements(
     sources: RowSources, old: Vocabulary, new: Vocabulary, dropped: npt.NDArray[np.bool_], private: bool
 ) -> dict[str, list[Json]]:
-    """Return the tokens whose share of the traffic changed most, those that are new or dropped among them."""
+    """Return the tokens whose share of the traffic changed most; new and dropped tokens count too."""
 
     def before(part: slice) -> npt.NDArray[np.float64]:
         rows = np.where(sources.kept[part], sources.rows[: len(new)][part], 0)
@@ -180,7 +180,7 @@ def _movements(
 
 
 def _top(rows: int, value: Callable[[slice], npt.NDArray[Any]]) -> list[tuple[int, float]]:
-    """Return the rows of the largest values above 0, and these, a part of the rows at a time."""
+    """Return the rows of the largest values above 0, and the values; reads a part of the rows at a time."""
     best: list[tuple[float, int]] = []
     for start in range(0, rows, _TOKENS_AT_ONCE):
         values = value(slice(start, min(start + _TOKENS_AT_ONCE, rows)))

@@ -20,7 +20,7 @@ def normal_forms(
     *,
     checked: bool = False,
 ) -> list[NormalForm]:
-    """Return the normal form of each feature; no form can be used before the weights of all features are checked.
+    """Return the normal form of each feature, after checking the weights of all features.
 
     Args:
       features: the features.
@@ -38,7 +38,7 @@ def normal_forms(
         parts += [form.ids for form in forms]
     if not parts:
         return forms
-    with tf.control_dependencies(parts):  # no table is trained when the ids or weights of another one are refused
+    with tf.control_dependencies(parts):  # if the ids or weights of one table are refused, no other table is trained
         return [dataclasses.replace(form, ids=tf.identity(form.ids)) for form in forms]
 
 
@@ -73,7 +73,7 @@ def look_up_forms(
 def _combined(table: tf.Variable, form: NormalForm, feature: FeatureSpec) -> tf.Tensor:
     try:
         return combine(table, form, feature.combiner, feature.quantization, _operation(feature))
-    except tf.errors.InvalidArgumentError as error:  # eagerly; in a graph the operation's name says it
+    except tf.errors.InvalidArgumentError as error:  # in eager mode; in a graph the operation's name says it
         if "is not in [0," not in error.message:
             raise
         message = (

@@ -35,7 +35,7 @@ class CoreQueues:
         fullest = tf.reduce_max(tf.stack([self._queues[core].size() for core in batches]))
         flag = tf.cast(training, tf.bool)
         flat = {core: flattened(parts) for core, parts in batches.items()}
-        checked = [part for parts in flat.values() for part in parts]  # all cores are fed, or not one
+        checked = [part for parts in flat.values() for part in parts]  # feed all cores or none
         with tf.control_dependencies(checked), _after(tf.debugging.Assert(fullest < _CAPACITY, [message])):
             return [self._queues[core].enqueue([*parts, flag]) for core, parts in flat.items()]
 
@@ -142,5 +142,5 @@ def _shaped(batch: TableBatch) -> TableBatch:
 
 
 def _after(operation: tf.Operation | None) -> Any:
-    """The context in which operations run after that one; eagerly it has run already."""
+    """Return a context whose operations run after that one; in eager mode that one has run already."""
     return tf.control_dependencies([] if operation is None or tf.executing_eagerly() else [operation])

@@ -86,7 +86,7 @@ def _translated(table: AnyTable) -> AnyTable:
 
 
 def flat_inputs(model: Model, features: Nested, weights: Nested) -> tuple[list[Ids], list[Weights]]:
-    """Features and weights in the order of the configured features.
+    """Return features and weights in the order of the configured features.
 
     Raises:
       DataError (ValueError): a feature is missing or unknown, by name, or a container has another type.

@@ -4,7 +4,7 @@ A layer that trains its tables receives the gradients before the optimizer does,
 Nothing public says that a loss was scaled: TensorFlow calls a gradient function with tensors alone, a tape does not
 know the optimizer, a Keras layer knows neither its model nor the model's optimizer, and LossScaleOptimizer does not
 list its instances. So `model.fit` and `minimize` are recognized on the stack (`call_stack`), and any other training
-loop must set the layer's `loss_scale_optimizer`. If there may be one, but nothing tells whether it scales the loss, the
+loop must set the layer's `loss_scale_optimizer`. If there may be one, but nothing shows whether it scales the loss, the
 gradient fails: a wrong guess would train tables 32,768 times too fast.
 """
 

@@ -19,7 +19,7 @@ from embedding_core.serving.serving_module import columns_of
 
 Value: TypeAlias = "bytes | int | float"
 
-_FIRST_MADE_UP = 10**18  # far from any id that is counted up
+_FIRST_MADE_UP = 10**18  # far above the ids that a data set counts up from 0
 _KINDS = {bytes: "bytes_list", int: "int64_list", float: "float_list"}
 
 

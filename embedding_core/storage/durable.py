@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from embedding_core.storage.file_access import StrPath, is_address, move
+from embedding_core.storage.file_access import StrPath, is_remote, move
 
 
 def sync(path: StrPath) -> None:
@@ -37,7 +37,7 @@ def whole_file(path: StrPath) -> Iterator[str]:
     half = f"{path}.{os.getpid()}.new"
     try:
         yield half
-        if is_address(path):
+        if is_remote(path):
             move(half, path, replace=True)
         else:
             sync(half)

@@ -16,7 +16,7 @@ from typing import IO, Any, TypeAlias
 StrPath: TypeAlias = str | os.PathLike[str]
 
 
-def is_address(path: StrPath) -> bool:
+def is_remote(path: StrPath) -> bool:
     """Return whether the path is an address of an object store."""
     return "://" in os.fspath(path)
 
@@ -53,7 +53,7 @@ def open_file(path: StrPath, mode: str = "rb") -> Iterator[IO[Any]]:
     Raises:
       OSError: the file is missing, or cannot be read or written.
     """
-    if not is_address(path):
+    if not is_remote(path):
         with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
         return
@@ -63,25 +63,25 @@ def open_file(path: StrPath, mode: str = "rb") -> Iterator[IO[Any]]:
 
 def exists(path: StrPath) -> bool:
     """Return whether there is a file or folder."""
-    return bool(_gfile().exists(path)) if is_address(path) else os.path.exists(path)
+    return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
 
 
 def is_folder(path: StrPath) -> bool:
     """Return whether there is a folder."""
-    return bool(_gfile().isdir(path)) if is_address(path) else os.path.isdir(path)
+    return bool(_gfile().isdir(path)) if is_remote(path) else os.path.isdir(path)
 
 
 def names_in(folder: StrPath) -> list[str]:
     """List the names of the files and folders in a folder; none if there is no such folder."""
     if not is_folder(folder):
         return []
-    return [name.rstrip("/") for name in (_gfile().listdir(folder) if is_address(folder) else os.listdir(folder))]
+    return [name.rstrip("/") for name in (_gfile().listdir(folder) if is_remote(folder) else os.listdir(folder))]
 
 
 def file_names_below(folder: StrPath) -> list[str]:
     """List the files of a folder and its subfolders, as sorted names relative to it."""
     with tensorflow_errors_as_os_errors():
-        walk = _gfile().walk(folder) if is_address(folder) else os.walk(folder)
+        walk = _gfile().walk(folder) if is_remote(folder) else os.walk(folder)
         paths = [os.path.join(parent, name) for parent, _, names in walk for name in names]
     return sorted(os.path.relpath(path, folder) for path in paths)
 
@@ -89,16 +89,16 @@ def file_names_below(folder: StrPath) -> list[str]:
 def make_folders(path: StrPath) -> None:
     """Make a folder and its parents, if they are missing."""
     with tensorflow_errors_as_os_errors():
-        _gfile().makedirs(path) if is_address(path) else os.makedirs(path, exist_ok=True)
+        _gfile().makedirs(path) if is_remote(path) else os.makedirs(path, exist_ok=True)
 
 
 def move(source: StrPath, target: StrPath, *, replace: bool = False) -> None:
     """Rename a file or folder; the target must not exist unless it is a file to replace."""
     with tensorflow_errors_as_os_errors():
-        _gfile().rename(source, target, replace) if is_address(source) else os.rename(source, target)
+        _gfile().rename(source, target, replace) if is_remote(source) else os.rename(source, target)
 
 
 def remove_tree(folder: StrPath) -> None:
     """Delete a folder and its content; it is not an error if another process deletes it at the same time."""
     with contextlib.suppress(FileNotFoundError), tensorflow_errors_as_os_errors():
-        _gfile().rmtree(folder) if is_address(folder) else shutil.rmtree(folder)
+        _gfile().rmtree(folder) if is_remote(folder) else shutil.rmtree(folder)

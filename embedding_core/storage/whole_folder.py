@@ -20,8 +20,8 @@ from embedding_core.storage.durable import sync, sync_tree
 from embedding_core.storage.file_access import (
     StrPath,
     exists,
-    is_address,
     is_folder,
+    is_remote,
     make_folders,
     move,
     names_in,
@@ -52,7 +52,7 @@ def remove_leftovers(parent: StrPath) -> list[str]:
 @contextlib.contextmanager
 def _lock(folder: str, *, wait: bool) -> Iterator[bool]:
     """Whether this process now has the lock of the folder; at an address only the writer itself has it."""
-    if is_address(folder):
+    if is_remote(folder):
         yield wait
         return
     with locked_folder(folder, wait=wait) as locked:
@@ -81,7 +81,7 @@ def hidden_folder(destination: str) -> Iterator[str]:
 def put_in_place(folder: str, destination: str) -> None:
     """Rename a folder, and bring the rename to the disk; what is in the folder must be there already."""
     move(folder, destination)
-    if not is_address(destination):
+    if not is_remote(destination):
         sync(os.path.dirname(destination) or ".")
 
 
@@ -112,7 +112,7 @@ def whole_folder(destination: StrPath, *, replace: bool = False) -> Iterator[str
             remove_leftovers(parent)
             with hidden_folder(destination) as temporary:
                 yield temporary
-                if not is_address(temporary):
+                if not is_remote(temporary):
                     sync_tree(temporary)
                 remove_folder(destination)
                 put_in_place(temporary, destination)

@@ -17,6 +17,7 @@ import tensorflow as tf
 from embedding_core.columns.raw_columns import Spec
 from embedding_core.columns.tokens import Values
 from embedding_core.errors import ConfigError, DataError
+from embedding_core.storage import is_remote
 from embedding_core.training.training_inputs import Inputs, Transform
 
 _log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def refuse_local_paths(files: Sequence[str]) -> None:
     Raises:
       ConfigError: a path is not an address.
     """
-    local = [name for name in files if "://" not in name]
+    local = [name for name in files if not is_remote(name)]
     if local:
         raise ConfigError(
             f"{local[0]!r} is a path of this machine, but the TPU has several hosts, each of which opens the file "

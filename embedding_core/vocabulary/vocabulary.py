@@ -138,24 +138,36 @@ def vocabulary_from_counts(
     """
     total = int(counts.sum())
     tokens, counts = representable(tokens, counts)
-    order = total_order(tokens, counts)
-    kept = order[: np.searchsorted(-counts[order], -min_count, side="right")][:max_size]
-    if len(order) and not len(kept):
-        raise ConfigError(
-            f"`min_count` {min_count}, `max_size` {max_size} of vocabulary {name!r} leave no token: the most frequent "
-            f"of its {len(order)} tokens occurs {counts[order[0]]} times; use lower thresholds."
-        )
+    kept = admitted_rows(tokens, counts, min_count, max_size)
+    if len(tokens) and not len(kept):
+        raise no_token_left(name, min_count, max_size, len(tokens), int(counts.max()))
     return Vocabulary(
         name=name,
         tokens=tokens.take(pa.array(kept)),
         counts=counts[kept],
         total_count=total,
-        distinct=len(order),
+        distinct=len(tokens),
         unrepresentable=total - int(counts.sum()),
         min_count=min_count,
         max_size=max_size,
         private=private,
         features=dict(features or {}),
+    )
+
+
+def admitted_rows(
+    tokens: pa.Array, counts: npt.NDArray[np.int64], min_count: int, max_size: int | None
+) -> npt.NDArray[np.int64]:
+    """Return the positions of the tokens that the thresholds give a row, in their total order."""
+    order = total_order(tokens, counts)
+    return order[: np.searchsorted(-counts[order], -min_count, side="right")][:max_size]
+
+
+def no_token_left(name: str, min_count: int, max_size: int | None, distinct: int, highest: int) -> ConfigError:
+    """Word the error on thresholds that leave out every one of `distinct` tokens."""
+    return ConfigError(
+        f"`min_count` {min_count}, `max_size` {max_size} of vocabulary {name!r} leave no token: the most frequent of "
+        f"its {distinct} tokens occurs {highest} times; use lower thresholds."
     )
 
 

@@ -103,8 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run_local.run(load_config(CONFIG, [*everywhere, *changed]))
         ran.append(day)
         done.write_text(json.dumps(ran))
-    page = ["--html", str(work / "lineage.html")]
-    lineage_command.main([str(CONFIG), *(f"--set={one}" for one in everywhere), *page])
+    lineage_command.show(str(CONFIG), everywhere, html=str(work / "lineage.html"))
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

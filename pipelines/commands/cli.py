@@ -230,12 +230,36 @@ compare_command.register(app)
 plan_command.register(app)
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def lineage(context: typer.Context) -> None:
+@app.command()
+def lineage(
+    config: Annotated[
+        str | None, typer.Argument(metavar="[CONFIG]", help="The YAML file of the pipeline.", show_default=False)
+    ] = None,
+    overrides: Override = None,
+    recorded: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Read the records beside the artifacts below this folder.")
+    ] = None,
+    version: Annotated[int | None, typer.Option(help="The pushed version; by default the newest.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(metavar="URI", help="Start from this EmbeddingCheckpoint.")] = None,
+    token: Annotated[str | None, typer.Option(metavar="VOCABULARY=TOKEN", help="Print the row of this token.")] = None,
+    forward: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Print the models that were trained on this file of data.")
+    ] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page instead of printing the tree.")] = None,
+) -> None:
     """Print what a pushed model was made of, back to the files of data."""
     from pipelines.commands import lineage_command
 
-    raise typer.Exit(lineage_command.main(context.args) or 0)
+    lineage_command.show(
+        config,
+        overrides or (),
+        recorded=recorded,
+        version=version,
+        checkpoint=checkpoint,
+        token=token,
+        forward=forward,
+        html=html,
+    )
 
 
 def _warn(config: PipelineConfig) -> None:

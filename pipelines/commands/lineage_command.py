@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -22,31 +21,40 @@ from pipelines.report.lineage_tree import lineage_tree
 _PUSHED, _CHECKPOINT, _MODEL = "PushedModel", "components.EmbeddingCheckpoint", "Model"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a lineage, or write it as a page.
+def show(
+    config: str | None,
+    overrides: Sequence[str] = (),
+    *,
+    recorded: str | None = None,
+    version: int | None = None,
+    checkpoint: str | None = None,
+    token: str | None = None,
+    forward: str | None = None,
+    html: str | None = None,
+) -> None:
+    """Print a lineage, or write it as a page; the command line describes the arguments.
 
-    Returns:
-      0; every error is raised.
+    Raises:
+      ConfigError: neither or both of `config` and `recorded` are given, or `token` has another form.
+      DataError: there is no such artifact.
     """
-    given = _parser().parse_args(arguments)
-    graph = _graph(given)
+    graph = _graph(config, overrides, recorded)
     console = SafeConsole(highlight=False)
-    if given.forward is not None:
-        console.print(*_forward(graph, given.forward), sep="\n", markup=False, soft_wrap=True)
-        return 0
-    nodes = upstream(graph, _start(graph, given))
+    if forward is not None:
+        console.print(*_forward(graph, forward), sep="\n", markup=False, soft_wrap=True)
+        return
+    nodes = upstream(graph, _start(graph, version, checkpoint))
     start = next(iter(nodes.values()))
     line = lineages_of(graph, start.id, _pushes(graph))
-    if given.token is not None:
-        console.print(*_token(line, given.token), sep="\n", markup=False, soft_wrap=True)
-    if given.html is not None:
+    if token is not None:
+        console.print(*_token(line, token), sep="\n", markup=False, soft_wrap=True)
+    if html is not None:
         before = _pushed_before(graph, start)
         page = collect_page(nodes, None if before is None else upstream(graph, before), line)
-        save_page(page, given.html, _title(nodes))
-        console.print(f"lineage: {given.html}", markup=False, soft_wrap=True)
-    elif given.token is None:
+        save_page(page, html, _title(nodes))
+        console.print(f"lineage: {html}", markup=False, soft_wrap=True)
+    elif token is None:
         _print_tree(console, line)
-    return 0
 
 
 def _print_tree(console: Console, line: Sequence[Mapping[int, Node]]) -> None:
@@ -71,49 +79,32 @@ def _rolled_back(node: Node) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tfx-embeddings lineage", description="Print what a pushed model was made of, back to the files of data."
-    )
-    parser.add_argument("config", metavar="CONFIG", nargs="?", help="the YAML file of the pipeline")
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="override a setting"
-    )
-    parser.add_argument("--recorded", metavar="FOLDER", help="read the records beside the artifacts below this folder")
-    parser.add_argument("--version", type=int, help="the pushed version; by default the newest")
-    parser.add_argument("--checkpoint", metavar="URI", help="start from this EmbeddingCheckpoint")
-    parser.add_argument("--token", metavar="VOCABULARY=TOKEN", help="print the row of this token")
-    parser.add_argument("--forward", metavar="FILE", help="print the models that were trained on this file of data")
-    parser.add_argument("--html", metavar="FILE", help="write a page instead of printing the tree")
-    return parser
-
-
-def _graph(given: argparse.Namespace) -> dict[int, Node]:
-    if (given.config is None) == (given.recorded is None):
+def _graph(config: str | None, overrides: Sequence[str], recorded: str | None) -> dict[int, Node]:
+    if (config is None) == (recorded is None):
         raise ConfigError("lineage needs a CONFIG, or --recorded FOLDER: give one of the two.")
-    if given.recorded is not None:
-        return with_rollbacks(read_records(given.recorded))
-    config = load_config(given.config, given.overrides)
-    return with_rollbacks(read_graph(open_store(config.metadata_path), config.name))
+    if config is None:
+        return with_rollbacks(read_records(str(recorded)))
+    checked = load_config(config, overrides)
+    return with_rollbacks(read_graph(open_store(checked.metadata_path), checked.name))
 
 
-def _start(graph: Mapping[int, Node], given: argparse.Namespace) -> int:
+def _start(graph: Mapping[int, Node], version: int | None, checkpoint: str | None) -> int:
     """Find the artifact to start from.
 
     Raises:
       DataError: there is no such artifact.
     """
-    if given.checkpoint is not None:
+    if checkpoint is not None:
         known = {one.uri: one.id for one in reversed([*graph.values()]) if one.type == _CHECKPOINT}
-        if given.checkpoint.rstrip("/") not in known:
+        if checkpoint.rstrip("/") not in known:
             some = ", ".join([*known][:3]) + (f" or {len(known) - 3} older ones" if len(known) > 3 else "")
-            raise DataError(f"unknown checkpoint {given.checkpoint!r}: choose from {some or 'none'}.")
-        return known[given.checkpoint.rstrip("/")]
+            raise DataError(f"unknown checkpoint {checkpoint!r}: choose from {some or 'none'}.")
+        return known[checkpoint.rstrip("/")]
     pushed = _pushes(graph)
-    if given.version is not None:
-        pushed = {version: one for version, one in pushed.items() if version == given.version}
+    if version is not None:
+        pushed = {number: one for number, one in pushed.items() if number == version}
     if not pushed:
-        what = "no version" if given.version is None else f"no version {given.version!r}"
+        what = "no version" if version is None else f"no version {version!r}"
         raise DataError(f"{what} was pushed by this pipeline: see the versions in its serving folder.")
     return pushed[max(pushed)]
 

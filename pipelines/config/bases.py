@@ -4,5 +4,5 @@ from __future__ import annotations
 
 PUSHED, SERVED, TRAINED, LATEST = "pushed", "served", "trained", "latest"
 WORDS = (PUSHED, SERVED, TRAINED, LATEST)
-"""The newest version that was pushed and not rolled back; the newest in the serving folder; the newest training that
-finished, pushed or not; and the old name of one of these, which warns."""
+"""In this order: the newest version that was pushed and not rolled back, the newest version in the serving folder, the
+newest finished training (pushed or not), and a former name of one of these, which gives a warning."""

@@ -13,8 +13,8 @@ import re
 from components.example_gen.data_files import Found, find_files, without_spans
 from components.example_gen.spans import Gaps, PatternSpans, Spans
 from embedding_core.errors import ConfigError, DataError
+from embedding_core.storage import is_remote
 from pipelines.config.data import Data
-from pipelines.config.paths import is_remote
 
 _MAGIC = re.compile(r"[*?\[{]")
 

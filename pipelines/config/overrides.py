@@ -27,7 +27,8 @@ def apply_overrides(
       mapping: its plain values.
       overrides: texts `key=value`; the value is YAML.
       lines: line of every dotted path; an override is its own.
-      mistakes: gets a line for every override that cannot be applied: without `=`, not YAML, or a key that cannot be.
+      mistakes: gets a line for every override that cannot be applied: it has no `=`, is not YAML, or names a key that
+        cannot exist.
     """
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -67,7 +68,7 @@ def _put(tp: Any, value: Any, path: list[str], new: Any, override: str) -> Any:
     # Keys as the file has them: 1 and "1" are one.
     name = next((known for known in value if str(known) == key), key)
     child = _child_type(tp, value, key)
-    # What a mapping lacks is filled in when it is read; a list has to be whole for its positions to mean anything.
+    # Missing keys of a mapping get their defaults when it is read; positions of a list need the whole list now.
     old = value.get(name)
     if name not in value and _is_list(child):
         old = _default_of(tp, value, key)

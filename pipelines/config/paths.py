@@ -7,14 +7,10 @@ import os
 import re
 
 from embedding_core.errors import ConfigError
+from embedding_core.storage import is_remote
 
 _PACKAGE = "package:"
 _ADDRESS = re.compile(r"\w[\w+.-]*://[^/]")
-
-
-def is_remote(path: str) -> bool:
-    """Whether the path names another file system, as gs:// does."""
-    return "://" in path
 
 
 def is_address(path: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from components.artifact_files import RECORD_SUFFIX
 from embedding_core.errors import DataError
-from pipelines.config.paths import is_remote
+from embedding_core.storage import is_remote
 from pipelines.lineage.graph import Execution, Node, is_fact, plain_value, upstream
 
 Json: TypeAlias = dict[str, Any]

@@ -18,7 +18,7 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from components.pusher.served import manifest_facts, served_versions
 from embedding_core.errors import ConfigError
-from pipelines.config.paths import is_remote
+from embedding_core.storage import is_remote
 from pipelines.lineage.graph import Execution, Facts, Node
 
 ROLLBACK = "rollback"

@@ -53,7 +53,7 @@ def content_json(folder: str) -> str | None:
 def recorded_content(artifact: mlmd.Artifact) -> Content | None:
     """Read what the metadata records of an artifact; None if it records nothing.
 
-    A record that cannot be read (of a damaged store) equals that of no folder.
+    If the record cannot be read, because the store is damaged, the result equals no folder's content.
     """
     if CONTENT not in artifact.custom_properties:
         return None

@@ -10,10 +10,9 @@ from rich.console import Console
 
 from components import compat
 from components.pusher.publish import set_version_aside
-from embedding_core.storage import scratch_tempdir
+from embedding_core.storage import is_remote, scratch_tempdir
 from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig, data_files
-from pipelines.config.paths import is_remote
 from pipelines.console.terminal import SafeConsole
 from pipelines.lineage.graph import open_store, outputs_of, trace
 from pipelines.lineage.rollbacks import record_rollbacks

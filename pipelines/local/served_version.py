@@ -23,7 +23,8 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
 
     Returns:
       `pushed` itself if it was refused or is the newest version; else the push of the newest version if that one has
-      the same model; None if another model is served, or none: the run's model has to be pushed again.
+      the same model; None if another model or no model is served, so that the run's
+      model has to be pushed again.
     """
     nodes = trace(store, pushed)
     if not nodes[pushed].facts.get("pushed"):

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from embedding_core.errors import ConfigError
+from embedding_core.storage import is_remote
 from pipelines.config import PipelineConfig
 from pipelines.config.bases import LATEST, PUSHED, WORDS
-from pipelines.config.paths import is_remote
 from pipelines.lineage.graph import Node
 from pipelines.lineage.records import json_if_readable
 from pipelines.lineage.rollbacks import pushes_of
@@ -23,6 +24,8 @@ from pipelines.pipeline.previous_run import PreviousRun
 from pipelines.previous.finished_trainings import FinishedTrainings, Training, finished_trainings, trainings_behind
 from pipelines.previous.references import BASE, BASELINE, START, References, check_addresses, meaning, references
 from pipelines.previous.repeated_data import Overlap, RunData, compare, data_of_run, describe_pieces, trained_data
+
+ArtifactOf: TypeAlias = Callable[[Node], Node | None]
 
 
 def find_previous_run(config: PipelineConfig, *, again: bool = False) -> PreviousRun:
@@ -125,29 +128,30 @@ class _Search:
 
     def vocabularies(self, value: str | None) -> str | None:
         """Return the URI of the vocabularies that the new ones extend, whatever the tables start from."""
-        if value not in WORDS:
-            return value
-        self._warn_of_latest(BASE, value)
-        for training in self._trainings.candidates(meaning(BASE, value)):
-            if self._same_step(training) is None:
-                base = self._trainings.vocabularies_of(training.run)
-            else:
-                base = self._trainings.base_vocabularies_of(training.run)
-            if base is not None:
-                return base.uri
-        return None
+        if value in WORDS:
+            self._warn_of_latest(BASE, value)
+        known = self._trainings
+        return self._uri(BASE, value, known.vocabularies_of, known.base_vocabularies_of)
 
     def baseline(self, value: str | None) -> str | None:
         """Return the URI of the model to compare with, which is never one that a previous call of this run made."""
+        return self._uri(BASELINE, value, self._trainings.model_of, self._trainings.baseline_of)
+
+    def _uri(self, key: str, value: str | None, made: ArtifactOf, given: ArtifactOf) -> str | None:
+        """Return the URI that a key's value means.
+
+        Args:
+          key: `BASE` or `BASELINE`.
+          value: a word, a URI or None.
+          made: returns the artifact that a run made.
+          given: returns the artifact that a run was given, which counts if that run is a previous call of this one.
+        """
         if value not in WORDS:
             return value
-        for training in self._trainings.candidates(meaning(BASELINE, value)):
-            if self._same_step(training) is None:
-                model = self._trainings.model_of(training.run)
-            else:
-                model = self._trainings.baseline_of(training.run)
-            if model is not None:
-                return model.uri
+        for training in self._trainings.candidates(meaning(key, value)):
+            artifact = (made if self._same_step(training) is None else given)(training.run)
+            if artifact is not None:
+                return artifact.uri
         return None
 
     def matching_vocabularies(self, checkpoint: str | None, vocabularies: str | None, *, same: bool) -> str | None:

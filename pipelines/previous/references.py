@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from embedding_core.errors import ConfigError
+from embedding_core.storage import is_remote
 from pipelines.config import PipelineConfig
 from pipelines.config.bases import LATEST, PUSHED, TRAINED, WORDS
-from pipelines.config.paths import is_remote
 from pipelines.previous.finished_trainings import finished_trainings
 
 START, BASE, BASELINE = "warm_start.checkpoint", "vocabulary_evolution.base", "evaluation.baseline"

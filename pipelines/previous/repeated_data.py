@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias
 from components.example_gen.data_files import find_files, without_spans
 from components.example_gen.pieces import DATA_FACT, Piece, Span, find_pieces, rows_digest
 from embedding_core.storage import file_digest
-from pipelines.checks.early_checks import check_data_settings
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node
 from pipelines.pipeline import component_inputs
@@ -74,7 +73,7 @@ class Overlap:
 
 def data_of_run(config: PipelineConfig) -> RunData:
     """Find the data that the configuration names, as ExampleGen finds it."""
-    settings = check_data_settings(config)
+    settings = component_inputs.example_settings(config)
     base, pattern = component_inputs.input_location(config)
     files = find_files(base, without_spans(pattern), component_inputs.data_format(config), settings.spans).files
     rows = rows_digest(settings.to_json())

@@ -303,13 +303,13 @@ def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_
 
 def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run, store, tmp_path):
     """Of a run that started from an earlier one: both stand in the page."""
-    from pipelines.commands.lineage_command import main
+    from pipelines.commands import lineage_command
     from pipelines.lineage.graph import newest_artifact
     from tests.pipelines.lineage_check import check_page
 
     page, version = tmp_path / "page.html", warm_run.push["version"]
-    place = f"--set=work_dir={Path(runs[0].push['destination']).parents[1]}"
-    assert main([str(TAXI), place, f"--version={version}", f"--html={page}"]) == 0
+    place = f"work_dir={Path(runs[0].push['destination']).parents[1]}"
+    lineage_command.show(str(TAXI), [place], version=int(version), html=str(page))
     pushed = newest_artifact(store, "PushedModel", having={"pushed_version": int(version)})
     read = check_page(page.read_text(), store, pushed)
     assert len(read.tables["From run to run"]) == 2 + 2

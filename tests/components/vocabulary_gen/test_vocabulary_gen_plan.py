@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from components.vocabulary_gen.counting_plan import plan_from_json
+from components.vocabulary_gen.counting_plan import plan_counting
 from components.vocabulary_gen.vocabulary_rules import VocabularyRule
 from embedding_core.errors import ConfigError
 
@@ -12,7 +10,7 @@ USER = {"name": "user", "column": {"name": "user_id"}}
 
 
 def plan(features, rules=None, **more):
-    return plan_from_json(json.dumps(features), json.dumps(rules or {}), **more)
+    return plan_counting(features, rules or {}, **more)
 
 
 def test_defaults_are_a_vocabulary_per_feature_and_no_thresholds():
@@ -35,7 +33,7 @@ def test_keys_of_table_config_gen_are_left_alone():
 @pytest.mark.parametrize(
     ("features", "rules", "message"),
     [
-        ([], {}, "list, not empty"),
+        ([], {}, "at least one feature"),
         ([{"name": "user"}], {}, '"name" and "column"'),
         ([USER, USER], {}, "duplicate feature 'user'"),
         ([{"name": "user", "column": {"name": "u", "seperator": ","}}], {}, "did you mean 'separator'"),
@@ -51,8 +49,3 @@ def test_keys_of_table_config_gen_are_left_alone():
 def test_mistakes_are_named(features, rules, message):
     with pytest.raises(ConfigError, match=message):
         plan(features, rules)
-
-
-def test_text_that_is_no_json_is_refused():
-    with pytest.raises(ConfigError, match="must be JSON"):
-        plan_from_json("[", "{}")

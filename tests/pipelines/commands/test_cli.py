@@ -209,6 +209,6 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
 
 def test_lineage_gets_its_own_arguments(monkeypatch, file):
     given = []
-    _command(monkeypatch, "commands.lineage_command", main=given.append)
-    assert _code("lineage", "some.sqlite", "--id", "3") == 0
-    assert given == [["some.sqlite", "--id", "3"]]
+    _command(monkeypatch, "commands.lineage_command", show=lambda *_, **named: given.append(named))
+    assert _code("lineage", "--recorded", "folder", "--version", "3") == 0
+    assert {key: value for key, value in given[0].items() if value is not None} == {"recorded": "folder", "version": 3}

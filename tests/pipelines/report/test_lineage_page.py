@@ -13,7 +13,7 @@ import pytest
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.vocabulary import save_vocabulary, vocabulary_from_counts
-from pipelines.commands.lineage_command import main
+from pipelines.commands import cli
 from pipelines.lineage.ancestors import generations, lineages_of
 from pipelines.lineage.graph import downstream, upstream
 from pipelines.lineage.records import files_of, read_records
@@ -279,7 +279,7 @@ def test_page_looks_as_meant_in_a_browser(page, tmp_path):
 
 
 def run(capsys, *arguments):
-    assert main(arguments) == 0
+    cli.app(["lineage", *arguments], standalone_mode=False)
     return capsys.readouterr().out
 
 
@@ -353,7 +353,7 @@ def test_command_starts_from_a_checkpoint_or_an_older_version(root, capsys, tmp_
 def test_what_the_command_cannot_do_is_one_error(root, arguments, error, words):
     given = ["--recorded", str(root.folder), *arguments] if arguments else []
     with pytest.raises(error, match=words):
-        main(given)
+        cli.app(["lineage", *given], standalone_mode=False)
 
 
 def test_folder_without_records_is_one_error(tmp_path):
