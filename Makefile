@@ -11,7 +11,7 @@ UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 # Pairs of Python and TensorFlow that the core is tested with beside those of the lock, the newest last.
 MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 
-.PHONY: help venv lock check format test test-fast test-matrix test-wheel contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv lock check format test test-core test-tfx test-fast test-matrix test-wheel contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,11 +53,28 @@ format: venv ## fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: venv ## the tests, a process for each core (the long campaigns have targets of their own)
-	$(BIN)/pytest -m "not slow" --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+# On two cores, two processes side by side, of which only one imports TFX. It runs the files that need TFX, then those
+# of the other that are left. On more, a process for each core.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+HALF = $(BIN)/pytest -m "not slow" --lean $(SHARE:%=--share=%)
+
+test: venv ## the tests, on all cores (the long campaigns have targets of their own)
+ifeq ($(CORES),2)
+	@share=$$(mktemp -d); trap 'rm -rf $$share' EXIT; \
+	    $(MAKE) --no-print-directory --keep-going --jobs=2 SHARE=$$share test-core test-tfx
+else
+	$(BIN)/pytest -m "not slow" --lean $(PARALLEL)
+endif
+
+test-core: venv
+	@set -o pipefail; $(HALF) tests/embedding_core tests/faults | sed -u 's/^/core | /'
+
+test-tfx: venv
+	@set -o pipefail; $(HALF) tests | sed -u 's/^/tfx  | /'
 
 test-fast: venv ## the tests of code without TensorFlow
-	$(BIN)/pytest -m "light and not slow and not tfx" --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "light and not slow and not tfx" $(PARALLEL)
 
 test-matrix: venv $(MATRIX:%=.matrix/%/.ready) ## the core's tests on every pair of Python and TensorFlow; MATRIX='3.13-2.21'
 	@for bin in $(BIN) $(MATRIX:%=.matrix/%/bin); do echo "== $$bin"; $$bin/pytest tests/embedding_core \

@@ -3,6 +3,7 @@
 A file marked `light` tests code without TensorFlow; if a run collects only such files, TensorFlow is never loaded.
 """
 
+import functools
 import gc
 import os
 import re
@@ -38,7 +39,24 @@ LONGEST_FIRST = (
     "embedding_core/layer/test_documented_examples.py",
     "components/trainer/test_trainer.py",
 )
+# Files that run with Grappler under `--lean` too: a whole pipeline as users run it, and memory.
+WITH_GRAPPLER = ("pipelines/test_end_to_end.py", "embedding_core/engines/test_step_memory.py")
 _LIGHT = re.compile(r"^pytestmark = .*\blight\b", re.MULTILINE)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--lean",
+        action="store_true",
+        help="run graphs as they were traced, without Grappler, and each operation in one thread: a graph that runs "
+        "once or twice takes longer to optimize than to run, and threads that wait take time from other processes",
+    )
+
+    parser.addoption(
+        "--share",
+        metavar="FOLDER",
+        help="run each file only if no other process with this option and this folder runs it",
+    )
 
 
 def pytest_configure():
@@ -57,12 +75,12 @@ def pytest_ignore_collect(collection_path, config):
     return True if is_test and config.option.markexpr.startswith("light") and not is_light(collection_path) else None
 
 
-def pytest_pycollect_makemodule(module_path):
+def pytest_pycollect_makemodule(module_path, parent):
     if not is_light(module_path):
-        start_tensorflow()
+        start_tensorflow(lean=parent.config.option.lean)
 
 
-def start_tensorflow():
+def start_tensorflow(*, lean):
     """Load TensorFlow and ask for its logical devices, which it fixes at its first operation.
 
     2 hosts x 4 cores is the largest topology in the tests; the default device stays the first one.
@@ -70,6 +88,7 @@ def start_tensorflow():
     if "tensorflow" in sys.modules:
         return
     load_tensorflow()
+    import tensorflow as tf
     from tensorflow.python.autograph.core import config
 
     from embedding_core.engines import simulated_tpu
@@ -77,18 +96,68 @@ def start_tensorflow():
     # AutoGraph leaves Keras' own code as it is, but knows it by the name `keras` only: converting that of `tf_keras`
     # takes each process 6 s.
     config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
+    if lean:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
     simulated_tpu(hosts=2, cores_per_host=4)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).as_posix(), len(places)))
+    items.sort(key=lambda item: places.get(file_of(item), len(places)))
+    if config.option.share and not all(map(needs_no_tfx, items)):
+        files = {file_of(item): place for place, item in enumerate(items)}
+        items.sort(key=lambda item: (needs_no_tfx(item), -files[file_of(item)] if needs_no_tfx(item) else 0))
+
+
+def file_of(item):
+    return item.path.relative_to(TESTS).as_posix()
+
+
+def needs_no_tfx(item):
+    """Tell whether both processes of `make test` have the file; that with TFX runs such files last, shortest first."""
+    return file_of(item).startswith(("embedding_core/", "faults/"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    """Run the tests of the files that this process claims, under `--share`."""
+    folder = session.config.option.share
+    if folder is None or session.config.option.collectonly or session.testsfailed:  # pytest reports failed collections
+        return None
+    items = (item for item in session.items if is_claimed(folder, file_of(item)))
+    item = next(items, None)
+    while item is not None:
+        following = next(items, None)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail or session.shouldstop:
+            raise session.Interrupted(session.shouldfail or session.shouldstop)
+        item = following
+    return True
+
+
+@functools.cache
+def is_claimed(folder, file):
+    """Claim a file for this process; tell whether it has it."""
+    try:
+        (Path(folder) / file.replace("/", "-")).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def pytest_collection_finish():
     """Spare the garbage collector what the imports made: walking the objects of TFX costs more than many a test."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)  # a trace makes many objects, and few of them are garbage
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of the session, which run graphs too
+def pytest_runtest_setup(item):
+    if "tensorflow" in sys.modules and item.config.option.lean:
+        from tensorflow import config
+
+        config.optimizer.set_experimental_options({"disable_meta_optimizer": file_of(item) not in WITH_GRAPPLER})
 
 
 @pytest.fixture(autouse=True)

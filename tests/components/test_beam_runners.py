@@ -17,10 +17,11 @@ from embedding_core.errors import ConfigError
 
 pytestmark = pytest.mark.tfx
 
+NO_CONTAINER = "--sdk_container_image=none"  # else TFX packages itself for each executor
 WORKERS = {
-    "in_memory": ["--runner=DirectRunner", "--direct_running_mode=in_memory"],
+    "in_memory": ["--runner=DirectRunner", "--direct_running_mode=in_memory", NO_CONTAINER],
     "multi_processing": [
-        "--runner=DirectRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2",
+        "--runner=DirectRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2", NO_CONTAINER,
     ],
 }  # fmt: skip
 
@@ -35,7 +36,8 @@ def job_service(log):
     with open(log, "w") as file, subprocess.Popen(command, stdout=file, stderr=file) as service:
         try:
             wait_for(port, service, log)
-            yield ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}", "--environment_type=LOOPBACK"]
+            address = f"--job_endpoint=localhost:{port}"
+            yield ["--runner=PortableRunner", address, "--environment_type=LOOPBACK", NO_CONTAINER]
         finally:
             service.terminate()
 

@@ -315,12 +315,18 @@ def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run,
     assert len(read.tables["From run to run"]) == 2 + 2
 
 
-def test_model_that_is_no_longer_served_is_pushed_again_once(runs):
-    """Its push is in the cache, but a later run's version is served, or its version was deleted."""
+@pytest.fixture(scope="session")
+def served_again(runs):
+    """Two runs of the first configuration, begun while the version of another one is served."""
     from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
-    again, after = (run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"])) for _ in range(2))
+    return [run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"])) for _ in range(2)]
+
+
+def test_model_that_is_no_longer_served_is_pushed_again_once(runs, served_again):
+    """Its push is in the cache, but a later run's version is served, or its version was deleted."""
+    again, after = served_again
     executed = {node for node, state in states(again).items() if state == "executed"}
     assert executed == {"EmbeddingPusher"}
     assert int(again.push["version"]) > int(runs[2].push["version"])
@@ -328,12 +334,12 @@ def test_model_that_is_no_longer_served_is_pushed_again_once(runs):
     assert after.push == again.push
 
 
-def test_version_that_is_served_and_damaged_is_pushed_again(runs):
+def test_version_that_is_served_and_damaged_is_pushed_again(runs, served_again):
     from components.pusher.version_manifest import verify_version
     from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
-    before = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"])).push
+    before = served_again[1].push
     (Path(before["destination"]) / "saved_model.pb").unlink()
     said = io.StringIO()
     again = run(load_config(TAXI, [PRIVATE, f"work_dir={work_dir}"]), console=Console(file=said))

@@ -20,6 +20,7 @@ from components.transform_graph import open_transform_graph, read_ranges
 from embedding_core.errors import DataError
 from pipelines import preprocessing
 from pipelines.examples import taxi
+from pipelines.pipeline.run_target import IN_PROCESS
 
 pytestmark = pytest.mark.tfx
 
@@ -61,7 +62,7 @@ def graph(tmp_path_factory):
     """The transform graph's output, analysed by Beam over the rows."""
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(SPEC))
     folder = str(tmp_path_factory.mktemp("graph"))
-    options = beam.options.pipeline_options.PipelineOptions(["--direct_running_mode=in_memory"])
+    options = beam.options.pipeline_options.PipelineOptions([*IN_PROCESS])
     with tft_beam.Context(temp_dir=str(tmp_path_factory.mktemp("temp"))), beam.Pipeline(options=options) as pipeline:
         data = pipeline | beam.Create(ROWS)
 
@@ -111,7 +112,7 @@ def _analysed(values, folder, batch=100, ranges=None):
     spec = {"price": tf.io.FixedLenFeature([], tf.float32)}
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
     config = {"dense": [{"name": "price", "column": "price", "log1p": False}], "ranges": ranges or {}}
-    options = beam.options.pipeline_options.PipelineOptions(["--direct_running_mode=in_memory"])
+    options = beam.options.pipeline_options.PipelineOptions([*IN_PROCESS])
     context = tft_beam.Context(temp_dir=f"{folder}-temp", desired_batch_size=batch)
     with context, beam.Pipeline(options=options) as pipeline:
         data = pipeline | beam.Create([{"price": value} for value in np.asarray(values, np.float32)])
@@ -172,7 +173,7 @@ def test_another_graph_under_the_same_address_has_its_own_columns(tmp_path):
     folder = tmp_path / "graph"
     for column in spec:
         shutil.rmtree(folder, ignore_errors=True)
-        with tft_beam.Context(temp_dir=str(tmp_path / "temp")), beam.Pipeline() as pipeline:
+        with tft_beam.Context(temp_dir=str(tmp_path / "temp")), beam.Pipeline(argv=[*IN_PROCESS]) as pipeline:
             data = pipeline | beam.Create([{"first": 1.0, "second": 2.0}])
             analysed = (data, metadata) | tft_beam.AnalyzeDataset(lambda row, column=column: {"y": row[column] * 2})
             _ = analysed | tft_beam.WriteTransformFn(str(folder))

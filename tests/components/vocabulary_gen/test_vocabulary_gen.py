@@ -24,6 +24,7 @@ from components.vocabulary_gen.executor import REPORT_FILE, Executor
 from components.vocabulary_gen.vocabulary_rules import VocabularyRule
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.vocabulary import load_vocabularies
+from pipelines.pipeline.run_target import IN_PROCESS
 
 pytestmark = pytest.mark.tfx
 KINDS = {bytes: "bytes_list", int: "int64_list", float: "float_list"}
@@ -56,7 +57,7 @@ def examples_at(folder, payload="FORMAT_TF_EXAMPLE", file_format="tfrecords_gzip
     return artifact
 
 
-def run(folder, features, rules=None, inputs=None, arguments=("--direct_running_mode=in_memory",), out="out", **more):
+def run(folder, features, rules=None, inputs=None, arguments=IN_PROCESS, out="out", **more):
     vocabularies = Vocabularies()
     vocabularies.uri = str(folder / out)
     executor = Executor(base_beam_executor.BaseBeamExecutor.Context(beam_pipeline_args=list(arguments)))
@@ -256,7 +257,7 @@ def transformed(tmp_path_factory):
     source = tfxio.TFExampleRecord(
         str(folder / "Split-train" / "*"), schema=schema_utils.schema_from_feature_spec(spec)
     )
-    with beam.Pipeline(argv=["--direct_running_mode=in_memory"]) as pipeline, tft_beam.Context(str(folder / "scratch")):
+    with beam.Pipeline(argv=[*IN_PROCESS]) as pipeline, tft_beam.Context(str(folder / "scratch")):
         read = pipeline | source.BeamSource()
         transform = (read, source.TensorAdapterConfig()) | tft_beam.AnalyzeDataset(preprocess)
         _ = transform | tft_beam.WriteTransformFn(str(folder / "transform"))
@@ -309,7 +310,7 @@ def test_rows_that_would_end_the_process_in_a_float_list_are_named(transformed, 
 def test_bytes_are_the_same_in_several_processes(tmp_path):
     write_split(tmp_path, ROWS * 50, shards=4)
     run(tmp_path, FEATURES, out="one")
-    several = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+    several = (*IN_PROCESS, "--direct_running_mode=multi_processing", "--direct_num_workers=2")
     run(tmp_path, FEATURES, arguments=several, out="several")
     assert folder_bytes(tmp_path / "one") == folder_bytes(tmp_path / "several")
 

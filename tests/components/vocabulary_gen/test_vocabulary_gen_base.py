@@ -17,6 +17,7 @@ from components.vocabulary_gen.executor import Executor
 from components.vocabulary_gen.vocabulary_rules import Evolution
 from embedding_core.errors import ConfigError, VocabularyError
 from embedding_core.vocabulary import load_vocabularies
+from pipelines.pipeline.run_target import IN_PROCESS
 
 pytestmark = pytest.mark.tfx
 
@@ -53,7 +54,7 @@ def run(folder, base=None, rule=None, out="out", payload="FORMAT_TF_EXAMPLE", mo
     examples.uri, examples.split_names, vocabularies.uri = str(folder), '["train"]', str(folder / out)
     examples.set_string_custom_property("payload_format", payload)
     examples.set_string_custom_property("file_format", "tfrecords_gzip")
-    arguments = [f"--direct_running_mode={mode}", "--direct_num_workers=2"]
+    arguments = [*IN_PROCESS, f"--direct_running_mode={mode}", "--direct_num_workers=2"]
     executor = Executor(base_beam_executor.BaseBeamExecutor.Context(beam_pipeline_args=arguments))
     properties = {"features": json.dumps(FEATURES), "evolution": json.dumps(rule or {})}
     inputs = {"examples": [examples], **({"base_vocabularies": [base]} if base else {})}

@@ -135,10 +135,23 @@ class KilledError(Exception):
     pass
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """A job with all that a state holds, and its result, by the number of steps between checkpoints."""
+
+    @functools.cache
+    def of(checkpoint_every):
+        folder = tmp_path_factory.mktemp("uninterrupted")
+        stopping = EarlyStopping(patience=9)
+        job = job_in(folder, checkpoint_every=checkpoint_every, eval_every=5, decay="linear", early_stopping=stopping)
+        return job, train(job, str(folder / "whole"))
+
+    return of
+
+
 @pytest.mark.parametrize("at", [9, 31])
-def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(make_job, tmp_path, at):
-    job = make_job(checkpoint_every=7, eval_every=5, decay="linear", early_stopping=EarlyStopping(patience=9))
-    whole = train(job, str(tmp_path / "whole"))
+def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(uninterrupted, tmp_path, at):
+    job, whole = uninterrupted(checkpoint_every=7)
 
     def kill(step, total, detail):
         if step >= at:
@@ -197,10 +210,9 @@ def test_run_killed_at_random_moments_ends_in_the_same_tables(make_job, tmp_path
 
 
 @pytest.mark.parametrize("where", ["after step 9", "in the evaluation of step 10"])
-def test_sigterm_saves_at_the_step_and_a_restart_ends_in_the_same_tables(make_job, tmp_path, monkeypatch, where):
+def test_sigterm_saves_at_the_step_and_a_restart_ends_in_the_same_tables(uninterrupted, tmp_path, monkeypatch, where):
     """Evaluations at 5, 10, ...; the signal comes at a step that is neither saved nor evaluated, or within one."""
-    job = make_job(checkpoint_every=100, eval_every=5, decay="linear", early_stopping=EarlyStopping(patience=9))
-    whole = train(job, str(tmp_path / "whole"))
+    job, whole = uninterrupted(checkpoint_every=100)
     evaluations = []
 
     def progress(step, total, detail):

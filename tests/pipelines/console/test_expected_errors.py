@@ -59,7 +59,9 @@ def test_chain_that_goes_round_ends():
 @pytest.mark.tfx
 def test_error_of_a_beam_worker_is_found():
     beam = pytest.importorskip("apache_beam")
-    options = beam.options.pipeline_options.PipelineOptions(["--direct_running_mode=in_memory"])
+    from pipelines.pipeline.run_target import IN_PROCESS
+
+    options = beam.options.pipeline_options.PipelineOptions([*IN_PROCESS])
     with pytest.raises(Exception, match="row 3") as caught, beam.Pipeline(options=options) as pipeline:
         _ = pipeline | beam.Create([1]) | beam.Map(_fail)
     assert expected_message(caught.value) == "row 3"
