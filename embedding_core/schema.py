@@ -129,9 +129,14 @@ def _from_list(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _with_text_keys(value: Any) -> Any:
+    """The mapping with its keys as text: YAML reads a key such as 1 or true as another type."""
+    return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
 FROM_LIST = BeforeValidator(_from_list)
 Listed: TypeAlias = Annotated[tuple[_Item, ...], FROM_LIST]
-Key: TypeAlias = Annotated[str, BeforeValidator(str)]
+ByName: TypeAlias = Annotated[Mapping[str, _Item], BeforeValidator(_with_text_keys)]
 FROM_NUMPY = BeforeValidator(_python_number)
 Whole = Annotated[int, FROM_NUMPY]
 Number = Annotated[float, FROM_NUMPY]
@@ -196,10 +201,8 @@ class Section(BaseModel):
         """Check the fields, then the rules over several of them; word every error as this project does."""
         if cls.SHORT and isinstance(value, str):
             value = {cls.SHORT: value}
-        elif isinstance(value, Mapping):
-            value = {str(key): item for key, item in value.items()}
         try:
-            section = handler(value)
+            section = handler(_with_text_keys(value))
         except ValidationError as error:
             raise _worded(cls, [(one["loc"], _text(cls, one), one["input"]) for one in error.errors()]) from None
         mistakes = [(tuple(key.split(".")) if key else (), text, value) for key, text in section.mistakes()]

@@ -15,6 +15,7 @@ from embedding_core.optimizers import Adagrad, DefaultedOptimizer
 from embedding_core.planning.topology import shape_of
 from embedding_core.schema import (
     FROM_LIST,
+    FROM_NUMPY,
     Count,
     Listed,
     Mistakes,
@@ -73,7 +74,9 @@ class EarlyStopping(Section):
     metric: Literal["auc", "loss"] = "auc"
     patience: Positive = 3
     min_delta: NonNegative = 0.0
-    validation_fraction: Annotated[float, Field(gt=0, le=0.5), Rule("a number above 0 and at most 0.5")] = 0.1
+    validation_fraction: Annotated[float, Field(gt=0, le=0.5), FROM_NUMPY, Rule("a number above 0 and at most 0.5")] = (
+        0.1
+    )
 
     def is_better(self, value: float, best: float) -> bool:
         """Tell whether `value` beats `best`; anything beats NaN, the value before the first evaluation."""
@@ -190,6 +193,7 @@ class TrainingConfig(Training):
     class_weights: Annotated[
         tuple[NonNegative, NonNegative],
         FROM_LIST,
+        FROM_NUMPY,
         Rule("two numbers of at least 0, of label 0 and of label 1"),
     ] = (1.0, 1.0)
     seed: Count = 0

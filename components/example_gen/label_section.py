@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from components.example_gen.row_selection import Scalar
 from embedding_core.errors import ConfigError
-from embedding_core.schema import Listed, Mistakes, Rule, Section, Text
+from embedding_core.schema import Listed, Mistakes, Number, Rule, Section, Text
 
 ColumnKind: TypeAlias = Literal["float", "token"]
 
@@ -57,7 +57,7 @@ class Label(Section):
 
     column: Text | None = None
     positive: OneOrMore = ()
-    above: float | None = None
+    above: Number | None = None
     key: Text | None = None
     columns: Columns = Field(default_factory=dict)
 

@@ -13,9 +13,9 @@ from components.example_gen.label_section import ColumnKind, Label
 from components.example_gen.row_selection import Condition, RowFilter, Split, SplitByHash
 from components.example_gen.spans import PatternSpans
 from embedding_core.errors import ConfigError
-from embedding_core.schema import Json, Listed, Mistakes, Rule, Section, Text
+from embedding_core.schema import FROM_NUMPY, Json, Listed, Mistakes, Rule, Section, Text
 
-Rate = Annotated[float, Field(ge=0, lt=1), Rule("a number from 0 (none) to below 1")]
+Rate = Annotated[float, Field(ge=0, lt=1), FROM_NUMPY, Rule("a number from 0 (none) to below 1")]
 _ONLY_IF_SET = ("seed", "passthrough", "private")
 
 

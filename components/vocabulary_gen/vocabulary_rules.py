@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from embedding_core.config import EvolutionMode
-from embedding_core.schema import Json, Key, Positive, Section
+from embedding_core.schema import ByName, Json, Positive, Section
 
 
 class VocabularyRule(Section):
@@ -34,7 +32,7 @@ class VocabularyRules(Section):
       vocabularies: rule by name.
     """
 
-    vocabularies: Mapping[Key, VocabularyRule]
+    vocabularies: ByName[VocabularyRule]
 
 
 class Evolution(Section):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from embedding_core.schema import Key, Listed, Mistakes, PositiveNumber, Rule, Section, Text
+from embedding_core.schema import ByName, Listed, Mistakes, PositiveNumber, Rule, Section, Text
 from pipelines.config.paths import is_address
 
 
@@ -58,7 +57,7 @@ class Kubeflow(Section):
     machine_type: Text | None = None
     tpu_topology: _Chips | None = None
     beam_args: Listed[Text] = ()
-    resources: Mapping[Key, Resources] = Field(default_factory=dict)
+    resources: ByName[Resources] = Field(default_factory=dict)
 
     def mistakes(self) -> Mistakes:
         """Yield what breaks the rules over several fields."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from embedding_core.config import RETRIEVAL_METRICS
 from embedding_core.errors import nearest
-from embedding_core.schema import Count, Key, Listed, Mistakes, Section, Text
+from embedding_core.schema import ByName, Count, Listed, Mistakes, Number, Section, Text
 
 Metric: TypeAlias = Literal[
     "AUC",
@@ -72,10 +71,10 @@ class Threshold(Section):
         be negative, and -1 accepts every model.
     """
 
-    min: float | None = None
-    max: float | None = None
-    min_improvement: float | None = None
-    min_over_popularity: float | None = None
+    min: Number | None = None
+    max: Number | None = None
+    min_improvement: Number | None = None
+    min_over_popularity: Number | None = None
 
     def mistakes(self) -> Mistakes:
         """Yield what breaks the rules over several fields."""
@@ -121,7 +120,7 @@ class Evaluation(Section):
         "ExampleCount",
     )
     slices: Listed[_Slice] = ()
-    thresholds: Mapping[Key, Threshold] = Field(default_factory=dict)
+    thresholds: ByName[Threshold] = Field(default_factory=dict)
     baseline: Text | None = None
     min_rows: Count = 100
     min_rows_per_class: Count = 10

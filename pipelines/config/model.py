@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from embedding_core.schema import (
-    Key,
+    ByName,
     NonNegative,
     Positive,
     Section,
@@ -29,7 +28,7 @@ class Model(Section):
     SHORT = "name"
 
     name: Text = "ranking"
-    arguments: Mapping[Key, Any] = Field(default_factory=dict)
+    arguments: ByName[Any] = Field(default_factory=dict)
 
     @property
     def module(self) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from components.example_gen.label_section import Columns, Label
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
-from embedding_core.schema import Count, Key, Listed, Name, PositiveNumber, Section, Text
+from embedding_core.schema import ByName, Count, Listed, Name, PositiveNumber, Section, Text
 from embedding_core.training_config import Training
 from embedding_core.warm_start import WarmStart
 from pipelines.config.data import Data
@@ -62,11 +61,11 @@ class PipelineConfig(Section):
     preprocessing_fn: Text | None = None
     columns: Columns = Field(default_factory=dict)
     sample_weight: Text | None = None
-    class_weights: Mapping[Key, PositiveNumber] = Field(default_factory=dict)
+    class_weights: ByName[PositiveNumber] = Field(default_factory=dict)
     row_filters: Listed[RowFilter] = ()
-    vocabularies: Mapping[Key, VocabularyLimits] = Field(default_factory=dict)
+    vocabularies: ByName[VocabularyLimits] = Field(default_factory=dict)
     vocabulary_evolution: VocabularyEvolution | None = None
-    tables: Mapping[Key, TableOverrides] = Field(default_factory=dict)
+    tables: ByName[TableOverrides] = Field(default_factory=dict)
     model: Model = Field(default_factory=Model)
     training: Training = Field(default_factory=Training)
     evaluation: Evaluation = Field(default_factory=Evaluation)

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import yaml
 
 from embedding_core.errors import ConfigError
-from pipelines.config import SplitByHash, config_from_mapping, load_config
+from embedding_core.training_config import EarlyStopping
+from pipelines.config import Label, SplitByHash, Threshold, config_from_mapping, load_config
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 TAXI = os.path.join(ROOT, "pipelines", "examples", "taxi.yaml")
@@ -306,3 +308,17 @@ def test_keys_that_are_not_texts_are_unknown_keys(mistakes, minimal, key):
 def test_set_has_no_order_and_is_not_a_list(mistakes, minimal, text):
     (line,) = mistakes(minimal.replace("data: rows.csv\n", "" if "path" in text else "data: rows.csv\n") + text)
     assert line.endswith("it must be a list.")
+
+
+def test_key_that_yaml_reads_as_true_is_shown_as_a_key(load):
+    with pytest.raises(ConfigError, match=r"`tables\.True\.dims` is not a known key: did you mean 'dim'"):
+        load("data: rows.csv\nlabel: bought\nfeatures: {categorical: [user]}\ntables: {true: {dims: 3}}\n")
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [(Threshold, "min"), (Threshold, "min_over_popularity"), (EarlyStopping, "validation_fraction"), (Label, "above")],
+)
+def test_number_that_may_change_later_is_refused(section, field):
+    with pytest.raises(ConfigError, match=f"`{field}` of .* it must be a"):
+        section(**{field: np.array(0.1)}, **({"column": "c"} if section is Label else {}))
