@@ -1,23 +1,28 @@
 """Encodes columns as serialized tf.Examples, with the same bytes for the same row on every run.
 
 The protobuf libraries write the features of an example in an order that changes from run to run (a hash map's), so the
-wire format is written here: features in the order of their names. A missing value has no feature.
+wire format is written here, column by column: features in the order of their names. A missing value has no feature.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.example_gen.rows import is_list
 
+_Lengths: TypeAlias = npt.NDArray[np.int64]
+
 # Tags: field << 3 | 2 (length-delimited), of Feature's oneof and of messages with one or two fields.
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = b"\x0a", b"\x12", b"\x1a"
 _FIRST, _SECOND = b"\x0a", b"\x12"
+_VARINT_BYTES = 10  # of a negative number
+_MANY = 1 << 16  # from here on, sorting lengths is faster than a table of all lengths
 
 
 def examples(columns: Mapping[str, pa.Array]) -> list[bytes]:
@@ -26,36 +31,128 @@ def examples(columns: Mapping[str, pa.Array]) -> list[bytes]:
     Args:
       columns: at least one, all of one length; null and empty lists are left out.
     """
-    entries = [_entries(name, columns[name]) for name in sorted(columns)]
-    return [_field(_FIRST, b"".join(row)) for row in zip(*entries, strict=True)]
+    parts = [part for name in sorted(columns) for part in _entries(name, columns[name])]
+    payloads = _joined(parts)
+    rows: list[bytes] = _joined([_prefixes(_lengths(payloads), b""), payloads]).to_pylist()
+    return rows
 
 
-def _entries(name: str, column: pa.Array) -> Sequence[bytes]:
-    """Encode the map entry of one feature in each row; b"" if the value is missing."""
-    encode = _encoder(name, column.type.value_type if is_list(column.type) else column.type)
-    if is_list(column.type):
-        return [encode(values) if values else b"" for values in column.to_pylist()]
-    encoded = column.dictionary_encode()
-    distinct = np.empty(len(encoded.dictionary) + 1, dtype=object)
-    distinct[:] = [*(encode([value]) for value in encoded.dictionary.to_pylist()), b""]
-    indices = pc.fill_null(encoded.indices, len(distinct) - 1).to_numpy(zero_copy_only=False)
-    entries: list[bytes] = distinct[indices].tolist()
-    return entries
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    """Concatenate binary arrays row by row; a null is empty."""
+    nothing = pa.scalar(b"", pa.large_binary())
+    return pc.binary_join_element_wise(*parts, nothing, null_handling="replace", null_replacement="")
 
 
-def _encoder(name: str, kind: pa.DataType) -> Callable[[Sequence[Any]], bytes]:
+def _lengths(values: pa.Array) -> _Lengths:
+    lengths: _Lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+    return lengths
+
+
+def _entries(name: str, column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Encode the map entry of one feature: what is before the values of each row, and the values."""
     key = _field(_FIRST, name.encode())
+    kind = column.type.value_type if is_list(column.type) else column.type
+    if not is_list(column.type) and not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
+        texts = column.cast(pa.large_binary())
+        return _prefixes(_lengths(texts), key, _BYTES_LIST, _FIRST, missing=_is_missing(column)), texts
     if pa.types.is_integer(kind):
-        return lambda values: _entry(key, _INT64_LIST, _field(_FIRST, b"".join(map(_varint, values))))
-    if pa.types.is_floating(kind):
-        return lambda values: _entry(key, _FLOAT_LIST, _field(_FIRST, np.array(values, "<f4").tobytes()))
-    if pa.types.is_string(kind):
-        return lambda values: _entry(key, _BYTES_LIST, b"".join(_field(_FIRST, value.encode()) for value in values))
-    return lambda values: _entry(key, _BYTES_LIST, b"".join(_field(_FIRST, value) for value in values))
+        tag, encoded = _INT64_LIST, _varints(_flat(column))
+    elif pa.types.is_floating(kind):
+        tag, encoded = _FLOAT_LIST, _floats(_flat(column))
+    else:
+        tag, encoded = _BYTES_LIST, _texts(_flat(column))
+    payloads = _by_row(column, encoded)
+    repeated = b"" if tag == _BYTES_LIST else _FIRST  # numbers are packed: one field for all of them
+    return _prefixes(_lengths(payloads), key, tag, repeated, missing=_is_missing(column)), payloads
 
 
-def _entry(key: bytes, kind: bytes, values: bytes) -> bytes:
-    return _field(_FIRST, key + _field(_SECOND, _field(kind, values)))
+def _flat(column: pa.Array) -> pa.Array:
+    return column.flatten() if is_list(column.type) else column
+
+
+def _is_missing(column: pa.Array) -> npt.NDArray[np.bool_]:
+    missing = pc.equal(pc.fill_null(pc.list_value_length(column), 0), 0) if is_list(column.type) else column.is_null()
+    mask: npt.NDArray[np.bool_] = missing.to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _by_row(column: pa.Array, encoded: pa.Array) -> pa.Array:
+    """Concatenate the encoded values of each row of a list column; a scalar column has one value a row."""
+    if not is_list(column.type):
+        return encoded
+    counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    offsets, data = _offsets(encoded), encoded.buffers()[2]
+    return _binary(offsets[ends], data)
+
+
+def _offsets(values: pa.Array) -> _Lengths:
+    return np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
+
+
+def _binary(offsets: _Lengths, data: pa.Buffer) -> pa.Array:
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int64)), data]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """Encode each text as a field; null is empty."""
+    texts = values.cast(pa.large_binary())
+    missing = texts.is_null().to_numpy(zero_copy_only=False)
+    return _joined([_prefixes(_lengths(texts), None, missing=missing), texts])
+
+
+def _floats(values: pa.Array) -> pa.Array:
+    numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False).astype("<f4")
+    ends = np.cumsum(4 * values.is_valid().to_numpy(zero_copy_only=False), dtype=np.int64)
+    present = numbers[values.is_valid().to_numpy(zero_copy_only=False)]
+    return _binary(np.concatenate([[0], ends]), pa.py_buffer(np.ascontiguousarray(present)))
+
+
+def _varints(values: pa.Array) -> pa.Array:
+    """Encode each whole number in groups of 7 bits, the lowest first; null is empty."""
+    numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
+    shifts = np.arange(0, 7 * _VARINT_BYTES, 7, dtype=np.uint64)
+    rest = numbers[:, None] >> shifts
+    used = rest > 0
+    used[:, 0] = True
+    used &= values.is_valid().to_numpy(zero_copy_only=False)[:, None]
+    more = np.concatenate([rest[:, 1:] > 0, np.zeros((len(numbers), 1), bool)], axis=1)
+    groups = (rest & np.uint64(127)).astype(np.uint8) | (more.astype(np.uint8) << 7)
+    ends = np.cumsum(used.sum(axis=1), dtype=np.int64)
+    return _binary(np.concatenate([[0], ends]), pa.py_buffer(groups[used]))
+
+
+def _prefixes(
+    lengths: _Lengths,
+    key: bytes | None,
+    tag: bytes = b"",
+    repeated: bytes = b"",
+    *,
+    missing: npt.NDArray[np.bool_] | None = None,
+) -> pa.Array:
+    """Return what is before the bytes of each row, which their length determines; null if the row is missing."""
+    distinct, indices = _unique(lengths)
+    encoded = [_prefix(length, key, tag, repeated) for length in distinct.tolist()]
+    return pa.array(encoded, pa.large_binary()).take(pa.array(indices, mask=missing))
+
+
+def _unique(lengths: _Lengths) -> tuple[_Lengths, _Lengths]:
+    """Return the distinct lengths in order, and the position of each row's length among them."""
+    if not len(lengths) or lengths.max() >= _MANY:
+        distinct, indices = np.unique(lengths, return_inverse=True)
+        return distinct, indices
+    is_present = np.bincount(lengths) > 0
+    return np.flatnonzero(is_present), (np.cumsum(is_present) - 1)[lengths]
+
+
+def _prefix(length: int, key: bytes | None, tag: bytes, repeated: bytes) -> bytes:
+    if not key:
+        return _FIRST + _varint(length)
+    values = repeated + _varint(length) if repeated else b""
+    feature = tag + _varint(len(values) + length) + values
+    entry = key + _SECOND + _varint(len(feature) + length) + feature
+    return _FIRST + _varint(len(entry) + length) + entry
 
 
 def _field(tag: bytes, payload: bytes) -> bytes:
@@ -63,12 +160,9 @@ def _field(tag: bytes, payload: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    if 0 <= value < 128:
-        return bytes((value,))
-    rest = value & 0xFFFF_FFFF_FFFF_FFFF
     out = bytearray()
-    while rest > 127:
-        out.append(rest & 127 | 128)
-        rest >>= 7
-    out.append(rest)
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
     return bytes(out)

@@ -26,6 +26,7 @@ from components.example_gen.whole_numbers import count_whole_numbers, with_whole
 from components.progress import report
 
 _SHARD_ROWS = 100_000
+_COMPRESSION = 3  # on click logs half the CPU time of zlib's default, 6, for files a fifth larger
 
 
 def ingest(files: Sequence[str], group: int, data_format: str, settings: Settings, folder: str) -> Tally:
@@ -171,7 +172,8 @@ class _Shards:
         name = f"{split}-{self._group:05d}-{piece:05d}-{self._attempt}.gz"
         import tensorflow as tf  # a check of the data counts rows and does not write them
 
-        with tf.io.TFRecordWriter(posixpath.join(self._folder, name), "GZIP") as writer:
+        options = tf.io.TFRecordOptions("GZIP", compression_level=_COMPRESSION)
+        with tf.io.TFRecordWriter(posixpath.join(self._folder, name), options) as writer:
             for row in order.permutation(len(rows)).tolist():
                 writer.write(rows[row])
         self._names[split].append(name)
