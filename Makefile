@@ -11,7 +11,7 @@ UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 # Pairs of Python and TensorFlow that the core is tested with beside those of the lock, the newest last.
 MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 
-.PHONY: help venv lock check format test test-core test-tfx test-fast test-matrix test-wheel contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv lock check format test test-core test-tfx test-fast test-matrix interchange test-wheel contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,9 @@ test-matrix: venv $(MATRIX:%=.matrix/%/.ready) ## the core's tests on every pair
 	@for bin in $(BIN) $(MATRIX:%=.matrix/%/bin); do echo "== $$bin"; $$bin/pytest tests/embedding_core \
 	    -m "not slow and not tfx" --numprocesses=auto --dist=loadfile --no-loadscope-reorder || failed=1; done; \
 	    exit $${failed:-0}
+
+interchange: venv .matrix/$(lastword $(MATRIX))/.ready ## the oldest and the newest pair read each other's files and train the same values
+	NEWEST=$(CURDIR)/.matrix/$(lastword $(MATRIX))/bin/python $(BIN)/pytest -rP tests/interchange
 
 test-wheel: venv ## the wheel in an empty environment of each Python, and the README's example of the layer
 	PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)" $(BIN)/pytest -rP tests/test_wheel.py

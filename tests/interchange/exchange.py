@@ -1,0 +1,266 @@
+"""Writes what one version of Python and TensorFlow hands to another, or reads what another wrote.
+
+    python exchange.py write FOLDER
+    python exchange.py read FOLDER [PART ...]
+    python exchange.py values FILE
+
+`write` writes a training checkpoint of each optimizer, a training that was stopped, an EmbeddingCheckpoint,
+vocabularies, two exported models and a Keras file, and what each of them holds or answers. `read` fails if it reads
+anything else. `values` writes tables, slots and losses of 20 steps of each optimizer and kind of input.
+`test_interchange.py` runs it, with the folders of the tests that it imports on the path.
+"""
+
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+import test_checkpoint_export
+import test_export
+import test_training
+import test_values
+import tf_keras
+
+from embedding_core.checkpoint import BundleReader, CheckpointSeries, load_checkpoint_into, verify, write_tables
+from embedding_core.engines import HostEngine
+from embedding_core.layer import TPUEmbedding
+from embedding_core.model_inputs import model_inputs
+from embedding_core.serving import export_embeddings, export_model
+from embedding_core.training import train
+from embedding_core.vocabulary import Vocabulary, load_vocabulary, save_vocabulary
+
+STOPPED, STEPS = 20, 40
+RESUMED = {"checkpoint_every": STOPPED, "eval_every": STOPPED, "decay": "linear"}
+TOKENS = [b"a", b"\xff\xfe", "žluť".encode()]
+
+
+class _StoppedError(Exception):
+    pass
+
+
+def layer_checkpoints(folder):
+    """Yield each optimizer, a layer, its checkpoint, and the path of it."""
+    for name in test_values.OPTIMIZERS:
+        run = test_values.Run(None, name, "ragged")
+        yield name, run, str(folder / "layers" / name.replace(" ", "_") / "ckpt")
+
+
+def write_layer_checkpoints(folder):
+    values = {}
+    for name, run, path in layer_checkpoints(folder):
+        for lists in itertools.islice(test_values.batches("ragged"), 5):
+            run.train(lists)
+        run.checkpoint.write(path)
+        values |= {f"{name}/{key}": value for key, value in run.variables().items()}
+    np.savez(folder / "layers.npz", **values)
+
+
+def read_layer_checkpoints(folder):
+    expected = np.load(folder / "layers.npz")
+    for name, run, path in layer_checkpoints(folder):
+        run.train(next(test_values.batches("ragged")))
+        run.checkpoint.read(path).assert_existing_objects_matched()
+        for key, value in run.variables().items():
+            np.testing.assert_array_equal(value, expected[f"{name}/{key}"], err_msg=f"{name} {key}")
+
+
+def stop(step, *_):
+    if step > STOPPED:
+        raise _StoppedError
+
+
+def write_training(folder):
+    """Write a training that was stopped after its checkpoint, and one to its end."""
+    place = folder / "training"
+    place.mkdir()
+    job = test_training.job_in(place, **RESUMED)
+    try:
+        train(job, str(folder / "stopped"), resume_folder=str(place / "series"), progress=stop)
+    except _StoppedError:
+        shutil.rmtree(folder / "stopped")
+    CheckpointSeries(place / "series").keep([STOPPED])
+    np.savez(folder / "stopped.npz", **tables_of(CheckpointSeries(place / "series").verified(STOPPED).prefix))
+    result = train(job, str(folder / "whole"))
+    np.savez(folder / "whole.npz", **tables_of(result.checkpoint))
+    shutil.rmtree(folder / "whole")
+
+
+def tables_of(prefix):
+    reader = BundleReader(prefix)
+    return {key.replace("/", "|"): reader.tensor(key).numpy() for key in reader.entries if "/words" in key}
+
+
+def read_stopped(folder):
+    """Read the checkpoint of the training that was stopped."""
+    series = CheckpointSeries(folder / "training" / "series")
+    expected = np.load(folder / "stopped.npz")
+    for key, value in tables_of(series.verified(STOPPED).prefix).items():
+        np.testing.assert_array_equal(value, expected[key], err_msg=key)
+
+
+def read_training(folder):
+    """Train on from that checkpoint: the same tables, within rounding."""
+    with tempfile.TemporaryDirectory() as copy:
+        place = Path(shutil.copytree(folder / "training", copy, dirs_exist_ok=True))
+        job = test_training.job_in(place, **RESUMED)
+        result = train(job, str(place / "continued"), resume_folder=str(place / "series"))
+        assert (result.history.facts["resumed_at"], result.step) == (STOPPED, STEPS)
+        found = tables_of(result.checkpoint)
+    expected = np.load(folder / "whole.npz")
+    for key, value in found.items():
+        np.testing.assert_allclose(value, expected[key], rtol=1e-5, atol=1e-6, err_msg=key)
+    print(f"trained on: tables differ by {max(np.abs(found[key] - expected[key]).max() for key in found):.2g} at most")
+
+
+def words():
+    return Vocabulary(
+        name="words",
+        tokens=pa.array(TOKENS, pa.large_binary()),
+        counts=np.array([2**40, 2, 1]),
+        total_count=2**40 + 3,
+        distinct=3,
+        features={},
+    )
+
+
+def write_embeddings(folder):
+    """Write an EmbeddingCheckpoint with a vocabulary, and the SavedModel that serves it."""
+    engine = HostEngine(test_checkpoint_export.CONFIG, seed=3)
+    tables = {key: variable.numpy() for key, variable in engine.table_variables.items()}
+    np.savez(folder / "embeddings.npz", **tables)
+    write_tables(
+        folder / "checkpoint",
+        test_checkpoint_export.CONFIG,
+        lambda key: [(0, tables[key])],
+        step=7,
+        vocabularies={"words": words()},
+    )
+    (folder / "vocabularies").mkdir()
+    save_vocabulary(words(), folder / "vocabularies")
+    export_embeddings(folder / "checkpoint", folder / "embeddings", features=test_checkpoint_export.NAMES)
+    np.savez(folder / "vectors.npz", **answers(folder / "embeddings", test_checkpoint_export.ROWS))
+
+
+def read_embeddings(folder):
+    expected = np.load(folder / "embeddings.npz")
+    manifest = verify(folder / "checkpoint")
+    variables = HostEngine(manifest.config, seed=4).table_variables
+    load_checkpoint_into(folder / "checkpoint", variables, manifest.config, vocabulary_digests=manifest.vocabularies)
+    for key, variable in variables.items():
+        np.testing.assert_array_equal(variable.numpy(), expected[key], err_msg=key)
+    for place in ("vocabularies", "checkpoint/vocabularies"):
+        vocabulary = load_vocabulary(folder / place, "words")
+        assert vocabulary.tokens.to_pylist() == TOKENS
+        assert (vocabulary.counts.tolist(), vocabulary.digest) == ([2**40, 2, 1], words().digest)
+    np.testing.assert_equal(
+        answers(folder / "embeddings", test_checkpoint_export.ROWS), dict(np.load(folder / "vectors.npz"))
+    )
+
+
+def answers(folder, examples):
+    """What `serving_default` of a SavedModel answers."""
+    answer = tf.saved_model.load(str(folder)).signatures["serving_default"](tf.constant(examples))
+    return {key: value.numpy() for key, value in answer.items()}
+
+
+def write_model(folder):
+    """Write an exported model, as a pipeline pushes it."""
+    for name, tokens in test_export.TOKENS.items():
+        (folder / f"{name}.txt").write_bytes(b"".join(token + b"\n" for token in tokens))
+    tf_keras.utils.set_random_seed(5)
+    embeddings, dense = model_inputs(test_export.CONFIG, test_export.DENSE.names)
+    flat = [tf_keras.layers.Flatten()(value) for value in embeddings.values()]
+    logit = tf_keras.layers.Dense(1)(tf_keras.layers.Concatenate()([*flat, *dense.values()]))
+    export_model(
+        folder / "model",
+        config=test_export.CONFIG,
+        tables=HostEngine(test_export.CONFIG, seed=3, with_slots=False).table_variables,
+        vocabularies={name: folder / f"{name}.txt" for name in test_export.TOKENS},
+        model=tf_keras.Model([embeddings, dense], logit),
+        dense=test_export.DENSE,
+    )
+    np.savez(folder / "answers.npz", **answers(folder / "model", test_export.EXAMPLES))
+
+
+def read_model(folder):
+    """Read the model; the products of its dense part may differ in the last bit."""
+    for key, value in answers(folder / "model", test_export.EXAMPLES).items():
+        expected = np.load(folder / "answers.npz")[key]
+        np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7, err_msg=key)
+        finite = np.isfinite(expected)
+        print(f"exported model: {key} differs by {np.abs(value[finite] - expected[finite]).max():.2g} at most")
+
+
+def keras_ids():
+    return {"user": np.arange(8, dtype=np.int64)}
+
+
+def write_keras_file(folder):
+    tpu = tf.tpu.experimental.embedding
+    users = tpu.TableConfig(vocabulary_size=8, dim=4, combiner="mean", name="users")
+    layer = TPUEmbedding({"user": tpu.FeatureConfig(users)}, tpu.Adagrad(0.5), table_update="engine")
+    user = tf_keras.Input((), dtype=tf.int64, name="user")
+    model = tf_keras.Model({"user": user}, tf_keras.layers.Dense(1)(layer({"user": user})["user"]))
+    model.compile("adam", "mse")
+    model.fit(keras_ids(), np.ones(8), batch_size=4, epochs=2, verbose=0)
+    model.save(folder / "model.keras")
+    np.save(folder / "keras.npy", model.predict(keras_ids(), verbose=0))
+
+
+def read_keras_file(folder):
+    """Read the file; a tf_keras that does not know `optional` of an InputLayer refuses one that has it."""
+    try:
+        model = tf_keras.models.load_model(folder / "model.keras")
+    except TypeError as error:
+        if "Unrecognized keyword arguments: ['optional']" not in str(error):
+            raise
+        print("tf_keras refuses the Keras file, which a newer one wrote")
+        return
+    found = model.predict(keras_ids(), verbose=0)
+    np.testing.assert_allclose(found, np.load(folder / "keras.npy"), rtol=1e-6, atol=1e-7)
+
+
+def write(folder):
+    """Write everything into a new folder."""
+    folder.mkdir(parents=True)
+    for part in (write_layer_checkpoints, write_training, write_embeddings, write_model, write_keras_file):
+        part(folder)
+    versions = {"python": sys.version.split()[0], "tensorflow": tf.__version__, "numpy": np.__version__}
+    (folder / "versions.json").write_text(json.dumps({**versions, "pyarrow": pa.__version__}))
+
+
+READ = {
+    "layers": read_layer_checkpoints,
+    "stopped": read_stopped,
+    "training": read_training,
+    "embeddings": read_embeddings,
+    "model": read_model,
+    "keras": read_keras_file,
+}
+
+
+def read(folder, *parts):
+    """Read what is in a folder, all of it or these parts."""
+    for part in parts or READ:
+        READ[part](folder)
+        print(f"{part}: as written")
+
+
+def values(file):
+    """Write tables, slots and losses of 20 steps of every optimizer and kind of input."""
+    found = {}
+    for optimizer, kind in itertools.product(test_values.OPTIMIZERS, test_values.KINDS):
+        variables, losses = test_values.trained(None, optimizer, kind)
+        found |= {f"{optimizer}|{kind}|{key}": value for key, value in variables.items()}
+        found[f"{optimizer}|{kind}|losses"] = np.array(losses, np.float32)
+    np.savez(file, **found)
+
+
+if __name__ == "__main__":
+    command, path, *parts = sys.argv[1:]
+    {"write": write, "read": read, "values": values}[command](Path(path), *parts)

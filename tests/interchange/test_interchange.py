@@ -1,0 +1,66 @@
+"""What the oldest version of TensorFlow writes is read by the newest, and the reverse; both train the same values.
+
+NEWEST is the Python of the environment with the newest version (`make interchange`). In every test run, this version
+reads what the newest one wrote into `written_by_newest` (`exchange.py write`, without the files of other parts).
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+CORE_TESTS = HERE.parent / "embedding_core"
+PARTS = ("stopped", "embeddings")
+NEWEST = os.environ.get("NEWEST", "")
+FOLDERS = (HERE.parents[1], *(CORE_TESTS / name for name in ("layer", "serving", "training")))
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(map(str, FOLDERS)),
+    "TF_USE_LEGACY_KERAS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+needs_newest = pytest.mark.skipif(
+    not os.access(NEWEST, os.X_OK),
+    reason=f"NEWEST is {NEWEST!r}: no Python of an environment with the newest TensorFlow",
+)
+
+
+def exchange(python, *arguments):
+    command = [python, HERE / "exchange.py", *arguments]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    print(done.stdout)
+
+
+def test_what_the_newest_version_wrote_is_read():
+    exchange(sys.executable, "read", HERE / "written_by_newest", *PARTS)
+
+
+@needs_newest
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("writer", "reader"), [(sys.executable, NEWEST), (NEWEST, sys.executable)], ids=["up", "down"])
+def test_what_one_version_writes_the_other_reads(writer, reader, tmp_path):
+    exchange(writer, "write", tmp_path / "files")
+    exchange(reader, "read", tmp_path / "files")
+
+
+@needs_newest
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_both_versions_train_the_same_values(tmp_path):
+    """20 steps of 6 optimizers and 5 kinds of input; float32 rounding, which grows over the steps."""
+    for name, python in (("oldest", sys.executable), ("newest", NEWEST)):
+        exchange(python, "values", tmp_path / f"{name}.npz")
+    oldest, newest = (np.load(tmp_path / f"{name}.npz") for name in ("oldest", "newest"))
+    assert oldest.files == newest.files
+    assert len({key.rpartition("|")[0] for key in oldest.files}) == 30
+    same = [np.array_equal(oldest[key], newest[key]) for key in oldest.files]
+    furthest = max(float(np.max(np.abs(oldest[key] - newest[key]))) for key in oldest.files)
+    print(f"{sum(same)} of {len(same)} arrays are equal to the last bit; the others differ by {furthest:.2g} at most")
+    for key in oldest.files:
+        np.testing.assert_allclose(newest[key], oldest[key], rtol=1e-5, atol=1e-6, err_msg=key)
