@@ -18,6 +18,7 @@ written against ``tf.tpu.experimental.embedding`` catches the same classes here.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 
@@ -74,6 +75,26 @@ class ParityError(EmbeddingError, RuntimeError):
 
 class StorageError(EmbeddingError, OSError):
     """A disk is full or fails, or the metadata on it is damaged."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A problem that a check reports without raising an error.
+
+    Attributes:
+      kind: name of the check.
+      what: the given value, table or operation.
+      rule: requirement, or behaviour of TensorFlow.
+      remedy: advice on what to change.
+    """
+
+    kind: str
+    what: str
+    rule: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.rule}; {self.remedy}."
 
 
 _LONG_ENOUGH = 3  # a shorter text is part of many names

@@ -91,21 +91,40 @@ def _spec_of(path: str, feature: AnyFeature, table: AnyTable, tables: Mapping[An
     key = table if table in tables else table.name
     if key not in tables:
         raise KeyError(f"table {table.name!r} of feature {path} is not among the tables: {list(tables)}.")
+    return feature_spec(path, feature, key, table, table.vocabulary_size, quantization_of(table))
+
+
+def feature_spec(
+    path: str, feature: AnyFeature, key: AnyTable, table: AnyTable, rows: int, quantization: Quantization | None
+) -> FeatureSpec:
+    """Make the spec of one feature.
+
+    Args:
+      path: name of the feature's place in the caller's structure.
+      feature: configuration of the feature.
+      key: key of its table among the tables.
+      table: anything with the `dim` and the `combiner` of that table.
+      rows: number of rows of that table.
+      quantization: quantization of its rows, or None.
+    """
     shape = getattr(feature, "output_shape", None)
-    quantization = getattr(table, "quantization_config", None)
     return FeatureSpec(
         path=path,
         table=key,
-        vocabulary_size=table.vocabulary_size,
+        vocabulary_size=rows,
         dim=table.dim,
         combiner=table.combiner,
         max_sequence_length=feature.max_sequence_length,
         output_shape=None if shape is None or shape.rank is None else tuple(shape.as_list()),
         invalid_id=getattr(feature, "invalid_id", "error"),
-        quantization=None
-        if quantization is None
-        else Quantization(quantization.num_buckets, quantization.lower, quantization.upper),
+        quantization=quantization,
     )
+
+
+def quantization_of(table: AnyTable) -> Quantization | None:
+    """Return the quantization of a table's configuration; None if it has none."""
+    given = getattr(table, "quantization_config", None)
+    return None if given is None else Quantization(given.num_buckets, given.lower, given.upper)
 
 
 def refuse_ignored_attributes(feature: AnyFeature) -> None:

@@ -20,11 +20,12 @@ from embedding_core.attributes import refuse_unknown
 from embedding_core.config import EmbeddingConfig, InitializerConfig
 from embedding_core.errors import ConfigError
 from embedding_core.feature_specs import (
-    AnyFeature,
     AnyTable,
     FeatureConfigs,
     FeatureSpec,
     Quantization,
+    feature_spec,
+    quantization_of,
     refuse_ignored_attributes,
 )
 from embedding_core.optimizers import FTRL, SGD, Adagrad, AdagradMomentum, Adam, Optimizer
@@ -156,7 +157,7 @@ class Model:
 
 
 def optimizer_to_core(optimizer: GivenOptimizer) -> Optimizer:
-    """This project's optimizer for one of `tf.tpu.experimental.embedding`, or for itself.
+    """Return this project's optimizer for one of `tf.tpu.experimental.embedding`, or for itself.
 
     Raises:
       ConfigError (ValueError): another class, or a hyperparameter out of range.
@@ -195,7 +196,7 @@ def kind_of_optimizer(optimizer: Optimizer) -> OptimizerKind:
 
 
 def config_to_tensorflow(config: EmbeddingConfig) -> dict[str, Any]:
-    """TensorFlow's feature configurations, by feature name, for an EmbeddingConfig."""
+    """Make TensorFlow's feature configurations, by feature name, of an EmbeddingConfig."""
     tables = {table.name: _table_to_tensorflow(table) for table in config.tables}
     return {
         feature.name: tpu.FeatureConfig(
@@ -228,11 +229,11 @@ def _initializer_to_tensorflow(initializer: InitializerConfig, dim: int) -> Any:
 
 
 def initializer_to_core(initializer: Any, dim: int) -> Any:
-    """This project's initializer if TensorFlow's means the same, else the caller's own.
+    """Return this project's initializer if TensorFlow's means the same, else the caller's own.
 
-    Classes of TensorFlow and Keras are recognised, and no class of the user, whatever its name. Only unseeded ones are
-    taken over: their rows then are a function of seed, table and row. `dim` is the length of a row, for recognising
-    the default scale.
+    Only classes of TensorFlow and Keras are recognised, not a user's class of the same name. A seeded initializer is
+    left to the caller; the rows of an unseeded one become a function of seed, table and row. `dim` is the length of a
+    row, by which the default scale is recognised.
     """
     kind = _known_initializers().get(type(initializer))
     fields = initializer.get_config() if kind else {}
@@ -292,11 +293,12 @@ def model_of(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs
     distinct = [key for place, key in enumerate(keys) if not any(key is other for other in keys[:place])]
     tables = tuple(_table(place, key, optimizer, needs_optimizer) for place, key in enumerate(distinct))
     _check_names(tables)
-    features = tuple(
-        _feature(path_name(path), leaf, tables[next(i for i, other in enumerate(distinct) if other is key)])
-        for path, leaf, key in zip(paths_of(structure), leaves, keys, strict=True)
-    )
-    return Model(structure, tables, features)
+    spec_of = {id(key): table for key, table in zip(distinct, tables, strict=True)}
+    features = []
+    for path, leaf, key in zip(paths_of(structure), leaves, keys, strict=True):
+        table = spec_of[id(key)]
+        features.append(feature_spec(path_name(path), leaf, table.name, table, table.rows, table.quantization))
+    return Model(structure, tables, tuple(features))
 
 
 def _check_names(tables: tuple[TableSpec, ...]) -> None:
@@ -318,7 +320,6 @@ def _check_names(tables: tuple[TableSpec, ...]) -> None:
 
 def _table(place: int, key: AnyTable, optimizer: GivenOptimizer, needs_optimizer: bool) -> TableSpec:
     chosen = key.optimizer if key.optimizer is not None else optimizer
-    quantization = getattr(key, "quantization_config", None)
     initializer = key.initializer
     if not isinstance(initializer, InitializerConfig):
         initializer = initializer_to_core(initializer, key.dim)
@@ -329,25 +330,8 @@ def _table(place: int, key: AnyTable, optimizer: GivenOptimizer, needs_optimizer
         combiner=key.combiner,
         optimizer=optimizer_to_core(chosen) if chosen is not None or needs_optimizer else None,
         initializer=initializer,
-        quantization=None
-        if quantization is None
-        else Quantization(quantization.num_buckets, quantization.lower, quantization.upper),
+        quantization=quantization_of(key),
         key=key,
         slot_creator=getattr(chosen, "slot_variable_creation_fn", None),
         packed=bool(getattr(chosen, "low_dimensional_packing_status", False)),
-    )
-
-
-def _feature(path: str, feature: AnyFeature, table: TableSpec) -> FeatureSpec:
-    shape = getattr(feature, "output_shape", None)
-    return FeatureSpec(
-        path=path,
-        table=table.name,
-        vocabulary_size=table.rows,
-        dim=table.dim,
-        combiner=table.combiner,
-        max_sequence_length=feature.max_sequence_length,
-        output_shape=None if shape is None or shape.rank is None else tuple(shape.as_list()),
-        invalid_id=getattr(feature, "invalid_id", "error"),
-        quantization=table.quantization,
     )

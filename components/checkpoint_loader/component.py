@@ -11,7 +11,6 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.checkpoint_loader.executor import Executor
 from components.component_spec import channels, parameters, spec_with_outputs
-from embedding_core.schema import Json
 from embedding_core.warm_start import RemapPolicy
 
 
@@ -39,7 +38,7 @@ class CheckpointLoader(base_component.BaseComponent):
         earlier_checkpoint: types.BaseChannel,
         vocabularies: types.BaseChannel,
         table_configs: types.BaseChannel,
-        policy: Json | None = None,
+        policy: RemapPolicy | None = None,
     ) -> None:
         """Construct a CheckpointLoader.
 
@@ -48,18 +47,13 @@ class CheckpointLoader(base_component.BaseComponent):
             holds the vocabularies that its rows belong to.
           vocabularies: a channel of `Vocabularies`: the new run's.
           table_configs: a channel of `TableConfigs`: the new run's.
-          policy: fields of `embedding_core.warm_start.RemapPolicy`: `new_rows`, `new_tables`, `changed_optimizer`,
-            `changed_dim` and `seed`.
-
-        Raises:
-          ConfigError: an unknown field, or a value that breaks its rule.
+          policy: choices for what that checkpoint does not have; None is `RemapPolicy()`.
         """
-        RemapPolicy.from_mapping(policy or {})
         spec = spec_with_outputs(
             CheckpointLoaderSpec,
             earlier_checkpoint=earlier_checkpoint,
             vocabularies=vocabularies,
             table_configs=table_configs,
-            policy=json.dumps(dict(policy or {})),
+            policy=json.dumps((policy or RemapPolicy()).to_mapping()),
         )
         super().__init__(spec=spec)

@@ -9,6 +9,7 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.pusher.executor import Executor
+from components.pusher.push_section import Push
 from embedding_core.errors import ConfigError
 
 
@@ -60,12 +61,10 @@ class EmbeddingPusher(base_component.BaseComponent):
         schema: types.BaseChannel | None = None,
         model_blessing: types.BaseChannel | None = None,
         quality_blessing: types.BaseChannel | None = None,
-        tolerance: float = 1e-5,
-        keep_last: int | None = None,
+        push: Push | None = None,
         parity_rows: int = 1000,
         parity_split: str = "eval",
         republish: str | None = None,
-        rows_dtype: str | None = None,
     ) -> None:
         """Construct an EmbeddingPusher.
 
@@ -80,23 +79,19 @@ class EmbeddingPusher(base_component.BaseComponent):
           schema: a channel of `Schema`; needed if dense features are raw columns, without a transform graph.
           model_blessing: a channel of `ModelBlessing`, from TFX's Evaluator; a model that is not blessed is not pushed.
           quality_blessing: a channel of `ModelBlessing`, from QualityGate; likewise, with its reason.
-          tolerance: the largest difference allowed, absolute below 1 and relative above.
-          keep_last: number of newest versions that stay; None keeps all.
+          push: tolerance, absolute below 1 and relative above; number of versions that stay; type of the served
+            rows. None is `Push()`; its `destination` is not read.
           parity_rows: number of rows that are compared, before edge cases are added.
           parity_split: the split that they are from.
           republish: any text. A new text makes the cache miss, so that a model whose version was removed, or is not
             the newest any more, is pushed again.
-          rows_dtype: "float32", the default, or "float16": tables of half the size. `parity` shows the differences
-            that it makes; `tolerance` has to allow them.
 
         Raises:
-          ConfigError: a number is out of its range.
+          ConfigError: `parity_rows` is less than 1.
         """
-        for name, value, minimum in ((keys.TOLERANCE, tolerance, 0), (keys.PARITY_ROWS, parity_rows, 1)):
-            if not value >= minimum:
-                raise ConfigError(f"`{name}` of EmbeddingPusher is {value!r}: it must be at least {minimum}.")
-        if rows_dtype not in (None, "float32", "float16"):
-            raise ConfigError(f"`rows_dtype` of EmbeddingPusher is {rows_dtype!r}: it must be 'float32' or 'float16'.")
+        if parity_rows < 1:
+            raise ConfigError(f"`parity_rows` of EmbeddingPusher is {parity_rows!r}: it must be at least 1.")
+        push = push or Push()
         spec = spec_with_outputs(
             EmbeddingPusherSpec,
             model=model,
@@ -109,11 +104,11 @@ class EmbeddingPusher(base_component.BaseComponent):
             model_blessing=model_blessing,
             quality_blessing=quality_blessing,
             push_destination=push_destination,
-            tolerance=float(tolerance),
-            keep_last=keep_last,
+            tolerance=push.tolerance,
+            keep_last=push.keep_last,
             parity_rows=parity_rows,
             parity_split=parity_split,
             republish=republish,
-            rows_dtype=rows_dtype,
+            rows_dtype=None if push.rows_dtype == "float32" else push.rows_dtype,
         )
         super().__init__(spec=spec)

@@ -11,8 +11,7 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.quality_gate.executor import Executor
-from embedding_core.evaluation import Rules
-from embedding_core.schema import Json
+from embedding_core.quality_rules import Rules
 
 
 class QualityGateSpec(ComponentSpec):
@@ -50,7 +49,7 @@ class QualityGate(base_component.BaseComponent):
         examples: types.BaseChannel,
         vocabularies: types.BaseChannel,
         table_configs: types.BaseChannel,
-        rules: Json,
+        rules: Rules,
         transform_graph: types.BaseChannel | None = None,
         schema: types.BaseChannel | None = None,
         seed: int = 0,
@@ -63,14 +62,11 @@ class QualityGate(base_component.BaseComponent):
           examples: a channel of `Examples` with the splits "train" and "eval", raw.
           vocabularies: a channel of `Vocabularies`, from VocabularyGen.
           table_configs: a channel of `TableConfigs`: the tables that were trained.
-          rules: fields of `embedding_core.evaluation.Rules`.
+          rules: what the model has to pass.
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight.
           schema: a channel of `Schema`; needed if there is no transform graph.
           seed: seed of the sample of rows that retrieval is measured on, if the eval split has very many.
           code_fingerprint: digest of the code that runs, so that the cache sees a change of it.
-
-        Raises:
-          ConfigError: an unknown rule, or a value that breaks its rule.
         """
         spec = spec_with_outputs(
             QualityGateSpec,
@@ -80,7 +76,7 @@ class QualityGate(base_component.BaseComponent):
             table_configs=table_configs,
             transform_graph=transform_graph,
             schema=schema,
-            rules=json.dumps(Rules.from_mapping(rules).to_mapping(), sort_keys=True),
+            rules=json.dumps(rules.to_mapping(), sort_keys=True),
             seed=seed,
             code_fingerprint=code_fingerprint,
         )

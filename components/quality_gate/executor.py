@@ -14,7 +14,8 @@ from components import progress
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, files_below
 from components.run_inputs import inputs_of_run, same_run_digests
-from embedding_core.evaluation import Check, RetrievalFigures, Rules, SplitCounts, count_split, judge, measure_retrieval
+from embedding_core.evaluation import Check, RetrievalFigures, SplitCounts, count_split, judge, measure_retrieval
+from embedding_core.quality_rules import Rules
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import restore_run
 

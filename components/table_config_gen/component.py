@@ -12,6 +12,7 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.table_config_gen.executor import Executor
+from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.schema import Json
 
 
@@ -39,7 +40,7 @@ class TableConfigGen(base_component.BaseComponent):
         self,
         vocabularies: types.BaseChannel,
         features: Sequence[Json],
-        tables: Mapping[str, Json] | None = None,
+        tables: Mapping[str, TableSettings] | None = None,
         topology: str | None = None,
         earlier_checkpoint: types.BaseChannel | None = None,
     ) -> None:
@@ -49,8 +50,7 @@ class TableConfigGen(base_component.BaseComponent):
           vocabularies: a channel of `Vocabularies`, from VocabularyGen.
           features: the categorical features, as VocabularyGen's; each may also have `max_sequence_length` ("auto", a
             percentile such as "p99", or a whole number) and `table`.
-          tables: overrides by table, "*" for all: any of dim, combiner, optimizer, initializer and oov_rows
-            (`embedding_core.planning.planner` has the defaults).
+          tables: overrides by table, "*" for all tables; `embedding_core.planning.planner` has the defaults.
           topology: a TPU slice such as "v3-8" to plan memory for; tables that do not fit are an error.
           earlier_checkpoint: a channel of `EmbeddingCheckpoint` that training starts from: a table that it has
             keeps its dim unless `tables` sets another (the default dim depends on the rows, which change).
@@ -59,7 +59,7 @@ class TableConfigGen(base_component.BaseComponent):
             TableConfigGenSpec,
             vocabularies=vocabularies,
             features=json.dumps(list(features)),
-            tables=json.dumps(dict(tables or {})),
+            tables=json.dumps({name: one.to_mapping() for name, one in (tables or {}).items()}),
             topology=topology,
             earlier_checkpoint=earlier_checkpoint,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 
 from tfx import types
 from tfx.dsl.components.base import base_executor
@@ -16,9 +17,11 @@ from embedding_core.checkpoint import read_manifest
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.planner import ALL_TABLES, plan_from_vocabularies, plan_report
+from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.planning.topology import GIB, named_topology
-from embedding_core.schema import Json
+from embedding_core.schema import ByName, Json, read
 
+_NONE = TableSettings()
 _PLAN_FILE = "plan.json"
 _DIGESTS_FILE = "vocabularies.json"
 
@@ -37,7 +40,9 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
           CheckpointError: the earlier checkpoint has no manifest, or a damaged one.
         """
         vocabularies = read_vocabularies(execution.uri(keys.VOCABULARIES))
-        features, overrides = execution.json(keys.FEATURES), execution.json(keys.TABLES) or {}
+        features = execution.json(keys.FEATURES)
+        overrides: Mapping[str, TableSettings]
+        overrides = read(ByName[TableSettings], execution.json(keys.TABLES) or {}, "tables")
         for folder in execution.given_uris(keys.EARLIER_CHECKPOINT).values():
             overrides = _with_dims_of(read_manifest(folder).config, features, overrides)
         config = plan_from_vocabularies(features, vocabularies, overrides=overrides)
@@ -48,13 +53,16 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         _write(execution.output(keys.TABLE_CONFIGS), config, report, used)
 
 
-def _with_dims_of(earlier: EmbeddingConfig, features: list[Json], overrides: dict[str, Json]) -> dict[str, Json]:
+def _with_dims_of(
+    earlier: EmbeddingConfig, features: list[Json], overrides: Mapping[str, TableSettings]
+) -> Mapping[str, TableSettings]:
     """Return the overrides, with the earlier dim of each table that has one and for which no dim is given."""
     used = {feature.get("table") or feature.get("vocabulary") for feature in features}
     dims = {table.name: table.dim for table in earlier.tables if table.name in used}
-    if "dim" in overrides.get(ALL_TABLES, {}):
+    if overrides.get(ALL_TABLES, _NONE).dim is not None:
         return overrides
-    return {**overrides, **{name: {"dim": dim, **overrides.get(name, {})} for name, dim in dims.items()}}
+    given = {name: overrides.get(name, _NONE) for name in dims}
+    return {**overrides, **{name: one.replace(dim=one.dim or dims[name]) for name, one in given.items()}}
 
 
 def _check_fits(report: Json) -> None:

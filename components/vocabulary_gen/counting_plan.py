@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule, VocabularyRules
+from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError, nearest
-from embedding_core.schema import Json, Name, read
+from embedding_core.schema import ByName, Json, Name, read
 
 _COLUMN_KEYS = tuple(name for name in ColumnConfig.model_fields if name != "dtype")
 
@@ -92,7 +92,7 @@ def plan_counting(features: Any, rules: Mapping[str, Json], transform_graph: str
     counted = tuple(_feature(entry) for entry in features)
     _check_unique(feature.name for feature in counted)
     all_rules = {feature.vocabulary: VocabularyRule() for feature in counted}
-    given = VocabularyRules.from_mapping({"vocabularies": rules}).vocabularies
+    given = read(ByName[VocabularyRule], rules, "vocabularies")
     for name, rule in given.items():
         if name not in all_rules:
             raise ConfigError(f"vocabulary {name!r} has no feature: it must be one of {sorted(all_rules)}.")

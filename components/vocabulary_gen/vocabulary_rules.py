@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embedding_core.config import EvolutionMode
-from embedding_core.schema import ByName, Json, Positive, Section
+from embedding_core.schema import Json, Positive, Section
 
 
 class VocabularyRule(Section):
@@ -23,16 +23,6 @@ class VocabularyRule(Section):
         """Give what the counting depends on, without the fields of a subclass."""
         rule: Json = {"min_count": self.min_count, "max_size": self.max_size}
         return {**rule, "parts": self.parts} if self.parts > 1 else rule
-
-
-class VocabularyRules(Section):
-    """The rules of the vocabularies.
-
-    Attributes:
-      vocabularies: rule by name.
-    """
-
-    vocabularies: ByName[VocabularyRule]
 
 
 class Evolution(Section):

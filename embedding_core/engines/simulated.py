@@ -9,7 +9,6 @@ a host's block is a range of its rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -23,7 +22,13 @@ from embedding_core.engines.hardware_configs import refuse_ignored
 from embedding_core.engines.pipelining import EarlierRows
 from embedding_core.engines.queued import QueuedEngine
 from embedding_core.engines.queues import CoreQueues, WaitingBatch
-from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
+from embedding_core.engines.simulated_strategy import (
+    ReplicaContext,
+    SimulatedTPUStrategy,
+    cannot_meet,
+    core_of,
+    refuse_nested,
+)
 from embedding_core.engines.step_rates import ITERATIONS, new_iterations, step_rates
 from embedding_core.engines.table_updates import apply_to_table, touched_rows
 from embedding_core.engines.tables import Tables
@@ -36,7 +41,6 @@ from embedding_core.structures import Nested, flat_like
 from embedding_core.translate import Model, TableSpec
 from embedding_core.update_rules import Rate
 
-ReplicaContext: TypeAlias = Any  # a tf.distribute.ReplicaContext; None outside of strategy.run
 _HOST = "CPU:0"
 
 
@@ -205,7 +209,7 @@ class SimulatedEngine(QueuedEngine):
         del name  # it pairs dequeue with apply_gradients; a core's queue is first in, first out
         context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
         if context is not None:
-            _refuse_nested(context)
+            refuse_nested(context)
         tf.nest.assert_same_structure(self.model.structure, features)
         values = tf.nest.flatten(features)
         flat_weights: list[Weights] = [None] * len(values)
@@ -221,10 +225,10 @@ class SimulatedEngine(QueuedEngine):
             with self._calls().call() as done:
                 done.extend(self._queues.put(batches, training))
 
-    def _cores_fed(self, context: ReplicaContext, device: str | None) -> list[int]:
+    def _cores_fed(self, context: ReplicaContext | None, device: str | None) -> list[int]:
         """Return the cores that a call of enqueue feeds."""
         if context is not None:
-            return [_core_of(context)]
+            return [core_of(context)]
         return list(range(self._cores)) if device is None else [self._core_at(device)]
 
     def _local(self, values: Sequence[Ids], core: int) -> list[Ids]:
@@ -256,11 +260,11 @@ class SimulatedEngine(QueuedEngine):
     def dequeue(self, name: str | None) -> Nested:
         """See `TPUEmbedding.dequeue`."""
         context = self._replica_context("dequeue")
-        core = _core_of(context)
+        core = core_of(context)
         try:
             vector = context.merge_call(lambda strategy: Box(self._dequeue_all(name))).value[core]
         except RuntimeError as error:
-            if not _cannot_meet(error) or self._pipelined:
+            if not cannot_meet(error) or self._pipelined:
                 raise
             vector = self._dequeue_one(core)
         return tf.nest.pack_sequence_as(self.model.structure, unpacked(vector, self.model, self.output_shapes))
@@ -342,7 +346,7 @@ class SimulatedEngine(QueuedEngine):
         try:
             context.merge_call(lambda strategy, boxes: self._apply_all(strategy, boxes, name), args=(box,))
         except RuntimeError as error:
-            if not _cannot_meet(error):
+            if not cannot_meet(error):
                 raise
             raise EngineError(
                 "apply_gradients inside control flow or a tf.function within strategy.run: the cores cannot "
@@ -376,26 +380,6 @@ class SimulatedEngine(QueuedEngine):
         with tf.control_dependencies([before]):
             apply_to_table(optimizer, parameters, slots, batch.ids, gradients, rate)
         self._earlier[table.name].keep(touched, before, tf.gather(parameters, touched))
-
-
-def _core_of(context: ReplicaContext) -> int:
-    return int(tf.get_static_value(context.replica_id_in_sync_group))
-
-
-def _cannot_meet(error: RuntimeError) -> bool:
-    """Whether a merge_call failed because its caller is in control flow or a nested function."""
-    return not isinstance(error, EngineError) and "merge_call" in str(error)
-
-
-def _refuse_nested(context: ReplicaContext) -> None:
-    try:
-        context.merge_call(lambda strategy: None)
-    except RuntimeError as error:
-        raise EngineError(
-            "Current graph does not match graph which contains TPUReplicateContext. This is most likely due to the "
-            "fact that enqueueing embedding data is called inside control flow or a tf.function inside `strategy.run`. "
-            "Call enqueue outside of strategy.run, or at the top level of the function given to it."
-        ) from error
 
 
 def _optimizer(table: TableSpec) -> Optimizer:

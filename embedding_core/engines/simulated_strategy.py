@@ -11,6 +11,7 @@ import tensorflow as tf
 from embedding_core.errors import ConfigError, EngineError
 
 EmbeddingFeature: TypeAlias = Literal["V1", "V0"]
+ReplicaContext: TypeAlias = Any  # a tf.distribute.ReplicaContext
 
 _SPARE_CORES = 8  # logical devices made at the first call, so that other small topologies can follow it
 _lock = threading.Lock()
@@ -53,7 +54,7 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[Any], Any], options: Any = None
     ) -> tf.distribute.DistributedDataset:
-        """As on a TPU, `dataset_fn` is called once per host; its dataset yields per-replica batches in turn.
+        """Call `dataset_fn` once per host, as on a TPU; its dataset yields per-replica batches in turn.
 
         Args:
           dataset_fn: from a tf.distribute.InputContext to a dataset of per-replica batches.
@@ -121,3 +122,29 @@ def _ensure_devices(needed: int) -> None:
             f"already runs with {existing}: call simulated_tpu, with the largest topology first, before any other "
             "TensorFlow operation of the process."
         )
+
+
+def core_of(context: ReplicaContext) -> int:
+    """Return the number of the core that a replica context is of."""
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def cannot_meet(error: RuntimeError) -> bool:
+    """Return whether a merge_call failed because its caller is in control flow or a nested function."""
+    return not isinstance(error, EngineError) and "merge_call" in str(error)
+
+
+def refuse_nested(context: ReplicaContext) -> None:
+    """Refuse a call of enqueue inside control flow or a nested function.
+
+    Raises:
+      EngineError (RuntimeError): the cores cannot meet there.
+    """
+    try:
+        context.merge_call(lambda strategy: None)
+    except RuntimeError as error:
+        raise EngineError(
+            "Current graph does not match graph which contains TPUReplicateContext. This is most likely due to the "
+            "fact that enqueueing embedding data is called inside control flow or a tf.function inside `strategy.run`. "
+            "Call enqueue outside of strategy.run, or at the top level of the function given to it."
+        ) from error

@@ -1,8 +1,9 @@
 """Judges a trained model on its eval split: counts, recall of a retrieval model, and the rules for a push."""
 
-from embedding_core.evaluation.push_rules import Check, Rules, judge
+from embedding_core.evaluation.push_rules import Check, judge
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures, measure_retrieval
 from embedding_core.evaluation.split_counts import FeatureCounts, SplitCounts, count_split
+from embedding_core.quality_rules import Rules
 
 __all__ = [
     "Check",

@@ -3,49 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
-
-from pydantic import Field
 
 from embedding_core.config import RetrievalMetric
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures
 from embedding_core.evaluation.split_counts import SplitCounts
-from embedding_core.schema import Count, Section
+from embedding_core.quality_rules import Rules, Threshold
 
 _DEFAULT: RetrievalMetric = "Recall@10"
-
-
-class RecallBounds(Section):
-    """What one metric of retrieval has to reach.
-
-    Attributes:
-      min: least value.
-      min_over_popularity: least difference to popularity's value.
-    """
-
-    min: float | None = None
-    min_over_popularity: float | None = None
-
-
-class Rules(Section):
-    """What a model has to pass.
-
-    Attributes:
-      min_rows: least number of rows of the eval split.
-      min_rows_per_class: least number of rows of each label there.
-      draws_negatives: whether negatives are drawn while training: then the split may hold positives alone.
-      retrieval: bounds by metric. If it is empty and the split holds positives alone, which no other metric can judge,
-        a two-tower model has to reach popularity's Recall@10.
-
-    Raises:
-      ConfigError: a number of rows is negative, or a metric or bound is unknown.
-    """
-
-    min_rows: Count = 0
-    min_rows_per_class: Count = 0
-    draws_negatives: bool = False
-    retrieval: Mapping[RetrievalMetric, RecallBounds] = Field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,12 +72,12 @@ def _floor(name: str, rows: int, least: int, key: str) -> Check:
 def _recalls(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) -> Iterator[Check]:
     bounds = dict(rules.retrieval)
     if not bounds and not counts.negatives and not isinstance(retrieval, str):
-        bounds = {_DEFAULT: RecallBounds(min_over_popularity=0.0)}
+        bounds = {_DEFAULT: Threshold(min_over_popularity=0.0)}
     for name, bound in bounds.items():
         yield from _recall(name, retrieval, bound)
 
 
-def _recall(name: str, retrieval: RetrievalFigures | str, bounds: RecallBounds) -> Iterator[Check]:
+def _recall(name: str, retrieval: RetrievalFigures | str, bounds: Threshold) -> Iterator[Check]:
     least, over = bounds.min, bounds.min_over_popularity
     if isinstance(retrieval, str):
         yield Check(name=name, value=None, bound="any", met=False, reason=f"{name} could not be measured: {retrieval}")

@@ -14,7 +14,7 @@ from embedding_core.engines.engine import Engine, Gradients, Lookup, Tables
 from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.feature_specs import AnyTable, FeatureConfigs
 from embedding_core.layer.call_stack import wants_weights_as_list
-from embedding_core.layer.engine_choice import new_engine, on_tpu
+from embedding_core.layer.engine_choice import is_exported, new_engine, on_tpu
 from embedding_core.layer.keras_files import Store, read_tables, refuse_other_keys, saved_variables, write_tables
 from embedding_core.layer.keras_optimizers import followed, refuse_keras_3
 from embedding_core.layer.layer_configs import (
@@ -189,7 +189,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         values, flat_weights = flat_inputs(self._model, features, weights)
         if self._state.symbolic:
             return self._packed(placeholders(self._model, values, flat_weights))
-        if self._is_exported():
+        if is_exported(self._state.strategy):
             feature_config = self._state.config.feature_config
             served = cpu_embedding_lookup(features, weights, self.embedding_tables, feature_config)
             return self._packed(tf.nest.flatten(served))
@@ -198,27 +198,6 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def _packed(self, activations: Sequence[tf.Tensor]) -> Nested:
         cast = [tf.cast(values, self.compute_dtype) for values in activations]
         return tf.nest.pack_sequence_as(self._model.structure, cast)
-
-    def _is_exported(self) -> bool:
-        """Whether a layer of a TPU is traced outside of its strategy, for a model to be served.
-
-        Raises:
-          EngineError (RuntimeError): it is called under another strategy than it was created under.
-        """
-        now, own = tf.distribute.get_strategy(), self._state.strategy
-        if on_tpu(now) == self._state.engine.on_tpu:
-            return False
-        if on_tpu(now):
-            raise EngineError(
-                f"Layer is created under strategy {own} but is being called under a TPUStrategy. Please create the "
-                "layer under a TPUStrategy if you wish to run the layer on TPU."
-            )
-        if tf.executing_eagerly():
-            raise EngineError(
-                f"Layer is created under strategy {own} but is being called under strategy {now}. Please use "
-                "strategy.run when calling this layer."
-            )
-        return True
 
     def _trained(self, lookup: Lookup) -> list[tf.Tensor]:
         """Return the activations of a lookup, whose gradients train the tables if the engine does that itself."""

@@ -11,7 +11,7 @@ from embedding_core.engines import HostEngine, SimulatedTPUStrategy
 from embedding_core.engines.engine import Engine
 from embedding_core.engines.hardware_configs import embedding_feature, is_real_tpu
 from embedding_core.engines.simulated import SimulatedEngine
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer.keras_tables import KerasTables
 from embedding_core.layer.layer_configs import Prepared
 from embedding_core.layer.tpu_tables import HardwareTables, ReplicatedTables, SparseCoreTables
@@ -44,6 +44,31 @@ def hardware_feature(strategy: tf.distribute.Strategy, override: Any) -> str:
     raise ConfigError(
         f"`embedding_feature` is {override!r}: TPU only supports {kinds.UNSUPPORTED} and {supported}; leave it None."
     )
+
+
+def is_exported(created: tf.distribute.Strategy) -> bool:
+    """Return whether a layer of a TPU is traced outside of its strategy, for a model to be served.
+
+    Args:
+      created: strategy that the layer was created under.
+
+    Raises:
+      EngineError (RuntimeError): the strategy in force is another one.
+    """
+    now = tf.distribute.get_strategy()
+    if on_tpu(now) == on_tpu(created):
+        return False
+    if on_tpu(now):
+        raise EngineError(
+            f"Layer is created under strategy {created} but is being called under a TPUStrategy. Please create the "
+            "layer under a TPUStrategy if you wish to run the layer on TPU."
+        )
+    if tf.executing_eagerly():
+        raise EngineError(
+            f"Layer is created under strategy {created} but is being called under strategy {now}. Please use "
+            "strategy.run when calling this layer."
+        )
+    return True
 
 
 def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Mapping[str, Any]) -> Engine:

@@ -4,31 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
 
+from embedding_core.errors import Finding
 from embedding_core.schema import Json
-
-SilentKind: TypeAlias = Literal["clamped ids", "copies", "device", "float ids", "no gradient", "whole table"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Silent:
-    """One thing that TensorFlow silently does.
-
-    Attributes:
-      kind: kind of the problem.
-      what: table or lookup that has it.
-      rule: behaviour of TensorFlow.
-      remedy: advice on what to change.
-    """
-
-    kind: SilentKind
-    what: str
-    rule: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.rule}; {self.remedy}."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +58,7 @@ class Placement:
 
     tables: Sequence[TablePlace]
     lookups: Sequence[Lookup]
-    silent: Sequence[Silent]
+    silent: Sequence[Finding]
     for_gpu: Mapping[str, Sequence[str]]
 
     def to_json(self) -> Json:

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, Finding
 from embedding_core.placement.executed_graph import ExecutedCall, Node, run_once
-from embedding_core.placement.placement_report import Lookup, Placement, Silent, TablePlace
+from embedding_core.placement.placement_report import Lookup, Placement, TablePlace
 
 Table: TypeAlias = tf.Variable | tf.distribute.DistributedValues
 Handles: TypeAlias = list[tuple[str, tf.Tensor]]
@@ -107,25 +107,25 @@ def _source(edge: str) -> str:
     return edge.lstrip("^").partition(":")[0]
 
 
-def _of_tables(places: list[TablePlace], expect: str | None) -> Iterator[Silent]:
+def _of_tables(places: list[TablePlace], expect: str | None) -> Iterator[Finding]:
     for one in places:
         elsewhere = [device for device in one.devices if expect is not None and not _is_on(device, expect)]
         if elsewhere:
-            yield Silent(
+            yield Finding(
                 kind="device",
                 what=f"table {one.name!r} is on {elsewhere[0]}, not on {expect}",
                 rule="TensorFlow uses another device if one does not exist or cannot hold a variable (soft placement)",
                 remedy="tf.config.set_soft_device_placement(False) makes it an error; " + "; ".join(_lacks(one)),
             )
         if len(one.devices) > 1:
-            yield Silent(
+            yield Finding(
                 kind="copies",
                 what=f"table {one.name!r} has {len(one.devices)} copies of {one.bytes:,} bytes",
                 rule="a variable made in a strategy's scope is mirrored on every replica and updated on each of them",
                 remedy="make large tables outside the scope, or use an embedding engine, which shards them",
             )
         if tf.as_dtype(one.dtype) not in _WITH_GRADIENT:
-            yield Silent(
+            yield Finding(
                 kind="no gradient",
                 what=f"table {one.name!r} has dtype {one.dtype}",
                 rule="its lookup has no gradient: the tape returns None, and the table is not trained",
@@ -139,14 +139,14 @@ def _is_on(device: str, expect: str) -> bool:
     return f"device:{expect.upper()}:" in device
 
 
-def _whole_tables(call: ExecutedCall, handles: Handles, places: list[TablePlace]) -> Iterator[Silent]:
+def _whole_tables(call: ExecutedCall, handles: Handles, places: list[TablePlace]) -> Iterator[Finding]:
     """Find lookups that run on another device than their table."""
     devices = {one.name: one.devices for one in places}
     sizes = {one.name: one.bytes for one in places}
     for node in call.placed.values():
         table = _table_of(call, node, handles) if node.op in _LOOKUPS else None
         if table is not None and node.device not in devices[table]:
-            yield Silent(
+            yield Finding(
                 kind="whole table",
                 what=f"lookup {node.name} runs on {node.device}, its table {table!r} is on {devices[table][0]}",
                 rule=f"every call copies the whole table ({sizes[table]:,} bytes) between the devices",
@@ -154,10 +154,10 @@ def _whole_tables(call: ExecutedCall, handles: Handles, places: list[TablePlace]
             )
 
 
-def _clamped(lookups: list[Lookup]) -> Iterator[Silent]:
+def _clamped(lookups: list[Lookup]) -> Iterator[Finding]:
     for one in lookups:
         if one.compiled:
-            yield Silent(
+            yield Finding(
                 kind="clamped ids",
                 what=f"lookup {one.operation} is compiled by XLA",
                 rule="there an id out of range is not an error: it gets the first or the last row (on a GPU zeros)",
@@ -165,13 +165,13 @@ def _clamped(lookups: list[Lookup]) -> Iterator[Silent]:
             )
 
 
-def _float_ids(call: ExecutedCall) -> Iterator[Silent]:
+def _float_ids(call: ExecutedCall) -> Iterator[Finding]:
     for (scope, name), node in call.traced.items():
         if node.op not in _LOOKUPS:
             continue
         cast = _float_cast(call, scope, node)
         if cast is not None:
-            yield Silent(
+            yield Finding(
                 kind="float ids",
                 what=f"the ids of lookup {name} are cast from {tf.as_dtype(cast.definition.attr['SrcT'].type).name}",
                 rule="the fraction is cut off (1.7 becomes row 1), and float32 cannot tell ids above 2**24 apart",

@@ -16,20 +16,22 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, TypeAlias
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.errors import ConfigError, nearest
-from embedding_core.optimizers import Adagrad, Optimizer
+from embedding_core.optimizers import Adagrad
+from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
 from embedding_core.schema import Json
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
 
 Settings: TypeAlias = Mapping[str, Any]
-"""Settings of one table or feature, by key."""
+"""Settings of one feature, by key."""
 
 ALL_TABLES = "*"
-_TABLE_KEYS = ("combiner", "dim", "initializer", "oov_rows", "optimizer")
+_OPTIMIZER = Adagrad(learning_rate=0.05)
+_INITIALIZER = InitializerConfig(scale=0.05)
 _FEATURE_KEYS = ("column", "max_sequence_length", "name", "table", "vocabulary")
 _PERCENTILES = {"auto": "p95", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "max": "max"}
 
@@ -39,21 +41,11 @@ def default_dim(rows: int) -> int:
     return min(64, 8 * math.ceil(6 * math.sqrt(math.sqrt(rows)) / 8))
 
 
-def _default_initializer() -> InitializerConfig:
-    """Make the initializer of a table that names none: a truncated normal of width 0.05."""
-    return InitializerConfig(scale=0.05)
-
-
-def _default_optimizer() -> Optimizer:
-    """Make the optimizer of a table that names none: Adagrad with a learning rate of 0.05."""
-    return Adagrad(learning_rate=0.05)
-
-
 def plan_tables(
     features: Sequence[Settings],
     vocabulary_sizes: Mapping[str, int],
     *,
-    overrides: Mapping[str, Settings] | None = None,
+    overrides: Mapping[str, TableSettings] | None = None,
     lengths: Mapping[str, Mapping[str, float]] | None = None,
     columns: Mapping[str, ColumnConfig] | None = None,
 ) -> EmbeddingConfig:
@@ -64,8 +56,7 @@ def plan_tables(
         optionally `table` and `max_sequence_length`: a whole number, or "auto" (the 95th
         percentile of the feature's lengths in the data, at least 1), "p50", "p90", "p95", "p99" or "max".
       vocabulary_sizes: number of tokens of each vocabulary, an int or a numpy integer.
-      overrides: by table (or "*" for all tables without that key) any of dim, combiner, optimizer (a
-        name, or an object with a name and hyperparameters), initializer (an object) and oov_rows.
+      overrides: by table, or "*" for all tables without that override.
       lengths: percentiles of the tokens per example, by feature.
       columns: column found in the data, by feature; without it, the column that the feature names.
 
@@ -102,7 +93,7 @@ def plan_from_vocabularies(
     features: Sequence[Settings],
     vocabularies: Mapping[str, Vocabulary],
     *,
-    overrides: Mapping[str, Settings] | None = None,
+    overrides: Mapping[str, TableSettings] | None = None,
 ) -> EmbeddingConfig:
     """Call `plan_tables` with the sizes, lengths and columns that counting measured.
 
@@ -188,33 +179,15 @@ def _measured_length(feature: str, percentile: str, lengths: Mapping[str, float]
     return max(1, math.ceil(lengths[_PERCENTILES[percentile]]))
 
 
-def _plan_table(name: str, vocabulary: str, size: int, overrides: Mapping[str, Settings]) -> TableConfig:
-    chosen = {**overrides.get(ALL_TABLES, {}), **overrides.get(name, {})}
-    for key in chosen:
-        _check_known(key, _TABLE_KEYS, f"a key of table {name!r}", "one of the known keys")
-    oov_rows = chosen.get("oov_rows", 1)
-    rows = operator.index(size) + _count(oov_rows)
+def _plan_table(name: str, vocabulary: str, size: int, overrides: Mapping[str, TableSettings]) -> TableConfig:
+    chosen = {
+        key: value for one in (ALL_TABLES, name) if one in overrides for key, value in overrides[one].given().items()
+    }
+    rows = operator.index(size) + chosen.get("oov_rows", 1)
     if rows == 0:
         raise ConfigError(
             f"vocabulary {vocabulary!r} of table {name!r} is empty and `oov_rows` is 0: the table would have no rows; "
             "lower the vocabulary's `min_count`, or give the table an out-of-vocabulary row."
         )
-    given = {key: value for key, value in chosen.items() if value is not None}
-    return TableConfig(
-        name=name,
-        vocabulary_size=rows,
-        vocabulary=vocabulary,
-        oov_rows=oov_rows,
-        dim=given.get("dim", default_dim(rows)),
-        combiner=given.get("combiner", "mean"),
-        optimizer=given.get("optimizer", _default_optimizer()),
-        initializer=given.get("initializer", _default_initializer()),
-    )
-
-
-def _count(oov_rows: SupportsIndex) -> int:
-    """Count the rows to add; 0 for an invalid value, which `TableConfig` then refuses."""
-    try:
-        return max(0, operator.index(oov_rows))
-    except TypeError:
-        return 0
+    defaults = {"dim": default_dim(rows), "oov_rows": 1, "optimizer": _OPTIMIZER, "initializer": _INITIALIZER}
+    return TableConfig(name=name, vocabulary_size=rows, vocabulary=vocabulary, **{**defaults, **chosen})

@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
 
+from embedding_core.errors import Finding
 from embedding_core.schema import Json
-
-Kind: TypeAlias = Literal[
-    "batch", "compile", "dtype", "hyperparameter", "input", "kernel", "memory", "shape", "step", "untrained"
-]
 
 NECESSARY = (
     "Green is necessary, not sufficient: nothing ran, and XLA compiled for a CPU. Only the TPU itself shows speed, "
     "numerics, the host's input pipeline and the memory of activations."
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that would fail on the TPU, or silently mean something else there.
-
-    Attributes:
-      kind: check that found it.
-      what: the given value or operation.
-      rule: requirement of the TPU.
-      remedy: advice on what to change.
-    """
-
-    kind: Kind
-    what: str
-    rule: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.rule}; {self.remedy}."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import cast
 
 from embedding_core.config import EmbeddingConfig, TableConfig
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, Finding
 from embedding_core.optimizers import Optimizer
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
-from embedding_core.preflight.preflight_report import Finding, Report
+from embedding_core.preflight.preflight_report import Report
 from embedding_core.preflight.static_findings import (
     batch_findings,
     finding_of,

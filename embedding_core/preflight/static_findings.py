@@ -8,10 +8,9 @@ from typing import Any
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.hardware_configs import refuse_ignored
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, Finding
 from embedding_core.optimizers import FTRL, Adam
 from embedding_core.planning.topology import GIB, Topology
-from embedding_core.preflight.preflight_report import Finding, Kind
 from embedding_core.preflight.topology_strategy import Hardware
 from embedding_core.schema import Json
 from embedding_core.translate import model_of
@@ -78,7 +77,7 @@ def _with_default(config: EmbeddingConfig, table: str, name: str) -> EmbeddingCo
     return config.replace(tables=tables)
 
 
-def finding_of(error: ConfigError, kind: Kind) -> Finding:
+def finding_of(error: ConfigError, kind: str) -> Finding:
     """Convert an error of this project to a finding: its message has the same three parts."""
     what, _, rest = str(error).partition(": ")
     rule, _, remedy = rest.partition("; ")

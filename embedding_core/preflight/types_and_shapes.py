@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from embedding_core.preflight.preflight_report import Finding
+from embedding_core.errors import Finding
 from embedding_core.preflight.trace import name_and_line
 
 # `kTpuAllTypes` of tensorflow/core/tpu/tpu_defs.h, which TensorFlow installs with its headers.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.preflight.preflight_report import Finding
+from embedding_core.errors import Finding
 from embedding_core.preflight.topology_strategy import Hardware
 from embedding_core.preflight.trace import Traced
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
 
-from embedding_core.preflight.preflight_report import Finding
+from embedding_core.errors import Finding
 from embedding_core.preflight.trace import Traced, name_and_line
 
 _NO_KERNEL = re.compile(r"No registered '(\w+)' OpKernel")

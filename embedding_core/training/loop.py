@@ -18,8 +18,6 @@ import tf_keras
 from embedding_core.checkpoint.dense import DENSE, write_dense
 from embedding_core.engines import HostEngine
 from embedding_core.errors import DataError, PreemptionError, TrainingError
-from embedding_core.layer import TPUEmbedding
-from embedding_core.model_inputs import build_model
 from embedding_core.schema import Json
 from embedding_core.storage import scratch_folder
 from embedding_core.training.checkpoints import HISTORY, RunState
@@ -29,10 +27,9 @@ from embedding_core.training.eval_metrics import Evaluation, evaluate
 from embedding_core.training.finished_run import restore_weights
 from embedding_core.training.history import History, Summaries
 from embedding_core.training.job import JobData, TrainingJob, data_errors
-from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
+from embedding_core.training.learning_rate_decay import config_with_rates
 from embedding_core.training.preemption import noticed_preemption
-from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
-from embedding_core.training.step import StepsDone, Trainable, new_step
+from embedding_core.training.step import StepsDone, Trainable, new_trainable
 from embedding_core.training.training_inputs import Batch
 from embedding_core.training_config import EarlyStopping
 
@@ -250,22 +247,18 @@ class _Loop:
 
 
 def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Trainable:
-    """Make layer, model and optimizers, in the scope of the run's strategy."""
-    training, config, step = job.training, job.inputs.config, new_step()
-    replicated = placement.replicated
-    tf_keras.utils.set_random_seed(training.seed)
-    embedding = TPUEmbedding(
-        config_without_slots(config) if replicated else config_with_rates(config, training, step, data.steps),
-        None,
-        batch_size=data.rows_per_replica,
-        table_update="engine",
-        seed=training.seed,
-        name="embedding",
+    tf_keras.utils.set_random_seed(job.training.seed)
+    return new_trainable(
+        job.inputs.config,
+        job.training,
+        model=job.model,
+        dense=job.inputs.dense,
+        arguments=job.arguments,
+        rows=data.rows_per_replica,
+        steps=data.steps,
+        replicated=placement.replicated,
+        hosts=data.hosts_apart,
     )
-    model = build_model(job.model, config, job.inputs.dense, job.arguments)
-    for_tables = keras_optimizers(config, training, data.steps) if replicated else None
-    optimizer = dense_optimizer(training, data.steps, step)
-    return Trainable(embedding, model, optimizer, training, step, for_tables, hosts=data.hosts_apart)
 
 
 def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], None], trainable: Trainable) -> None:
@@ -393,6 +386,6 @@ def _facts(data: JobData, loop: _Loop, state: RunState, resumed_at: int, placeme
 
 
 def _rate(history: History) -> float | None:
-    """Compute the median rate over the run; of two the greater, as the first one includes tracing the step."""
+    """Compute the median rate of the run; of two rates the higher one, since the first includes tracing the step."""
     rates = [entry["rows_per_second"] for entry in history.train]
     return float(statistics.median_high(rates)) if rates else None

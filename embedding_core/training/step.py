@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint import Tables
+from embedding_core.config import EmbeddingConfig
 from embedding_core.layer import TPUEmbedding
-from embedding_core.model_inputs import call_model
+from embedding_core.model_inputs import build_model, call_model
+from embedding_core.schema import Json
+from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
+from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
 from embedding_core.training.training_inputs import Batch
 from embedding_core.training_config import TrainingConfig
 
@@ -54,11 +58,6 @@ def _infinite(batch: Batch) -> tf.Tensor:
     return tf.math.count_nonzero(~tf.math.is_finite(tf.concat(values, 1)), 0, dtype=tf.int32)
 
 
-def new_step() -> tf.Variable:
-    """Make a counter of steps."""
-    return tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-
-
 class Trainable:
     """The layer of tables, the dense model and its optimizer, with the functions that train and apply them.
 
@@ -71,10 +70,9 @@ class Trainable:
         model: tf_keras.Model,
         optimizer: tf_keras.optimizers.Optimizer,
         config: TrainingConfig,
-        step: tf.Variable | None = None,
-        table_optimizers: Mapping[str, tf_keras.optimizers.Optimizer] | None = None,
-        *,
-        hosts: int = 1,
+        step: tf.Variable,
+        table_optimizers: Mapping[str, tf_keras.optimizers.Optimizer],
+        hosts: int,
     ) -> None:
         """Create all variables, so that a restore finds them.
 
@@ -90,13 +88,13 @@ class Trainable:
         self.embedding = embedding
         self.model = model
         self.optimizer = optimizer
-        self.step = new_step() if step is None else step
+        self.step = step
         self._config = config
         self._hosts = hosts
         self._strategy = tf.distribute.get_strategy()
         embedding.build(None)
         optimizer.build(model.trainable_variables)
-        self.table_optimizers = dict(table_optimizers or {})
+        self.table_optimizers = dict(table_optimizers)
         for name, table_optimizer in self.table_optimizers.items():
             table_optimizer.build([self._table(name)])
 
@@ -180,3 +178,43 @@ class Trainable:
     def _scores(self, batch: Batch) -> tuple[tf.Tensor, ...]:
         logit = call_model(self.model, self.embedding(batch["ids"]), batch["dense"])
         return logit, batch["label"], batch["weight"]
+
+
+def new_trainable(
+    config: EmbeddingConfig,
+    training: TrainingConfig,
+    *,
+    model: str,
+    dense: Sequence[str],
+    arguments: Json,
+    rows: int,
+    steps: int,
+    replicated: bool,
+    hosts: int = 1,
+) -> Trainable:
+    """Make layer, model and optimizers, in the scope of a strategy.
+
+    Args:
+      config: tables and features.
+      training: optimizers, rates and weights of the loss.
+      model: dotted module with `build`.
+      dense: names of the dense features.
+      arguments: arguments of `build`.
+      rows: number of rows of one replica's batch.
+      steps: number of steps of the run, over which rates fall.
+      replicated: whether every core of the TPU holds whole tables, which Keras' optimizers train.
+      hosts: see `Trainable`.
+    """
+    step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+    embedding = TPUEmbedding(
+        config_without_slots(config) if replicated else config_with_rates(config, training, step, steps),
+        None,
+        batch_size=rows,
+        table_update="engine",
+        seed=training.seed,
+        name="embedding",
+    )
+    built = build_model(model, config, dense, arguments)
+    for_tables = keras_optimizers(config, training, steps) if replicated else {}
+    optimizer = dense_optimizer(training, steps, step)
+    return Trainable(embedding, built, optimizer, training, step, for_tables, hosts)

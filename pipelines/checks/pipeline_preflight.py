@@ -18,7 +18,7 @@ from pipelines.checks.planned_tables import planned_tables
 from pipelines.config import PipelineConfig
 from pipelines.console.output_files import write_output
 from pipelines.console.terminal import PLAIN, SafeConsole
-from pipelines.pipeline.component_inputs import trainer_config
+from pipelines.pipeline.component_inputs import training_config
 
 _ASSUMED_TOKENS = 1_000_000
 
@@ -46,10 +46,10 @@ def check(
     """
     slice_ = requested_slice(config, topology)
     tables, sizes = planned_tables(config, table_configs, assumed_tokens)
-    trained = trainer_config(config)
-    training = TrainingConfig.from_mapping(trained["training"])
+    training = training_config(config)
+    dense = [feature.name for feature in config.features.dense]
     step = PipelineStep(
-        model=config.model.module, dense=trained["dense"], arguments=trained["arguments"], training=training
+        model=config.model.module, dense=dense, arguments=dict(config.model.arguments), training=training
     )
     rows = batch_size or training.batch_size
     report = preflight(

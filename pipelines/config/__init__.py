@@ -7,20 +7,22 @@ default written out. Importing this loads neither TensorFlow nor TFX.
 from components.example_gen.label_section import Label
 from components.example_gen.row_selection import RowFilter, SplitByColumn, SplitByHash, SplitByTime
 from components.example_gen.spans import Spans
+from components.pusher.push_section import Push
+from embedding_core.planning.table_overrides import TableOverrides
+from embedding_core.quality_rules import Threshold
 from pipelines.config.data import Data
 from pipelines.config.feature_sections import (
     Categorical,
     Dense,
     Features,
-    TableOverrides,
     VocabularyEvolution,
     VocabularyLimits,
 )
 from pipelines.config.files import data_files
 from pipelines.config.kubeflow import Kubeflow, Resources
 from pipelines.config.loading import config_from_mapping, load_config
-from pipelines.config.metrics import Evaluation, Threshold
-from pipelines.config.model import Model, Push
+from pipelines.config.metrics import Evaluation
+from pipelines.config.model import Model
 from pipelines.config.pipeline_config import PipelineConfig
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The sections that say what the model sees: features, their vocabularies and tables."""
+"""Declares the sections that say what the model sees: features and their vocabularies."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ValidationError, WrapValidator
 
 from components.vocabulary_gen.vocabulary_rules import Evolution, VocabularyRule
-from embedding_core.config import Combiner, InitializerConfig
-from embedding_core.optimizers import AnyOptimizer
-from embedding_core.schema import NAME_RULE, Count, Listed, Mistakes, Name, Positive, Rule, Section, Text
+from embedding_core.schema import NAME_RULE, Count, Listed, Mistakes, Name, Rule, Section, Text
 
 
 def _feature_name(value: Any, handler: Any) -> Any:
@@ -136,9 +134,6 @@ class VocabularyLimits(VocabularyRule):
     """Which tokens of a vocabulary get a row of their own, and the rows of the others.
 
     Attributes:
-      min_count: least number of occurrences of a token in the train split.
-      max_size: largest number of tokens, the most frequent ones; null keeps all.
-      parts: number of parts in which it is counted, sorted and merged; more than 1 for one that no worker can hold.
       oov_rows: rows shared by the other tokens; 0 gives them no row (a zero vector).
     """
 
@@ -149,9 +144,6 @@ class VocabularyEvolution(Evolution):
     """How vocabularies evolve from those of a previous run; `embedding_core.vocabulary.evolution` has the rule.
 
     Attributes:
-      mode: "rerank" orders all tokens again, "append" leaves those of the previous run in their rows.
-      expire_after: number of runs after which a token expires that had `min_count` occurrences in none of them; null
-        keeps it for ever.
       base: "pushed", "served" or "trained": the vocabularies that the rows of a warm start of the same name belong to;
         or the URI of a Vocabularies. "latest" is the former name of "trained".
     """
@@ -159,19 +151,3 @@ class VocabularyEvolution(Evolution):
     SHORT = "base"
 
     base: Text
-
-
-class TableOverrides(Section):
-    """Overrides of a table's defaults, which come from the data; null leaves the default.
-
-    Attributes:
-      dim: length of a row.
-      combiner: how the rows of one example become one vector.
-      optimizer: optimizer of this table: a name, or a mapping with `name` and hyperparameters.
-      initializer: how rows start.
-    """
-
-    dim: Positive | None = None
-    combiner: Combiner | None = None
-    optimizer: AnyOptimizer | None = None
-    initializer: InitializerConfig | None = None

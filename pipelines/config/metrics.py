@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from embedding_core.config import RETRIEVAL_METRICS
+from embedding_core.config import RETRIEVAL_METRICS, RetrievalMetric
 from embedding_core.errors import nearest
-from embedding_core.schema import ByName, Count, Listed, Mistakes, Number, Section, Text
+from embedding_core.quality_rules import Threshold
+from embedding_core.schema import ByName, Count, Listed, Mistakes, Section, Text
 
 Metric: TypeAlias = Literal[
     "AUC",
@@ -61,29 +62,6 @@ def _meant(metric: str) -> str:
     return f" D{remedy[1:]}" if remedy.startswith("did you mean") else ""
 
 
-class Threshold(Section):
-    """The bounds that a metric must reach for the model to be blessed; at least one.
-
-    Attributes:
-      min, max: bounds of the metric itself.
-      min_improvement: least improvement over the baseline model; may be negative.
-      min_over_popularity: least difference to popularity's value of the same metric, for Recall@10 and Recall@50; may
-        be negative, and -1 accepts every model.
-    """
-
-    min: Number | None = None
-    max: Number | None = None
-    min_improvement: Number | None = None
-    min_over_popularity: Number | None = None
-
-    def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
-        if all(getattr(self, name) is None for name in Threshold.model_fields):
-            yield "", "has no bound: give it `min`, `max`, `min_improvement` or `min_over_popularity`."
-        elif self.min is not None and self.max is not None and self.min > self.max:
-            yield "min", f"is {self.min!r}: it must be at most `max`, {self.max!r}."
-
-
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 
 
@@ -126,13 +104,9 @@ class Evaluation(Section):
     min_rows_per_class: Count = 10
 
     @property
-    def retrieval(self) -> dict[str, dict[str, float | None]]:
+    def retrieval(self) -> dict[RetrievalMetric, Threshold]:
         """The bounds of Recall@k, by metric."""
-        return {
-            name: {"min": bound.min, "min_over_popularity": bound.min_over_popularity}
-            for name, bound in self.thresholds.items()
-            if name in RETRIEVAL_METRICS
-        }
+        return {name: self.thresholds[name] for name in RETRIEVAL_METRICS if name in self.thresholds}
 
     def mistakes(self) -> Mistakes:
         """Yield what breaks the rules over several fields."""

@@ -1,18 +1,12 @@
-"""Declares the sections of the model and of the push."""
+"""Declares the section of the model."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
-from embedding_core.schema import (
-    ByName,
-    NonNegative,
-    Positive,
-    Section,
-    Text,
-)
+from embedding_core.schema import ByName, Section, Text
 
 BUILT_IN_MODELS = {"ranking": "pipelines.models.ranking", "two_tower": "pipelines.models.two_tower"}
 
@@ -34,21 +28,3 @@ class Model(Section):
     def module(self) -> str:
         """The dotted path of the module with `build`."""
         return BUILT_IN_MODELS.get(self.name, self.name)
-
-
-class Push(Section):
-    """The destination of the served model.
-
-    Attributes:
-      destination: folder of versions, which TensorFlow Serving watches; null is `serving` in the work_dir.
-      tolerance: largest difference between training and serving that is accepted.
-      keep_last: number of versions that are kept; null is all.
-      rows_dtype: type of the served rows; float16 halves the tables, and `tolerance` has to allow for the lost digits.
-    """
-
-    SHORT = "destination"
-
-    destination: Text | None = None
-    tolerance: NonNegative = 1e-5
-    keep_last: Positive | None = None
-    rows_dtype: Literal["float32", "float16"] = "float32"

@@ -9,14 +9,16 @@ from pydantic import Field
 
 from components.example_gen.label_section import Columns, Label
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
+from components.pusher.push_section import Push
+from embedding_core.planning.table_overrides import TableOverrides
 from embedding_core.schema import ByName, Count, Listed, Name, PositiveNumber, Section, Text
 from embedding_core.training_config import Training
 from embedding_core.warm_start import WarmStart
 from pipelines.config.data import Data
-from pipelines.config.feature_sections import Features, TableOverrides, VocabularyEvolution, VocabularyLimits
+from pipelines.config.feature_sections import Features, VocabularyEvolution, VocabularyLimits
 from pipelines.config.kubeflow import Kubeflow
 from pipelines.config.metrics import Evaluation
-from pipelines.config.model import Model, Push
+from pipelines.config.model import Model
 
 
 class PipelineConfig(Section):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError
+from embedding_core.planning.table_overrides import TableSettings
+from embedding_core.quality_rules import Rules
 from embedding_core.schema import Json
 from embedding_core.training_config import TrainingConfig
+from embedding_core.warm_start import RemapPolicy
 from pipelines.config import PipelineConfig, VocabularyLimits
 from pipelines.config.columns import column_kinds
 from pipelines.config.files import data_location, data_spans
@@ -15,7 +18,7 @@ _DEFAULT_LIMITS = VocabularyLimits()
 
 
 def vocabulary_features(config: PipelineConfig) -> list[Json]:
-    """`features` of VocabularyGen and TableConfigGen: name, column, vocabulary, table, max_sequence_length of each."""
+    """Make `features` of VocabularyGen and TableConfigGen: one mapping for each feature."""
     return [
         {
             "name": feature.name,
@@ -35,54 +38,50 @@ def vocabulary_features(config: PipelineConfig) -> list[Json]:
 
 
 def vocabulary_limits(config: PipelineConfig) -> dict[str, VocabularyLimits]:
-    """`vocabularies` of VocabularyGen: the limits of every vocabulary in use."""
+    """Make `vocabularies` of VocabularyGen: the limits of every vocabulary in use."""
     names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
     return {name: config.vocabularies.get(name, _DEFAULT_LIMITS) for name in names}
 
 
-def table_overrides(config: PipelineConfig) -> dict[str, Json]:
-    """`tables` of TableConfigGen: oov_rows of every table in use and what is overridden; "*" stands for all tables."""
-    tables: dict[str, Json] = {"*": {"optimizer": config.training.table_optimizer.to_mapping()}}
+def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
+    """Make `tables` of TableConfigGen: what is overridden for each table in use, and for all ("*")."""
+    tables = {"*": TableSettings(optimizer=config.training.table_optimizer)}
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
         table = config.tables.get(feature.table_name)
-        values = table.to_mapping() if table else {}
-        tables[feature.table_name] = {
-            "oov_rows": limits.oov_rows,
-            **{key: value for key, value in values.items() if value is not None},
-        }
+        tables[feature.table_name] = TableSettings(oov_rows=limits.oov_rows, **(table.given() if table else {}))
     return tables
 
 
 def planned_topology(config: PipelineConfig) -> str | None:
-    """`topology` of TableConfigGen: the slice whose memory the tables must fit in; hosts x cores alone have none."""
+    """Make `topology` of TableConfigGen: the slice that the tables must fit in; hosts x cores name none."""
     topology = config.training.topology
     return None if topology is None or "x" in topology else topology
 
 
-def quality_rules(config: PipelineConfig) -> Json:
-    """`rules` of QualityGate: least rows, and the bounds of Recall@k."""
-    return {
-        "min_rows": config.evaluation.min_rows,
-        "min_rows_per_class": config.evaluation.min_rows_per_class,
-        "draws_negatives": config.training.negatives is not None,
-        "retrieval": config.evaluation.retrieval,
-    }
+def quality_rules(config: PipelineConfig) -> Rules:
+    """Make `rules` of QualityGate: least rows, and the bounds of Recall@k."""
+    return Rules(
+        min_rows=config.evaluation.min_rows,
+        min_rows_per_class=config.evaluation.min_rows_per_class,
+        draws_negatives=config.training.negatives is not None,
+        retrieval=config.evaluation.retrieval,
+    )
 
 
-def remap_policy(config: PipelineConfig) -> Json:
-    """`policy` of CheckpointLoader: the choices for what the previous checkpoint does not have."""
+def remap_policy(config: PipelineConfig) -> RemapPolicy:
+    """Make `policy` of CheckpointLoader: the choices for what the previous checkpoint does not have."""
     choices = {} if config.warm_start is None else config.warm_start.row_choices()
-    return {**choices, "seed": config.seed}
+    return RemapPolicy(**choices, seed=config.seed)
 
 
 def dense_start(config: PipelineConfig) -> Json:
-    """`dense_start` of EmbeddingTrainer: what the dense part takes from a previous run; empty without a warm start."""
+    """Make `dense_start` of EmbeddingTrainer: what the dense part starts from; empty without a warm start."""
     return {} if config.warm_start is None else config.warm_start.dense_choices()
 
 
 def transform_config(config: PipelineConfig) -> Json:
-    """`custom_config` of Transform: dense features, the label's column and key, the sample weight's column."""
+    """Make `custom_config` of Transform: dense features, the label's column and key, the sample weight's column."""
     return {
         "dense": [
             {"name": feature.name, "column": feature.source, "log1p": feature.log1p}
@@ -95,7 +94,7 @@ def transform_config(config: PipelineConfig) -> Json:
 
 
 def example_settings(config: PipelineConfig) -> Settings:
-    """`settings` of ExampleGen.
+    """Make `settings` of ExampleGen.
 
     The seed is not among them: runs of several seeds train and judge on the same rows, ingested once.
     """
@@ -115,7 +114,7 @@ def example_settings(config: PipelineConfig) -> Settings:
 
 
 def _single_valued(config: PipelineConfig) -> tuple[str, ...]:
-    """The columns that must have one value a row at most: all but what may be a list, or what only your code reads."""
+    """List the columns that must have at most one value in a row: no lists, and nothing that only your code reads."""
     one = {feature.source for feature in config.features.dense if config.preprocessing_fn is None}
     for feature in config.features.categorical:
         if not (feature.multivalent or feature.separator or feature.after_transform):
@@ -124,19 +123,19 @@ def _single_valued(config: PipelineConfig) -> tuple[str, ...]:
 
 
 def input_location(config: PipelineConfig) -> tuple[str, str]:
-    """`input_base` and `pattern` of ExampleGen."""
+    """Return `input_base` and `pattern` of ExampleGen."""
     return data_location(config.data)
 
 
 def data_format(config: PipelineConfig) -> str:
-    """`data_format` of ExampleGen: "csv", "tfrecord" or "parquet"."""
+    """Return `data_format` of ExampleGen: "csv", "tfrecord" or "parquet"."""
     if config.data.format is None:
         raise ConfigError("`data.format` is null: it must be known; load the configuration with `load_config`.")
     return config.data.format
 
 
 def trainer_config(config: PipelineConfig) -> Json:
-    """`custom_config` of EmbeddingTrainer: what is trained and how."""
+    """Make `custom_config` of EmbeddingTrainer: what is trained and how."""
     return {
         "training": training_config(config).to_mapping(),
         "arguments": dict(config.model.arguments),
@@ -151,7 +150,7 @@ def trainer_config(config: PipelineConfig) -> Json:
 
 
 def training_config(config: PipelineConfig) -> TrainingConfig:
-    """What the trainer reads: the section `training`, the weights of the classes, and the seed."""
+    """Make what the trainer reads: the section `training`, the weights of the classes, and the seed."""
     section = {name: getattr(config.training, name) for name in type(config.training).model_fields}
     zero, one = (config.class_weights.get(label, 1.0) for label in ("0", "1"))
     return TrainingConfig(**section, class_weights=(zero, one), seed=config.seed)

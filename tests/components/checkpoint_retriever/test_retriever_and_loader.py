@@ -18,7 +18,9 @@ from embedding_core.checkpoint import load_checkpoint_into, table_shapes, verify
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError
 from embedding_core.planning.planner import plan_tables
+from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
+from embedding_core.warm_start import RemapPolicy
 from pipelines.config import config_from_mapping
 from pipelines.pipeline.component_inputs import remap_policy
 
@@ -47,7 +49,9 @@ def inputs(folder, *tokens: bytes, **table) -> tuple[dict, EmbeddingConfig]:
     """The artifacts of a run over these tokens, and what is said of its table."""
     vocabularies = artifact(Vocabularies, folder / "vocabularies")
     save_vocabulary(vocabulary(*tokens), vocabularies.uri)
-    config = plan_tables([{"name": "item", "vocabulary": "item"}], {"item": len(tokens)}, overrides={"item": table})
+    config = plan_tables(
+        [{"name": "item", "vocabulary": "item"}], {"item": len(tokens)}, overrides={"item": TableSettings(**table)}
+    )
     table_configs = artifact(TableConfigs, folder / "table_configs")
     (folder / "table_configs" / "embedding_config.json").write_text(config.to_json())
     return {"vocabularies": [vocabularies], "table_configs": [table_configs]}, config
@@ -122,7 +126,7 @@ def test_loader_does_what_the_warm_start_of_the_configuration_says(retrieved, tm
     given, output = {**made, "earlier_checkpoint": [earlier]}, artifact(EmbeddingCheckpoint, tmp_path / "next" / "out")
     with pytest.raises(CheckpointError, match=r"`dim` of 'item' is .*slots of 'item' are of Adagrad"):
         LoaderExecutor().Do(given, {"embedding_checkpoint": [output]}, {"policy": "{}"})
-    policy = json.dumps(remap_policy(config_from_mapping(said, tmp_path)))
+    policy = remap_policy(config_from_mapping(said, tmp_path)).to_json()
     LoaderExecutor().Do(given, {"embedding_checkpoint": [output]}, {"policy": policy})
     reader = tf.train.load_checkpoint(os.path.join(output.uri, "tables"))
     np.testing.assert_array_equal(reader.get_tensor("item"), tables["item"].numpy()[[3, 0, 3], :dim])
@@ -142,9 +146,7 @@ def test_retriever_refuses_rows_that_are_not_finite_or_counts_them(tmp_path):
 
 
 @pytest.mark.parametrize("policy", [{"rows": 1}, {"new_rows": "zeros"}, {"seed": "1"}])
-def test_invalid_policy_is_refused_at_the_component_and_at_the_executor(policy):
-    with pytest.raises(ConfigError):
-        CheckpointLoader(earlier_checkpoint=None, vocabularies=None, table_configs=None, policy=policy)
+def test_invalid_policy_is_refused(policy):
     with pytest.raises(ConfigError):
         LoaderExecutor().Do({}, {}, {"policy": json.dumps(policy)})
 
@@ -155,7 +157,7 @@ def test_components_have_typed_channels(retrieved, tmp_path):
     run = channel_utils.as_channel([artifact(standard_artifacts.ModelRun, tmp_path / "run")])
     retriever = CheckpointRetriever(model_run=run, **channels)
     loader = CheckpointLoader(
-        earlier_checkpoint=retriever.outputs["embedding_checkpoint"], **channels, policy={"seed": 1}
+        earlier_checkpoint=retriever.outputs["embedding_checkpoint"], **channels, policy=RemapPolicy(seed=1)
     )
     assert loader.outputs["embedding_checkpoint"].type is EmbeddingCheckpoint
     assert config.tables

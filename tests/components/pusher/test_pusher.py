@@ -291,8 +291,8 @@ def test_pusher_refuses_other_tables(run, tmp_path):
 def test_component_checks_its_numbers(run):
     channels = {key: channel_utils.as_channel([value]) for key, value in run.items()}
     assert EmbeddingPusher(**channels, push_destination="x").outputs["pushed_model"].type_name == "PushedModel"
-    with pytest.raises(ConfigError, match="tolerance"):
-        EmbeddingPusher(**channels, push_destination="x", tolerance=-1.0)
+    with pytest.raises(ConfigError, match="parity_rows"):
+        EmbeddingPusher(**channels, push_destination="x", parity_rows=0)
 
 
 def test_pusher_asks_for_what_dense_features_are_made_from(run, tmp_path):

@@ -20,6 +20,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import build_model
+from embedding_core.quality_rules import Rules
 from embedding_core.training import Negatives, TrainingConfig
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
@@ -175,8 +176,11 @@ def test_vocabulary_of_another_run_is_an_error(run, tmp_path):
         judge(inputs, tmp_path)
 
 
-def test_component_checks_the_names_of_its_rules(run):
+def test_component_takes_its_rules(run):
     channels = {key: channel_utils.as_channel([value]) for key, value in run(knows_users=False).items()}
-    assert QualityGate(**channels, rules={"min_rows": 3}).outputs["blessing"].type_name == "ModelBlessing"
-    with pytest.raises(ConfigError, match="min_row"):
-        QualityGate(**channels, rules={"min_row": 3})
+    assert QualityGate(**channels, rules=Rules(min_rows=3)).outputs["blessing"].type_name == "ModelBlessing"
+
+
+def test_unknown_rule_is_refused(run, tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'min_rows'"):
+        judge(run(knows_users=False), tmp_path, min_row=3)

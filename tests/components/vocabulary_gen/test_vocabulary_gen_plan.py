@@ -41,9 +41,9 @@ def test_keys_of_table_config_gen_are_left_alone():
         ([{**USER, "vocabulary": "a/b"}], {}, "name of a vocabulary"),
         ([{"name": "user", "column": {"name": "u", "after_transform": True}}], {}, "no `transform_graph`"),
         ([USER], {"item": {}}, "'item' has no feature"),
-        ([USER], {"user": {"min_count": 0}}, r"`vocabularies.user.min_count` .* is 0"),
-        ([USER], {"user": {"max_size": True}}, r"`vocabularies.user.max_size` .* is True"),
-        ([USER], {"user": {"top": 3}}, "`vocabularies.user.top` .* not a known key"),
+        ([USER], {"user": {"min_count": 0}}, r"`user.min_count` of vocabularies is 0"),
+        ([USER], {"user": {"max_size": True}}, r"`user.max_size` of vocabularies is True"),
+        ([USER], {"user": {"top": 3}}, "`user.top` of vocabularies is not a known key"),
     ],
 )
 def test_mistakes_are_named(features, rules, message):

@@ -10,6 +10,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import Adagrad, Adam
 from embedding_core.planning.planner import default_dim, plan_from_vocabularies, plan_report, plan_tables
+from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.planning.topology import named_topology
 from embedding_core.vocabulary import FeatureSummary, Vocabulary
 
@@ -21,8 +22,9 @@ ITEM = {"name": "item", "vocabulary": "item"}
 SIZES = {"customer": np.int64(4000), "item": np.int32(99)}
 
 
-def plan(*features, **kwargs) -> EmbeddingConfig:
-    return plan_tables(features or (USER, BASKET, ITEM), SIZES, **kwargs)
+def plan(*features, overrides=None, **kwargs) -> EmbeddingConfig:
+    settings = {name: TableSettings(**one) for name, one in (overrides or {}).items()}
+    return plan_tables(features or (USER, BASKET, ITEM), SIZES, overrides=settings, **kwargs)
 
 
 def refusal(*features, **kwargs) -> str:
@@ -107,10 +109,10 @@ def test_feature_with_a_table_of_its_own_shares_only_the_vocabulary():
     [
         ((USER,), {"custmer": {}}, "did you mean 'customer'?"),
         ((USER,), {"customer": {"dims": 3}}, "did you mean 'dim'?"),
-        ((USER,), {"customer": {"dim": 0}}, "`dim` of table 'customer' is 0"),
-        ((USER,), {"customer": {"oov_rows": -1}}, "`oov_rows` of table 'customer' is -1"),
+        ((USER,), {"customer": {"dim": 0}}, "`dim` of table settings is 0"),
+        ((USER,), {"customer": {"oov_rows": -1}}, "`oov_rows` of table settings is -1"),
         ((USER,), {"customer": {"optimizer": "rmsprop"}}, "must be one of sgd"),
-        ((USER,), {"customer": {"initializer": {"width": 1}}}, "`initializer.width` of table 'customer'"),
+        ((USER,), {"customer": {"initializer": {"width": 1}}}, "`initializer.width` of table settings"),
         (({**USER, "vocabulary": "custmer"},), {}, "did you mean 'customer'?"),
         (({**USER, "max_length": 3},), {}, "did you mean 'max_sequence_length'?"),
         (({**USER, "column": {"nme": 3}},), {}, "`nme` of column 'user'"),
@@ -125,7 +127,7 @@ def test_mistakes_are_named_with_the_remedy(features, overrides, message):
 def test_empty_vocabulary_needs_an_out_of_vocabulary_row():
     assert plan_tables([ITEM], {"item": 0}).table("item").vocabulary_size == 1
     with pytest.raises(ConfigError, match="would have no rows"):
-        plan_tables([ITEM], {"item": 0}, overrides={"item": {"oov_rows": 0}})
+        plan_tables([ITEM], {"item": 0}, overrides={"item": TableSettings(oov_rows=0)})
 
 
 def test_report_counts_a_slot_as_a_table():

@@ -213,7 +213,7 @@ def test_recall_of_two_towers_takes_bounds_of_its_own(load, mistakes, bounds, wo
     text += "model: {name: two_tower, arguments: {query_features: [user], candidate_features: [item]}}\n"
     text += f"evaluation: {{thresholds: {{Recall@10: {bounds}}}}}"
     if words is None:
-        assert load(text).evaluation.retrieval == {"Recall@10": {"min": 0.1, "min_over_popularity": -1.0}}
+        assert load(text).evaluation.retrieval == {"Recall@10": Threshold(min=0.1, min_over_popularity=-1.0)}
     else:
         (line,) = mistakes(text)
         assert words in line

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from components.example_gen.settings import Settings
-from embedding_core.config import ColumnConfig
+from embedding_core.config import ColumnConfig, InitializerConfig
+from embedding_core.optimizers import Adagrad
+from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.schema import Section
 from embedding_core.training_config import DEFAULT_EPOCHS
 from embedding_core.warm_start import DenseStart, RemapPolicy
@@ -52,9 +54,8 @@ def test_vocabulary_features_fit_column_config(config):
 def test_policy_of_a_warm_start_is_what_the_loader_takes(config):
     policy = {"new_rows": "oov", "new_tables": "initialize", "changed_dim": "resize", "changed_optimizer": "convert"}
     warm = config_from_mapping({**config.to_mapping(), "seed": 3, "warm_start": {"checkpoint": "latest", **policy}})
-    assert component_inputs.remap_policy(warm) == {**policy, "seed": 3}
-    assert RemapPolicy(**component_inputs.remap_policy(warm)).changed_dim == "resize"
-    assert component_inputs.remap_policy(config) == {"seed": 0}
+    assert component_inputs.remap_policy(warm) == RemapPolicy(**policy, seed=3)
+    assert component_inputs.remap_policy(config) == RemapPolicy()
 
 
 def test_choices_for_the_dense_part_are_what_the_trainer_takes(config):
@@ -72,9 +73,9 @@ def test_limits_and_overrides_are_by_vocabulary_and_table(config):
         "cell": {"min_count": 1, "max_size": None},
     }
     tables = component_inputs.table_overrides(config)
-    assert tables["*"]["optimizer"]["name"] == "adagrad"
-    assert tables["v"] == {"oov_rows": 3, "dim": 8, "initializer": {"name": "uniform", "scale": None}}
-    assert tables["own_rows"] == {"oov_rows": 3}
+    assert tables["*"].optimizer == Adagrad(learning_rate=0.05)
+    assert tables["v"] == TableSettings(oov_rows=3, dim=8, initializer=InitializerConfig(name="uniform"))
+    assert tables["own_rows"] == TableSettings(oov_rows=3)
 
 
 def test_example_settings_are_what_example_gen_reads(config):
@@ -100,7 +101,7 @@ def test_training_is_what_the_trainer_reads(config):
 
 @pytest.mark.parametrize(
     "name",
-    ["quality_rules", "remap_policy", "table_overrides", "trainer_config", "transform_config", "vocabulary_features"],
+    ["quality_rules", "remap_policy", "trainer_config", "transform_config", "vocabulary_features"],
 )
 def test_mappings_for_components_are_json(config, name):
     value = getattr(component_inputs, name)(config)

@@ -1,0 +1,25 @@
+"""Declares the section `push` of the YAML file: where a model is served from, and how exactly it must agree."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from embedding_core.schema import NonNegative, Positive, Section, Text
+
+
+class Push(Section):
+    """The destination of the served model.
+
+    Attributes:
+      destination: folder of versions, which TensorFlow Serving watches; null is `serving` in the work_dir.
+      tolerance: largest difference between training and serving that is accepted.
+      keep_last: number of versions that are kept; null is all.
+      rows_dtype: type of the served rows; float16 halves the tables, and `tolerance` has to allow for the lost digits.
+    """
+
+    SHORT = "destination"
+
+    destination: Text | None = None
+    tolerance: NonNegative = 1e-5
+    keep_last: Positive | None = None
+    rows_dtype: Literal["float32", "float16"] = "float32"

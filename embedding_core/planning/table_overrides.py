@@ -1,0 +1,44 @@
+"""Declares the overrides of a table's defaults: the section `tables` of the YAML file, and what the planner reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embedding_core.config import Combiner, InitializerConfig
+from embedding_core.optimizers import AnyOptimizer
+from embedding_core.schema import Count, Json, Positive, Section
+
+
+class TableOverrides(Section):
+    """Overrides of a table's defaults, which come from the data; null leaves the default.
+
+    Attributes:
+      dim: length of a row.
+      combiner: how the rows of one example become one vector.
+      optimizer: optimizer of this table: a name, or a mapping with `name` and hyperparameters.
+      initializer: how rows start.
+    """
+
+    dim: Positive | None = None
+    combiner: Combiner | None = None
+    optimizer: AnyOptimizer | None = None
+    initializer: InitializerConfig | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return what is overridden, by field."""
+        return {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+
+
+class TableSettings(TableOverrides):
+    """Overrides of a table's defaults, also of those that belong to its vocabulary; None leaves the default.
+
+    Attributes:
+      oov_rows: rows shared by the tokens that have none of their own.
+    """
+
+    oov_rows: Count | None = None
+
+    def to_mapping(self) -> Json:
+        """Give what is overridden as plain values."""
+        given = super().to_mapping()
+        return {key: given[key] for key in ("oov_rows", *TableOverrides.model_fields) if given[key] is not None}
