@@ -12,6 +12,7 @@ import tensorflow_transform as tft
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.utils import io_utils
 
+from components.graph_inputs import needed_arguments
 from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.errors import DataError
 from embedding_core.storage import file_digest
@@ -37,7 +38,8 @@ def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[s
     Raises:
       DataError: an output that `preprocessing_fn` did not return.
     """
-    graph = tft.TFTransformOutput(uri)
+    digest = _digest(uri)
+    graph = _open(uri, digest)
     wanted, known = set(outputs), set(graph.transformed_feature_spec())
     unknown = sorted(wanted - known)
     if unknown:
@@ -45,34 +47,35 @@ def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[s
             f"Transform has no output {unknown[0]!r}, it has {sorted(known)}: return it from `preprocessing_fn`, or "
             "correct its name."
         )
-    program = file_digest(os.path.join(graph.transform_savedmodel_dir, "saved_model.pb"))
-    dependent = _dependent(uri, program["sha256"])
-    spec = {name: feature for name, feature in graph.raw_feature_spec().items() if wanted & dependent[name]}
+    needed = _needed_columns(uri, digest)
+    columns = {column for name in wanted for column in needed[name]}
+    spec = {name: feature for name, feature in graph.raw_feature_spec().items() if name in columns}
     chosen = tuple(outputs if names is None else names)
     return DenseInputs(names=chosen, spec=spec, transform=graph.transform_features_layer())
 
 
-@functools.lru_cache(maxsize=16)  # a trace per column, and a run opens its graph 8 times
-def _dependent(uri: str, program: str) -> dict[str, set[str]]:
-    """Return the outputs that cannot be computed without a raw column, by column.
+def _digest(uri: str) -> str:
+    """Compute the digest of the graph: another one under the same address is loaded again."""
+    program = os.path.join(uri, tft.TFTransformOutput.TRANSFORM_FN_DIR, "saved_model.pb")
+    return str(file_digest(program)["sha256"])
 
-    Args:
-      uri: address of a TransformGraph artifact.
-      program: digest of the graph: another one under the same address is traced again.
-    """
-    graph = tft.TFTransformOutput(uri)
+
+@functools.lru_cache(maxsize=4)  # a run opens its graph 8 times
+def _open(uri: str, digest: str) -> tft.TFTransformOutput:
+    """Open the graph; it keeps the layer that it loads."""
+    return tft.TFTransformOutput(uri)
+
+
+@functools.lru_cache(maxsize=4)
+def _needed_columns(uri: str, digest: str) -> dict[str, set[str]]:
+    """Trace the graph once, and return by output the raw columns without which TFT does not compute it."""
+    graph = _open(uri, digest)
     layer, spec = graph.transform_features_layer(), graph.raw_feature_spec()
-    every = set(graph.transformed_feature_spec())
-    return {name: every - _outputs_without(layer, spec, name) for name in spec}
-
-
-def _outputs_without(layer: Any, spec: Mapping[str, Any], column: str) -> set[str]:
-    """Return the outputs that the layer computes if one column is not given: TFT leaves out what depends on it."""
-    rest = {name: feature for name, feature in spec.items() if name != column}
-    if not rest:
-        return set()
-    compute = tf.function(lambda examples: layer(tf.io.parse_example(examples, rest)), autograph=False)
-    return set(compute.get_concrete_function(tf.TensorSpec([None], tf.string)).structured_outputs)
+    parse = tf.function(lambda examples: tf.io.parse_example(examples, spec), autograph=False)
+    raw = parse.get_concrete_function(tf.TensorSpec([None], tf.string)).structured_outputs
+    traced = tf.function(layer, autograph=False).get_concrete_function(raw)
+    column_of = [name for name in sorted(raw) for _ in tf.nest.flatten(raw[name], expand_composites=True)]
+    return {name: {column_of[number] for number in numbers} for name, numbers in needed_arguments(traced).items()}
 
 
 def range_output(name: str) -> str:
@@ -90,7 +93,7 @@ def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]
     Returns:
       By feature `_RANGE_FIELDS`, which float32 holds exactly.
     """
-    known = tft.TFTransformOutput(uri).transformed_feature_spec()
+    known = _open(uri, _digest(uri)).transformed_feature_spec()
     outputs = {name: range_output(name) for name in names if range_output(name) in known}
     if not outputs:
         return {}

@@ -181,6 +181,23 @@ def test_another_graph_under_the_same_address_has_its_own_columns(tmp_path):
         assert list(open_transform_graph(str(folder), ["y"]).spec) == [column]
 
 
+def test_columns_of_an_output_are_those_without_which_tft_leaves_it_out(graph):
+    """Compared with a trace for each column, which is the definition and takes the square of their number."""
+    uri = os.path.dirname(graph.transform_savedmodel_dir)
+    metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(SPEC))
+    metadata_io.write_metadata(metadata, f"{uri}/metadata")
+    layer, spec = graph.transform_features_layer(), graph.raw_feature_spec()
+    needed = {name: set() for name in graph.transformed_feature_spec()}
+    for column in spec:
+        rest = {name: feature for name, feature in spec.items() if name != column}
+        compute = tf.function(lambda examples, rest=rest: layer(tf.io.parse_example(examples, rest)), autograph=False)
+        outputs = compute.get_concrete_function(tf.TensorSpec([None], tf.string)).structured_outputs
+        for name in set(needed) - set(outputs):
+            needed[name].add(column)
+    assert {name: set(open_transform_graph(uri, [name]).spec) for name in needed} == needed
+    assert any(needed.values())
+
+
 def test_label_and_weight_are_passed_on(graph):
     outputs = graph.transform_raw_features(_raw(ROWS))
     np.testing.assert_array_equal(outputs["label"][:, 0], [0, 1, 0, 1])
