@@ -79,14 +79,16 @@ def examples_counter(
         values = [(transformed if c.after_transform else raw)[c.name] for c in columns]
         return _count_values(columns, values, _tables(features, base))
 
-    traced: CountBatch = tf.function(count, input_signature=[tf.TensorSpec([None], tf.string)])
+    traced: CountBatch = tf.function(count, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     return traced
 
 
 def values_counter(features: Sequence[CountedFeature], base: BaseTables | None = None) -> CountBatch:
     """Make a function from the values of each feature's column to what `batch_counts` reads."""
     columns, tables = [feature.column for feature in features], _tables(features, base)
-    traced: CountBatch = tf.function(lambda values: _count_values(columns, values, tables), reduce_retracing=True)
+    traced: CountBatch = tf.function(
+        lambda values: _count_values(columns, values, tables), reduce_retracing=True, autograph=False
+    )
     return traced
 
 

@@ -26,6 +26,7 @@ import tf_keras
 from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
 from embedding_core.model_inputs import call_model
 from embedding_core.serving.serving_module import ServingModule
+from embedding_core.tracing import calling_user_code
 
 Outputs: TypeAlias = dict[str, tf.Tensor]
 Vectors: TypeAlias = Callable[[Mapping[str, tf.Tensor]], tf.Tensor]
@@ -34,12 +35,20 @@ Signature: TypeAlias = tf.types.experimental.ConcreteFunction
 
 def signature_of_examples(function: Callable[[tf.Tensor], Outputs]) -> Signature:
     """Make a signature that takes serialized tf.Examples."""
-    return tf.function(function).get_concrete_function(examples=tf.TensorSpec([None], tf.string, "examples"))
+
+    def compute(examples: tf.Tensor) -> Outputs:
+        return calling_user_code(function)(examples)
+
+    return tf.function(compute).get_concrete_function(examples=tf.TensorSpec([None], tf.string, "examples"))
 
 
 def signature_of_tensors(function: Callable[[Mapping[str, tf.Tensor]], Outputs], columns: Columns) -> Signature:
     """Make a signature that takes one named tensor per raw column."""
-    return tf.function(lambda **named: function(named)).get_concrete_function(**columns.named_specs)
+
+    def compute(**named: tf.Tensor) -> Outputs:
+        return calling_user_code(function)(named)
+
+    return tf.function(compute).get_concrete_function(**columns.named_specs)
 
 
 def predictions(module: ServingModule, model: tf_keras.Model, raw: RawColumns, features: Iterable[str]) -> Outputs:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from embedding_core.errors import DataError
 from embedding_core.schema import Json
+from embedding_core.tracing import as_written
 from embedding_core.training.dense_start import Ranges
 from embedding_core.training.device_choice import Batches, Placement
 from embedding_core.training.host_files import HostRows, check_batch, check_input_of_hosts, files_by_host
@@ -174,7 +175,7 @@ class JobData:
                 steps=self.steps_per_epoch,
                 keep=self._keep.get("train"),
             )
-            return batches.map(lambda step, examples: (step * len(by_host) + host % len(by_host), examples))
+            return batches.map(as_written(lambda step, examples: (step * len(by_host) + host % len(by_host), examples)))
 
         return self._batches(serialized, "train", training.batch_size, self._sampler)
 
@@ -225,7 +226,7 @@ class JobData:
         if sampler is not None:
             with data_errors():
                 positives = _parsed(whole(), self._parser(), None).map(
-                    lambda batch: tf.reduce_all(batch["label"] > 0.5)
+                    as_written(lambda batch: tf.reduce_all(batch["label"] > 0.5))
                 )
                 if not bool(positives.reduce(tf.constant(True), tf.logical_and)):
                     sampler = None
@@ -233,6 +234,7 @@ class JobData:
 
 
 def _parsed(serialized: tf.data.Dataset, parser: RowParser, sampler: Sampler | None) -> tf.data.Dataset:
+    @as_written
     def parse(step: tf.Tensor, examples: tf.Tensor) -> Batch:
         batch = parser(examples)
         return batch if sampler is None else sampler(step, batch)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import tensorflow as tf
 
+from embedding_core.tracing import as_written
 from embedding_core.training.training_inputs import Batch
 
 
@@ -70,9 +71,10 @@ def replica_batches(
     on_host = replicas // context.num_input_pipelines
     first = 0 if own_rows else context.input_pipeline_id * on_host
 
+    @as_written
     def parts(batch: Batch) -> tf.data.Dataset:
         whole = padded(batch, size // context.num_input_pipelines if own_rows else size)
         numbers = tf.data.Dataset.range(first, first + on_host, output_type=tf.int32)
-        return numbers.map(lambda number: _part(whole, number, size // replicas))
+        return numbers.map(as_written(lambda number: _part(whole, number, size // replicas)))
 
     return batches.flat_map(parts).prefetch(2 * on_host)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from embedding_core.errors import DataError
+from embedding_core.tracing import as_written
 from embedding_core.training.validation_split import Keep
 from embedding_core.training_config import TrainingConfig
 
@@ -47,13 +48,14 @@ def rows_of_files(files: Sequence[str], split: str, keep: Keep | None = None) ->
 def _records(files: list[str] | tf.Tensor, compression: str, keep: Keep | None) -> tf.data.Dataset:
     """Read the kept records in the order of the files."""
     records = tf.data.TFRecordDataset(files, compression, _BUFFER, num_parallel_reads=_READERS)
-    return records if keep is None else records.filter(keep)
+    return records if keep is None else records.filter(as_written(keep))
 
 
 def _count(files: Sequence[str], split: str, keep: Keep | None) -> int:
     records = _records(list(files), _compression(files), keep)
+    add = as_written(lambda count, rows: count + tf.size(rows, tf.int64))
     try:
-        return int(records.batch(1024).reduce(tf.constant(0, tf.int64), lambda n, rows: n + tf.size(rows, tf.int64)))
+        return int(records.batch(1024).reduce(tf.constant(0, tf.int64), add))
     except tf.errors.OpError as error:
         raise DataError(f"cannot read the {split} split, {list(files)}: {error.message}") from error
 
@@ -98,6 +100,7 @@ def shuffled_batches(
     size = batch_size or config.batch_size
     filled = steps_per_epoch(rows, size)
 
+    @as_written
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         tf.random.set_seed(None)  # of this graph only: with a global seed of 0, `shuffle` accepts no tensor as its seed
         seed = tf.stack([tf.constant(config.seed, tf.int64), number])

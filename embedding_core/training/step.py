@@ -13,6 +13,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model, call_model
 from embedding_core.schema import Json
+from embedding_core.tracing import calling_user_code
 from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
 from embedding_core.training.training_inputs import Batch
@@ -120,7 +121,7 @@ class Trainable:
         positives = rows = tf.constant(0, tf.int64)
         infinite = tf.zeros([dense + 2], tf.int32)
         for index in tf.range(steps):
-            parts = self._strategy.run(self.train_replica, args=(next(batches),))
+            parts = self._strategy.run(calling_user_code(self.train_replica), args=(next(batches),))
             sums = [self._strategy.reduce(tf.distribute.ReduceOp.SUM, part, axis=None) for part in parts]
             losses = losses.write(index, sums[0])
             rows += sums[1] // replicas
@@ -172,7 +173,7 @@ class Trainable:
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def predict(self, batch: Batch) -> Scores:
         """Compute the logits of a batch; returns them with labels and weights."""
-        parts = self._strategy.run(self._scores, args=(batch,))
+        parts = self._strategy.run(calling_user_code(self._scores), args=(batch,))
         return Scores(*(tf.concat(self._strategy.experimental_local_results(part), 0) for part in parts))
 
     def _scores(self, batch: Batch) -> tuple[tf.Tensor, ...]:

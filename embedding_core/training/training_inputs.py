@@ -13,6 +13,7 @@ from embedding_core.columns.raw_columns import Columns, Raw, Spec
 from embedding_core.columns.tokens import Values, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 from embedding_core.errors import ConfigError, DataError
+from embedding_core.tracing import as_written
 
 Transform: TypeAlias = Callable[[Raw], Mapping[str, Values]]
 
@@ -83,6 +84,10 @@ class RowParser:
         """
         self._inputs = inputs
         self._columns = {feature.name: inputs.column_of(feature) for feature in inputs.config.features}
+        transform = inputs.transform
+        # A function of the user may need AutoGraph, which is off in `__call__`; TFT's layer does not.
+        is_graph = transform is None or isinstance(transform, tf.Module)
+        self._transform = transform if is_graph else tf.function(transform)
         self._reader = Columns(self._columns.values(), inputs.raw_spec)
         used = {feature.table for feature in inputs.config.features}
         self._tables = {name: self._token_table(name) for name in sorted(used)}
@@ -99,11 +104,12 @@ class RowParser:
             )
         return TokenTable.of(table, path)
 
+    @as_written
     def __call__(self, serialized: tf.Tensor) -> Batch:
         """Parse serialized tf.Examples, string [B]."""
         raw = self._reader.parse(serialized)
         given = raw.dense if raw.incomplete is None else _checked_rows(raw.dense, raw.incomplete)
-        made = given if self._inputs.transform is None else self._inputs.transform(given)
+        made = given if self._transform is None else self._transform(given)
         rows = tf.size(serialized)
         return Batch(
             ids={feature.name: self._ids(feature, raw.categorical, made) for feature in self._inputs.config.features},
