@@ -17,8 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfx import types
-from tfx import v1 as tfx
+from tfx.components import Evaluator, ExampleValidator, SchemaGen, StatisticsGen
 from tfx.dsl.components.base.base_node import BaseNode
+from tfx.dsl.components.common.importer import Importer
+from tfx.orchestration.pipeline import Pipeline
+from tfx.types import standard_artifacts
 
 from components import (
     CheckpointLoader,
@@ -61,7 +64,7 @@ def create_pipeline(
       A `tfx.dsl.Pipeline`; nothing is run or written yet.
     """
     target = target or local_target(config)
-    return tfx.dsl.Pipeline(
+    return Pipeline(
         pipeline_name=target.name,
         pipeline_root=target.root,
         components=_nodes(config, previous or PreviousRun(), republish, target),
@@ -80,10 +83,10 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         spans=target.spans,
     )
     examples = example_gen.outputs["examples"]
-    statistics_gen = tfx.components.StatisticsGen(examples=examples)
-    schema_gen = tfx.components.SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
+    statistics_gen = StatisticsGen(examples=examples)
+    schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
     schema = schema_gen.outputs["schema"]
-    validator = tfx.components.ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
+    validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
     checkpoint = _imported("WarmStart", previous.checkpoint, EmbeddingCheckpoint)
     transform = _transform(config, examples, schema, checkpoint)
     features = component_inputs.vocabulary_features(config)
@@ -122,7 +125,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     ).with_id("EmbeddingTrainer")
     nonfinite = config.training.nonfinite_rows
     retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], nonfinite=nonfinite, **inputs)
-    baseline = _imported("BaselineModel", previous.baseline, tfx.types.standard_artifacts.Model)
+    baseline = _imported("BaselineModel", previous.baseline, standard_artifacts.Model)
     evaluator = _evaluator(config, examples, trainer, baseline)
     quality_gate = QualityGate(
         model_run=trainer.outputs["model_run"],
@@ -165,7 +168,7 @@ def _transform(
 def _evaluator(
     config: PipelineConfig, examples: types.BaseChannel, trainer: BaseNode, baseline: Sequence[BaseNode]
 ) -> BaseNode:
-    return tfx.components.Evaluator(
+    return Evaluator(
         examples=examples,
         model=trainer.outputs["model"],
         eval_config=eval_config(config, has_baseline=bool(baseline)),
@@ -198,4 +201,4 @@ def _transform_config(config: PipelineConfig) -> Json:
 
 def _imported(name: str, uri: str | None, artifact_type: type[types.Artifact]) -> list[BaseNode]:
     """Return the node, if any, that imports an artifact of a previous run."""
-    return [] if uri is None else [tfx.dsl.Importer(source_uri=uri, artifact_type=artifact_type).with_id(name)]
+    return [] if uri is None else [Importer(source_uri=uri, artifact_type=artifact_type).with_id(name)]

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
-from tfx import v1 as tfx
+from tfx.orchestration import metadata
 
 from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
@@ -59,5 +59,5 @@ def local_target(config: PipelineConfig) -> RunTarget:
         input_base=component_inputs.input_location(config)[0],
         push_destination=config.push_destination,
         resume_dir=os.path.join(config.work_dir, "resume"),
-        metadata=tfx.orchestration.metadata.sqlite_metadata_connection_config(config.metadata_path),
+        metadata=metadata.sqlite_metadata_connection_config(config.metadata_path),
     )
