@@ -14,6 +14,7 @@ from components.installed import require_package
 from pipelines.commands import checkpoint_command, compare_command, metadata_command, plan_command, version_command
 from pipelines.commands.core_commands import InstalledCommands
 from pipelines.console.expected_errors import expected_message, was_preempted
+from pipelines.console.large_imports import collector_paused
 from pipelines.console.output_files import check_output
 from pipelines.console.quiet import load_tensorflow, silence
 from pipelines.console.terminal import echo
@@ -53,6 +54,10 @@ Again = Annotated[
     bool,
     typer.Option("--again", help="Train once more on data that was trained on; push again what was rolled back."),
 ]
+Profile = Annotated[
+    bool,
+    typer.Option("--profile", help="Measure CPU, time, memory, and bytes read and written of each component."),
+]
 
 
 @app.callback()
@@ -67,7 +72,7 @@ def _entry(
 
 
 @app.command()
-def run(config: Config, overrides: Override = None, again: Again = False) -> None:
+def run(config: Config, overrides: Override = None, again: Again = False, profile: Profile = False) -> None:
     """Run the pipeline of CONFIG. The same command resumes a run that was stopped.
 
     Exit code 3: the run finished, and nothing was pushed. 75: SIGTERM stopped the training; the same command resumes
@@ -89,11 +94,12 @@ def run(config: Config, overrides: Override = None, again: Again = False) -> Non
         check_references(checked)  # before anything heavy is loaded
     prepare(checked)
     try:
-        load_tensorflow()
-        from pipelines.local import run_local
+        with collector_paused():
+            load_tensorflow()
+            from pipelines.local import run_local
 
         changed = [one.partition("=")[0].strip() for one in overrides or ()]
-        report = run_local.run(checked, again=again, changed=changed)
+        report = run_local.run(checked, again=again, changed=changed, profile=profile)
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
     if not report.push["pushed"]:
@@ -170,8 +176,9 @@ def preflight(
     planned_tables(checked, table_configs, assume)
     if json is not None:
         check_output("--json", json)
-    load_tensorflow()
-    from pipelines.checks import pipeline_preflight
+    with collector_paused():
+        load_tensorflow()
+        from pipelines.checks import pipeline_preflight
 
     report = pipeline_preflight.check(
         checked, topology=topology, table_configs=table_configs, batch_size=batch, assumed_tokens=assume
@@ -208,8 +215,9 @@ def compile_(
     if with_preflight and checked.training.strategy == "tpu":
         requested_slice(checked)
     require_package("kfp", "`compile` needs the package kfp", "install tfx-embeddings[kubeflow]")
-    load_tensorflow()
-    from pipelines.cluster.compile_kubeflow import compile_pipeline, save_documents
+    with collector_paused():
+        load_tensorflow()
+        from pipelines.cluster.compile_kubeflow import compile_pipeline, save_documents
 
     documents = compile_pipeline(checked, target.value)
     if with_preflight and checked.training.strategy == "tpu":

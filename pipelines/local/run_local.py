@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from rich.console import Console
 
@@ -17,6 +19,7 @@ from pipelines.console.terminal import SafeConsole
 from pipelines.lineage.graph import open_store, outputs_of, trace
 from pipelines.lineage.rollbacks import record_rollbacks
 from pipelines.local.metadata_repair import repair_metadata
+from pipelines.local.resource_use import RunProfile
 from pipelines.local.run_display import Display
 from pipelines.local.run_log import captured
 from pipelines.local.runner import ReportingDagRunner
@@ -34,6 +37,9 @@ from pipelines.report.run_figures import collect_report
 from pipelines.report.run_report import Report
 from pipelines.report.screen_report import print_report
 
+Stage: TypeAlias = Callable[[str], contextlib.AbstractContextManager[object]]
+"""Makes the context that a stage of the run is measured in."""
+
 
 def run(
     config: PipelineConfig,
@@ -41,6 +47,7 @@ def run(
     again: bool = False,
     changed: Sequence[str] = (),
     console: Console | None = None,
+    profile: bool = False,
 ) -> Report:
     """Run the pipeline, write its report into the work_dir, and print it.
 
@@ -52,6 +59,7 @@ def run(
       again: train once more on data that the previous run was trained on, and push again what was rolled back.
       changed: dotted keys of the settings that override the file's.
       console: console for the progress; standard error by default.
+      profile: measure what each node uses, and show it in the report.
 
     Returns:
       The figures of the run.
@@ -61,10 +69,13 @@ def run(
       Exception: any other error of a component.
     """
     with storage_errors_as_one(config):
-        return _run(config, again, changed, console)
+        return _run(config, again, changed, console, RunProfile() if profile else None)
 
 
-def _run(config: PipelineConfig, again: bool, changed: Sequence[str], console: Console | None) -> Report:
+def _run(
+    config: PipelineConfig, again: bool, changed: Sequence[str], console: Console | None, profile: RunProfile | None
+) -> Report:
+    stage: Stage = contextlib.nullcontext if profile is None else profile.stage
     data_files(config.data)  # a missing file is an error before anything is written
     if config.training.strategy == "simulated_tpu":  # its devices must be made before any component runs TensorFlow
         choose_placement(training_config(config))
@@ -82,9 +93,11 @@ def _run(config: PipelineConfig, again: bool, changed: Sequence[str], console: C
         previous = find_previous_run(config, again=again)
         for note in previous.notes:
             display.say(note)
-        nodes, pushed = _run_until_served(config, previous, display, again=again)
-        report = collect_report(config, nodes, pushed, changed)
-        report = dataclasses.replace(report, notes=_notes(previous, nodes, report))
+        nodes, pushed = _run_until_served(config, previous, display, stage, again=again)
+        with stage("report and baselines"):
+            report = collect_report(config, nodes, pushed, changed)
+        used = () if profile is None else [dataclasses.asdict(one) for one in profile.stages]
+        report = dataclasses.replace(report, notes=_notes(previous, nodes, report), profile=used)
         saved = save_report(report, os.path.join(config.work_dir, "report"), os.path.join(config.work_dir, REPORTS))
     print_report(report, saved)
     return report
@@ -116,7 +129,7 @@ def _notes(previous: PreviousRun, nodes: Sequence[NodeRun], report: Report) -> l
 
 
 def _run_until_served(
-    config: PipelineConfig, previous: PreviousRun, display: Display, *, again: bool
+    config: PipelineConfig, previous: PreviousRun, display: Display, stage: Stage, *, again: bool
 ) -> tuple[list[NodeRun], int]:
     """Run the nodes; push again if the pusher's result is cached and its version is not served, or is damaged.
 
@@ -128,7 +141,7 @@ def _run_until_served(
     Raises:
       ConfigError: the result is cached, and its version was rolled back.
     """
-    nodes = _run_once(config, previous, display, None)
+    nodes = _run_once(config, previous, display, stage, None)
     store = open_store(config.metadata_path)
     (pushed,) = outputs_of(store, int(nodes[-1].execution or 0))
     if nodes[-1].state == "cached" and not again:
@@ -139,7 +152,7 @@ def _run_until_served(
         return nodes, served
     if damaged is not None:
         display.say(f"{damaged[1]} It is pushed again.")
-    republished = _run_once(config, previous, display, f"in place of execution {nodes[-1].execution}")
+    republished = _run_once(config, previous, display, stage, f"in place of execution {nodes[-1].execution}")
     (pushed,) = outputs_of(store, int(republished[-1].execution or 0))
     is_replaced = damaged is not None and bool(trace(store, pushed)[pushed].facts.get("pushed"))
     if damaged is not None and is_replaced and not is_remote(config.push_destination):
@@ -147,7 +160,9 @@ def _run_until_served(
     return [*nodes[:-1], republished[-1]], pushed
 
 
-def _run_once(config: PipelineConfig, previous: PreviousRun, display: Display, republish: str | None) -> list[NodeRun]:
-    runner = ReportingDagRunner(display.node_changed, display.say)
+def _run_once(
+    config: PipelineConfig, previous: PreviousRun, display: Display, stage: Stage, republish: str | None
+) -> list[NodeRun]:
+    runner = ReportingDagRunner(display.node_changed, display.say, stage)
     runner.run(create_pipeline(config, previous=previous, republish=republish))
     return runner.nodes

@@ -9,6 +9,7 @@ node runs, each of its inputs is read and compared, once in a run. A damaged one
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
 from collections.abc import Callable, Iterable
@@ -47,11 +48,18 @@ class ReportingDagRunner(compat.IrBasedRunner):
     Args:
       on_change: called when a node starts (state "running") and when it ends.
       say: called with a line for the user when a damaged artifact is made again.
+      stage: makes a context from a node's id, in which the node runs.
     """
 
-    def __init__(self, on_change: Finished, say: Say = lambda _: None) -> None:
+    def __init__(
+        self,
+        on_change: Finished,
+        say: Say = lambda _: None,
+        stage: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
         self._on_change = on_change
         self._say = say
+        self._stage = stage
         self._checked: set[int] = set()
         self.nodes: list[NodeRun] = []
 
@@ -108,7 +116,8 @@ class ReportingDagRunner(compat.IrBasedRunner):
         state: State = "failed"
         execution = None
         try:
-            info = launcher.launch()
+            with self._stage(name):
+                info = launcher.launch()
             execution = None if info is None else info.execution_id
             state = _published(connection, execution)
         except _DamagedInputsError:

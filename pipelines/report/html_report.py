@@ -10,6 +10,7 @@ import jinja2
 
 from pipelines.report.charts import line_chart
 from pipelines.report.dotted_keys import flatten
+from pipelines.report.profile_table import profile_rows
 from pipelines.report.run_report import Report
 
 _CURVES = {"loss": "loss (binary cross-entropy)", "auc": "AUC"}
@@ -73,6 +74,7 @@ def _html(report: Report) -> str:
         charts=charts,
         settings=dict(flatten(report.configuration)),
         parity=parity_line(report) if report.parity else "",
+        profile=profile_rows(report),
     )
     return html
 

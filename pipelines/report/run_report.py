@@ -48,6 +48,8 @@ class Report:
       warm_start: what the model started from: `remap.json` of the CheckpointLoader, the `step` of the previous
         checkpoint, and under `dense` what was kept of the dense part, its optimizer and ranges; None for a cold start.
       notes: sentences on which previous run it started from, and why.
+      profile: per stage of the run what it used, as `pipelines.local.resource_use.StageUse` has it; empty without
+        `--profile`.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Report:
     data: Figures
     warm_start: Figures | None = None
     notes: Sequence[str] = ()
+    profile: Sequence[Figures] = ()
 
     @property
     def cached(self) -> int:

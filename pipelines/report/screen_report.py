@@ -9,6 +9,7 @@ from rich.console import Console
 from pipelines.console.plain_table import print_table
 from pipelines.console.terminal import PLAIN, SafeConsole
 from pipelines.report.html_report import figure_text, parity_line
+from pipelines.report.profile_table import profile_rows
 from pipelines.report.run_report import Report
 
 
@@ -34,6 +35,7 @@ def print_report(report: Report, html: str, console: Console | None = None) -> N
         console.print(note, **PLAIN)
     if report.parity:
         console.print(parity_line(report), **PLAIN)
+    print_table(console, "time and memory", profile_rows(report))
     console.print(f"the nodes took {report.took}", **PLAIN)
     _print_outcome(console, report)
     console.print(f"report: {html}", **PLAIN)

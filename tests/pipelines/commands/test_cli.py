@@ -78,6 +78,13 @@ def test_run_hands_the_checked_config_on(file, monkeypatch):
     assert given[0].training.steps == 7
 
 
+def test_run_measures_only_if_asked_to(file, monkeypatch):
+    given = []
+    _command(monkeypatch, "local.run_local", run=lambda _, profile, **__: given.append(profile) or _report(pushed=True))
+    assert [_code("run", file), _code("run", file, "--profile")] == [0, 0]
+    assert given == [False, True]
+
+
 def test_run_that_pushes_nothing_is_exit_code_3(file, monkeypatch):
     _command(monkeypatch, "local.run_local", run=lambda *_, **__: _report(pushed=False))
     assert _code("run", file) == 3

@@ -202,6 +202,33 @@ def test_screen_of_80_columns_breaks_no_word_and_says_what_it_leaves_out():
     assert "not shown at this width: optimizer" in lines
 
 
+STAGES = [
+    {"stage": "start-up", "cpu_seconds": 8.0, "wall_seconds": 9.0, "peak_bytes": 9 * 10**8, "read_bytes": 10**6},
+    {"stage": "ExampleGen", "cpu_seconds": 2.25, "wall_seconds": 1.5, "peak_bytes": 10**9, "read_bytes": 5 * 10**5},
+]
+
+
+@pytest.mark.parametrize("read", ["1.5", "-"])
+def test_profile_is_a_table_with_its_sums(tmp_path, read):
+    figures = [{**one, "written_bytes": 0} if read != "-" else {**one, "read_bytes": None} for one in STAGES]
+    profile = [{"written_bytes": None, **one} for one in figures]
+    report = dataclasses.replace(REPORT, profile=profile)
+    console = Console(record=True, width=80, file=io.StringIO())
+    print_report(report, "report.html", console)
+    lines = [line.split() for line in console.export_text().splitlines()]
+    written = "-" if read == "-" else "0.0"
+    assert ["ExampleGen", "2.2", "1.5", "1,000.0", "-" if read == "-" else "0.5", written] in lines
+    assert ["whole", "run", "10.2", "10.5", "1,000.0", read, written] in lines
+    page = Path(save_report(report, str(tmp_path))).read_text()
+    assert "Time and memory" in page
+    assert '<td>whole run</td><td class="n">10.2</td>' in page
+    assert json.loads((tmp_path / "report.json").read_text())["profile"][1]["stage"] == "ExampleGen"
+
+
+def test_report_without_a_profile_has_no_table_of_it(tmp_path):
+    assert "Time and memory" not in Path(save_report(REPORT, str(tmp_path))).read_text()
+
+
 def test_screen_shows_paths_as_they_are():
     console = Console(record=True, width=40, file=io.StringIO())
     push = {
