@@ -11,7 +11,7 @@ UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 # Pairs of Python and TensorFlow that the core is tested with beside those of the lock, the newest last.
 MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 
-.PHONY: help venv lock check format test test-core test-tfx test-fast test-matrix interchange test-wheel contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv lock check format test test-core test-tfx test-fast test-matrix interchange test-wheel tfx-next contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -86,6 +86,9 @@ interchange: venv .matrix/$(lastword $(MATRIX))/.ready ## the oldest and the new
 
 test-wheel: venv ## the wheel in an empty environment of each Python, and the README's example of the layer
 	PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)" $(BIN)/pytest -rP tests/test_wheel.py
+
+tfx-next: venv ## try to resolve the newest TFX on each Python; look up in its source the names that the project uses
+	$(BIN)/python tests/tfx_next/try_newest.py
 
 contract: venv ## the full product of kinds, combiners, optimizers and engines against the oracle, and random models
 	$(BIN)/pytest tests/embedding_core/test_contract.py tests/embedding_core/engines/test_topologies.py \
