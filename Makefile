@@ -76,9 +76,11 @@ test-tfx: venv
 test-fast: venv ## the tests of code without TensorFlow
 	$(BIN)/pytest -m "light and not slow and not tfx" $(PARALLEL)
 
-test-matrix: venv $(MATRIX:%=.matrix/%/.ready) ## the core's tests on every pair of Python and TensorFlow; MATRIX='3.13-2.21'
+test-matrix: venv $(MATRIX:%=.matrix/%/.ready) ## the core's tests on each pair of Python and TensorFlow; TF_TESTS=<checkout> for TensorFlow's own on the oldest and the newest
 	@for bin in $(BIN) $(MATRIX:%=.matrix/%/bin); do echo "== $$bin"; $$bin/pytest tests/embedding_core \
-	    -m "not slow and not tfx" --numprocesses=auto --dist=loadfile --no-loadscope-reorder || failed=1; done; \
+	    -m "not slow and not tfx" --lean $(PARALLEL) || failed=1; done; \
+	    $(if $(TF_TESTS),for bin in $(BIN) .matrix/$(lastword $(MATRIX))/bin; do echo "== TensorFlow's tests, $$bin"; \
+	        TF_TESTS=$(abspath $(TF_TESTS)) $$bin/pytest -rP -m slow -k 2x2 tests/tf_tests || failed=1; done;) \
 	    exit $${failed:-0}
 
 interchange: venv .matrix/$(lastword $(MATRIX))/.ready ## the oldest and the newest pair read each other's files and train the same values
