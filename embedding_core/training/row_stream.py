@@ -13,6 +13,7 @@ from embedding_core.training_config import TrainingConfig
 
 _READERS = 4  # determines the order of rows, so it must not depend on the machine
 _BUFFER = 8 << 20
+_FILTERED = 256  # records that are filtered in one call
 
 
 def _compression(files: Sequence[str]) -> str:
@@ -48,7 +49,12 @@ def rows_of_files(files: Sequence[str], split: str, keep: Keep | None = None) ->
 def _records(files: list[str] | tf.Tensor, compression: str, keep: Keep | None) -> tf.data.Dataset:
     """Read the kept records in the order of the files."""
     records = tf.data.TFRecordDataset(files, compression, _BUFFER, num_parallel_reads=_READERS)
-    return records if keep is None else records.filter(as_written(keep))
+    return records if keep is None else _kept(records.batch(_FILTERED), keep).unbatch()
+
+
+def _kept(batches: tf.data.Dataset, keep: Keep) -> tf.data.Dataset:
+    """Drop records from batches; a call of `keep` for each record would take longer than reading it."""
+    return batches.map(as_written(lambda records: tf.boolean_mask(records, keep(records))))
 
 
 def _count(files: Sequence[str], split: str, keep: Keep | None) -> int:

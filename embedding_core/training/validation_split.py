@@ -16,7 +16,7 @@ _BUCKETS = 1 << 20
 
 
 def split_filters(fraction: float) -> tuple[Keep, Keep]:
-    """Make the filters of serialized rows for training and for validation.
+    """Make the filters of serialized rows, string `[n]`, for training and for validation.
 
     Args:
       fraction: expected share of validation rows.
