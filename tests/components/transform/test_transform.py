@@ -78,3 +78,34 @@ def test_damaged_base_is_refused(inputs, tmp_path):
     (tmp_path / "base/dense/variables.index").write_bytes(b"")
     with pytest.raises(CheckpointError, match="damaged"):
         transformed(inputs, tmp_path / "graph")
+
+
+@pytest.mark.parametrize("columns", [["absent", "price", "size"], ["price"]])
+def test_batches_are_those_of_tfxs_reader(inputs, tmp_path, columns):
+    from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
+
+    from components.transform.batched_examples import BatchedExamples
+
+    schema = schema_pb2.Schema(
+        feature=[schema_pb2.Feature(name=name, type=schema_pb2.FLOAT) for name in ("absent", "price", "size")]
+    )
+    given = {
+        "file_pattern": [f"{inputs['examples'][0].uri}/Split-train/*"],
+        "schema": schema,
+        "telemetry_descriptors": ["test"],
+    }
+    theirs, ours = (cls(**given).Project(columns) for cls in (TFExampleRecord, BatchedExamples))
+    assert ours.ArrowSchema().equals(theirs.ArrowSchema())
+    expected = rows_of(theirs.BeamSource(), tmp_path / "theirs")
+    assert len(expected) == 3
+    assert rows_of(ours.BeamSource(2), tmp_path / "ours") == expected
+
+
+def rows_of(source, path):
+    """The rows that a reader of Beam gives, as texts in order."""
+    import apache_beam as beam
+
+    with beam.Pipeline(argv=["--direct_running_mode=in_memory"]) as pipeline:
+        rows = pipeline | source | beam.FlatMap(lambda batch: [str(row) for row in batch.to_pylist()])
+        _ = rows | beam.io.WriteToText(str(path))
+    return sorted(line for file in path.parent.glob(f"{path.name}*") for line in file.read_text().splitlines())

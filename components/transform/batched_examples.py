@@ -1,0 +1,67 @@
+"""Reads tf.Examples for Transform in batches: TFX's reader hands each record through Beam's Python code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import apache_beam as beam
+import pyarrow as pa
+import tensorflow as tf
+from tfx.dsl.io import fileio
+from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
+
+from embedding_core.errors import DataError
+
+_BATCH = 4096
+
+
+class BatchedExamples(TFExampleRecord):
+    """TFX's reader of TFRecord files of tf.Examples, with TensorFlow's own reading of files."""
+
+    def BeamSource(self, batch_size: int | None = None) -> beam.PTransform:  # noqa: N802
+        """Return a transform from the start of a pipeline to record batches of the columns of the schema.
+
+        Args:
+          batch_size: rows of each batch but the last of a file; None leaves the choice to this class.
+        """
+        return _Read(self._file_pattern, self._schema.SerializeToString(), batch_size or _BATCH)
+
+    def _ProjectImpl(self, tensor_names: Sequence[str]) -> BatchedExamples:  # noqa: N802
+        projected = super()._ProjectImpl(tensor_names)
+        return BatchedExamples(
+            projected._file_pattern,
+            schema=projected._schema,
+            raw_record_column_name=projected.raw_record_column_name,
+            telemetry_descriptors=projected.telemetry_descriptors,
+        )
+
+
+class _Read(beam.PTransform):
+    def __init__(self, patterns: Sequence[str], schema: bytes, batch_size: int) -> None:
+        super().__init__()
+        self._patterns = patterns
+        self._decode = _Decode(schema, batch_size)
+
+    def expand(self, start: beam.pvalue.PBegin) -> beam.PCollection:
+        files = sorted(path for pattern in self._patterns for path in fileio.glob(pattern))
+        decode = beam.ParDo(self._decode).with_output_types(pa.RecordBatch)
+        return start | "Files" >> beam.Create(files) | beam.Reshuffle() | "Decode" >> decode
+
+
+class _Decode(beam.DoFn):
+    def __init__(self, schema: bytes, batch_size: int) -> None:
+        super().__init__()
+        self._schema = schema
+        self._batch_size = batch_size
+
+    def process(self, element: str) -> Iterator[pa.RecordBatch]:
+        decoder = ExamplesToRecordBatchDecoder(self._schema)
+        records = tf.data.TFRecordDataset(element, "GZIP" if element.endswith(".gz") else "", 1 << 20)
+        try:
+            for batch in records.batch(self._batch_size).prefetch(1).as_numpy_iterator():
+                yield decoder.DecodeBatch(batch)
+        except tf.errors.OpError as error:
+            raise DataError(
+                f"{element!r} is damaged ({error.message}): delete it, and run ExampleGen again."
+            ) from error
