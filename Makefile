@@ -148,6 +148,8 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.keras_layer runs/benchmarks/keras_layer --into docs/benchmarks.md \
 	    $(if $(TORCH),--torch $(TORCH)) $(if $(KERAS_RS),--keras-rs $(KERAS_RS))
 	$(BIN)/python -m benchmarks.keras_layer_input runs/benchmarks
+	$(BIN)/python -m benchmarks.file_to_model runs/benchmarks/file_to_model --into docs/benchmarks.md --rounds 3 \
+	    $(if $(TORCH),--torch $(TORCH))
 	$(BIN)/python -m benchmarks.simulated_tpu
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.serving_memory runs/benchmarks

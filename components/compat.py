@@ -16,6 +16,9 @@ from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME
 # Its reading of blessings and model paths, and how it marks a PushedModel, are what other tools look at.
 from tfx.components.pusher.executor import Executor as PusherExecutor
 
+# StatisticsGen's executor, which ours calls for exact statistics.
+from tfx.components.statistics_gen.executor import Executor as StatisticsExecutor
+
 # Transform's executor, to which the ranges of a previous model are given: TFX advises against customizing it.
 from tfx.components.transform.executor import Executor as TransformExecutor
 
@@ -35,6 +38,7 @@ __all__ = [
     "FileBasedExampleGen",
     "IrBasedRunner",
     "PusherExecutor",
+    "StatisticsExecutor",
     "TransformExecutor",
     "metadata",
     "runner_utils",

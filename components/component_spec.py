@@ -15,11 +15,13 @@ from components.artifacts import EmbeddingCheckpoint, TableConfigs, Vocabularies
 Spec = TypeVar("Spec", bound=ComponentSpec)
 
 _ARTIFACT_TYPES: Mapping[str, type[types.Artifact]] = {
+    keys.BASELINE_MODEL: standard_artifacts.Model,
     keys.BASE_CHECKPOINT: EmbeddingCheckpoint,
     keys.BASE_VOCABULARIES: Vocabularies,
     keys.BLESSING: standard_artifacts.ModelBlessing,
     keys.EARLIER_CHECKPOINT: EmbeddingCheckpoint,
     keys.EMBEDDING_CHECKPOINT: EmbeddingCheckpoint,
+    keys.EVALUATION: standard_artifacts.ModelEvaluation,
     keys.EXAMPLES: standard_artifacts.Examples,
     keys.MODEL: standard_artifacts.Model,
     keys.MODEL_BLESSING: standard_artifacts.ModelBlessing,
@@ -27,6 +29,7 @@ _ARTIFACT_TYPES: Mapping[str, type[types.Artifact]] = {
     keys.PUSHED_MODEL: standard_artifacts.PushedModel,
     keys.QUALITY_BLESSING: standard_artifacts.ModelBlessing,
     keys.SCHEMA: standard_artifacts.Schema,
+    keys.STATISTICS: standard_artifacts.ExampleStatistics,
     keys.TABLE_CONFIGS: TableConfigs,
     keys.TRANSFORM_GRAPH: standard_artifacts.TransformGraph,
     keys.VOCABULARIES: Vocabularies,

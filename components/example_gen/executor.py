@@ -18,6 +18,7 @@ from tfx.types import artifact_utils, standard_component_specs
 
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, Properties
+from components.column_summary import COLUMNS_FACT, Summaries, summaries_to_json
 from components.example_gen.data_files import check_gaps, find_files, group_files, size_of
 from components.example_gen.ingest import ingest
 from components.example_gen.pieces import DATA_FACT, find_pieces, pieces_fact
@@ -61,6 +62,9 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         gaps = {"count": data.gaps.total, "first": data.gaps.first}
         facts = {**tally.facts(settings), "files_ignored": data.ignored[:SHOWN], "spans_without_file": gaps}
         examples.set_string_custom_property(_INGEST_FACT, json.dumps(facts))
+        if not settings.passthrough:  # records that are kept as they are may hold a NaN, which is counted as missing
+            fact = summaries_to_json(tally.kept, _shown_summaries(tally, settings))
+            examples.set_string_custom_property(COLUMNS_FACT, fact)
         pieces = pieces_fact(find_pieces(data.files, input_base, settings), properties[keys.SETTINGS], digests)
         examples.set_string_custom_property(DATA_FACT, json.dumps(pieces))
         execution.files_read.extend({"path": path, "size": size_of(path)} for path in data.files)
@@ -78,6 +82,19 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             total.add(Tally.from_json(result["tally"]))
             digests.update(result["sha256"])
         return total, digests
+
+
+def _shown_summaries(tally: Tally, settings: Settings) -> Summaries:
+    """Return the summaries for ML Metadata: of columns that may be private, the counts alone."""
+    if not settings.private:
+        return tally.summaries
+    return {
+        split: {
+            name: summary if settings.columns.get(name) == "float" else summary.without_values()
+            for name, summary in columns.items()
+        }
+        for split, columns in tally.summaries.items()
+    }
 
 
 def settings_of(exec_properties: Json) -> Settings:

@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.column_summary import ColumnSummary
 from components.example_gen.arrays import floats, kind_of, tokens
+from components.example_gen.column_sums import summary_of
 from components.example_gen.encoding import examples
 from components.example_gen.filters import filter_rows
 from components.example_gen.labels import count_labels, label_values, several_values, weight_reasons
@@ -135,6 +137,8 @@ def _count(
         counts = tally.present.setdefault(name, dict.fromkeys(SPLITS, 0))
         for position, split in enumerate(SPLITS):
             counts[split] += int((has & (sides == position)).sum())
+            summary = tally.summaries[split].setdefault(name, ColumnSummary())
+            summary.add(summary_of(column, sides == position, known_to_differ=summary.only == ""))
         if settings.columns.get(name) == "token":
             tally.add_numbered(name, *count_whole_numbers(column))
         if has.any():

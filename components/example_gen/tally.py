@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
+from components.column_summary import ColumnSummary
 from components.example_gen.label_section import Label
 from components.example_gen.rows import SHOWN, BadRows
 from components.example_gen.settings import Settings
@@ -101,6 +102,7 @@ class Tally:
       seen: names of all columns found.
       labels: the values of the label.
       numbered: per column, values written as 3 and values written as 3.0.
+      summaries: per split and column, what its values sum up to.
       shards: per split, the names of the files written.
     """
 
@@ -115,6 +117,9 @@ class Tally:
     seen: list[str] = dataclasses.field(default_factory=list)
     labels: Labels = dataclasses.field(default_factory=Labels)
     numbered: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    summaries: dict[str, dict[str, ColumnSummary]] = dataclasses.field(
+        default_factory=lambda: {"train": {}, "eval": {}}
+    )
     shards: dict[str, list[str]] = dataclasses.field(default_factory=lambda: {"train": [], "eval": []})
 
     @property
@@ -133,6 +138,8 @@ class Tally:
         for split in self.kept:
             self.kept[split] += other.kept[split]
             self.shards[split] += other.shards[split]
+            for name, summary in other.summaries[split].items():
+                self.summaries[split].setdefault(name, ColumnSummary()).add(summary)
         for name, counts in other.present.items():
             present = self.present.setdefault(name, dict.fromkeys(counts, 0))
             for split, count in counts.items():
@@ -163,7 +170,12 @@ class Tally:
     def from_json(cls, text: str) -> Tally:
         """Read what `to_json` wrote."""
         data = json.loads(text)
-        return cls(**{**data, "bad": BadRows(**data["bad"]), "labels": Labels(**data["labels"])})
+        summaries = {
+            split: {name: ColumnSummary(**summary) for name, summary in columns.items()}
+            for split, columns in data["summaries"].items()
+        }
+        made = {"bad": BadRows(**data["bad"]), "labels": Labels(**data["labels"]), "summaries": summaries}
+        return cls(**{**data, **made})
 
     def facts(self, settings: Settings) -> Json:
         """Return the counts as a report shows them."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.formats import DataFormat
 from components.example_gen.settings import Rate
 from components.example_gen.spans import Spans, is_dated
-from embedding_core.schema import Listed, Mistakes, Text
+from embedding_core.schema import Listed, Mistakes, Positive, Text
 
 
 class Data(CsvFormat):
@@ -22,6 +24,11 @@ class Data(CsvFormat):
         one; they are set aside and counted.
       whole_numbers: columns of tokens in which 3.0, as pandas writes a whole number in a column with gaps, is read as
         3; otherwise both are tokens as they are, and a mix of them is counted in the report.
+      statistics: "sample" takes histograms, quantiles and frequent values of the columns from 10,000 rows of each split
+        or somewhat more; counts, missing values and ranges are exact. "exact" takes them from all rows, by TFX's
+        StatisticsGen.
+      workers: number of processes that read the data of a run on this machine. Each loads TensorFlow anew, so more than
+        one pays off for large data alone. A cluster has Beam arguments of its own.
     """
 
     SHORT = "path"
@@ -31,6 +38,8 @@ class Data(CsvFormat):
     spans: Spans | None = None
     allowed_bad_rate: Rate = 0.0
     whole_numbers: Listed[Text] = ()
+    statistics: Literal["sample", "exact"] = "sample"
+    workers: Positive = 1
 
     @property
     def by_date(self) -> bool:

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfx import types
-from tfx.components import Evaluator, ExampleValidator, SchemaGen, StatisticsGen
+from tfx.components import Evaluator as TfmaEvaluator
+from tfx.components import ExampleValidator, SchemaGen
 from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.components.common.importer import Importer
 from tfx.orchestration.pipeline import Pipeline
@@ -29,8 +30,10 @@ from components import (
     EmbeddingCheckpoint,
     EmbeddingPusher,
     EmbeddingTrainer,
+    Evaluator,
     ExampleGen,
     QualityGate,
+    StatisticsGen,
     TableConfigGen,
     Transform,
     Vocabularies,
@@ -43,6 +46,8 @@ from pipelines.pipeline.fingerprint import code_fingerprint, preprocessing_finge
 from pipelines.pipeline.previous_run import PreviousRun
 from pipelines.pipeline.run_target import RunTarget, local_target
 from pipelines.pipeline.tfma_config import eval_config
+
+_SAMPLE_ROWS = 10_000
 
 
 def create_pipeline(
@@ -83,7 +88,9 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         spans=target.spans,
     )
     examples = example_gen.outputs["examples"]
-    statistics_gen = StatisticsGen(examples=examples)
+    statistics_gen = StatisticsGen(
+        examples=examples, sample_rows=_SAMPLE_ROWS if config.data.statistics == "sample" else 0
+    )
     schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=False)
     schema = schema_gen.outputs["schema"]
     validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
@@ -168,13 +175,15 @@ def _transform(
 def _evaluator(
     config: PipelineConfig, examples: types.BaseChannel, trainer: BaseNode, baseline: Sequence[BaseNode]
 ) -> BaseNode:
-    return Evaluator(
-        examples=examples,
-        model=trainer.outputs["model"],
-        eval_config=eval_config(config, has_baseline=bool(baseline)),
-        example_splits=["eval"],
+    given = {
+        "examples": examples,
+        "model": trainer.outputs["model"],
+        "eval_config": eval_config(config, has_baseline=bool(baseline)),
         **({"baseline_model": baseline[0].outputs["result"]} if baseline else {}),
-    )
+    }
+    if config.evaluation.engine == "tfma":
+        return TfmaEvaluator(example_splits=["eval"], **given)
+    return Evaluator(code_fingerprint=code_fingerprint(config), **given)
 
 
 def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, types.BaseChannel]) -> CheckpointLoader:

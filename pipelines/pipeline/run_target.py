@@ -59,5 +59,13 @@ def local_target(config: PipelineConfig) -> RunTarget:
         input_base=component_inputs.input_location(config)[0],
         push_destination=config.push_destination,
         resume_dir=os.path.join(config.work_dir, "resume"),
+        beam_args=_beam_args(config.data.workers),
         metadata=metadata.sqlite_metadata_connection_config(config.metadata_path),
     )
+
+
+def _beam_args(workers: int) -> tuple[str, ...]:
+    """Return the arguments of Beam on this machine."""
+    if workers == 1:
+        return IN_PROCESS
+    return (*IN_PROCESS, "--direct_running_mode=multi_processing", f"--direct_num_workers={workers}")

@@ -11,7 +11,7 @@ from pipelines.config import Evaluation, PipelineConfig, Threshold
 CANDIDATE, BASELINE = "candidate", "baseline"
 _COUNT = "ExampleCount"
 _OWN = {
-    "BinaryCrossEntropy": ("pipelines.pipeline.log_loss", "LogLoss")
+    "BinaryCrossEntropy": ("components.evaluator.log_loss", "LogLoss")
 }  # modules that the Evaluator imports in its own process
 _LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
 

@@ -90,6 +90,55 @@ def test_changed_threshold_runs_only_what_depends_on_it(runs):
     assert int(runs[2].push["version"]) > int(runs[0].push["version"])
 
 
+def figures(evaluation_uri):
+    import tensorflow_model_analysis as tfma
+
+    return {
+        str(part.slice_key): {
+            entry.key.name: getattr(entry.value, entry.value.WhichOneof("type")).value
+            for entry in part.metric_keys_and_values
+        }
+        for part in tfma.load_metrics(str(evaluation_uri))
+    }
+
+
+def test_figures_of_the_demo_are_those_of_tfxs_evaluator(runs, tmp_path):
+    from google.protobuf import json_format
+    from tfx.components.evaluator.executor import Executor
+    from tfx.components.util import examples_utils
+    from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
+    from tfx.proto import example_gen_pb2
+    from tfx.types import standard_artifacts
+
+    from pipelines.pipeline.run_target import IN_PROCESS
+    from pipelines.pipeline.tfma_config import eval_config
+
+    made = {}
+    for key, cls in (("examples", "Examples"), ("model", "Model"), ("evaluation", "ModelEvaluation")):
+        folders = Path(runs[0].push["destination"]).parents[1].glob(f"artifacts/*/{key}/*/")
+        made[key] = getattr(standard_artifacts, cls)()
+        made[key].uri = str(max((one for one in folders if one.is_dir()), key=lambda one: int(one.name)))
+    made["examples"].split_names = '["train", "eval"]'
+    examples_utils.set_payload_format(made["examples"], example_gen_pb2.FORMAT_TF_EXAMPLE)
+    examples_utils.set_file_format(made["examples"], "tfrecords_gzip")
+    evaluation, blessing = standard_artifacts.ModelEvaluation(), standard_artifacts.ModelBlessing()
+    evaluation.uri, blessing.uri = str(tmp_path / "evaluation"), str(tmp_path / "blessing")
+    properties = {
+        "eval_config": json_format.MessageToJson(eval_config(load_config(TAXI))),
+        "example_splits": '["eval"]',
+    }
+    Executor(BaseBeamExecutor.Context(beam_pipeline_args=list(IN_PROCESS))).Do(
+        {"examples": [made["examples"]], "model": [made["model"]]},
+        {"evaluation": [evaluation], "blessing": [blessing]},
+        properties,
+    )
+    found, expected = figures(made["evaluation"].uri), figures(evaluation.uri)
+    assert {*found} == {*expected}
+    assert len(found) > 5
+    for key, metrics in expected.items():
+        assert found[key] == pytest.approx(metrics, abs=1e-6, nan_ok=True), key
+
+
 def test_report_on_disk_holds_the_same_figures(runs):
     folder = Path(runs[0].push["destination"]).parents[1] / "report"
     saved = json.loads((folder / "report.json").read_text())

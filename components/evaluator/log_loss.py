@@ -12,6 +12,7 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 import tensorflow_model_analysis as tfma
 
 _LEAST = float(np.finfo(np.float64).eps)
@@ -64,10 +65,10 @@ def _computations(
         class_weights=class_weights,
         example_weighted=example_weighted,
     )
-    return [tfma.metrics.MetricComputation(keys=[key], preprocessors=None, combiner=_Mean(key, rows))]
+    return [tfma.metrics.MetricComputation(keys=[key], preprocessors=None, combiner=_LogLossCombiner(key, rows))]
 
 
-class _Mean(beam.CombineFn):
+class _LogLossCombiner(beam.CombineFn):
     def __init__(self, key: Any, rows: Any) -> None:
         self._key = key
         self._rows = rows
@@ -77,7 +78,7 @@ class _Mean(beam.CombineFn):
 
     def add_input(self, accumulator: _Sums, element: Any) -> _Sums:
         for label, prediction, weight in self._rows(element):
-            accumulator.loss += _loss(label, prediction) * float(np.sum(weight))
+            accumulator.loss += float(np.sum(log_losses(label, prediction))) * float(np.sum(weight))
             accumulator.weight += float(np.sum(weight))
         return accumulator
 
@@ -92,6 +93,8 @@ class _Mean(beam.CombineFn):
         return {self._key: accumulator.loss / accumulator.weight if accumulator.weight else float("nan")}
 
 
-def _loss(label: Any, prediction: Any) -> float:
+def log_losses(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
+    """Compute the loss of each label, 0 or 1, and its predicted probability."""
     probability = np.clip(np.asarray(prediction, np.float64), _LEAST, 1 - _LEAST)
-    return float(np.sum(-label * np.log(probability) - (1 - label) * np.log1p(-probability)))
+    losses: npt.NDArray[np.float64] = -label * np.log(probability) - (1 - label) * np.log1p(-probability)
+    return losses

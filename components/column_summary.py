@@ -1,0 +1,94 @@
+"""Describes the values of a column of Examples exactly, so that statistics of a sample need not estimate them.
+
+ExampleGen writes it, and StatisticsGen reads it. No TFX, no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from embedding_core.schema import Json
+
+COLUMNS_FACT = "column_summaries"
+"""The custom property of Examples that holds the summaries."""
+
+
+@dataclasses.dataclass
+class ColumnSummary:
+    """The values of one column in one split.
+
+    Attributes:
+      kind: kind of feature: "bytes", "int64" or "float".
+      rows: rows that have a value.
+      values: number of values.
+      fewest, most: number of values of the rows that have one.
+      smallest, largest: bounds of the numbers; None for texts, and without a value.
+      total: sum of the numbers.
+      only: digest of the value if all values are equal; "" if they differ, None without a value.
+    """
+
+    kind: str = "bytes"
+    rows: int = 0
+    values: int = 0
+    fewest: int = 0
+    most: int = 0
+    smallest: float | None = None
+    largest: float | None = None
+    total: float = 0.0
+    only: str | None = None
+
+    def add(self, other: ColumnSummary) -> None:
+        """Add the values of further rows."""
+        if not other.rows:
+            return
+        self.kind = other.kind
+        self.fewest = min(self.fewest, other.fewest) if self.rows else other.fewest
+        self.most = max(self.most, other.most)
+        self.only = other.only if self.only in (None, other.only) else ""
+        self.smallest = min((one for one in (self.smallest, other.smallest) if one is not None), default=None)
+        self.largest = max((one for one in (self.largest, other.largest) if one is not None), default=None)
+        self.rows += other.rows
+        self.values += other.values
+        self.total += other.total
+
+    def without_values(self) -> ColumnSummary:
+        """Return the counts alone: neither numbers of the column nor a digest of its value."""
+        only = "private" if self.only else self.only
+        return dataclasses.replace(self, smallest=None, largest=None, total=0.0, only=only)
+
+    def to_json(self) -> Json:
+        """Return the fields that are not the default."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if value != _DEFAULTS[key]}
+
+
+_DEFAULTS = dataclasses.asdict(ColumnSummary())
+
+
+Summaries: TypeAlias = Mapping[str, Mapping[str, ColumnSummary]]
+"""By split and column."""
+
+
+def summaries_to_json(rows: Mapping[str, int], summaries: Summaries) -> str:
+    """Return the fact of Examples.
+
+    Args:
+      rows: number of rows of each split.
+      summaries: the columns of each split.
+    """
+    columns = {
+        split: {name: one.to_json() for name, one in sorted(named.items())} for split, named in summaries.items()
+    }
+    return json.dumps({"rows": dict(rows), "columns": columns})
+
+
+def summaries_from_json(text: str) -> tuple[Mapping[str, int], Summaries]:
+    """Read what `summaries_to_json` wrote: rows and columns of each split."""
+    data = json.loads(text)
+    columns = {
+        split: {name: ColumnSummary(**values) for name, values in named.items()}
+        for split, named in data["columns"].items()
+    }
+    return data["rows"], columns

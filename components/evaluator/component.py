@@ -1,0 +1,64 @@
+"""The Evaluator component."""
+
+from __future__ import annotations
+
+import tensorflow_model_analysis as tfma
+from google.protobuf import json_format
+from tfx import types
+from tfx.dsl.components.base import base_component, executor_spec
+from tfx.types.component_spec import ComponentSpec
+
+from components import spec_keys as keys
+from components.component_spec import channels, parameters, spec_with_outputs
+from components.evaluator.executor import Executor
+
+
+class EvaluatorSpec(ComponentSpec):
+    """Inputs, parameters and outputs of Evaluator: those of TFX's that the pipeline uses."""
+
+    PARAMETERS = parameters({keys.EVAL_CONFIG: str}, optional={keys.CODE_FINGERPRINT: str})
+    INPUTS = channels(keys.EXAMPLES, keys.MODEL, optional=[keys.BASELINE_MODEL])
+    OUTPUTS = channels(keys.EVALUATION, keys.BLESSING)
+
+
+class Evaluator(base_component.BaseComponent):
+    """Computes the metrics of a model on the eval split, and blesses it if it reaches the thresholds.
+
+    It takes the place of TFX's Evaluator and writes the same artifacts, which TFMA loads. It scores batches of rows
+    and adds them up by slice with numpy, in memory that grows with slices and not with rows; TFMA does both row by row.
+
+    Component `outputs` contains:
+      - `evaluation`: Channel of type `standard_artifacts.ModelEvaluation`: the metrics by slice, in TFMA's format.
+      - `blessing`: Channel of type `standard_artifacts.ModelBlessing`, with TFX's marks and properties.
+    """
+
+    SPEC_CLASS = EvaluatorSpec
+    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
+
+    def __init__(
+        self,
+        examples: types.BaseChannel,
+        model: types.BaseChannel,
+        eval_config: tfma.EvalConfig,
+        baseline_model: types.BaseChannel | None = None,
+        code_fingerprint: str | None = None,
+    ) -> None:
+        """Construct an Evaluator.
+
+        Args:
+          examples: a channel of `Examples` with the split "eval".
+          model: a channel of `Model`, judged by the signature that `eval_config` names.
+          eval_config: metrics, slices and thresholds. Each model needs `signature_name`, `prediction_key`,
+            `label_key` and one preprocessing function, a signature that returns the label and the weight.
+          baseline_model: a channel of `Model` that the model is compared with.
+          code_fingerprint: digest of the code that runs, so that the cache sees a change of it.
+        """
+        spec = spec_with_outputs(
+            EvaluatorSpec,
+            examples=examples,
+            model=model,
+            baseline_model=baseline_model,
+            eval_config=json_format.MessageToJson(eval_config, sort_keys=True),
+            code_fingerprint=code_fingerprint,
+        )
+        super().__init__(spec=spec)

@@ -1,0 +1,89 @@
+"""The executor of Evaluator: scores the eval split, computes the metrics by slice, and writes them as TFMA does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import tensorflow_model_analysis as tfma
+from google.protobuf import json_format
+from tfx.components.evaluator import constants as marks
+from tfx.dsl.components.base import base_executor
+from tfx.dsl.io import fileio
+from tfx.utils import path_utils
+
+from components import progress
+from components import spec_keys as keys
+from components.base_executor import ComponentExecutor, Execution, files_below
+from components.evaluator.metric_values import MetricValues
+from components.evaluator.model_scores import Scorer, scored_batches
+from components.evaluator.result_files import write_results
+from components.evaluator.slices import SliceGroups
+
+
+class Executor(ComponentExecutor, base_executor.BaseExecutor):
+    """Evaluates the eval split in one pass."""
+
+    COMPONENT = "Evaluator"
+
+    def execute(self, execution: Execution) -> None:
+        """Write metrics and validation result, and bless the model if it reaches every threshold.
+
+        Raises:
+          ConfigError: `eval_config` asks for a metric that only TFMA computes.
+          DataError: the eval split is empty or damaged, or a prediction is not a number.
+        """
+        given = json_format.Parse(execution.properties[keys.EVAL_CONFIG], tfma.EvalConfig())
+        has_baseline = bool(execution.inputs.get(keys.BASELINE_MODEL))
+        config = tfma.utils.update_eval_config_with_defaults(given, has_baseline=has_baseline, rubber_stamp=True)
+        tfma.utils.verify_eval_config(config)
+        folders = _model_folders(execution, config)
+        values = MetricValues(config)
+        groups = SliceGroups(config)
+        files = files_below(execution.split_folders(keys.EXAMPLES, "eval"))
+        rows = 0
+        for batch in scored_batches(files, {name: Scorer(*one) for name, one in folders.items()}):
+            values.add(batch, *groups.of_rows(batch.serialized))
+            rows += len(batch.serialized)
+            progress.report("Evaluator", rows)
+        evaluation = execution.output(keys.EVALUATION)
+        result = write_results(
+            evaluation.uri,
+            config,
+            [(key, values.of_slice(number)) for number, key in enumerate(groups.keys)],
+            data=os.path.dirname(files[0]),
+            models={name: folder for name, (folder, _) in folders.items()},
+        )
+        _bless(execution, is_blessed=bool(result.validation_ok))
+
+
+def _model_folders(execution: Execution, config: tfma.EvalConfig) -> Mapping[str, tuple[str, tfma.ModelSpec]]:
+    """Return the folder of the SavedModel and the specification of each model, by name."""
+    folders = {}
+    for spec in config.model_specs:
+        (artifact,) = execution.inputs[keys.BASELINE_MODEL if spec.is_baseline else keys.MODEL]
+        folder = path_utils.serving_model_path(artifact.uri, path_utils.is_old_model_artifact(artifact))
+        folders[spec.name] = folder, spec
+    return folders
+
+
+def _bless(execution: Execution, *, is_blessed: bool) -> None:
+    """Mark the blessing as TFX's Evaluator does."""
+    blessing = execution.output(keys.BLESSING)
+    for key, uri_property, id_property in (
+        (keys.MODEL, marks.ARTIFACT_PROPERTY_CURRENT_MODEL_URI_KEY, marks.ARTIFACT_PROPERTY_CURRENT_MODEL_ID_KEY),
+        (
+            keys.BASELINE_MODEL,
+            marks.ARTIFACT_PROPERTY_BASELINE_MODEL_URI_KEY,
+            marks.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY,
+        ),
+    ):
+        for model in execution.inputs.get(key) or ():
+            blessing.set_string_custom_property(uri_property, model.uri)
+            blessing.set_int_custom_property(id_property, model.id)
+    name, value = marks.NOT_BLESSED_FILE_NAME, marks.NOT_BLESSED_VALUE
+    if is_blessed:
+        name, value = marks.BLESSED_FILE_NAME, marks.BLESSED_VALUE
+    with fileio.open(os.path.join(blessing.uri, name), "w") as file:
+        file.write("")
+    blessing.set_int_custom_property(marks.ARTIFACT_PROPERTY_BLESSED_KEY, value)

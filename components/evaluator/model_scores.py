@@ -1,0 +1,104 @@
+"""Scores serialized tf.Examples in batches with the signatures of exported models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+import tensorflow_model_analysis as tfma
+
+from embedding_core.errors import DataError
+
+Numbers: TypeAlias = npt.NDArray[np.float64]
+
+_BATCH = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelScores:
+    """Label, prediction and weight of each row, `[rows]`, as one model gives them."""
+
+    label: Numbers
+    prediction: Numbers
+    weight: Numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoredBatch:
+    """Some rows, as serialized tf.Examples, and their scores by the name of the model."""
+
+    serialized: npt.NDArray[np.object_]
+    scores: Mapping[str, ModelScores]
+
+
+class Scorer:
+    """Computes labels, predictions and weights with one exported model."""
+
+    def __init__(self, folder: str, spec: tfma.ModelSpec) -> None:
+        """Load the model.
+
+        Args:
+          folder: folder of a SavedModel.
+          spec: names of its signatures and of their outputs.
+        """
+        self._model = tf.saved_model.load(folder)
+        (labels,) = spec.preprocessing_function_names
+        signatures = self._model.signatures
+        predict, label = signatures[spec.signature_name], signatures[labels]
+
+        def score(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            made = _call(label, serialized)
+            prediction = _column(_call(predict, serialized)[spec.prediction_key])
+            weight = _column(made[spec.example_weight_key]) if spec.example_weight_key else tf.ones_like(prediction)
+            return _column(made[spec.label_key]), prediction, weight
+
+        self._score = tf.function(score, input_signature=[tf.TensorSpec([None], tf.string)])
+
+    def __call__(self, serialized: tf.Tensor) -> ModelScores:
+        """Score serialized tf.Examples, string `[rows]`."""
+        return ModelScores(*(value.numpy().astype(np.float64) for value in self._score(serialized)))
+
+
+def _call(signature: tf.types.experimental.ConcreteFunction, serialized: tf.Tensor) -> Mapping[str, tf.Tensor]:
+    (name,) = signature.structured_input_signature[1]
+    outputs: Mapping[str, tf.Tensor] = signature(**{name: serialized})
+    return outputs
+
+
+def _column(values: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(values, [-1])
+
+
+def scored_batches(files: Sequence[str], scorers: Mapping[str, Scorer]) -> Iterator[ScoredBatch]:
+    """Score the rows of TFRecord files, in batches.
+
+    Raises:
+      DataError: there are no rows, a file is damaged, or a prediction is not a number.
+    """
+    if not files:
+        raise DataError("the eval split has no files: check the input and how it is split.")
+    compression = "GZIP" if all(name.endswith(".gz") for name in files) else ""
+    rows = 0
+    try:
+        for serialized in tf.data.TFRecordDataset(list(files), compression).batch(_BATCH).prefetch(1):
+            scores = {name: scorer(serialized) for name, scorer in scorers.items()}
+            _check(scores, rows)
+            yield ScoredBatch(serialized.numpy(), scores)
+            rows += len(serialized)
+    except tf.errors.OpError as error:
+        raise DataError(f"cannot evaluate {list(files)}: {error.message}") from error
+    if not rows:
+        raise DataError(f"the eval split has no rows in {list(files)}: check the input and how it is split.")
+
+
+def _check(scores: Mapping[str, ModelScores], rows: int) -> None:
+    for name, one in scores.items():
+        if not np.isfinite(one.prediction).all():
+            row = rows + int(np.argmin(np.isfinite(one.prediction)))
+            value = float(one.prediction[row - rows])
+            which = f"model {name!r}" if name else "the model"
+            raise DataError(f"{which} predicts {value!r} for row {row} of the eval split: a prediction must be finite.")

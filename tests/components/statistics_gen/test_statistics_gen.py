@@ -1,0 +1,119 @@
+"""Statistics of a sample beside TFX's own of all rows: what decides anything is equal."""
+
+import csv
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
+from tfx.types import standard_artifacts
+
+from components.example_gen.component import ExampleGen
+from components.example_gen.settings import Settings
+from components.statistics_gen.executor import Executor
+
+pytestmark = pytest.mark.tfx
+ROWS = 3000
+BEAM = BaseBeamExecutor.Context(beam_pipeline_args=["--runner=DirectRunner", "--direct_running_mode=in_memory"])
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    """Examples of our ExampleGen, with missing values, a constant column and a value that one row alone has."""
+    folder = tmp_path_factory.mktemp("statistics")
+    (folder / "data").mkdir()
+    generator = np.random.default_rng(1)
+    with open(folder / "data" / "rows.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["price", "shop", "same", "rare", "label"])
+        for row in range(ROWS):
+            price = "" if row % 7 == 0 else round(float(generator.normal()), 3)
+            writer.writerow(
+                [1e6 if row == 1 else price, f"s{row % 50}", "x", "once" if row in (1, 2, 3) else "", row % 2]
+            )
+    columns = {"price": "float", "shop": "token", "same": "token", "rare": "token", "label": "float"}
+    component = ExampleGen(str(folder / "data"), "*.csv", "csv", Settings(columns=columns))
+    artifact = standard_artifacts.Examples()
+    artifact.uri = str(folder / "examples")
+    executor = component.executor_spec.executor_class(BEAM)
+    executor.Do({}, {"examples": [artifact]}, component.exec_properties)
+    return artifact
+
+
+def compute(examples, folder, sample_rows):
+    artifact = standard_artifacts.ExampleStatistics()
+    artifact.uri = str(folder)
+    given = {"sample_rows": sample_rows}
+    Executor(BEAM).Do({"examples": [examples]}, {"statistics": [artifact]}, given)
+    return artifact
+
+
+def features(artifact, split):
+    from tensorflow_metadata.proto.v0 import statistics_pb2
+
+    path = f"{artifact.uri}/Split-{split}/FeatureStats.pb"
+    with open(path, "rb") as file:
+        (dataset,) = statistics_pb2.DatasetFeatureStatisticsList.FromString(file.read()).datasets
+    return dataset, {feature.path.step[0]: feature for feature in dataset.features}
+
+
+def decisive(feature):
+    """What a schema, an anomaly or the report is made of."""
+    kind = "string_stats" if feature.HasField("string_stats") else "num_stats"
+    found = getattr(feature, kind)
+    common = found.common_stats
+    numbers = (found.min, found.max, pytest.approx(found.mean, rel=1e-6)) if kind == "num_stats" else ()
+    constant = found.unique == 1 if kind == "string_stats" else found.min == found.max
+    counts = (common.num_missing, common.num_non_missing, common.min_num_values, common.max_num_values)
+    return kind, feature.type, counts, common.tot_num_values, numbers, constant
+
+
+@pytest.mark.parametrize("sample_rows", [100, ROWS])
+def test_what_decides_is_that_of_all_rows(examples, tmp_path, sample_rows):
+    exact, sampled = compute(examples, tmp_path / "exact", 0), compute(examples, tmp_path / "sample", sample_rows)
+    for split in ("train", "eval"):
+        (one, expected), (two, found) = features(exact, split), features(sampled, split)
+        assert two.num_examples == one.num_examples
+        known = {name for name, feature in expected.items() if decisive(feature)[2][1]}
+        assert known <= {*found}
+        for name in known:
+            assert decisive(found[name]) == decisive(expected[name]), (split, name)
+
+
+def test_sample_is_smaller_and_says_so(examples, tmp_path):
+    artifact = compute(examples, tmp_path / "sample", 100)
+    _, found = features(artifact, "train")
+    counted = sum(one.sample_count for one in found["shop"].string_stats.rank_histogram.buckets)
+    assert 100 <= counted < 300
+    rate = artifact.get_json_value_custom_property("sample_rate_by_split")
+    assert 0 < json.loads(rate)["train"] < 0.2
+
+
+def test_statistics_of_a_sample_are_the_same_bytes_each_time(examples, tmp_path):
+    folders = [pathlib.Path(compute(examples, tmp_path / name, 100).uri) for name in "ab"]
+    one, two = ((folder / "Split-eval" / "FeatureStats.pb").read_bytes() for folder in folders)
+    assert one == two
+
+
+def test_tfxs_schema_gen_and_example_validator_read_them(examples, tmp_path):
+    import tensorflow_data_validation as tfdv
+
+    artifact = compute(examples, tmp_path / "sample", 100)
+    train, held_out = (
+        tfdv.load_stats_binary(f"{artifact.uri}/Split-{one}/FeatureStats.pb") for one in ("train", "eval")
+    )
+    schema = tfdv.infer_schema(train, infer_feature_shape=False)
+    schema = tfdv.update_schema(schema, held_out)
+    assert {feature.name for feature in schema.feature} == {"price", "shop", "same", "rare", "label"}
+    assert not tfdv.validate_statistics(held_out, schema).anomaly_info
+
+
+def test_examples_of_another_example_gen_get_statistics_of_all_rows(examples, tmp_path):
+    other = standard_artifacts.Examples()
+    other.uri = examples.uri
+    other.split_names = examples.split_names
+    for name in ("payload_format", "file_format"):
+        other.set_string_custom_property(name, examples.get_string_custom_property(name))
+    dataset, found = features(compute(other, tmp_path, 100), "train")
+    assert sum(one.sample_count for one in found["shop"].string_stats.rank_histogram.buckets) == dataset.num_examples

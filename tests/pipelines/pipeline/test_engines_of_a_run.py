@@ -1,0 +1,44 @@
+"""Keys of the configuration that choose what computes figures, and how many processes read data."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.config import load_config
+
+pytestmark = pytest.mark.tfx
+TAXI = Path(__file__).parents[3] / "pipelines" / "examples" / "taxi.yaml"
+
+
+def nodes(*changes):
+    from pipelines.pipeline.embedding_pipeline import create_pipeline
+
+    return {node.id: node for node in create_pipeline(load_config(TAXI, list(changes))).components}
+
+
+def test_figures_are_of_one_pass_and_statistics_of_a_sample_by_default():
+    import components
+
+    found = nodes()
+    assert type(found["Evaluator"]) is components.Evaluator
+    assert found["StatisticsGen"].exec_properties["sample_rows"] == 10_000
+
+
+def test_tfxs_own_are_one_key_away():
+    from tfx.components import Evaluator
+
+    found = nodes("evaluation.engine=tfma", "data.statistics=exact")
+    assert type(found["Evaluator"]) is Evaluator
+    assert found["StatisticsGen"].exec_properties["sample_rows"] == 0
+
+
+@pytest.mark.parametrize(("workers", "mode"), [(1, "in_memory"), (3, "multi_processing")])
+def test_workers_are_processes_of_beam(workers, mode):
+    from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
+
+    from pipelines.pipeline.run_target import local_target
+
+    target = local_target(load_config(TAXI, [f"data.workers={workers}"]))
+    options = PipelineOptions(list(target.beam_args)).view_as(DirectOptions)
+    assert options.direct_running_mode == mode
+    assert options.direct_num_workers == workers
