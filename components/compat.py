@@ -43,7 +43,13 @@ __all__ = [
     "metadata",
     "runner_utils",
     "substitute_runtime_parameter",
+    "tracked_by_transform_layer",
 ]
+
+
+def tracked_by_transform_layer(layer: Any) -> Any:
+    """Return the objects with the resources that a `tft.TransformFeaturesLayer` runs with (TFT 1.16)."""
+    return layer._saved_model_loader_tracked_dict
 
 
 class CheckedLauncher(Launcher):

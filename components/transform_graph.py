@@ -12,8 +12,10 @@ import tensorflow_transform as tft
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.utils import io_utils
 
+from components.compat import tracked_by_transform_layer
 from components.graph_inputs import needed_arguments
 from embedding_core.columns.raw_columns import DenseInputs
+from embedding_core.columns.tokens import Values
 from embedding_core.errors import DataError
 from embedding_core.storage import file_digest
 
@@ -51,7 +53,20 @@ def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[s
     columns = {column for name in wanted for column in needed[name]}
     spec = {name: feature for name, feature in graph.raw_feature_spec().items() if name in columns}
     chosen = tuple(outputs if names is None else names)
-    return DenseInputs(names=chosen, spec=spec, transform=graph.transform_features_layer())
+    return DenseInputs(names=chosen, spec=spec, transform=_Transform(graph.transform_features_layer()))
+
+
+class _Transform(tf.Module):
+    """Calls TFT's layer without the Keras around it, which would be traced and converted at each call and export."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self._compute = layer.call
+        self._loaded = tracked_by_transform_layer(layer)  # what a SavedModel must hold for the layer to run
+
+    def __call__(self, raw: Mapping[str, Values]) -> Mapping[str, Values]:
+        outputs: Mapping[str, Values] = self._compute(dict(raw))
+        return outputs
 
 
 def _digest(uri: str) -> str:
@@ -73,7 +88,7 @@ def _needed_columns(uri: str, digest: str) -> dict[str, set[str]]:
     layer, spec = graph.transform_features_layer(), graph.raw_feature_spec()
     parse = tf.function(lambda examples: tf.io.parse_example(examples, spec), autograph=False)
     raw = parse.get_concrete_function(tf.TensorSpec([None], tf.string)).structured_outputs
-    traced = tf.function(layer, autograph=False).get_concrete_function(raw)
+    traced = tf.function(layer.call, autograph=False).get_concrete_function(raw)
     column_of = [name for name in sorted(raw) for _ in tf.nest.flatten(raw[name], expand_composites=True)]
     return {name: {column_of[number] for number in numbers} for name, numbers in needed_arguments(traced).items()}
 
