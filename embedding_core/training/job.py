@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ from embedding_core.training.device_choice import Batches, Placement
 from embedding_core.training.host_files import HostRows, check_batch, check_input_of_hosts, files_by_host
 from embedding_core.training.negatives import negative_sampler
 from embedding_core.training.row_stream import (
+    Passes,
     batches_once,
     count_rows,
     rows_of_files,
@@ -179,11 +180,11 @@ class JobData:
 
         return self._batches(serialized, "train", training.batch_size, self._sampler)
 
-    def eval(self) -> Batches:
+    def eval(self) -> Iterable[Batch]:
         """Return all batches of the eval split, per replica if there are several."""
         return self._eval
 
-    def validation(self) -> Batches | None:
+    def validation(self) -> Iterable[Batch] | None:
         """Return all batches of the validation part, per replica if there are several; None if it has no rows."""
         return self._validation
 
@@ -206,7 +207,7 @@ class JobData:
             self._parsers.append(RowParser(self._job.inputs))
         return self._parsers[-1]
 
-    def _once(self, split: str) -> Batches:
+    def _once(self, split: str) -> Iterable[Batch]:
         """Make the batches to evaluate; if the rows are all positive, with the same negatives at every evaluation."""
         batch_size = self._job.training.batch_size
         rows = batch_size if self._placement.on_tpu else max(1024, batch_size)
@@ -230,7 +231,10 @@ class JobData:
                 )
                 if not bool(positives.reduce(tf.constant(True), tf.logical_and)):
                     sampler = None
-        return self._batches(serialized, split, rows, sampler)
+        batches: Iterable[Batch] = self._batches(serialized, split, rows, sampler)
+        if self._placement.on_tpu:
+            return batches
+        return Passes(batches, steps_per_epoch(by_host[0].rows, rows))
 
 
 def _parsed(serialized: tf.data.Dataset, parser: RowParser, sampler: Sampler | None) -> tf.data.Dataset:
