@@ -6,6 +6,7 @@ a SavedModel that needs this project, Keras or TFT to load fails here rather tha
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -52,8 +53,11 @@ def _score(signature: Any, inputs: dict[str, Any], batch_size: int) -> dict[str,
 
 def main(model: str, batch_size: str, *requests: str) -> None:
     """Score requests with the SavedModel in `model`: each request is a folder of inputs, named after its signature."""
+    gc.disable()  # while TensorFlow loads: nothing that it makes is garbage
     import tensorflow as tf
 
+    gc.freeze()
+    gc.enable()
     loaded = tf.saved_model.load(model)
     for request in map(Path, requests):
         if request.name not in loaded.signatures:
