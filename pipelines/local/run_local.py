@@ -95,7 +95,7 @@ def _run(
             display.say(note)
         nodes, pushed = _run_until_served(config, previous, display, stage, again=again)
         with stage("report and baselines"):
-            report = collect_report(config, nodes, pushed, changed)
+            report = collect_report(config, nodes, pushed, changed, os.path.join(config.work_dir, REPORTS))
         used = () if profile is None else [dataclasses.asdict(one) for one in profile.stages]
         report = dataclasses.replace(report, notes=_notes(previous, nodes, report), profile=used)
         saved = save_report(report, os.path.join(config.work_dir, "report"), os.path.join(config.work_dir, REPORTS))

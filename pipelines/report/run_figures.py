@@ -34,17 +34,27 @@ from pipelines.report.node_run import NodeRun
 from pipelines.report.run_report import Figures, Report
 
 _MOST_FREQUENT = 5
+_MADE_IN_THIS_RUN = "made in this run"
 _BYTES = ("table_bytes", "slot_bytes")
 
 
-def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int, changed: Sequence[str] = ()) -> Report:
+def collect_report(
+    config: PipelineConfig,
+    runs: Sequence[NodeRun],
+    pushed: int,
+    changed: Sequence[str] = (),
+    reports: str | None = None,
+) -> Report:
     """Read the figures of a finished run and measure the baselines.
+
+    If all nodes come from the cache, the baselines are those of the report of the version that is served.
 
     Args:
       config: configuration of the pipeline.
       runs: the node runs, the pusher's last.
       pushed: id of the PushedModel of the version that is served.
       changed: dotted keys of the settings that `--set` changed.
+      reports: folder of the reports of previous runs by version; None measures the baselines.
     """
     store = open_store(config.metadata_path)
     lineage = trace(store, pushed)
@@ -53,14 +63,21 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
     embedding = read_embedding_config(by_type["components.TableConfigs"].uri)
     run = RunDescription.load(by_type["ModelRun"].uri)
     graph, tokens = by_type["TransformGraph"].uri, by_type["components.Vocabularies"].uri
-    scores, rows = compare_with_baselines(
-        inputs_of_run(run, tokens, transform_graph=graph),
-        train_files=_files(by_type["Examples"], "train"),
-        eval_files=_files(by_type["Examples"], "eval"),
-        model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
-        candidate=config.training.negatives.feature if config.training.negatives else None,
-        counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
-    )
+    compared = known_quality(reports, runs, str(lineage[pushed].facts.get("pushed_version", "")))
+    if compared is None:
+        scores, rows = compare_with_baselines(
+            inputs_of_run(run, tokens, transform_graph=graph),
+            train_files=_files(by_type["Examples"], "train"),
+            eval_files=_files(by_type["Examples"], "eval"),
+            model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
+            candidate=config.training.negatives.feature if config.training.negatives else None,
+            counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
+        )
+        compared = {
+            "quality": [{"scorer": score.scorer, "metrics": dict(score.metrics)} for score in scores],
+            "eval_rows": rows,
+            "quality_note": _quality_note(config, scores),
+        }
     history = _json(by_type["ModelRun"].uri, "history.json")
     evaluation = _output(store, runs, "Evaluator", "ModelEvaluation")
     quality = read_quality(_output(store, runs, "QualityGate", "ModelBlessing"))
@@ -74,9 +91,7 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
         push=_push(
             lineage[pushed], missed_thresholds(evaluation), lambda folder: request_text(folder, run, tokens, graph)
         ),
-        quality=[{"scorer": score.scorer, "metrics": dict(score.metrics)} for score in scores],
-        eval_rows=rows,
-        quality_note=_quality_note(config, scores),
+        **compared,
         evaluation=judged_metrics(config, evaluation, quality),
         slices=sliced_metrics(evaluation),
         retrieval=quality["retrieval"],
@@ -101,8 +116,20 @@ def collect_report(config: PipelineConfig, runs: Sequence[NodeRun], pushed: int,
     )
 
 
+def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) -> dict[str, Any] | None:
+    """Return the compared scores of a version from its report, if this run made nothing; else None."""
+    if reports is None or not version or any(run.state != "cached" for run in runs):
+        return None
+    try:
+        known = json.loads(Path(reports, version, "report.json").read_bytes())
+        note = known["quality_note"].replace(_MADE_IN_THIS_RUN, f"made in the run of version {version}")
+        return {"quality": known["quality"], "eval_rows": known["eval_rows"], "quality_note": note}
+    except (OSError, ValueError, KeyError):  # deleted, or of a release that wrote other figures
+        return None
+
+
 def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
-    notes = ["The baselines were made in this run, from the same features."]
+    notes = [f"The baselines were {_MADE_IN_THIS_RUN}, from the same features."]
     notes += [score.note for score in scores if score.note]
     notes += _better_baselines(scores)
     if all(score.metrics["AUC"] is None for score in scores):

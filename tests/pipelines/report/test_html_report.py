@@ -257,3 +257,22 @@ def test_tokens_with_a_line_break_are_a_line_of_the_data():
     ]
     expected = {"tokens of note with a line break or NUL, which are looked up as unknown": "3"}
     assert _line_breaks(vocabularies) == expected
+
+
+@pytest.mark.tfx
+def test_a_run_from_the_cache_shows_the_baselines_of_the_report_of_its_version(tmp_path):
+    from pipelines.report.node_run import NodeRun
+    from pipelines.report.run_figures import known_quality
+
+    cached = [NodeRun(node=name, index=1, count=2, state="cached") for name in ("ExampleGen", "EmbeddingPusher")]
+    report = dataclasses.replace(REPORT, quality_note="The baselines were made in this run, from the same features.")
+    save_report(report, str(tmp_path / "7"))
+    known = known_quality(str(tmp_path), cached, "7")
+    assert known["quality"] == json.loads(json.dumps(REPORT.quality))
+    assert known["eval_rows"] == REPORT.eval_rows
+    assert known["quality_note"] == "The baselines were made in the run of version 7, from the same features."
+    assert known_quality(str(tmp_path), [cached[0], dataclasses.replace(cached[1], state="executed")], "7") is None
+    assert known_quality(str(tmp_path), cached, "8") is None
+    assert known_quality(str(tmp_path), cached, "") is None
+    (tmp_path / "7" / "report.json").write_text("{")
+    assert known_quality(str(tmp_path), cached, "7") is None
