@@ -10,6 +10,7 @@ from tensorflow.python.tpu import tpu_embedding_for_serving, tpu_embedding_v1, t
 
 from embedding_core import engines
 from embedding_core.engines import step_rates
+from embedding_core.engines.optimizer_protos import with_enum_numbers
 from embedding_core.lookup import cpu_embedding_lookup
 
 TheirTPUEmbedding = tpu_embedding_v2.TPUEmbedding
@@ -60,7 +61,7 @@ class TPUEmbedding(engines.TPUEmbedding):
         model, strategy = self._engine.model, self._engine._strategy
         named = {table.key: table for table in model.tables}
         for key, table in named.items():
-            key.name, key.optimizer = table.name, key.optimizer or self._default_optimizer
+            key.name, key.optimizer = table.name, with_enum_numbers(key.optimizer or self._default_optimizer)
         optimizers = [table.optimizer for table in model.tables]
         extended = types.SimpleNamespace(num_hosts=strategy.hosts)
         theirs = types.SimpleNamespace(
