@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import tensorflow as tf
 
@@ -319,6 +319,11 @@ def _check_names(tables: tuple[TableSpec, ...]) -> None:
 
 
 def _table(place: int, key: AnyTable, optimizer: GivenOptimizer, needs_optimizer: bool) -> TableSpec:
+    if key.combiner not in get_args(core.Combiner):
+        raise ConfigError(
+            f"`combiner` of table {key.name!r} is {key.combiner!r}: it must be one of {get_args(core.Combiner)}; a "
+            "CustomCombiner, which TensorFlow 2.21 has, runs on SparseCores only, without this project's classes."
+        )
     chosen = key.optimizer if key.optimizer is not None else optimizer
     initializer = key.initializer
     if not isinstance(initializer, InitializerConfig):

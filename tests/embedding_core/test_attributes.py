@@ -34,19 +34,36 @@ def arguments_of(cls):
 @pytest.mark.parametrize("name", list(ATTRIBUTES))
 def test_every_attribute_of_tensorflow_is_declared(name):
     """Fails if a new TensorFlow adds one: implement it, or refuse it, in embedding_core.attributes."""
-    assert arguments_of(getattr(tpu, name)) == set(ATTRIBUTES[name])
+    since_2_21 = {"dtype"} if name == "TableConfig" else set()  # refused if it is not float32
+    assert arguments_of(getattr(tpu, name)) - since_2_21 == set(ATTRIBUTES[name])
 
 
 def test_every_class_of_tensorflow_is_declared():
     configurations = {name for name in dir(tpu) if inspect.isclass(getattr(tpu, name)) and "TPU" not in name}
-    since_2_18 = {"CustomOptimizer", "SparseCoreEmbeddingConfig"}  # refused as an optimizer; no argument takes it
-    assert configurations - set(ATTRIBUTES) - since_2_18 == {"RowIdInitializer"}  # an initializer, which is called
+    newer = {"CustomOptimizer", "CustomCombiner"}  # refused
+    newer |= {"SparseCoreEmbeddingConfig"}  # no argument takes it
+    assert configurations - set(ATTRIBUTES) - newer == {"RowIdInitializer"}  # an initializer, which is called
 
 
 @pytest.mark.skipif(not hasattr(tpu, "CustomOptimizer"), reason="TensorFlow 2.18 and later have CustomOptimizer")
 def test_custom_optimizer_is_refused():
     with pytest.raises(ValueError, match="CustomOptimizer"):
         optimizer_to_core(tpu.CustomOptimizer.__new__(tpu.CustomOptimizer))
+
+
+@pytest.mark.skipif("dtype" not in inspect.signature(tpu.TableConfig).parameters, reason="of TensorFlow 2.21")
+def test_table_of_whole_numbers_is_refused():
+    table = tpu.TableConfig(3, 2, name="t", dtype=tf.int32)
+    with pytest.raises(ValueError, match=r"`dtype` of the TableConfig of .* would be ignored"):
+        model_of({"f": tpu.FeatureConfig(table)}, tpu.SGD(), needs_optimizer=True)
+
+
+@pytest.mark.skipif(not hasattr(tpu, "CustomCombiner"), reason="of TensorFlow 2.21")
+def test_custom_combiner_is_refused():
+    table = tpu.TableConfig(3, 2, name="t")
+    table.combiner = tpu.CustomCombiner.__new__(tpu.CustomCombiner)
+    with pytest.raises(ValueError, match="combiner"):
+        model_of({"f": tpu.FeatureConfig(table)}, tpu.SGD(), needs_optimizer=True)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(MidLevel, tpu.TPUEmbedding), (TPUEmbeddingV0, tpu.TPUEmbeddingV0)])

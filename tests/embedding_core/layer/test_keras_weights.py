@@ -122,8 +122,12 @@ def test_files_of_models_on_a_tpu_give_the_tables_or_an_error(tmp_path):
     model.save(tmp_path / "m.keras")
     with simulated_tpu(hosts=1, cores_per_host=1).scope():
         assert state_of(tf_keras.models.load_model(tmp_path / "m.h5")) == state_of(model)
-    with simulated_tpu(hosts=1, cores_per_host=1).scope(), pytest.raises(CheckpointError, match="Checkpoint"):
-        tf_keras.models.load_model(tmp_path / "m.keras")  # Keras reads it before the tables are made
+    with simulated_tpu(hosts=1, cores_per_host=1).scope():
+        try:
+            read = tf_keras.models.load_model(tmp_path / "m.keras")
+        except CheckpointError:  # tf_keras 2.16 and 2.18 read it before the tables are made, 2.21 after
+            return
+        assert state_of(read) == state_of(model)
 
 
 def test_h5_by_name(tmp_path):

@@ -177,7 +177,7 @@ def test_evaluation_between_steps_needs_no_gradients():
     train(ids)
     for _ in range(2):
         found = strategy.experimental_local_results(look(ids))
-        assert [float(one) for one in found] == [0.5, 0.5]
+        assert [one.numpy().item() for one in found] == [0.5, 0.5]
     train(ids)
     assert rows(layer).tolist() == [1, 0, 0, 1]
 
@@ -261,7 +261,7 @@ def test_update_embedding_table_reaches_the_device():
     ids = ids_of(strategy, [1], [2])
     look(ids)
     layer.update_embedding_table(table, np.arange(4.0)[:, np.newaxis])
-    assert [float(one) for one in strategy.experimental_local_results(look(ids))] == [1, 2]
+    assert [one.numpy().item() for one in strategy.experimental_local_results(look(ids))] == [1, 2]
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_pipelined_activations_are_one_step_old():
 
     train = tf.function(lambda ids: strategy.run(on_core, args=(ids,)))
     ids = ids_of(strategy, [1], [2])
-    found = [float(strategy.experimental_local_results(train(ids))[0]) for _ in range(3)]
+    found = [strategy.experimental_local_results(train(ids))[0].numpy().item() for _ in range(3)]
     assert found == [1, 1, 0.5]
 
 
