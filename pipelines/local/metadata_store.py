@@ -32,6 +32,19 @@ _TABLES = frozenset(
         "MLMDEnv",
     ]
 )
+_REFERENCES = (
+    ("Event", "artifact_id", "Artifact"),
+    ("Event", "execution_id", "Execution"),
+    ("EventPath", "event_id", "Event"),
+    ("Attribution", "context_id", "Context"),
+    ("Attribution", "artifact_id", "Artifact"),
+    ("Association", "context_id", "Context"),
+    ("Association", "execution_id", "Execution"),
+    ("ArtifactProperty", "artifact_id", "Artifact"),
+    ("ExecutionProperty", "execution_id", "Execution"),
+    ("ContextProperty", "context_id", "Context"),
+)
+"""Tables whose rows name a row of another one: table, column, table that it names. Events come before their paths."""
 _BESIDE = ("-journal", "-wal", "-shm")  # what sqlite writes beside a database
 _WAIT_SECONDS = 30.0
 
@@ -79,6 +92,31 @@ def _version_of(path: str, database: sqlite3.Connection) -> int | None:
             "by a newer release; install it, or restore an earlier backup with `tfx-embeddings metadata restore`."
         )
     return versions[0]
+
+
+def remove_dangling(path: str) -> int:
+    """Remove the rows that a transaction of ML Metadata left behind when the disk was full.
+
+    SQLite then rolls back the transaction on its own; ML Metadata does not notice, and goes on outside of it. What it
+    still writes names an artifact that does not exist, and later would name another one: ids are given again.
+
+    Args:
+      path: path of a store that `check_store` accepts; a store without such rows stays as it is.
+
+    Returns:
+      How many rows were removed.
+
+    Raises:
+      StorageError: the store cannot be written to.
+    """
+    with _opened(path, "rw") as database:
+        database.execute("BEGIN IMMEDIATE")
+        removed = sum(
+            database.execute(f"DELETE FROM {table} WHERE {column} NOT IN (SELECT id FROM {other})").rowcount  # noqa: S608
+            for table, column, other in _REFERENCES
+        )
+        database.commit()
+    return removed
 
 
 def _damaged(path: str, what: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from embedding_core.errors import ConfigError
 from embedding_core.storage import locked_file, open_lock_file, umask_of
 from pipelines.config import PipelineConfig
-from pipelines.local.metadata_store import SCHEMA_VERSION, check_store, upgrade
+from pipelines.local.metadata_store import SCHEMA_VERSION, check_store, remove_dangling, upgrade
 
 REPORTS = "reports"
 """Folder in the work_dir of the report of every version, and of every refused run."""
@@ -37,16 +37,20 @@ def prepare(config: PipelineConfig) -> None:
 
 
 def ready_metadata(config: PipelineConfig) -> str | None:
-    """Check the metadata, and upgrade it, after a backup, if an earlier release wrote it.
+    """Check the metadata, remove what a full disk left in it, and upgrade it if an earlier release wrote it.
 
     Returns:
-      The path of the backup; None if there was nothing to upgrade.
+      The path of the backup that was made before the upgrade; None if there was nothing to upgrade.
 
     Raises:
       StorageError: it is damaged, of a newer release, or cannot be written to.
       ConfigError: it is of an earlier release, and another run uses it.
     """
-    if check_store(config.metadata_path) in (None, SCHEMA_VERSION):
+    version = check_store(config.metadata_path)
+    if version is None:
+        return None
+    if version == SCHEMA_VERSION:
+        remove_dangling(config.metadata_path)
         return None
     with run_lock(config):
         return upgrade(config.metadata_path)

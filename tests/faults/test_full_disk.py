@@ -13,7 +13,7 @@ from tests.pipelines.test_damaged_inputs import Pipeline
 pytestmark = pytest.mark.tfx
 
 SIZE = 2 << 20
-SHORT = (0, 4096, 253952)
+SHORT = (0, 4096, 253952, 327680)
 LONG = tuple(range(0, 400_000, 8192))
 SHORT_AND_LONG = [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.slow)]
 
@@ -39,13 +39,13 @@ def fill(disk, free):
 
 def run(pipeline, again):
     """Run it as the command does; returns what became of its nodes, or the error."""
-    from pipelines.local.metadata_store import check_store
     from pipelines.local.storage_errors import storage_errors_as_one
+    from pipelines.local.work_dir import ready_metadata
 
-    path = f"{pipeline.folder}/metadata.sqlite"
+    config = SimpleNamespace(work_dir=str(pipeline.folder), metadata_path=f"{pipeline.folder}/metadata.sqlite")
     try:
-        with storage_errors_as_one(SimpleNamespace(work_dir=str(pipeline.folder), metadata_path=path)):
-            check_store(path)
+        with storage_errors_as_one(config):
+            ready_metadata(config)
             return pipeline.run(again)
     except StorageError as error:
         return error

@@ -68,7 +68,9 @@ def test_preempted_run_goes_on_and_the_next_day_starts_from_its_rows(tmp_path):
     code, said = preempt(tmp_path)
     assert code == 75, said
     assert "SIGTERM came: the state after step" in said
-    assert said.rstrip().endswith("is saved; start the same run again to continue from there.")
+    *_, last, log = said.rstrip().splitlines()
+    assert last.endswith("is saved; start the same run again to continue from there.")
+    assert log.startswith("log: ")
     run(tmp_path)
     (history,) = tmp_path.glob("runs/my/artifacts/EmbeddingTrainer/model_run/*/history.json")
     assert json.loads(history.read_text())["facts"]["resumed_at"] > 0

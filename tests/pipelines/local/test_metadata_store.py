@@ -1,5 +1,6 @@
 """Every damage of the store is one error that says what is safe; backups are whole; an old store is upgraded."""
 
+import contextlib
 import os
 import random
 import shutil
@@ -12,7 +13,7 @@ from ml_metadata.metadata_store import metadata_store as mlmd_store
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 
 from embedding_core.errors import StorageError
-from pipelines.local.metadata_store import SCHEMA_VERSION, back_up, check_store, restore, upgrade
+from pipelines.local.metadata_store import SCHEMA_VERSION, back_up, check_store, remove_dangling, restore, upgrade
 
 pytestmark = pytest.mark.light
 
@@ -86,6 +87,26 @@ def test_damaged_store_is_one_error(path, damage):
     with pytest.raises(StorageError, match=r"metadata '.*metadata\.sqlite'") as error:
         check_store(path)
     assert "\n" not in str(error.value)
+
+
+def test_rows_that_name_nothing_are_removed_and_no_others(path):
+    """A full disk ends ML Metadata's transaction before it ends: these rows are what it writes after that."""
+    execute(
+        path,
+        "INSERT INTO Artifact (id, type_id, uri, create_time_since_epoch, last_update_time_since_epoch)"
+        " VALUES (1, 10, 'kept', 0, 0)",
+        "INSERT INTO Execution (id, type_id, create_time_since_epoch, last_update_time_since_epoch)"
+        " VALUES (1, 11, 0, 0)",
+        "INSERT INTO Event (id, artifact_id, execution_id, type) VALUES (1, 1, 1, 4), (2, 7, 1, 4), (3, 1, 8, 4)",
+        "INSERT INTO EventPath (event_id, is_index_step, step_key) VALUES (1, 0, 'kept'), (2, 0, 'dangling')",
+        "INSERT INTO Attribution (context_id, artifact_id) VALUES (5, 7)",
+    )
+    assert remove_dangling(path) == 4
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT id FROM Event").fetchall() == [(1,)]
+        assert database.execute("SELECT step_key FROM EventPath").fetchall() == [("kept",)]
+        assert database.execute("SELECT count(*) FROM Attribution").fetchall() == [(0,)]
+    assert remove_dangling(path) == 0
 
 
 def test_empty_file_is_a_store_that_is_not_there_yet(path):
