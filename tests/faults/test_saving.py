@@ -51,7 +51,7 @@ def test_kill_at_every_call_of_a_save(tmp_path, preloaded, long):
 def test_kill_at_a_random_moment(tmp_path, preloaded, long):
     trials = 200 if long else 10
     figures = campaign("random", trials, 1, tmp_path, preloaded)
-    assert figures["killed"] == trials
+    assert figures["killed"] == figures["trials"] - 1 >= trials  # the last one only restores
     assert figures["swept_bytes"] > 0
 
 

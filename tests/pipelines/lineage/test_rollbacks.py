@@ -1,5 +1,6 @@
 """A rollback's copy in ML Metadata, in the lineage, and at the command line."""
 
+import contextlib
 import json
 
 import ml_metadata
@@ -120,14 +121,14 @@ def test_run_whose_version_was_rolled_back_does_not_push_it_again_unless_asked(p
     config = load_config(pipeline / "my.yaml")
     pushed = pushes_of(graph_of(pipeline))[200]
     node = NodeRun(node="EmbeddingPusher", index=1, count=1, state="cached", execution=pushed.producer.id)
-    ran = []
+    ran, stage = [], contextlib.nullcontext
     monkeypatch.setattr(run_local, "_run_once", lambda *given: ran.append(given[-1]) or [node])
-    run_local._run_until_served(config, PreviousRun(), None, again=False)
+    run_local._run_until_served(config, PreviousRun(), None, stage, again=False)
     roll_back(serving(pipeline))
     with pytest.raises(ConfigError, match="before, and rolled back"):
-        run_local._run_until_served(config, PreviousRun(), None, again=False)
+        run_local._run_until_served(config, PreviousRun(), None, stage, again=False)
     assert ran == [None, None]
-    run_local._run_until_served(config, PreviousRun(), None, again=True)
+    run_local._run_until_served(config, PreviousRun(), None, stage, again=True)
     assert ran[-1] == f"in place of execution {pushed.producer.id}"
 
 
