@@ -322,7 +322,7 @@ def _table(place: int, key: AnyTable, optimizer: GivenOptimizer, needs_optimizer
     if key.combiner not in get_args(core.Combiner):
         raise ConfigError(
             f"`combiner` of table {key.name!r} is {key.combiner!r}: it must be one of {get_args(core.Combiner)}; a "
-            "CustomCombiner, which TensorFlow 2.21 has, runs on SparseCores only, without this project's classes."
+            "CustomCombiner of TensorFlow 2.20 and later runs on SparseCores only, without this project's classes."
         )
     chosen = key.optimizer if key.optimizer is not None else optimizer
     initializer = key.initializer

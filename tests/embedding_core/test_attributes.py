@@ -51,14 +51,14 @@ def test_custom_optimizer_is_refused():
         optimizer_to_core(tpu.CustomOptimizer.__new__(tpu.CustomOptimizer))
 
 
-@pytest.mark.skipif("dtype" not in inspect.signature(tpu.TableConfig).parameters, reason="of TensorFlow 2.21")
+@pytest.mark.skipif("dtype" not in inspect.signature(tpu.TableConfig).parameters, reason="of TensorFlow 2.20 and later")
 def test_table_of_whole_numbers_is_refused():
     table = tpu.TableConfig(3, 2, name="t", dtype=tf.int32)
     with pytest.raises(ValueError, match=r"`dtype` of the TableConfig of .* would be ignored"):
         model_of({"f": tpu.FeatureConfig(table)}, tpu.SGD(), needs_optimizer=True)
 
 
-@pytest.mark.skipif(not hasattr(tpu, "CustomCombiner"), reason="of TensorFlow 2.21")
+@pytest.mark.skipif(not hasattr(tpu, "CustomCombiner"), reason="of TensorFlow 2.20 and later")
 def test_custom_combiner_is_refused():
     table = tpu.TableConfig(3, 2, name="t")
     table.combiner = tpu.CustomCombiner.__new__(tpu.CustomCombiner)
