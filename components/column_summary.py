@@ -87,8 +87,9 @@ def summaries_to_json(rows: Mapping[str, int], summaries: Summaries) -> str:
 def summaries_from_json(text: str) -> tuple[Mapping[str, int], Summaries]:
     """Read what `summaries_to_json` wrote: rows and columns of each split."""
     data = json.loads(text)
-    columns = {
-        split: {name: ColumnSummary(**values) for name, values in named.items()}
-        for split, named in data["columns"].items()
-    }
-    return data["rows"], columns
+    return data["rows"], summaries_of_json(data["columns"])
+
+
+def summaries_of_json(columns: Mapping[str, Mapping[str, Json]]) -> dict[str, dict[str, ColumnSummary]]:
+    """Make the summaries by split and column from their fields."""
+    return {split: {name: ColumnSummary(**one) for name, one in named.items()} for split, named in columns.items()}

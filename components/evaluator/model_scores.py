@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_model_analysis as tfma
 
 from embedding_core.errors import DataError
+from embedding_core.storage import record_compression
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
@@ -81,7 +82,7 @@ def scored_batches(files: Sequence[str], scorers: Mapping[str, Scorer]) -> Itera
     """
     if not files:
         raise DataError("the eval split has no files: check the input and how it is split.")
-    compression = "GZIP" if all(name.endswith(".gz") for name in files) else ""
+    compression = record_compression(files)
     rows = 0
     try:
         for serialized in tf.data.TFRecordDataset(list(files), compression).batch(_BATCH).prefetch(1):

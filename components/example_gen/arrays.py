@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.rows import Batch, is_list, map_values
+from components.example_gen.rows import Batch, flat_values, is_list, map_values, values_per_row
 from components.example_gen.values import number
 from embedding_core.errors import DataError
 
@@ -38,7 +38,7 @@ def _list(column: pa.Array) -> pa.Array:
     values = normal(kept)
     if is_list(kept.type):
         raise UnsupportedTypeError(str(column.type))
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    lengths = values_per_row(column)
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     ends = np.concatenate([[0], np.cumsum(valid)])[np.concatenate([[0], np.cumsum(lengths)])]
     if len(lengths) and np.diff(ends).max() > 1:
@@ -89,7 +89,7 @@ def tokens(name: str, batch: Batch) -> pa.Array:
       DataError: a float64 is more precise than a tf.Example can hold, so that tokens would change or run together.
     """
     column = batch.columns[name]
-    values = column.flatten() if is_list(column.type) else column
+    values = flat_values(column)
     if pa.types.is_temporal(values.type):
         return _rewrap(column, _times(values))
     if pa.types.is_float64(values.type):
@@ -99,7 +99,7 @@ def tokens(name: str, batch: Batch) -> pa.Array:
 
 def plain(column: pa.Array) -> pa.Array:
     """Return the column without loss as what an example can hold: times and float64 as text."""
-    values = column.flatten() if is_list(column.type) else column
+    values = flat_values(column)
     if pa.types.is_temporal(values.type):
         return _rewrap(column, _times(values))
     return _rewrap(column, values.cast(pa.string())) if pa.types.is_float64(values.type) else column
@@ -138,7 +138,7 @@ def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
       DataError: the column holds text or bytes.
     """
     column = batch.columns[name]
-    values = column.flatten() if is_list(column.type) else column
+    values = flat_values(column)
     reasons: dict[int, str] = {}
     if batch.is_text:
         values, reasons = _parsed(values, batch.decimal)

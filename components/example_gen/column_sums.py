@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.column_summary import ColumnSummary
 from components.example_gen.arrays import kind_of
-from components.example_gen.rows import Mask, is_list
+from components.example_gen.rows import Mask, flat_values, values_per_row
 
 
 def summary_of(column: pa.Array, chosen: Mask, *, known_to_differ: bool) -> ColumnSummary:
@@ -23,11 +22,11 @@ def summary_of(column: pa.Array, chosen: Mask, *, known_to_differ: bool) -> Colu
       known_to_differ: whether earlier values differ, so that these need not be compared.
     """
     rows = column.filter(pa.array(chosen))
-    counts = _counts(rows)
+    counts = values_per_row(rows)
     counts = counts[counts > 0]
     if not len(counts):
         return ColumnSummary()
-    values = (rows.flatten() if is_list(rows.type) else rows).drop_null()
+    values = flat_values(rows).drop_null()
     summary = ColumnSummary(
         kind=kind_of(column),
         rows=len(counts),
@@ -43,13 +42,6 @@ def summary_of(column: pa.Array, chosen: Mask, *, known_to_differ: bool) -> Colu
     if not known_to_differ and pc.all(pc.equal(values, values[0])).as_py():
         summary.only = _digest(values[0].as_py())
     return summary
-
-
-def _counts(rows: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the number of values of each row."""
-    counts = pc.fill_null(pc.list_value_length(rows), 0) if is_list(rows.type) else rows.is_valid()
-    numbers: npt.NDArray[np.int64] = counts.to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers
 
 
 def _digest(value: object) -> str:

@@ -17,6 +17,7 @@ from components.example_gen.formats import format_of
 from components.example_gen.opened_files import reading
 from components.example_gen.spans import Gaps, PatternSpans
 from embedding_core.errors import DataError, nearest
+from embedding_core.storage import is_remote
 
 # Bytes of text or records that one worker takes at a time, and what a packed byte counts for.
 _GROUP_BYTES = 64 << 20
@@ -97,7 +98,7 @@ def check_gaps(gaps: Gaps, spans: PatternSpans | None, data: str) -> None:
 
 
 def _matching(input_base: str, pattern: str) -> list[str]:
-    if "://" not in input_base:
+    if not is_remote(input_base):
         # TensorFlow's own globs take a backslash in a name for an escape, and a bracket in a folder for a pattern.
         return [path for path in glob.glob(posixpath.join(glob.escape(input_base), pattern)) if os.path.isfile(path)]
     from tfx.dsl.io import fileio
@@ -170,7 +171,7 @@ def _no_match(input_base: str, pattern: str, matches: Sequence[str], spans: Patt
 
 
 def _is_folder(path: str) -> bool:
-    if "://" not in path:
+    if not is_remote(path):
         return os.path.isdir(path)
     from tfx.dsl.io import fileio
 
@@ -178,7 +179,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _names_in(folder: str) -> list[str]:
-    if "://" not in folder:
+    if not is_remote(folder):
         return os.listdir(folder)
     from tfx.dsl.io import fileio
 
@@ -205,7 +206,7 @@ def size_of(path: str) -> int:
       DataError: it cannot be read.
     """
     with reading(path):
-        if "://" not in path:
+        if not is_remote(path):
             return os.path.getsize(path)
         from tfx.dsl.io import fileio
 

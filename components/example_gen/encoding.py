@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.rows import is_list
+from components.example_gen.rows import Mask, flat_values, is_list, values_per_row
 
 _Lengths: TypeAlias = npt.NDArray[np.int64]
 
@@ -54,34 +54,23 @@ def _entries(name: str, column: pa.Array) -> tuple[pa.Array, pa.Array]:
     kind = column.type.value_type if is_list(column.type) else column.type
     if not is_list(column.type) and not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
         texts = column.cast(pa.large_binary())
-        return _prefixes(_lengths(texts), key, _BYTES_LIST, _FIRST, missing=_is_missing(column)), texts
+        return _prefixes(_lengths(texts), key, _BYTES_LIST, _FIRST, missing=values_per_row(column) == 0), texts
     if pa.types.is_integer(kind):
-        tag, encoded = _INT64_LIST, _varints(_flat(column))
+        tag, encoded = _INT64_LIST, _varints(flat_values(column))
     elif pa.types.is_floating(kind):
-        tag, encoded = _FLOAT_LIST, _floats(_flat(column))
+        tag, encoded = _FLOAT_LIST, _floats(flat_values(column))
     else:
-        tag, encoded = _BYTES_LIST, _texts(_flat(column))
+        tag, encoded = _BYTES_LIST, _texts(flat_values(column))
     payloads = _by_row(column, encoded)
     repeated = b"" if tag == _BYTES_LIST else _FIRST  # numbers are packed: one field for all of them
-    return _prefixes(_lengths(payloads), key, tag, repeated, missing=_is_missing(column)), payloads
-
-
-def _flat(column: pa.Array) -> pa.Array:
-    return column.flatten() if is_list(column.type) else column
-
-
-def _is_missing(column: pa.Array) -> npt.NDArray[np.bool_]:
-    missing = pc.equal(pc.fill_null(pc.list_value_length(column), 0), 0) if is_list(column.type) else column.is_null()
-    mask: npt.NDArray[np.bool_] = missing.to_numpy(zero_copy_only=False)
-    return mask
+    return _prefixes(_lengths(payloads), key, tag, repeated, missing=values_per_row(column) == 0), payloads
 
 
 def _by_row(column: pa.Array, encoded: pa.Array) -> pa.Array:
     """Concatenate the encoded values of each row of a list column; a scalar column has one value a row."""
     if not is_list(column.type):
         return encoded
-    counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    ends = np.concatenate([[0], np.cumsum(counts)])
+    ends = np.concatenate([[0], np.cumsum(values_per_row(column))])
     offsets, data = _offsets(encoded), encoded.buffers()[2]
     return _binary(offsets[ends], data)
 
@@ -103,9 +92,9 @@ def _texts(values: pa.Array) -> pa.Array:
 
 
 def _floats(values: pa.Array) -> pa.Array:
-    numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False).astype("<f4")
-    ends = np.cumsum(4 * values.is_valid().to_numpy(zero_copy_only=False), dtype=np.int64)
-    present = numbers[values.is_valid().to_numpy(zero_copy_only=False)]
+    is_valid = values.is_valid().to_numpy(zero_copy_only=False)
+    present = pc.fill_null(values, 0).to_numpy(zero_copy_only=False).astype("<f4")[is_valid]
+    ends = np.cumsum(4 * is_valid, dtype=np.int64)
     return _binary(np.concatenate([[0], ends]), pa.py_buffer(np.ascontiguousarray(present)))
 
 
@@ -129,7 +118,7 @@ def _prefixes(
     tag: bytes = b"",
     repeated: bytes = b"",
     *,
-    missing: npt.NDArray[np.bool_] | None = None,
+    missing: Mask | None = None,
 ) -> pa.Array:
     """Return what is before the bytes of each row, which their length determines; null if the row is missing."""
     distinct, indices = _unique(lengths)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from components.column_summary import ColumnSummary
 from components.example_gen.arrays import floats, kind_of, tokens
@@ -19,7 +18,7 @@ from components.example_gen.encoding import examples
 from components.example_gen.filters import filter_rows
 from components.example_gen.labels import count_labels, label_values, several_values, weight_reasons
 from components.example_gen.readers import read_batches
-from components.example_gen.rows import SHOWN, Batch, is_list
+from components.example_gen.rows import SHOWN, Batch, values_per_row
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS, assign_splits
 from components.example_gen.tally import Tally
@@ -132,11 +131,8 @@ def _count(
     batch: Batch, columns: Mapping[str, pa.Array], sides: npt.NDArray[np.int8], settings: Settings, tally: Tally
 ) -> None:
     for name, column in columns.items():
-        full = pc.list_value_length(column) if is_list(column.type) else pc.is_valid(column)
-        has = pc.fill_null(full, 0 if is_list(column.type) else False).to_numpy(zero_copy_only=False) > 0
-        counts = tally.present.setdefault(name, dict.fromkeys(SPLITS, 0))
+        has = values_per_row(column) > 0
         for position, split in enumerate(SPLITS):
-            counts[split] += int((has & (sides == position)).sum())
             summary = tally.summaries[split].setdefault(name, ColumnSummary())
             summary.add(summary_of(column, sides == position, known_to_differ=summary.only == ""))
         if settings.columns.get(name) == "token":

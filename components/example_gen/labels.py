@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.example_gen.label_section import Label
-from components.example_gen.rows import Batch, Mask, is_list, map_values
+from components.example_gen.rows import Batch, Mask, is_list, map_values, values_per_row
 from components.example_gen.tally import Labels
 from components.example_gen.values import FALSE, TRUE, Value, number, same, short
 
@@ -18,7 +18,7 @@ def several_values(name: str, column: pa.Array) -> dict[int, str]:
     """Return the reasons of the rows that hold more than one value, by position."""
     if not is_list(column.type):
         return {}
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    lengths = values_per_row(column)
     return {
         int(row): f"column {name!r} holds {lengths[row]} values, and the configuration reads one a row; a categorical "
         "feature of several is `multivalent: true`"

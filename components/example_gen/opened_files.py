@@ -15,6 +15,7 @@ from typing import Any
 
 from components.example_gen.formats import Compression, compression_of, unpacked
 from embedding_core.errors import DataError, nearest
+from embedding_core.storage import is_remote
 
 _BUFFER = 1 << 20
 _START = 10
@@ -66,7 +67,7 @@ class _Unpacked(io.BufferedReader):
 
 def open_file(path: str) -> io.BufferedReader:
     """Return the file as a seekable binary stream."""
-    return io.BufferedReader(_Remote(path) if "://" in path else io.FileIO(path), buffer_size=_BUFFER)
+    return io.BufferedReader(_Remote(path) if is_remote(path) else io.FileIO(path), buffer_size=_BUFFER)
 
 
 def open_unpacked(path: str, compression: Compression | None = None) -> io.BufferedReader:

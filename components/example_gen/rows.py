@@ -93,7 +93,7 @@ def single_valued(name: str, column: pa.Array, place: Callable[[int], str]) -> p
     """
     if not is_list(column.type):
         return column
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    lengths = values_per_row(column)
     if (lengths > 1).any():
         row = int(np.argmax(lengths > 1))
         raise DataError(
@@ -103,6 +103,18 @@ def single_valued(name: str, column: pa.Array, place: Callable[[int], str]) -> p
     values = column.flatten()
     positions = np.where(lengths == 1, np.cumsum(lengths) - 1, -1)
     return values.take(pa.array(positions, mask=positions < 0))
+
+
+def flat_values(column: pa.Array) -> pa.Array:
+    """Return the values of a list column one by one; a scalar column as it is."""
+    return column.flatten() if is_list(column.type) else column
+
+
+def values_per_row(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Count the values of each row: the length of its list, or 1 if a scalar is there."""
+    counts = pc.fill_null(pc.list_value_length(column), 0) if is_list(column.type) else column.is_valid()
+    numbers: npt.NDArray[np.int64] = counts.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
 
 
 def is_list(kind: pa.DataType) -> bool:

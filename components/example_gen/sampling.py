@@ -15,7 +15,7 @@ from components.example_gen.ingest import count_rows
 from components.example_gen.parquet_rows import opened_parquet
 from components.example_gen.readers import read_batches
 from components.example_gen.row_selection import SplitByHash
-from components.example_gen.rows import BadRows, Batch, is_list
+from components.example_gen.rows import BadRows, Batch, flat_values, is_list, values_per_row
 from components.example_gen.settings import Settings
 from components.example_gen.tally import Tally
 from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
@@ -151,8 +151,7 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
     missing = 0
     several = dict.fromkeys(COMMON_DELIMITERS, 0)
     for piece in pieces:
-        lengths = pc.list_value_length(piece) if is_list(piece.type) else pc.is_valid(piece).cast(pa.int64())
-        missing += pc.sum(pc.equal(pc.fill_null(lengths, 0), 0)).as_py() or 0
+        missing += int((values_per_row(piece) == 0).sum())
         for entry in pc.value_counts(_texts(piece)).to_pylist():
             counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
     total = sum(counts.values())
@@ -175,7 +174,7 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
 
 def _texts(piece: pa.Array) -> pa.Array:
     """Return the values, one by one, as bytes."""
-    values = piece.flatten() if is_list(piece.type) else piece
+    values = flat_values(piece)
     values = values.drop_null()
     return values if pa.types.is_large_binary(values.type) else values.cast(pa.string()).cast(pa.large_binary())
 
@@ -186,7 +185,7 @@ def _is_split(value: bytes, sign: bytes) -> bool:
 
 
 def _kind(piece: pa.Array) -> str:
-    values = piece.flatten() if is_list(piece.type) else piece
+    values = flat_values(piece)
     prefix = "lists of " if is_list(piece.type) else ""
     if values.null_count == len(values):
         return "empty"

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
-from components.column_summary import ColumnSummary
+from components.column_summary import ColumnSummary, summaries_of_json
 from components.example_gen.label_section import Label
 from components.example_gen.rows import SHOWN, BadRows
 from components.example_gen.settings import Settings
@@ -97,7 +97,6 @@ class Tally:
       filtered: rows per row filter, each row at the first filter that it fails.
       outside: rows in neither split.
       bad: rows set aside.
-      present: per column and split, rows that have a value there.
       kinds: per column, the kinds of feature ("bytes", "int64", "float") and the place of the first of each.
       seen: names of all columns found.
       labels: the values of the label.
@@ -112,7 +111,6 @@ class Tally:
     filtered: list[int] = dataclasses.field(default_factory=list)
     outside: int = 0
     bad: BadRows = dataclasses.field(default_factory=BadRows)
-    present: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     kinds: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     seen: list[str] = dataclasses.field(default_factory=list)
     labels: Labels = dataclasses.field(default_factory=Labels)
@@ -140,10 +138,6 @@ class Tally:
             self.shards[split] += other.shards[split]
             for name, summary in other.summaries[split].items():
                 self.summaries[split].setdefault(name, ColumnSummary()).add(summary)
-        for name, counts in other.present.items():
-            present = self.present.setdefault(name, dict.fromkeys(counts, 0))
-            for split, count in counts.items():
-                present[split] += count
         for name, kinds in other.kinds.items():
             for kind, place in kinds.items():
                 self.kinds.setdefault(name, {}).setdefault(kind, place)
@@ -156,6 +150,10 @@ class Tally:
         """Count a column's values that are written as 3 and as 3.0."""
         before = self.numbered.get(name, (0, 0))
         self.numbered[name] = (before[0] + plain, before[1] + with_point)
+
+    def present(self, name: str) -> dict[str, int]:
+        """Return per split the rows that have a value in a column."""
+        return {split: columns.get(name, ColumnSummary()).rows for split, columns in self.summaries.items()}
 
     @property
     def mixed(self) -> dict[str, tuple[int, int]]:
@@ -170,10 +168,7 @@ class Tally:
     def from_json(cls, text: str) -> Tally:
         """Read what `to_json` wrote."""
         data = json.loads(text)
-        summaries = {
-            split: {name: ColumnSummary(**summary) for name, summary in columns.items()}
-            for split, columns in data["summaries"].items()
-        }
+        summaries = summaries_of_json(data["summaries"])
         made = {"bad": BadRows(**data["bad"]), "labels": Labels(**data["labels"]), "summaries": summaries}
         return cls(**{**data, **made})
 
@@ -196,8 +191,8 @@ class Tally:
                 name: {"3": plain, "3.0": with_point} for name, (plain, with_point) in self.mixed.items()
             },
             "columns": {
-                name: {"kind": next(iter(self.kinds.get(name, {})), None), "present": counts}
-                for name, counts in sorted(self.present.items())
+                name: {"kind": next(iter(self.kinds.get(name, {})), None), "present": self.present(name)}
+                for name in sorted(self.summaries["train"])
             },
         }
 
@@ -274,7 +269,7 @@ class Tally:
             )
         if name not in self.seen:
             yield False, f"{data}: no row has a column {name!r}: {nearest(name, self.seen)}"
-        elif not self.present.get(name, {}).get("train"):
+        elif not self.present(name)["train"]:
             yield (
                 False,
                 (

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.example_gen.rows import BadRows, Batch, is_list
+from components.example_gen.rows import BadRows, Batch, flat_values, is_list
 from components.example_gen.settings import Settings
 
 _BEYOND = float(1 << 53)  # from here on a float64 is not every whole number
@@ -23,7 +23,7 @@ def with_whole_numbers(batch: Batch, settings: Settings, bad: BadRows) -> Batch:
     columns = dict(batch.columns)
     for name in settings.whole_numbers:
         column = columns[name]
-        values = column.flatten() if is_list(column.type) else column
+        values = flat_values(column)
         if pa.types.is_floating(values.type):
             values, fractions = _whole(values)
             reasons |= {row: f"column {name!r}: {why}" for row, why in _of_rows(column, fractions).items()}
@@ -57,7 +57,7 @@ def _of_rows(column: pa.Array, reasons: dict[int, str]) -> dict[int, str]:
 
 def count_whole_numbers(column: pa.Array) -> tuple[int, int]:
     """Count the values of a column of text that are written as 3, and as 3.0."""
-    values = column.flatten() if is_list(column.type) else column
+    values = flat_values(column)
     if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
         return 0, 0
     values = values.cast(pa.large_binary())

@@ -13,6 +13,7 @@ from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from components.column_summary import ColumnSummary
 from embedding_core.errors import DataError
+from embedding_core.storage import record_compression
 
 _BATCH = 4096
 _TYPES = {
@@ -53,8 +54,7 @@ def sampled_statistics(
 
 
 def _every(files: Sequence[str], step: int) -> list[bytes]:
-    compression = "GZIP" if all(name.endswith(".gz") for name in files) else ""
-    records = tf.data.TFRecordDataset(sorted(files), compression).shard(step, 0).batch(_BATCH)
+    records = tf.data.TFRecordDataset(sorted(files), record_compression(files)).shard(step, 0).batch(_BATCH)
     try:
         batches = list(records.as_numpy_iterator())
     except tf.errors.OpError as error:

@@ -12,6 +12,7 @@ from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
 
 from embedding_core.errors import DataError
+from embedding_core.storage import record_compression
 
 _BATCH = 4096
 
@@ -57,7 +58,7 @@ class _Decode(beam.DoFn):
 
     def process(self, element: str) -> Iterator[pa.RecordBatch]:
         decoder = ExamplesToRecordBatchDecoder(self._schema)
-        records = tf.data.TFRecordDataset(element, "GZIP" if element.endswith(".gz") else "", 1 << 20)
+        records = tf.data.TFRecordDataset(element, record_compression([element]), 1 << 20)
         try:
             for batch in records.batch(self._batch_size).prefetch(1).as_numpy_iterator():
                 yield decoder.DecodeBatch(batch)

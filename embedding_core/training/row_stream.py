@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from embedding_core.errors import DataError
+from embedding_core.storage import record_compression
 from embedding_core.tracing import as_written
 from embedding_core.training.validation_split import Keep
 from embedding_core.training_config import TrainingConfig
@@ -15,13 +16,6 @@ from embedding_core.training_config import TrainingConfig
 _READERS = 4  # determines the order of rows, so it must not depend on the machine
 _BUFFER = 8 << 20
 _FILTERED = 256  # records that are filtered in one call
-
-
-def _compression(files: Sequence[str]) -> str:
-    kinds = {"GZIP" if name.endswith(".gz") else "" for name in files}
-    if len(kinds) > 1:
-        raise DataError(f"some of {len(files)} record files are gzipped and some are not: give files of one kind.")
-    return kinds.pop()
 
 
 def _check(files: Sequence[str], split: str) -> None:
@@ -59,7 +53,7 @@ def _kept(batches: tf.data.Dataset, keep: Keep) -> tf.data.Dataset:
 
 
 def _count(files: Sequence[str], split: str, keep: Keep | None) -> int:
-    records = _records(list(files), _compression(files), keep)
+    records = _records(list(files), record_compression(files), keep)
     add = as_written(lambda count, rows: count + tf.size(rows, tf.int64))
     try:
         return int(records.batch(1024).reduce(tf.constant(0, tf.int64), add))
@@ -102,7 +96,7 @@ def shuffled_batches(
     Returns:
       A dataset of (step, string [B]).
     """
-    compression = _compression(files)
+    compression = record_compression(files)
     names = tf.constant(sorted(files))
     size = batch_size or config.batch_size
     filled = steps_per_epoch(rows, size)
@@ -140,7 +134,7 @@ def batches_once(
       rows: number of rows in the files, if `steps` is given.
       keep: filter of serialized rows; None for all.
     """
-    records = _records(sorted(files), _compression(files), keep)
+    records = _records(sorted(files), record_compression(files), keep)
     return _followed_by_empty(records.batch(batch_size), steps - steps_per_epoch(rows, batch_size)).enumerate()
 
 
