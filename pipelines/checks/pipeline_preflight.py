@@ -10,17 +10,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
-from embedding_core.planning.topology import GIB, Topology
+from embedding_core.planning.topology import Topology
 from embedding_core.preflight import NECESSARY, Finding, PipelineStep, Report, preflight
 from embedding_core.training_config import TrainingConfig
 from pipelines.checks.early_checks import requested_slice
-from pipelines.checks.planned_tables import planned_tables
+from pipelines.checks.planned_tables import memory_text, planned_tables
 from pipelines.config import PipelineConfig
+from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.output_files import write_output
 from pipelines.console.terminal import PLAIN, SafeConsole
 from pipelines.pipeline.component_inputs import training_config
-
-_ASSUMED_TOKENS = 1_000_000
 
 
 def check(
@@ -29,7 +28,7 @@ def check(
     topology: str | None = None,
     table_configs: Path | None = None,
     batch_size: int | None = None,
-    assumed_tokens: int = _ASSUMED_TOKENS,
+    assumed_tokens: int = ASSUMED_TOKENS,
 ) -> Report:
     """Run the preflight of what the configuration would train.
 
@@ -105,7 +104,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
     )
     console.print(f"sizes: {report.sizes}", **PLAIN)
     console.print(_table_of_tables(report))
-    console.print(_memory(report), **PLAIN)
+    console.print(f"tables and slots: {memory_text(report.memory)}", **PLAIN)
     for line in _program(report):
         console.print(line, **PLAIN)
     for note in report.notes:
@@ -144,13 +143,6 @@ def _rates(report: Report) -> dict[str, str]:
 def _ranges(rows: list[int]) -> str:
     few, many = min(rows), max(rows)
     return f"{many:,}" if few == many else f"{few:,} to {many:,}"
-
-
-def _memory(report: Report) -> str:
-    plan = report.memory
-    used, limit = plan["fullest_core_bytes"] / GIB, plan["bytes_per_core"] / GIB
-    hosts = max(plan["host_bytes"]) / GIB
-    return f"tables and slots: {used:.3f} of {limit:.0f} GiB on the fullest core, {hosts:.3f} GiB on the fullest host"
 
 
 def _program(report: Report) -> Iterator[str]:

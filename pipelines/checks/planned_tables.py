@@ -12,6 +12,8 @@ from components.installed import require_package
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.planner import plan_tables
+from embedding_core.planning.topology import GIB
+from embedding_core.schema import Json
 from pipelines.config import PipelineConfig
 from pipelines.pipeline.component_inputs import table_overrides, vocabulary_features
 
@@ -67,6 +69,13 @@ def _size(known: int | None, limit: int | None, assumed: int) -> int:
 
 def _listed(names: Iterable[str], chosen: Container[str]) -> str:
     return ", ".join(name for name in names if name in chosen)
+
+
+def memory_text(plan: Json) -> str:
+    """Describe what `memory_plan` returned: the fullest core and host."""
+    used, limit = plan["fullest_core_bytes"] / GIB, plan["bytes_per_core"] / GIB
+    hosts = max(plan["host_bytes"]) / GIB
+    return f"{used:.3f} of {limit:.0f} GiB on the fullest core, {hosts:.3f} GiB on the fullest host"
 
 
 def _last_run(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:

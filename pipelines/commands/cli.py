@@ -13,6 +13,8 @@ import typer
 from components.installed import require_package
 from pipelines.commands import checkpoint_command, compare_command, metadata_command, plan_command, version_command
 from pipelines.commands.core_commands import InstalledCommands
+from pipelines.commands.shared_options import AssumedTokens, Config, Override, Slice, TableConfigsFolder
+from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.expected_errors import expected_message, was_preempted
 from pipelines.console.large_imports import collector_paused
 from pipelines.console.output_files import check_output
@@ -45,11 +47,6 @@ class Target(str, enum.Enum):
     kubeflow = "kubeflow"
 
 
-Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline.", show_default=False)]
-Override = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as training.batch_size=512."),
-]
 Again = Annotated[
     bool,
     typer.Option("--again", help="Train once more on data that was trained on; push again what was rolled back."),
@@ -145,20 +142,13 @@ def schema() -> None:
 @app.command()
 def preflight(
     config: Config,
-    topology: Annotated[
-        str | None, typer.Option(metavar="SLICE", help="The TPU slice, such as v3-8; by default `training.topology`.")
-    ] = None,
-    table_configs: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="TableConfigs of a run; by default of the last run, if any."),
-    ] = None,
+    topology: Slice = None,
+    table_configs: TableConfigsFolder = None,
     batch: Annotated[
         int | None,
         typer.Option(metavar="ROWS", min=1, help="Rows of a global batch; by default `training.batch_size`."),
     ] = None,
-    assume: Annotated[
-        int, typer.Option(metavar="TOKENS", min=1, help="Size of vocabularies that have no `max_size`.")
-    ] = 1_000_000,
+    assume: AssumedTokens = ASSUMED_TOKENS,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")] = None,
     overrides: Override = None,
 ) -> None:

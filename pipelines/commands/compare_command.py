@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from embedding_core.errors import DataError, nearest
+from pipelines.commands.shared_options import Override
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
 from pipelines.local.work_dir import REPORTS
 from pipelines.report.dotted_keys import flatten
@@ -49,9 +50,7 @@ def compare(
     second: _Name,
     everything: Annotated[bool, typer.Option("--all", help="Print also what is equal, and figures by token.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as for `run`.")
-    ] = None,
+    overrides: Override = None,
 ) -> None:
     """Print the settings and figures that differ between two versions.
 

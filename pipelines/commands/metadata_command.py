@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from embedding_core.errors import StorageError
+from pipelines.commands.shared_options import Config, Override
 from pipelines.config import PipelineConfig, load_config
 from pipelines.console.terminal import echo
 from pipelines.local.metadata_store import back_up, check_store, restore
@@ -16,20 +17,14 @@ app = typer.Typer(
     name="metadata", help="Back up, restore and check the ML Metadata of a pipeline.", no_args_is_help=True
 )
 
-_Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline.", show_default=False)]
-_Override = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting."),
-]
-
 
 @app.command()
 def backup(
-    config: _Config,
+    config: Config,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The file to write; by default it is beside the metadata.")
     ] = None,
-    overrides: _Override = None,
+    overrides: Override = None,
 ) -> None:
     """Copy the metadata of CONFIG. A run may be using it."""
     checked = load_config(config, overrides or ())
@@ -38,9 +33,9 @@ def backup(
 
 @app.command(name="restore")
 def restore_(
-    config: _Config,
+    config: Config,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `backup` wrote.", show_default=False)],
-    overrides: _Override = None,
+    overrides: Override = None,
 ) -> None:
     """Replace the metadata of CONFIG by FILE; the replaced file is kept under another name."""
     from pipelines.local.work_dir import run_lock
@@ -52,7 +47,7 @@ def restore_(
 
 
 @app.command()
-def check(config: _Config, overrides: _Override = None) -> None:
+def check(config: Config, overrides: Override = None) -> None:
     """Check the metadata of CONFIG and every artifact in it.
 
     Exit code 1: something is damaged or gone.

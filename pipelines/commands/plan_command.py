@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from embedding_core.config import EmbeddingConfig, TableConfig
-from embedding_core.planning.topology import GIB, Topology, memory_plan, named_topology, table_bytes
+from embedding_core.config import TableConfig
+from embedding_core.planning.topology import memory_plan, named_topology, table_bytes
+from pipelines.commands.shared_options import AssumedTokens, Config, Override, Slice, TableConfigsFolder
+from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.plain_table import print_table
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
 
@@ -20,39 +21,32 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline.")],
-    topology: Annotated[
-        str | None, typer.Option(metavar="SLICE", help="The TPU slice, such as v3-8; by default `training.topology`.")
-    ] = None,
-    table_configs: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="TableConfigs of a run; by default of the last run, if any."),
-    ] = None,
-    assume: Annotated[
-        int, typer.Option(metavar="TOKENS", min=1, help="Size of vocabularies that have no `max_size`.")
-    ] = 1_000_000,
+    config: Config,
+    topology: Slice = None,
+    table_configs: TableConfigsFolder = None,
+    assume: AssumedTokens = ASSUMED_TOKENS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as for `run`.")
-    ] = None,
+    overrides: Override = None,
 ) -> None:
     """Print the tables that a run of CONFIG would train, and their memory on a TPU slice."""
-    from pipelines.checks.planned_tables import planned_tables
+    from pipelines.checks.planned_tables import memory_text, planned_tables
     from pipelines.config import load_config
 
     checked = load_config(config, overrides or ())
     name = topology or checked.training.topology
     slice_ = None if name is None else named_topology(name)
     tables, sizes = planned_tables(checked, table_configs, assume)
+    memory = None if slice_ is None else memory_plan(tables, slice_)
     if as_json:
-        memory = {} if slice_ is None else {"memory": memory_plan(tables, slice_)}
-        echo(json.dumps({"sizes": sizes, **json.loads(tables.to_json()), **memory}, indent=1))
+        shown = {} if memory is None else {"memory": memory}
+        echo(json.dumps({"sizes": sizes, **json.loads(tables.to_json()), **shown}, indent=1))
         return
     console = SafeConsole(highlight=False)
     console.print(f"sizes: {sizes}", **PLAIN)
     print_table(console, "", [_row(table) for table in tables.tables])
-    if slice_ is not None:
-        console.print(_memory(tables, slice_), **PLAIN)
+    if memory is not None:
+        fits = "it fits" if memory["fits"] else f"too large: {', '.join(memory['over_budget'])}"
+        console.print(f"{memory['name']}: {memory_text(memory)}; {fits}", **PLAIN)
 
 
 def _row(table: TableConfig) -> dict[str, str]:
@@ -66,13 +60,3 @@ def _row(table: TableConfig) -> dict[str, str]:
         "bytes": f"{values:,}",
         "bytes of slots": f"{slots:,}",
     }
-
-
-def _memory(tables: EmbeddingConfig, slice_: Topology) -> str:
-    found = memory_plan(tables, slice_)
-    used, limit = found["fullest_core_bytes"] / GIB, slice_.bytes_per_core / GIB
-    hosts = max(found["host_bytes"]) / GIB
-    fits = "it fits" if found["fits"] else f"too large: {', '.join(found['over_budget'])}"
-    return (
-        f"{slice_.name}: {used:.3f} of {limit:.0f} GiB on the fullest core, {hosts:.3f} GiB on the fullest host; {fits}"
-    )

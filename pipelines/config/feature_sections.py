@@ -130,6 +130,10 @@ class Features(Section):
                 yield f"categorical.{index}.{key}", f"{text}features that share a {kind} must agree; make them equal."
 
 
+ASSUMED_TOKENS = 1_000_000
+"""Tokens that plans assume of a vocabulary without `max_size`."""
+
+
 class VocabularyLimits(VocabularyRule):
     """Which tokens of a vocabulary get a row of their own, and the rows of the others.
 

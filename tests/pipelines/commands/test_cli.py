@@ -13,26 +13,14 @@ from embedding_core.errors import DataError, PreemptionError
 from pipelines.commands import cli
 from pipelines.config import load_config
 from pipelines.local import run_log
+from tests.pipelines.commands.exit_code import exit_code
 
 pytestmark = pytest.mark.light
 
-TEXT = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\n"
 
-
-@pytest.fixture
-def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(cli, "silence", lambda: None)
+@pytest.fixture(autouse=True)
+def _no_tensorflow(monkeypatch):
     monkeypatch.setattr(cli, "load_tensorflow", lambda: None)
-    (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
-    (tmp_path / "my.yaml").write_text(TEXT)
-    return tmp_path / "my.yaml"
-
-
-def _code(*arguments):
-    with pytest.raises(SystemExit) as caught:
-        cli.main([str(one) for one in arguments])
-    return caught.value.code or 0
 
 
 def _command(monkeypatch, name, **functions):
@@ -45,7 +33,7 @@ def _command(monkeypatch, name, **functions):
 
 
 def test_validate_prints_a_config_that_reads_back_equal(file, capsys):
-    assert _code("validate", file, "--set", "seed=3") == 0
+    assert exit_code("validate", file, "--set", "seed=3") == 0
     printed = capsys.readouterr().out
     (file.parent / "printed.yaml").write_text(printed)
     assert load_config(file.parent / "printed.yaml") == load_config(file, ["seed=3"])
@@ -53,7 +41,7 @@ def test_validate_prints_a_config_that_reads_back_equal(file, capsys):
 
 
 def test_mistakes_are_lines_on_stderr_and_exit_code_1(file, capsys):
-    assert _code("validate", file, "--set", "seed=-1", "--set", "sed=1") == 1
+    assert exit_code("validate", file, "--set", "seed=-1", "--set", "sed=1") == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert [line.split(":")[0] for line in err.splitlines()] == ["error", "error"]
@@ -61,33 +49,33 @@ def test_mistakes_are_lines_on_stderr_and_exit_code_1(file, capsys):
 
 
 def test_wrong_usage_is_exit_code_2(file):
-    assert _code("validate") == 2
-    assert _code("frobnicate") == 2
-    assert _code("validate", file, "--no-such-option") == 2
+    assert exit_code("validate") == 2
+    assert exit_code("frobnicate") == 2
+    assert exit_code("validate", file, "--no-such-option") == 2
 
 
 def test_help_is_exit_code_0(capsys):
-    assert _code("--help") == 0
+    assert exit_code("--help") == 0
     assert "lineage" in capsys.readouterr().out
 
 
 def test_run_hands_the_checked_config_on(file, monkeypatch):
     given = []
     _command(monkeypatch, "local.run_local", run=lambda config, **_: given.append(config) or _report(pushed=True))
-    assert _code("run", file, "--set", "training.steps=7") == 0
+    assert exit_code("run", file, "--set", "training.steps=7") == 0
     assert given[0].training.steps == 7
 
 
 def test_run_measures_only_if_asked_to(file, monkeypatch):
     given = []
     _command(monkeypatch, "local.run_local", run=lambda _, profile, **__: given.append(profile) or _report(pushed=True))
-    assert [_code("run", file), _code("run", file, "--profile")] == [0, 0]
+    assert [exit_code("run", file), exit_code("run", file, "--profile")] == [0, 0]
     assert given == [False, True]
 
 
 def test_run_that_pushes_nothing_is_exit_code_3(file, monkeypatch):
     _command(monkeypatch, "local.run_local", run=lambda *_, **__: _report(pushed=False))
-    assert _code("run", file) == 3
+    assert exit_code("run", file) == 3
 
 
 def _report(*, pushed):
@@ -106,7 +94,7 @@ def _raise(error):
 
 def test_error_on_purpose_inside_another_is_its_one_line(file, monkeypatch, capsys):
     _command(monkeypatch, "local.run_local", run=_raise(DataError("rows.csv:2: no label.")))
-    assert _code("run", file) == 1
+    assert exit_code("run", file) == 1
     assert capsys.readouterr().err == "error: rows.csv:2: no label.\n"
 
 
@@ -115,19 +103,19 @@ def test_error_on_purpose_inside_another_is_its_one_line(file, monkeypatch, caps
 )
 def test_earlier_run_that_is_not_there_is_said_before_anything_runs(file, monkeypatch, capsys, change, missing):
     _command(monkeypatch, "local.run_local", run=_raise(KeyError("not reached")))
-    assert _code("run", file, "--set", change) == 1
+    assert exit_code("run", file, "--set", change) == 1
     assert f"nowhere': there is no {missing} in it" in capsys.readouterr().err
 
 
 def test_preempted_run_says_how_to_go_on_and_is_exit_code_75(file, monkeypatch, capsys):
     _command(monkeypatch, "local.run_local", run=_raise(PreemptionError("SIGTERM came: the state is saved.")))
-    assert _code("run", file) == 75
+    assert exit_code("run", file) == 75
     assert capsys.readouterr().err == "error: SIGTERM came: the state is saved.\n"
 
 
 def test_debug_shows_the_traceback(file, monkeypatch, capsys):
     _command(monkeypatch, "local.run_local", run=_raise(DataError("no label.")))
-    assert _code("run", file, "--debug") == 1
+    assert exit_code("run", file, "--debug") == 1
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert err.endswith("error: no label.\n")
@@ -136,7 +124,7 @@ def test_debug_shows_the_traceback(file, monkeypatch, capsys):
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_debug_may_come_before_and_after_the_command(file, monkeypatch, capsys, place):
     _command(monkeypatch, "local.run_local", run=_raise(DataError("no label.")))
-    assert _code(*(["--debug", "run", file] if place == "before" else ["run", file, "--debug"])) == 1
+    assert exit_code(*(["--debug", "run", file] if place == "before" else ["run", file, "--debug"])) == 1
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -150,7 +138,7 @@ def _fails_in_a_captured_run(error):
 
 def test_error_of_a_run_names_its_log(file, monkeypatch, capfd):
     _command(monkeypatch, "local.run_local", run=_fails_in_a_captured_run(DataError("no label.")))
-    assert _code("run", file) == 1
+    assert exit_code("run", file) == 1
     error, log = capfd.readouterr().err.splitlines()
     assert error == "error: no label."
     assert log.startswith(f"log: {file.parent}/runs/my/logs/")
@@ -159,7 +147,7 @@ def test_error_of_a_run_names_its_log(file, monkeypatch, capfd):
 
 def test_unexpected_error_of_a_run_is_a_line_and_its_traceback_is_in_the_log(file, monkeypatch, capfd):
     _command(monkeypatch, "local.run_local", run=_fails_in_a_captured_run(KeyError("x")))
-    assert _code("run", file) == 1
+    assert exit_code("run", file) == 1
     shown = capfd.readouterr().err
     assert "Traceback" not in shown
     assert shown.startswith("error: KeyError: 'x'\nerror: This error was not expected")
@@ -168,14 +156,14 @@ def test_unexpected_error_of_a_run_is_a_line_and_its_traceback_is_in_the_log(fil
 
 def test_debug_keeps_everything_on_the_screen(file, monkeypatch, capfd):
     _command(monkeypatch, "local.run_local", run=_fails_in_a_captured_run(KeyError("x")))
-    assert _code("run", file, "--debug") == 1
+    assert exit_code("run", file, "--debug") == 1
     assert "Traceback" in capfd.readouterr().err
     assert not (file.parent / "runs" / "my" / "logs").exists()
 
 
 def test_ctrl_c_says_how_to_go_on_and_is_exit_code_130(file, monkeypatch, capfd):
     _command(monkeypatch, "local.run_local", run=_fails_in_a_captured_run(KeyboardInterrupt()))
-    assert _code("run", file) == 130
+    assert exit_code("run", file) == 130
     shown = capfd.readouterr().err
     assert "The same command resumes the run" in shown
     assert "Traceback" not in shown
@@ -183,7 +171,7 @@ def test_ctrl_c_says_how_to_go_on_and_is_exit_code_130(file, monkeypatch, capfd)
 
 def test_unexpected_error_keeps_its_traceback(file, monkeypatch, capsys):
     _command(monkeypatch, "local.run_local", run=_raise(KeyError("x")))
-    assert _code("run", file) == 1
+    assert exit_code("run", file) == 1
     assert "KeyError" in capsys.readouterr().err
 
 
@@ -209,7 +197,7 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
         "push=gs://b/serving",
     ]
     tpu = [word for change in changes for word in ("--set", change)]
-    assert _code("compile", file, "--target", "vertex", "--out", tmp_path / "p.yaml", *tpu, *options) == code
+    assert exit_code("compile", file, "--target", "vertex", "--out", tmp_path / "p.yaml", *tpu, *options) == code
     assert written == ([(["vertex"], tmp_path / "p.yaml")] if code == 0 else [])
     assert len(shown) == (code == 4)
 
@@ -217,5 +205,5 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
 def test_lineage_gets_its_own_arguments(monkeypatch, file):
     given = []
     _command(monkeypatch, "commands.lineage_command", show=lambda *_, **named: given.append(named))
-    assert _code("lineage", "--recorded", "folder", "--version", "3") == 0
+    assert exit_code("lineage", "--recorded", "folder", "--version", "3") == 0
     assert {key: value for key, value in given[0].items() if value is not None} == {"recorded": "folder", "version": 3}

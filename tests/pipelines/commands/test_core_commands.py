@@ -2,28 +2,23 @@
 
 import importlib.util
 import json
-import sys
 
 import pytest
 
 from components.example_gen.readers import read_batches
 from embedding_core.errors import ConfigError
-from pipelines.commands import cli
 from pipelines.commands.core_commands import NEED_TFX
+from tests.pipelines.commands.exit_code import exit_code
 
 pytestmark = pytest.mark.light
 
-TEXT = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item]}\nvocabularies: {item: {max_size: 99}}\n"
-
 
 @pytest.fixture
-def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(cli, "silence", lambda: None)
+def file(file, monkeypatch):
+    """The configuration, with a vocabulary of a known size."""
     monkeypatch.setenv("COLUMNS", "200")
-    (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
-    (tmp_path / "my.yaml").write_text(TEXT)
-    return tmp_path / "my.yaml"
+    file.write_text(f"{file.read_text()}vocabularies: {{item: {{max_size: 99}}}}\n")
+    return file
 
 
 @pytest.fixture
@@ -32,15 +27,9 @@ def no_tfx(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in gone else find(name))
 
 
-def code(*arguments):
-    with pytest.raises(SystemExit) as caught:
-        cli.main([str(one) for one in arguments])
-    return caught.value.code or 0
-
-
 @pytest.mark.usefixtures("no_tfx")
 def test_help_without_tfx_lists_what_works_and_names_the_rest(file, capsys):
-    assert code("--help") == 0
+    assert exit_code("--help") == 0
     shown, _, rest = capsys.readouterr().out.rpartition("╯")
     assert all(f"│ {name} " in shown for name in ("checkpoint", "export-embeddings", "plan", "preflight", "verify"))
     assert not any(f"│ {name} " in shown for name in NEED_TFX)
@@ -50,7 +39,7 @@ def test_help_without_tfx_lists_what_works_and_names_the_rest(file, capsys):
 @pytest.mark.usefixtures("no_tfx")
 @pytest.mark.parametrize("command", sorted(NEED_TFX))
 def test_command_that_needs_tfx_says_so_in_one_line(file, capsys, command):
-    assert code(command, file) == 1
+    assert exit_code(command, file) == 1
     assert capsys.readouterr().err.splitlines() == [
         f"error: `{command}` needs TFX, which is not installed: install tfx-embeddings[tfx], which runs on Python 3.10."
     ]
@@ -60,7 +49,7 @@ def test_command_that_needs_tfx_says_so_in_one_line(file, capsys, command):
 def test_sizes_of_the_last_run_are_not_guessed(file, capsys):
     (file.parent / "runs").mkdir()
     (file.parent / "runs" / "metadata.sqlite").touch()
-    assert code("plan", file, "--set", f"work_dir={file.parent / 'runs'}") == 1
+    assert exit_code("plan", file, "--set", f"work_dir={file.parent / 'runs'}") == 1
     assert "`--table-configs`" in capsys.readouterr().err
 
 
@@ -71,25 +60,25 @@ def test_tfrecord_files_need_tfx():
 
 
 def test_every_command_that_needs_tfx_exists(file, capsys):
-    assert code("--help") == 0
+    assert exit_code("--help") == 0
     shown = capsys.readouterr().out
     assert all(f"│ {name} " in shown for name in NEED_TFX)
     assert "which runs on Python" not in shown
 
 
 def test_plan_prints_tables_and_their_memory(file, capsys):
-    assert code("plan", file, "--topology", "v3-8") == 0
+    assert exit_code("plan", file, "--topology", "v3-8") == 0
     shown = capsys.readouterr().out
     assert "`max_size` of the vocabularies item" in shown
     assert "Adagrad" in shown
     assert "GiB on the fullest host; it fits" in shown
     large = ("--set", "vocabularies.item.max_size=900000000", "--set", "tables.item.dim=64")
-    assert code("plan", file, "--topology", "v3-8", *large) == 0
+    assert exit_code("plan", file, "--topology", "v3-8", *large) == 0
     assert "too large: item" in capsys.readouterr().out
 
 
 def test_plan_as_json(file, capsys):
-    assert code("plan", file, "--json", "--topology", "v2-8") == 0
+    assert exit_code("plan", file, "--json", "--topology", "v2-8") == 0
     found = json.loads(capsys.readouterr().out)
     assert [table["vocabulary_size"] for table in found["tables"]] == [100]
     assert found["memory"]["name"] == "v2-8"

@@ -7,6 +7,7 @@ import pytest
 from components.pusher.publish import publish
 from components.pusher.served import served_versions
 from pipelines.commands import cli
+from tests.pipelines.commands.exit_code import exit_code
 
 
 @pytest.fixture
@@ -20,75 +21,69 @@ def base(tmp_path, monkeypatch):
     return tmp_path / "served"
 
 
-def code(*arguments):
-    with pytest.raises(SystemExit) as caught:
-        cli.main([str(one) for one in arguments])
-    return caught.value.code or 0
-
-
 def test_verify_passes_what_was_published_and_names_what_is_damaged(base, capsys):
-    assert code("verify", base / "1") == 0
+    assert exit_code("verify", base / "1") == 0
     assert "1 files, 5 bytes, as published" in capsys.readouterr().out
     (base / "1" / "saved_model.pb").write_bytes(b"First")
-    assert code("verify", base / "1") == 1
+    assert exit_code("verify", base / "1") == 1
     assert "'saved_model.pb' is not what its manifest says" in capsys.readouterr().err
-    assert code("verify", base) == 1
+    assert exit_code("verify", base) == 1
 
 
 def test_rollback_makes_an_earlier_version_the_newest(base, capsys):
-    assert code("rollback", base) == 0
+    assert exit_code("rollback", base) == 0
     newest = served_versions(base)[-1]
     assert newest > 2
     assert (base / str(newest) / "saved_model.pb").read_bytes() == b"first"
     assert str(newest) in capsys.readouterr().out
-    assert code("rollback", base, "--to", 9) == 1
+    assert exit_code("rollback", base, "--to", 9) == 1
 
 
 def test_rollback_without_ml_metadata_leaves_the_record_to_the_next_run(base, capsys, monkeypatch):
     monkeypatch.setattr("pipelines.commands.version_command.is_installed", lambda package: False)
-    assert code("rollback", base) == 0
+    assert exit_code("rollback", base) == 0
     assert "the next run of its pipeline records it" in capsys.readouterr().out
 
 
 def test_keep_last_removes_the_others(base, capsys):
-    assert code("keep-last", base, 1) == 0
+    assert exit_code("keep-last", base, 1) == 0
     assert "removed 1: 1" in capsys.readouterr().out
     assert served_versions(base) == [2]
-    assert code("keep-last", base / "2" / "nowhere", 1) == 1
+    assert exit_code("keep-last", base / "2" / "nowhere", 1) == 1
 
 
 def test_parity_wants_a_version_that_says_what_it_is_made_of(base, capsys, monkeypatch):
     monkeypatch.setattr("pipelines.commands.version_command.load_tensorflow", lambda: None)
-    assert code("parity", base / "2") == 1
+    assert exit_code("parity", base / "2") == 1
     assert "does not say what it was made of" in capsys.readouterr().err
 
 
 def test_keep_last_touches_nothing_that_is_no_served_version(base, capsys):
     (base / "1.lineage.json").touch()
-    assert code("keep-last", base, 1) == 1
+    assert exit_code("keep-last", base, 1) == 1
     assert "is an artifact of a pipeline" in capsys.readouterr().err
     (base / "1.lineage.json").unlink()
     (base / "0").mkdir()
     (base / "0" / "data.csv").touch()
-    assert code("keep-last", base, 1) == 1
+    assert exit_code("keep-last", base, 1) == 1
     assert "'saved_model.pb', so it is not a version" in capsys.readouterr().err
     assert served_versions(base) == [0, 1, 2]
     before = sorted(base.glob("2/**/*"))
-    assert code("keep-last", base / "2", 1) == 1
+    assert exit_code("keep-last", base / "2", 1) == 1
     assert "has no version" in capsys.readouterr().err
     assert sorted(base.glob("2/**/*")) == before
 
 
 @pytest.mark.parametrize("command", [("verify",), ("rollback",), ("keep-last", "1")])
 def test_address_is_refused_as_it_was_given(base, capsys, command):
-    assert code(command[0], "gs://bucket/served", *command[1:]) == 1
+    assert exit_code(command[0], "gs://bucket/served", *command[1:]) == 1
     assert "'gs://bucket/served' is an address" in capsys.readouterr().err
 
 
 def test_folder_that_cannot_be_written_or_read_is_one_error(base, capsys):
     (base / ".versions.lock").unlink()
     (base / ".versions.lock").mkdir()
-    assert code("keep-last", base, 1) == 1
+    assert exit_code("keep-last", base, 1) == 1
     assert "cannot be removed" in capsys.readouterr().err
-    assert code("verify", base) == 1
+    assert exit_code("verify", base) == 1
     assert "name the folder of one published version" in capsys.readouterr().err

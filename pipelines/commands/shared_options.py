@@ -1,0 +1,27 @@
+"""Declares the arguments and options that several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the pipeline.", show_default=False)]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as training.batch_size=512."),
+]
+Slice = Annotated[
+    str | None,
+    typer.Option("--topology", metavar="SLICE", help="The TPU slice, such as v3-8; by default `training.topology`."),
+]
+TableConfigsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--table-configs", metavar="FOLDER", help="TableConfigs of a run; by default of the last run, if any."
+    ),
+]
+AssumedTokens = Annotated[
+    int, typer.Option("--assume", metavar="TOKENS", min=1, help="Size of vocabularies that have no `max_size`.")
+]
