@@ -114,7 +114,7 @@ LOCAL = re.compile(
 
 class _WithoutGuarded(ast.NodeTransformer):
     def visit_FunctionDef(self, node):
-        return None if "'://'" in ast.unparse(node) else self.generic_visit(node)
+        return None if "is_remote(" in ast.unparse(node) else self.generic_visit(node)
 
 
 def of_any_path(source):
