@@ -79,7 +79,7 @@ test-fast: venv ## the tests of code without TensorFlow
 test-matrix: venv $(MATRIX:%=.matrix/%/.ready) ## the core's tests on each pair of Python and TensorFlow; TF_TESTS=<checkout> for TensorFlow's own on the oldest and the newest
 	@for bin in $(BIN) $(MATRIX:%=.matrix/%/bin); do echo "== $$bin"; $$bin/pytest tests/embedding_core \
 	    -m "not slow and not tfx" --lean $(PARALLEL) || failed=1; done; \
-	    $(if $(TF_TESTS),for bin in $(BIN) .matrix/$(lastword $(MATRIX))/bin; do echo "== TensorFlow's tests, $$bin"; \
+	    $(if $(TF_TESTS),for bin in $(BIN) .matrix/$(lastword $(MATRIX))/bin; do echo "== TensorFlow's tests on $$bin"; \
 	        TF_TESTS=$(abspath $(TF_TESTS)) $$bin/pytest -rP -m slow -k 2x2 tests/tf_tests || failed=1; done;) \
 	    exit $${failed:-0}
 
