@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from components.transform_graph import range_output
 from embedding_core.errors import DataError
-from pipelines.pipeline.ranges import Range, range_of, scaled_by
+from pipelines.pipeline.ranges import ranges_of, scaled_by
 
 Column: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"
 Inputs: TypeAlias = Mapping[str, Column]
@@ -54,20 +54,26 @@ def dense_features(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tens
     A range is taken from `custom_config["ranges"]` if that has one of the same column and `log1p`: with a warm start
     these are the ranges of the previous model. Other ranges are measured, as `scaled` does.
     """
+    features = custom_config["dense"]
+    if not features:
+        return {}
+    values = [
+        _number(_column(inputs, feature["column"]), feature["column"], log1p=feature["log1p"]) for feature in features
+    ]
+    previous = custom_config.get("ranges", {})
+    spans = ranges_of(tf.concat(values, axis=1), [_recorded(feature, previous) for feature in features])
     outputs = {}
-    for feature in custom_config["dense"]:
-        name, column = feature["name"], feature["column"]
-        value = _number(_column(inputs, column), column, log1p=feature["log1p"])
-        span = _range_of(value, feature, custom_config.get("ranges", {}).get(name))
-        outputs[name] = scaled_by(value, span)
-        outputs[range_output(name)] = tf.repeat(tf.stack(span)[None], tf.shape(value)[0], axis=0)
+    for feature, value, span in zip(features, values, spans, strict=True):
+        outputs[feature["name"]] = scaled_by(value, span)
+        outputs[range_output(feature["name"])] = tf.repeat(tf.stack(span)[None], tf.shape(value)[0], axis=0)
     return outputs
 
 
-def _range_of(value: tf.Tensor, feature: Settings, previous: Settings | None) -> Range:
-    """Return the range of the previous model if it is of the same feature, else that of the train split."""
-    same = previous is not None and all(previous.get(key) == feature[key] for key in ("column", "log1p"))
-    return range_of(tf.boolean_mask(value, tf.math.is_finite(value)), previous if same else None)
+def _recorded(feature: Settings, ranges: Mapping[str, Settings]) -> Settings | None:
+    """Return the range of the previous model if it is of the same column and scale."""
+    span = ranges.get(feature["name"])
+    same = span is not None and all(span.get(key) == feature[key] for key in ("column", "log1p"))
+    return span if same else None
 
 
 def labels(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
@@ -95,7 +101,7 @@ def sample_weights(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tens
 def scaled(tensor: Column, column: str, *, log1p: bool = False) -> tf.Tensor:
     """Scale a number per row to mean 0 and variance 1 over the train split; implausible values become 0.
 
-    These are missing values, values that are not finite, and outliers (`pipelines.pipeline.ranges.range_of`).
+    These are missing values, values that are not finite, and outliers (`pipelines.pipeline.ranges.ranges_of`).
 
     Args:
       tensor: the raw column, at most one number per row.
@@ -106,7 +112,7 @@ def scaled(tensor: Column, column: str, *, log1p: bool = False) -> tf.Tensor:
       float32 [B, 1].
     """
     value = _number(tensor, column, log1p=log1p)
-    return scaled_by(value, range_of(tf.boolean_mask(value, tf.math.is_finite(value))))
+    return scaled_by(value, *ranges_of(value, [None]))
 
 
 def _number(tensor: Column, column: str, *, log1p: bool) -> tf.Tensor:

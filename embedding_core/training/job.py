@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -17,6 +18,7 @@ from embedding_core.schema import Json
 from embedding_core.tracing import as_written
 from embedding_core.training.dense_start import Ranges
 from embedding_core.training.device_choice import Batches, Placement
+from embedding_core.training.encoded_rows import RowFormat, encode_files
 from embedding_core.training.host_files import HostRows, check_batch, check_input_of_hosts, files_by_host
 from embedding_core.training.negatives import negative_sampler
 from embedding_core.training.row_stream import (
@@ -99,8 +101,14 @@ class JobData:
       rows_per_replica: rows of a replica's batch, negatives included; on a TPU short batches are padded to it.
     """
 
-    def __init__(self, job: TrainingJob, placement: Placement) -> None:
-        """Count the rows, and load the vocabularies.
+    def __init__(self, job: TrainingJob, placement: Placement, folder: str | None = None) -> None:
+        """Count the rows, load the vocabularies, and encode the splits that are read several times.
+
+        Args:
+          job: the job.
+          placement: where it trains.
+          folder: empty folder for encoded rows, which must live as long as this; None, or a TPU, whose hosts read their
+            own files, parses the rows in every pass.
 
         Raises:
           DataError: a split is empty or cannot be read, or has too few files for the hosts.
@@ -114,7 +122,7 @@ class JobData:
         if job.training.early_stopping is not None:
             filters = split_filters(job.training.early_stopping.validation_fraction)
             self._keep = dict(zip(("train", "validation"), filters, strict=True))
-        self._files = {"train": job.train_files, "eval": job.eval_files}
+        self._files: dict[str, Sequence[str]] = {"train": job.train_files, "eval": job.eval_files}
         self._splits = {name: self._files_by_host(name) for name in self._files}
         self.rows, self.eval_rows = (sum(host.rows for host in hosts) for hosts in self._splits.values())
         self.validation_rows = self._add_validation() if self._keep else 0
@@ -123,6 +131,10 @@ class JobData:
         self.steps = job.training.steps or (job.training.epochs or 1) * self.steps_per_epoch
         self._sampler = self._make_sampler()
         self.rows_per_replica = placement.rows_per_replica(self._with_negatives(job.training.batch_size))
+        self._format = RowFormat(job.inputs)
+        self._encoded = set[str]()
+        if folder is not None and not placement.on_tpu:
+            self._encode(folder)
         self._eval = self._once("eval")
         self._validation = self._once("validation") if self.validation_rows else None
 
@@ -133,6 +145,21 @@ class JobData:
         self._files["validation"] = files
         self._splits["validation"] = [HostRows(files, rows)]
         return rows
+
+    def _encode(self, folder: str) -> None:
+        """Encode the splits, except the train split if it is read once."""
+        for split in self._files:
+            if split == "train" and self.steps <= self.steps_per_epoch:
+                continue
+            below = os.path.join(folder, split)
+            os.mkdir(below)
+            with data_errors():
+                files = encode_files(
+                    self._files[split], below, self._parser(), self._format, self._keep.pop(split, None)
+                )
+            self._files[split] = files
+            self._splits[split] = [HostRows(tuple(files), sum(host.rows for host in self._splits[split]))]
+            self._encoded.add(split)
 
     def _make_sampler(self) -> Sampler | None:
         negatives, config = self._job.training.negatives, self._job.inputs.config
@@ -191,15 +218,20 @@ class JobData:
     def _batches(
         self, serialized: Callable[[int], tf.data.Dataset], split: str, rows: int, sampler: Sampler | None
     ) -> Batches:
-        """Parse batches of at most `rows` rows, and add negatives to them."""
+        """Read batches of at most `rows` rows, and add negatives to them."""
         size = self._with_negatives(rows)  # even if none are drawn: all batches of a TPU have one size
         return self._placement.batches(
-            lambda host: _parsed(serialized(host), self._parser(), sampler), size, own_rows=len(self._splits[split]) > 1
+            lambda host: _read_batches(serialized(host), self._reader(split), sampler),
+            size,
+            own_rows=len(self._splits[split]) > 1,
         )
 
     def _with_negatives(self, rows: int) -> int:
         negatives = self._job.training.negatives
         return rows if negatives is None else rows * (1 + negatives.per_positive)
+
+    def _reader(self, split: str) -> Callable[[tf.Tensor], Batch]:
+        return self._format.decode if split in self._encoded else self._parser()
 
     def _parser(self) -> RowParser:
         """Return one parser for all datasets; on a TPU one for each, as it must be on the host of its dataset."""
@@ -226,7 +258,7 @@ class JobData:
         sampler = self._sampler
         if sampler is not None:
             with data_errors():
-                positives = _parsed(whole(), self._parser(), None).map(
+                positives = _read_batches(whole(), self._reader(split), None).map(
                     as_written(lambda batch: tf.reduce_all(batch["label"] > 0.5))
                 )
                 if not bool(positives.reduce(tf.constant(True), tf.logical_and)):
@@ -237,10 +269,12 @@ class JobData:
         return Passes(batches, steps_per_epoch(by_host[0].rows, rows))
 
 
-def _parsed(serialized: tf.data.Dataset, parser: RowParser, sampler: Sampler | None) -> tf.data.Dataset:
+def _read_batches(
+    records: tf.data.Dataset, read: Callable[[tf.Tensor], Batch], sampler: Sampler | None
+) -> tf.data.Dataset:
     @as_written
-    def parse(step: tf.Tensor, examples: tf.Tensor) -> Batch:
-        batch = parser(examples)
+    def batch_of(step: tf.Tensor, serialized: tf.Tensor) -> Batch:
+        batch = read(serialized)
         return batch if sampler is None else sampler(step, batch)
 
-    return serialized.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(4)
+    return records.map(batch_of, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(4)

@@ -331,8 +331,8 @@ def train(
       PreemptionError: SIGTERM came; the state is saved in `resume_folder`.
     """
     placement = choose_placement(job.training)
-    with placement.scope(), noticed_preemption() as preempted:
-        data = JobData(job, placement)
+    with placement.scope(), noticed_preemption() as preempted, scratch_folder("rows") as encoded:
+        data = JobData(job, placement, encoded)
         trainable = _make_trainable(job, data, placement)
         kept = resume_folder or os.path.join(folder, "resume")
         tf.io.gfile.makedirs(folder)

@@ -42,14 +42,18 @@ def rows_of_files(files: Sequence[str], split: str, keep: Keep | None = None) ->
 
 
 def _records(files: list[str] | tf.Tensor, compression: str, keep: Keep | None) -> tf.data.Dataset:
-    """Read the kept records in the order of the files."""
-    records = tf.data.TFRecordDataset(files, compression, _BUFFER, num_parallel_reads=_READERS)
-    return records if keep is None else _kept(records.batch(_FILTERED), keep).unbatch()
+    """Read the kept records of several files in turn; a filter does not change how these alternate."""
+    if keep is None:
+        return tf.data.TFRecordDataset(files, compression, _BUFFER, num_parallel_reads=_READERS)
+    read = as_written(lambda name: _kept(tf.data.TFRecordDataset(name, compression, _BUFFER), keep))
+    names = tf.data.Dataset.from_tensor_slices(files)
+    return names.interleave(read, _READERS, 1, num_parallel_calls=_READERS, deterministic=True)
 
 
-def _kept(batches: tf.data.Dataset, keep: Keep) -> tf.data.Dataset:
-    """Drop records from batches; a call of `keep` for each record would take longer than reading it."""
-    return batches.map(as_written(lambda records: tf.boolean_mask(records, keep(records))))
+def _kept(records: tf.data.Dataset, keep: Keep) -> tf.data.Dataset:
+    """Drop records, in batches: a call of `keep` for each record would take longer than reading it."""
+    filtered = as_written(lambda batch: tf.boolean_mask(batch, keep(batch)))
+    return records.batch(_FILTERED).map(filtered).unbatch()
 
 
 def _count(files: Sequence[str], split: str, keep: Keep | None) -> int:

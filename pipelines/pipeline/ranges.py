@@ -7,7 +7,7 @@ bit, however Beam batches the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,30 +38,38 @@ class Range(NamedTuple):
     implausible: tf.Tensor
 
 
-def range_of(values: tf.Tensor, recorded: Mapping[str, float] | None = None) -> Range:
-    """Analyse the range of a column over the train split.
+def ranges_of(values: tf.Tensor, recorded: Sequence[Mapping[str, float] | None]) -> list[Range]:
+    """Analyse the ranges of columns over the train split, all in one analysis: Beam's cost is that of each analysis.
 
     A value is implausible if it is at least 2^10 times as large as the power of two that 99 of 100 values other than 0
     stay below. Two rows of 3e38 among thousands of fares leave mean and deviation as they are without these rows.
 
     Args:
-      values: float32 [n], the finite values of a batch.
-      recorded: mean, deviation and limit of an earlier model, which are taken instead of those of this data.
+      values: float32 [B, columns], a batch; values that are not finite count as missing.
+      recorded: for each column mean, deviation and limit of an earlier model, which are taken instead of those of this
+        data; None for those of this data.
     """
     sums = tf.cast(tft.sum(_sums_by_exponent(values)[None], reduce_instance_dims=False), tf.float64)
-    counts = sums[:, 0]
-    total = tf.reduce_sum(counts)
-    if recorded is not None:
-        exponent = np.float32(recorded["limit"]).view(np.int32) >> 23
-        span = [recorded[name] for name in ("mean", "deviation", "limit")]
-        return _as_range(*span, total, tf.reduce_sum(counts[int(exponent) + 1 :]))
-    from_above = tf.cumsum(counts, reverse=True, exclusive=True)  # values of larger exponents, by exponent
-    usual = tf.argmax(tf.cast(_RARE * from_above < tf.maximum(tf.reduce_sum(counts[1:]), 1.0), tf.int32))
+    counts = sums[:, :, 0]
+    total = tf.reduce_sum(counts, axis=1)
+    from_above = tf.cumsum(counts, axis=1, reverse=True, exclusive=True)  # values of larger exponents, by exponent
+    others = tf.maximum(tf.reduce_sum(counts[:, 1:], axis=1, keepdims=True), 1.0)
+    usual = tf.argmax(tf.cast(_RARE * from_above < others, tf.int32), axis=1)
     last = tf.minimum(usual + _FAR, _BINS - 2)  # the last exponent means a value that is not finite
-    plausible = tf.cast(tf.range(_BINS, dtype=tf.int64) <= last, tf.float64)
-    mean, deviation = _moments(sums * plausible[:, None])
+    known = np.array([one is not None for one in recorded])
+    limits = np.array([one["limit"] if one else 0.0 for one in recorded], np.float32)
+    last = tf.where(known, (limits.view(np.int32) >> 23).astype(np.int64), last)
+    plausible = tf.cast(tf.range(_BINS, dtype=tf.int64) <= last[:, None], tf.float64)
+    mean, deviation = _moments(sums * plausible[:, :, None])
     limit = tf.where(last < _BINS - 2, _largest_of_exponent(last), _FLOAT_MAX)
-    return _as_range(mean, deviation, limit, total, total - tf.reduce_sum(counts * plausible))
+    implausible = total - tf.reduce_sum(counts * plausible, axis=1)
+    measured = {"mean": mean, "deviation": deviation, "limit": limit}
+    span = [
+        tf.where(known, np.array([one[name] if one else 0.0 for one in recorded], np.float64), value)
+        for name, value in measured.items()
+    ]
+    columns = tf.unstack(tf.cast(tf.stack([*span, total, implausible], axis=1), tf.float32))
+    return [Range(*tf.unstack(column)) for column in columns]
 
 
 def scaled_by(value: tf.Tensor, span: Range) -> tf.Tensor:
@@ -71,32 +79,32 @@ def scaled_by(value: tf.Tensor, span: Range) -> tf.Tensor:
     return tf.where(plausible, normal, tf.zeros_like(normal))
 
 
-def _as_range(*values: Any) -> Range:
-    return Range(*(tf.cast(value, tf.float32) for value in values))
-
-
 def _sums_by_exponent(values: tf.Tensor) -> tf.Tensor:
-    """int64 [256, 4] of a batch: count, sum of mantissas, and the upper and lower half of the sum of their squares."""
-    bits = tf.cast(tf.bitcast(tf.reshape(values, [-1]), tf.int32), tf.int64)
+    """int64 [columns, 256, 4] of a batch: count, sum of mantissas, upper and lower half of the sum of their squares."""
+    columns = values.shape[1]
+    bits = tf.cast(tf.bitcast(values, tf.int32), tf.int64)
     exponent = (bits // 2**23) % _BINS  # floor division, so that the sign's bit only adds a multiple
     mantissa = bits % 2**23 + tf.where(exponent > 0, tf.constant(2**23, tf.int64), tf.constant(0, tf.int64))
     square = mantissa * mantissa
     signed = tf.where(bits < 0, -mantissa, mantissa)
-    columns = tf.stack([tf.ones_like(mantissa), signed, square // 2**24, square % 2**24], axis=1)
-    return tf.math.unsorted_segment_sum(columns, exponent, _BINS)
+    added = tf.stack([tf.ones_like(mantissa), signed, square // 2**24, square % 2**24], axis=2)
+    place = tf.range(columns, dtype=tf.int64) * _BINS + exponent
+    place = tf.where(tf.math.is_finite(values), place, -tf.ones_like(place))  # a negative place is left out
+    sums = tf.math.unsorted_segment_sum(added, place, columns * _BINS)
+    return tf.reshape(sums, [columns, _BINS, 4])
 
 
 def _moments(sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and standard deviation, float64, of the exponents' sums: deviations within each, and of their means."""
+    """Mean and deviation of each column, float64: of the deviations within each exponent, and of their means."""
     exponents = np.maximum(np.arange(_BINS), 1) - 150.0
     unit = tf.constant(np.exp2(np.minimum(exponents, 104.0)), tf.float64)
-    counts, totals = sums[:, 0], sums[:, 1]
+    counts, totals = sums[:, :, 0], sums[:, :, 1]
     means = tf.math.divide_no_nan(totals, counts)
-    within = tf.math.divide_no_nan(sums[:, 2] * 2.0**24 + sums[:, 3], counts) - means**2
-    total = tf.reduce_sum(counts)
-    mean = tf.math.divide_no_nan(tf.reduce_sum(totals * unit), total)
-    squares = counts * (tf.maximum(within, 0.0) * unit**2 + (means * unit - mean) ** 2)
-    deviation = tf.sqrt(tf.math.divide_no_nan(tf.reduce_sum(squares), total))
+    within = tf.math.divide_no_nan(sums[:, :, 2] * 2.0**24 + sums[:, :, 3], counts) - means**2
+    total = tf.reduce_sum(counts, axis=1)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(totals * unit, axis=1), total)
+    squares = counts * (tf.maximum(within, 0.0) * unit**2 + (means * unit - mean[:, None]) ** 2)
+    deviation = tf.sqrt(tf.math.divide_no_nan(tf.reduce_sum(squares, axis=1), total))
     return mean, tf.where(deviation > _CONSTANT * tf.abs(mean), deviation, tf.zeros_like(deviation))
 
 

@@ -1,0 +1,111 @@
+"""Encodes the rows of a split once, as ids and numbers, so that later passes need not parse tf.Examples.
+
+An encoded file holds the rows of one file of tf.Examples in the same order, so that a pass over either gives the same
+batches. Its records are of little-endian words of 32 bits: the number of ids of each feature; the dense features, the
+label and the weight as float32; the ids in the order of the features, of two words each if a feature has no vocabulary.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from embedding_core.tracing import as_written
+from embedding_core.training.row_stream import batches_once
+from embedding_core.training.training_inputs import Batch, Inputs, RowParser
+from embedding_core.training.validation_split import Keep
+
+_BATCH = 4096
+_WORD = 4
+_LONGEST = 2**31 - 1
+
+
+class RowFormat:
+    """Encodes batches as records, and decodes records."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        """Take the features and numbers of the inputs."""
+        self._features = [feature.name for feature in inputs.config.features]
+        self._dense = inputs.dense
+        known = all(inputs.config.table_of(name).vocabulary is not None for name in self._features)
+        self._id = tf.int32 if known else tf.int64
+        self._head = len(self._features) + len(self._dense) + 2
+
+    def encode(self, batch: Batch) -> Iterator[bytes]:
+        """Encode each row of an eager batch."""
+        ids = [batch["ids"][name] for name in self._features]
+        splits = np.stack([rows.row_splits.numpy() for rows in ids], axis=1)
+        lengths = np.diff(splits, axis=0)
+        numbers = np.concatenate([*(batch["dense"][name] for name in self._dense), batch["label"], batch["weight"]], 1)
+        head = np.concatenate([lengths.astype("<i4"), numbers.astype("<f4").view("<i4")], axis=1)
+        width = self._id.size // _WORD
+        ends = np.cumsum(self._head + width * lengths.sum(axis=1))
+        starts = np.concatenate([[0], ends[:-1]])
+        words = np.empty(ends[-1] if len(ends) else 0, "<i4")
+        words[starts[:, None] + np.arange(self._head)] = head
+        places = starts[:, None] + self._head + width * (np.cumsum(lengths, axis=1) - lengths - splits[:-1])
+        for feature, rows in enumerate(ids):
+            values = rows.values.numpy().astype(self._id.as_numpy_dtype).view("<i4").reshape(-1, width)
+            first = np.repeat(places[:, feature], lengths[:, feature]) + width * np.arange(len(values))
+            words[first[:, None] + np.arange(width)] = values
+        data = memoryview(words.tobytes())
+        for start, end in zip(_WORD * starts, _WORD * ends, strict=True):
+            yield bytes(data[start:end])
+
+    @as_written
+    def decode(self, records: tf.Tensor) -> Batch:
+        """Decode records, string [B]."""
+        count = len(self._features)
+        words = tf.io.decode_raw(records, tf.int32, fixed_length=_WORD * self._head)
+        lengths = tf.cast(words[:, :count], tf.int64)
+        numbers = tf.split(tf.bitcast(words[:, count:], tf.float32), self._head - count, axis=1)
+        return Batch(
+            ids=dict(zip(self._features, self._ids(records, lengths), strict=True)),
+            dense=dict(zip(self._dense, numbers[:-2], strict=True)),
+            label=numbers[-2],
+            weight=numbers[-1],
+            rows=tf.size(records),
+        )
+
+    def _ids(self, records: tf.Tensor, lengths: tf.Tensor) -> list[tf.RaggedTensor]:
+        """Decode the ids of each feature; `lengths` is int64 [B, features]."""
+        tails = tf.strings.reduce_join(tf.strings.substr(records, _WORD * self._head, _LONGEST))
+        by_row = tf.io.decode_raw(tails, self._id)
+        ends = tf.reshape(tf.cumsum(tf.reshape(lengths, [-1])), tf.shape(lengths))
+        of_feature = [tf.reshape(tf.transpose(bounds), [-1]) for bounds in (ends - lengths, ends)]
+        by_feature = tf.cast(tf.gather(by_row, tf.ragged.range(*of_feature).values), tf.int64)
+        splits = tf.pad(tf.cumsum(lengths), [[1, 0], [0, 0]])
+        values = tf.split(by_feature, splits[-1], num=len(self._features))
+        return [
+            tf.RaggedTensor.from_row_splits(*parts, validate=False)
+            for parts in zip(values, tf.unstack(splits, axis=1), strict=True)
+        ]
+
+
+def encode_files(
+    files: Sequence[str], folder: str, parser: RowParser, form: RowFormat, keep: Keep | None = None
+) -> list[str]:
+    """Encode the kept rows of TFRecord files of tf.Examples.
+
+    Args:
+      files: paths of the files.
+      folder: existing folder for the encoded files.
+      parser: parses the rows.
+      form: encodes them.
+      keep: filter of serialized rows; None for all.
+
+    Returns:
+      Paths of the encoded files, in the order of the sorted names of `files`.
+    """
+    encoded = [os.path.join(folder, f"{number:05d}") for number in range(len(files))]
+    for name, path in zip(sorted(files), encoded, strict=True):
+        parse = as_written(lambda _, examples: parser(examples))
+        batches = batches_once([name], _BATCH, keep=keep).map(parse, tf.data.AUTOTUNE, deterministic=True)
+        with tf.io.TFRecordWriter(path) as writer:
+            for batch in batches.prefetch(1):
+                for record in form.encode(batch):
+                    writer.write(record)
+    return encoded
