@@ -19,9 +19,6 @@ from tfx.components.pusher.executor import Executor as PusherExecutor
 # StatisticsGen's executor, which ours calls for exact statistics.
 from tfx.components.statistics_gen.executor import Executor as StatisticsExecutor
 
-# Transform's executor, to which the ranges of a previous model are given: TFX advises against customizing it.
-from tfx.components.transform.executor import Executor as TransformExecutor
-
 # The local runner's parts: `LocalDagRunner` itself reports neither which node runs nor which was cached.
 from tfx.dsl.compiler.constants import PIPELINE_RUN_ID_PARAMETER_NAME
 from tfx.orchestration import metadata
@@ -39,7 +36,6 @@ __all__ = [
     "IrBasedRunner",
     "PusherExecutor",
     "StatisticsExecutor",
-    "TransformExecutor",
     "metadata",
     "runner_utils",
     "substitute_runtime_parameter",

@@ -1,4 +1,4 @@
-"""Transform: TFX's own, which can keep the ranges of dense features that an earlier model was trained with."""
+"""Transform: the graph of TensorFlow Transform; it can keep the ranges of dense features of a previous model."""
 
 from components.transform.component import Transform
 

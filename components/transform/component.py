@@ -17,7 +17,7 @@ from embedding_core.schema import Json
 class TransformSpec(ComponentSpec):
     """Inputs, parameters and outputs of Transform: those of TFX's that the pipeline uses, and the base."""
 
-    PARAMETERS = parameters({keys.PREPROCESSING_FN: str, keys.CUSTOM_CONFIG: str, keys.DISABLE_STATISTICS: int})
+    PARAMETERS = parameters({keys.PREPROCESSING_FN: str, keys.CUSTOM_CONFIG: str})
     INPUTS = channels(keys.EXAMPLES, keys.SCHEMA, optional=[keys.BASE_CHECKPOINT])
     OUTPUTS = channels(keys.TRANSFORM_GRAPH)
 
@@ -25,8 +25,8 @@ class TransformSpec(ComponentSpec):
 class Transform(base_beam_component.BaseBeamComponent):
     """Analyses the train split and writes the graph that computes dense features, label and weight.
 
-    TFX's Transform, with one input more, and without what this pipeline does not use: materialized examples,
-    statistics and the analyzer cache.
+    As TFX's Transform, which reads row by row, traces `preprocessing_fn` twice as often and knows no base checkpoint;
+    without what this pipeline does not use: materialized examples, statistics and the analyzer cache.
 
     Component `outputs` contains:
       - `transform_graph`: Channel of type `TransformGraph`, for training and serving.
@@ -60,6 +60,5 @@ class Transform(base_beam_component.BaseBeamComponent):
             base_checkpoint=base_checkpoint,
             preprocessing_fn=preprocessing_fn,
             custom_config=json.dumps(dict(custom_config)),
-            disable_statistics=1,
         )
         super().__init__(spec=spec)

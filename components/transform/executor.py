@@ -1,25 +1,42 @@
-"""The executor of Transform: TFX's own, given the ranges of an earlier model's dense features."""
+"""The executor of Transform: analyses the train split with TensorFlow Transform, and writes its graph."""
 
 from __future__ import annotations
 
-import json
+import functools
+import inspect
 import os
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
+import apache_beam as beam
+import pyarrow as pa
+import tensorflow_transform as tft
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tensorflow_transform import beam as tft_beam
+from tensorflow_transform.tf_metadata import dataset_metadata, metadata_io
+from tfx.components.util import tfxio_utils, udf_utils
+from tfx.dsl.components.base import base_beam_executor
+from tfx.dsl.io import fileio
+from tfx.types import artifact_utils
+from tfx.utils import io_utils
 from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
 
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution
-from components.compat import TransformExecutor
 from components.transform.batched_examples import BatchedExamples
 from embedding_core.checkpoint.dense import DENSE, read_dense
+from embedding_core.schema import Json
 
+_SPLIT = "train"
+_NAME = ["Transform"]
 _RANGES = "ranges"
 """The key of `custom_config` under which `preprocessing_fn` finds the ranges, by dense feature."""
 
+Preprocessing: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
-class Executor(ComponentExecutor, TransformExecutor):
-    """TFX's executor, which adds to `custom_config` what the base checkpoint records."""
+
+class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
+    """Analyses the columns that `preprocessing_fn` analyses, and reads no others."""
 
     COMPONENT = "Transform"
 
@@ -28,18 +45,56 @@ class Executor(ComponentExecutor, TransformExecutor):
 
         Raises:
           CheckpointError: the dense part of the base checkpoint is damaged.
+          DataError: a file of the examples is damaged.
         """
-        config = execution.json(keys.CUSTOM_CONFIG) or {}
-        for base in execution.given_uris(keys.BASE_CHECKPOINT).values():
-            dense = read_dense(os.path.join(base, DENSE))
-            config[_RANGES] = {} if dense is None else dict(dense.ranges)
-        inputs = {key: artifacts for key, artifacts in execution.inputs.items() if key != keys.BASE_CHECKPOINT}
-        properties = {**execution.properties, keys.CUSTOM_CONFIG: json.dumps(config)}
-        TransformExecutor.Do(self, inputs, execution.outputs, properties)
+        folder = execution.output(keys.TRANSFORM_GRAPH).uri
+        preprocessing_fn = _bound(udf_utils.get_fn(execution.properties, keys.PREPROCESSING_FN), _config(execution))
+        schema = _schema(execution)
+        reader = _reader(execution, schema)
+        columns = tft.get_analyze_input_columns(preprocessing_fn, reader.TensorAdapter().OriginalTypeSpecs())
+        projected = reader.Project(columns)
+        scratch = os.path.join(folder, ".temp_path")
+        with (
+            self._make_beam_pipeline() as pipeline,
+            tft_beam.Context(temp_dir=scratch, use_deep_copy_optimization=True),
+        ):
+            rows = pipeline | "Read" >> (projected.BeamSource() if columns else _no_rows())
+            graph = (rows, projected.TensorAdapterConfig()) | "Analyse" >> tft_beam.AnalyzeDataset(preprocessing_fn)
+            _ = graph | "Write" >> tft_beam.WriteTransformFn(folder)
+        metadata = dataset_metadata.DatasetMetadata(schema)
+        metadata_io.write_metadata(metadata, os.path.join(folder, tft.TFTransformOutput.RAW_METADATA_DIR))
+        if fileio.exists(scratch):
+            fileio.rmtree(scratch)
 
-    def _CreateTFXIO(self, dataset: Any, schema: Any) -> Any:  # noqa: N802  # as TFX names it
-        """Read tf.Examples in batches; leave every other format to TFX."""
-        reader = super()._CreateTFXIO(dataset, schema)
-        if type(reader) is not TFExampleRecord:
-            return reader
-        return BatchedExamples(dataset.file_pattern, schema=schema, telemetry_descriptors=reader.telemetry_descriptors)
+
+def _no_rows() -> beam.PTransform:
+    return beam.Create([]).with_output_types(pa.RecordBatch)
+
+
+def _config(execution: Execution) -> Json:
+    """Return `custom_config`, with the ranges of the base checkpoint if there is one."""
+    config: Json = execution.json(keys.CUSTOM_CONFIG) or {}
+    for base in execution.given_uris(keys.BASE_CHECKPOINT).values():
+        dense = read_dense(os.path.join(base, DENSE))
+        config[_RANGES] = {} if dense is None else dict(dense.ranges)
+    return config
+
+
+def _bound(function: Callable[..., Any], config: Json) -> Preprocessing:
+    """Bind `custom_config`, if the function takes it."""
+    taken = keys.CUSTOM_CONFIG in inspect.signature(function).parameters
+    return functools.partial(function, custom_config=config) if taken else function
+
+
+def _schema(execution: Execution) -> schema_pb2.Schema:
+    folder = artifact_utils.get_single_uri(execution.inputs[keys.SCHEMA])
+    return io_utils.parse_pbtxt_file(io_utils.get_only_uri_in_dir(folder), schema_pb2.Schema())
+
+
+def _reader(execution: Execution, schema: schema_pb2.Schema) -> Any:
+    """Return TFX's reader of the split, or for TFRecord files of tf.Examples one that reads them in batches."""
+    reader = tfxio_utils.get_split_tfxio(execution.inputs[keys.EXAMPLES], _SPLIT, _NAME, schema)
+    if type(reader) is not TFExampleRecord:
+        return reader
+    patterns, _ = tfxio_utils.get_file_format_and_patterns(execution.inputs[keys.EXAMPLES], _SPLIT)
+    return BatchedExamples(patterns, schema=schema, telemetry_descriptors=_NAME)

@@ -215,9 +215,18 @@ def _as_specified(feature: Spec, value: Values) -> Values:
         if _is_required_int(feature):
             value = tf.where(value == MISSING_INT, tf.zeros_like(value), value)
         return tf.reshape(value, [-1, *feature.shape])
+    if value.shape.rank == 1 and isinstance(feature, tf.io.VarLenFeature):
+        return _sparse_column(value)
     rows = value if value.shape.rank == 2 else value[:, tf.newaxis]
     ragged = _ragged(rows)
     return _at_least_one_wide(ragged.to_sparse()) if isinstance(feature, tf.io.VarLenFeature) else ragged
+
+
+def _sparse_column(value: tf.Tensor) -> tf.SparseTensor:
+    """Return `[B]` as sparse `[B, 1]` without the missing values, in a third of the operations of a ragged tensor."""
+    rows = tf.where(_mask(value))
+    shape = tf.stack([tf.size(value, tf.int64), 1])
+    return tf.SparseTensor(tf.pad(rows, [[0, 0], [0, 1]]), tf.gather_nd(value, rows), shape)
 
 
 def _at_least_one_wide(value: tf.SparseTensor) -> tf.SparseTensor:

@@ -83,9 +83,9 @@ def candidates_of(run: RestoredRun, inputs: Inputs, feature: str, files: Sequenc
     read = _only(inputs, [name for name in names if name in _names(inputs.config)], dense=not alone)
     counts, known = np.zeros(tokens, np.int64), np.full(tokens, alone)
     vectors = _vectors_alone(run, feature, tokens) if alone else None
-    parser = RowParser(read)
+    parse = RowParser(read).traced()
     for _, serialized in batches_once(list(files), _BATCH):
-        batch = parser(serialized)
+        batch = parse(serialized)
         ids = _single(batch["ids"][feature], tokens)
         positive = (batch["label"].numpy()[:, 0] == 1) & (ids >= 0)
         counts += np.bincount(ids[positive], minlength=tokens)

@@ -113,14 +113,14 @@ def _draw_queries(
     run: RestoredRun, inputs: Inputs, feature: str, catalog: Catalog, files: Sequence[str], most: int, seed: int
 ) -> _Queries:
     """Read the positive rows of the split, or a sample of them: those with the smallest random keys."""
-    parser, draws, positive_rows = RowParser(inputs), np.random.default_rng(seed), 0
+    parse, draws, positive_rows = RowParser(inputs).traced(), np.random.default_rng(seed), 0
     kept: tuple[npt.NDArray[Any], ...] = (
         np.zeros(0),
         np.zeros((0, catalog.vectors.shape[1]), np.float32),
         np.zeros(0, np.int64),
     )
     for _, serialized in batches_once(list(files), _BATCH):
-        batch = parser(serialized)
+        batch = parse(serialized)
         positive = np.flatnonzero(batch["label"].numpy()[:, 0] == 1)
         vectors = _query_vectors(run, batch)[positive]
         read: tuple[npt.NDArray[Any], ...] = (

@@ -61,9 +61,9 @@ def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:
       files: TFRecord files of the split.
     """
     counting = dataclasses.replace(inputs, config=_with_one_unknown_row(inputs.config))
-    parser, counts, rows, positives = RowParser(counting), Counter[tuple[str, str]](), 0, 0
+    parse, counts, rows, positives = RowParser(counting).traced(), Counter[tuple[str, str]](), 0, 0
     for _, serialized in batches_once(list(files), _BATCH):
-        batch = parser(serialized)
+        batch = parse(serialized)
         rows += int(batch["rows"])
         positives += int((batch["label"].numpy() == 1).sum())
         for feature in counting.config.features:

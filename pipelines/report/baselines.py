@@ -7,10 +7,11 @@ fitted: the baseline is then the popularity of the candidate.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from embedding_core.training.row_stream import batches_once
-from embedding_core.training.training_inputs import Inputs, RowParser
+from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from pipelines.report.run_report import METRICS
 
 _MAX_ROWS = 200_000  # of each split: more would not change a digit that is shown
@@ -29,8 +30,7 @@ _STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # of C, scikit-learn's inverse of
 _HELD_BACK = 5  # one in so many rows of the train split judges the strengths
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-Batch: TypeAlias = Mapping[str, Any]
-"""What RowParser returns: "ids" and "dense" by name, "label" and "weight"."""
+_Parse: TypeAlias = Callable[[tf.Tensor], Batch]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,45 +78,52 @@ def compare_with_baselines(
     Returns:
       The scores, the model's first, and the number of eval rows.
     """
-    parser = RowParser(inputs)
-    held_out = _read(inputs, parser, eval_files, _signature(model_folder))
-    train = _read(inputs, parser, train_files, None)
+    parse = RowParser(inputs).traced()
+    held_out = _read(inputs, parse, eval_files, _scorer(model_folder))
+    train = _read(inputs, parse, train_files, None)
     predictions = np.zeros(0) if held_out.predicted is None else held_out.predicted
     scores = [_score("this model", predictions, held_out)]
     if len(np.unique(train.label)) > 1:
         mean = float(np.average(train.label, weights=train.weight))
         scores.append(_score("mean of the label", np.full_like(held_out.label, mean), held_out))
-        strength = _chosen_strength(train)
-        predicted = _fitted(train, strength).predict_proba(held_out.features)[:, 1]
+        model = _chosen_strength(train)
+        predicted = _fitted(train, model).predict_proba(held_out.features)[:, 1]
         regression = _score("logistic regression, one-hot", predicted, held_out)
-        scores.append(dataclasses.replace(regression, note=_strength_note(strength)))
+        scores.append(dataclasses.replace(regression, note=_strength_note(model.C)))
     elif candidate is not None:
-        popularity = _popularity(inputs, parser, eval_files, candidate, counts)
+        popularity = _popularity(inputs, parse, eval_files, candidate, counts)
         scores.append(_score(f"popularity of {candidate}", popularity, held_out, probability=False))
     return scores, len(held_out.label)
 
 
-def _signature(model_folder: str) -> Any:
-    return tf.saved_model.load(model_folder).signatures["serving_default"]
+def _scorer(model_folder: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Load the model as a graph from tf.Examples to probabilities: eager calls take several times as long."""
+    model = tf.saved_model.load(model_folder)
+    score: Callable[[tf.Tensor], tf.Tensor] = tf.function(
+        lambda examples: model.signatures["serving_default"](examples=examples)["probability"],
+        input_signature=[tf.TensorSpec([None], tf.string)],
+        autograph=False,
+    )
+    return score
 
 
-def _batches(parser: RowParser, files: Sequence[str]) -> Iterator[tuple[tf.Tensor, Batch]]:
+def _batches(parse: _Parse, files: Sequence[str]) -> Iterator[tuple[tf.Tensor, Batch]]:
     read = 0
     for _, serialized in batches_once(list(files), _BATCH):
-        yield serialized, parser(serialized)
+        yield serialized, parse(serialized)
         read += int(tf.size(serialized))
         if read >= _MAX_ROWS:
             return
 
 
-def _read(inputs: Inputs, parser: RowParser, files: Sequence[str], signature: Any) -> _Rows:
+def _read(inputs: Inputs, parse: _Parse, files: Sequence[str], score: Callable[[tf.Tensor], tf.Tensor] | None) -> _Rows:
     features, labels, weights, predictions = [], [], [], []
-    for serialized, batch in _batches(parser, files):
+    for serialized, batch in _batches(parse, files):
         features.append(_one_hot(inputs, batch))
         labels.append(batch["label"].numpy()[:, 0])
         weights.append(batch["weight"].numpy()[:, 0])
-        if signature is not None:
-            predictions.append(np.reshape(signature(examples=serialized)["probability"].numpy(), [-1]))
+        if score is not None:
+            predictions.append(np.reshape(score(serialized).numpy(), [-1]))
     return _Rows(
         features=scipy.sparse.vstack(features, format="csr"),
         label=np.concatenate(labels).astype(np.float64),
@@ -137,25 +144,29 @@ def _one_hot(inputs: Inputs, batch: Batch) -> scipy.sparse.csr_matrix:
     return scipy.sparse.hstack(blocks, format="csr")
 
 
-def _chosen_strength(train: _Rows) -> float:
+def _chosen_strength(train: _Rows) -> LogisticRegression:
     """Choose the C with the lowest log loss on a part of the train split that the regression is not fitted on.
 
     It starts with the strongest regularisation, and each fit starts from the previous one, until the loss gets worse:
     the weakest regularisations take longest and are rarely fitted. The rows that judge are drawn with a fixed seed, so
     the same run makes the same choice.
+
+    Returns:
+      The regression of that C, fitted on the other rows, or not at all if there are too few rows to choose.
     """
     held_back = np.random.default_rng(0).permutation(len(train.label)) % _HELD_BACK == 0
     fit_on, judge = _some(train, ~held_back), _some(train, held_back)
+    best = model = LogisticRegression(max_iter=1000, warm_start=True)
     if min(len(np.unique(fit_on.label)), len(np.unique(judge.label))) < 2:
-        return 1.0
-    best, least, model = 1.0, math.inf, LogisticRegression(max_iter=1000, warm_start=True)
+        return best
+    least = math.inf
     for strength in _STRENGTHS:
         model.set_params(C=strength).fit(fit_on.features, fit_on.label, sample_weight=fit_on.weight)
         predicted = model.predict_proba(judge.features)[:, 1]
         loss = float(log_loss(judge.label, predicted, sample_weight=judge.weight))
         if loss >= least:
             break
-        best, least = strength, loss
+        best, least = copy.deepcopy(model), loss
     return best
 
 
@@ -163,8 +174,9 @@ def _some(rows: _Rows, chosen: npt.NDArray[np.bool_]) -> _Rows:
     return _Rows(features=rows.features[chosen], label=rows.label[chosen], weight=rows.weight[chosen], predicted=None)
 
 
-def _fitted(train: _Rows, strength: float) -> LogisticRegression:
-    return LogisticRegression(C=strength, max_iter=1000).fit(train.features, train.label, sample_weight=train.weight)
+def _fitted(train: _Rows, model: LogisticRegression) -> LogisticRegression:
+    """Fit the regression on all rows, from where it is."""
+    return model.fit(train.features, train.label, sample_weight=train.weight)
 
 
 def _strength_note(strength: float) -> str:
@@ -176,7 +188,7 @@ def _strength_note(strength: float) -> str:
 
 
 def _popularity(
-    inputs: Inputs, parser: RowParser, files: Sequence[str], candidate: str, counts: Mapping[str, npt.NDArray[np.int64]]
+    inputs: Inputs, parse: _Parse, files: Sequence[str], candidate: str, counts: Mapping[str, npt.NDArray[np.int64]]
 ) -> Floats:
     table = inputs.config.table_of(candidate)
     by_id = np.zeros(table.vocabulary_size)
@@ -184,7 +196,7 @@ def _popularity(
     by_id[: len(seen)] = seen
     sums = [
         tf.reduce_sum(tf.ragged.map_flat_values(lambda ids: tf.gather(by_id, ids), batch["ids"][candidate]), axis=1)
-        for _, batch in _batches(parser, files)
+        for _, batch in _batches(parse, files)
     ]
     return np.concatenate([part.numpy() for part in sums])
 

@@ -59,7 +59,6 @@ def transformed(inputs, folder):
     properties = {
         "preprocessing_fn": "pipelines.preprocessing.preprocessing_fn",
         "custom_config": json.dumps(config),
-        "disable_statistics": 1,
     }
     graph = standard_artifacts.TransformGraph()
     graph.uri = str(folder)
