@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypedDict, cast
 
 import tensorflow as tf
 
 from embedding_core.columns.ids import TokenTable
 from embedding_core.columns.raw_columns import Columns, Raw, Spec
-from embedding_core.columns.tokens import Values, tokens_of
+from embedding_core.columns.tokens import DTYPES, Values, text_of, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.tracing import as_written
@@ -119,26 +119,62 @@ class RowParser:
         made = given if self._transform is None else self._transform(given)
         rows = tf.size(serialized)
         return Batch(
-            ids={feature.name: self._ids(feature, raw.categorical, made) for feature in self._inputs.config.features},
+            ids=self._ids(raw.categorical, made),
             dense={name: _column(made, name, "dense feature") for name in self._inputs.dense},
             label=_checked_label(_column_or_ones(made, self._inputs.label, "label", rows), self._inputs.label),
             weight=_column_or_ones(made, self._inputs.weight, "weight", rows),
             rows=rows,
         )
 
-    def _ids(self, feature: FeatureConfig, raw: Mapping[str, Values], made: Mapping[str, Values]) -> tf.RaggedTensor:
-        column = self._columns[feature.name]
+    def _ids(self, raw: Mapping[str, Values], made: Mapping[str, Values]) -> dict[str, tf.RaggedTensor]:
+        """Look up the ids of all features; int64 [B, None] by feature."""
+        features = self._inputs.config.features
+        values = {feature.name: self._values(self._columns[feature.name], raw, made) for feature in features}
+        single = [feature for feature in features if self._is_single(feature, values[feature.name])]
+        ids = self._ids_of_single(single, values) if single else {}
+        return {
+            feature.name: ids[feature.name] if feature.name in ids else self._ids_of(feature, values[feature.name])
+            for feature in features
+        }
+
+    def _values(self, column: ColumnConfig, raw: Mapping[str, Values], made: Mapping[str, Values]) -> Values:
         source = made if column.after_transform else raw
         if column.name not in source:
             raise DataError(
-                f"column {column.name!r} of feature {feature.name!r} is not in Transform's output, which has "
-                f"{sorted(source)}: return it from `preprocessing_fn`, or set `after_transform` to false."
+                f"column {column.name!r} is not in Transform's output, which has {sorted(source)}: return it from "
+                "`preprocessing_fn`, or set `after_transform` to false."
             )
-        tokens = tokens_of(column, source[column.name])
+        return source[column.name]
+
+    def _ids_of(self, feature: FeatureConfig, values: Values) -> tf.RaggedTensor:
+        tokens = tokens_of(self._columns[feature.name], values)
         table = self._tables[feature.table]
         if table is not None:
             return table.lookup(tokens)
         return tokens.with_flat_values(tf.strings.to_number(tokens.flat_values, tf.int64))
+
+    def _is_single(self, feature: FeatureConfig, values: Values) -> bool:
+        """Whether the rows of the feature have at most one token, in a tensor [B] of the column's type."""
+        column = self._columns[feature.name]
+        single = isinstance(values, tf.Tensor) and values.shape.rank == 1 and not column.many
+        return single and values.dtype == DTYPES[column.dtype] and self._tables[feature.table] is not None
+
+    def _ids_of_single(
+        self, features: Sequence[FeatureConfig], values: Mapping[str, Values]
+    ) -> dict[str, tf.RaggedTensor]:
+        """Look up the ids of features of one token as `_ids_of` does, in few operations for all of them."""
+        texts = [text_of(self._columns[feature.name], values[feature.name]) for feature in features]
+        tables = [cast(TokenTable, self._tables[feature.table]) for feature in features]
+        ids = tf.stack([table.ids_of(text) for table, text in zip(tables, texts, strict=True)])
+        known = tf.not_equal(tf.stack(texts), "")
+        if not all(table.oov_rows for table in tables):
+            known &= ids >= 0
+        splits = tf.pad(tf.cumsum(tf.cast(known, tf.int64), axis=1), [[0, 0], [1, 0]])
+        parts = tf.split(tf.boolean_mask(ids, known), splits[:, -1], num=len(features))
+        return {
+            feature.name: tf.RaggedTensor.from_row_splits(part, split, validate=False)
+            for feature, part, split in zip(features, parts, tf.unstack(splits), strict=True)
+        }
 
 
 def _checked_rows(columns: Mapping[str, Values], incomplete: tf.Tensor) -> Raw:
