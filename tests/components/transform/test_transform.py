@@ -79,6 +79,40 @@ def test_damaged_base_is_refused(inputs, tmp_path):
         transformed(inputs, tmp_path / "graph")
 
 
+def vocabulary_of_prices(inputs):
+    """A function as TFX's users write it: without `custom_config`, and with an asset."""
+    import tensorflow_transform as tft
+
+    price = tf.reshape(tf.sparse.to_dense(inputs["price"]), [-1, 1])
+    return {"scaled": tft.scale_to_0_1(price), "place": tft.compute_and_apply_vocabulary(tf.strings.as_string(price))}
+
+
+def nothing_analysed(inputs):
+    return {"double": tf.reshape(tf.sparse.to_dense(inputs["size"]), [-1, 1]) * 2}
+
+
+@pytest.mark.parametrize("function", [vocabulary_of_prices, nothing_analysed])
+def test_graph_is_that_of_tfxs_transform(inputs, tmp_path, function):
+    import tensorflow_transform as tft
+    from tfx.components.transform.executor import Executor as TfxExecutor
+
+    given = {key: value for key, value in inputs.items() if key != "base_checkpoint"}
+    properties = {"preprocessing_fn": f"{__name__}.{function.__name__}", "disable_statistics": 1}
+    found = {}
+    for name, executor in (("ours", Executor()), ("theirs", TfxExecutor())):
+        graph = artifact(standard_artifacts.TransformGraph, tmp_path / name)
+        executor.Do(given, {"transform_graph": [graph]}, properties)
+        output = tft.TFTransformOutput(graph.uri)
+        raw = {
+            "price": tf.sparse.from_dense([[1.0], [2.0], [7.0]]),
+            "size": tf.sparse.from_dense([[6.0], [5.0], [4.0]]),
+        }
+        values = {key: value.numpy().tolist() for key, value in output.transform_raw_features(raw).items()}
+        found[name] = (values, str(output.raw_metadata.schema), str(output.transformed_metadata.schema))
+    assert found["ours"] == found["theirs"]
+    assert not os.path.exists(tmp_path / "ours" / ".temp_path")
+
+
 @pytest.mark.parametrize("columns", [["absent", "price", "size"], ["price"]])
 def test_batches_are_those_of_tfxs_reader(inputs, tmp_path, columns):
     from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
