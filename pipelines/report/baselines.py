@@ -86,8 +86,8 @@ def compare_with_baselines(
     if len(np.unique(train.label)) > 1:
         mean = float(np.average(train.label, weights=train.weight))
         scores.append(_score("mean of the label", np.full_like(held_out.label, mean), held_out))
-        model = _chosen_strength(train)
-        predicted = _fitted(train, model).predict_proba(held_out.features)[:, 1]
+        model = _regression(train)
+        predicted = model.predict_proba(held_out.features)[:, 1]
         regression = _score("logistic regression, one-hot", predicted, held_out)
         scores.append(dataclasses.replace(regression, note=_strength_note(model.C)))
     elif candidate is not None:
@@ -144,7 +144,12 @@ def _one_hot(inputs: Inputs, batch: Batch) -> scipy.sparse.csr_matrix:
     return scipy.sparse.hstack(blocks, format="csr")
 
 
-def _chosen_strength(train: _Rows) -> LogisticRegression:
+def _regression(train: _Rows) -> LogisticRegression:
+    """Fit a regression of the best strength on all rows, from where the choice of the strength left it."""
+    return _of_best_strength(train).fit(train.features, train.label, sample_weight=train.weight)
+
+
+def _of_best_strength(train: _Rows) -> LogisticRegression:
     """Choose the C with the lowest log loss on a part of the train split that the regression is not fitted on.
 
     It starts with the strongest regularisation, and each fit starts from the previous one, until the loss gets worse:
@@ -172,11 +177,6 @@ def _chosen_strength(train: _Rows) -> LogisticRegression:
 
 def _some(rows: _Rows, chosen: npt.NDArray[np.bool_]) -> _Rows:
     return _Rows(features=rows.features[chosen], label=rows.label[chosen], weight=rows.weight[chosen], predicted=None)
-
-
-def _fitted(train: _Rows, model: LogisticRegression) -> LogisticRegression:
-    """Fit the regression on all rows, from where it is."""
-    return model.fit(train.features, train.label, sample_weight=train.weight)
 
 
 def _strength_note(strength: float) -> str:

@@ -22,16 +22,16 @@ def rows(count, columns, seed):
 
 def test_regression_is_at_least_as_good_as_with_the_default_strength():
     train, held_out = rows(3000, 1000, 1), rows(3000, 1000, 2)
-    strength = baselines._chosen_strength(train)
-    assert strength == baselines._chosen_strength(train) < 1
+    model = baselines._regression(train)
+    assert model.C == baselines._regression(train).C < 1
 
     def loss(model):
         return baselines._score("", model.predict_proba(held_out.features)[:, 1], held_out).metrics["log loss"]
 
     default = LogisticRegression(max_iter=1000).fit(train.features, train.label)
-    assert loss(baselines._fitted(train, strength)) < loss(default)
+    assert loss(model) < loss(default)
 
 
 def test_part_of_one_class_leaves_the_default_strength():
     train = rows(4, 2, 1)
-    assert baselines._chosen_strength(train) == 1.0
+    assert baselines._regression(train).C == 1.0
