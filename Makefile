@@ -10,8 +10,10 @@ UV := $(shell command -v uv || echo $(CURDIR)/.uv/bin/uv)
 
 # Pairs of Python and TensorFlow that the core is tested with beside those of the lock, the newest last.
 MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
+NEWEST := $(lastword $(MATRIX))
+PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 
-.PHONY: help venv lock check format test test-core test-tfx test-fast test-matrix interchange test-wheel tfx-next contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel tfx-next contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,8 +35,7 @@ $(CURDIR)/.uv/bin/uv: $(LOCKED)
 
 # A version manager's python3.N answers only if its versions are named.
 .matrix/%/.ready: pyproject.toml | $(UV)
-	PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)" \
-	    $(UV) venv --quiet --clear --no-project --python $(firstword $(subst -, ,$*)) .matrix/$*
+	$(PYTHONS) $(UV) venv --quiet --clear --no-project --python $(firstword $(subst -, ,$*)) .matrix/$*
 	$(UV) pip install --quiet --python .matrix/$*/bin/python --editable '.[test]' \
 	    'tensorflow==$(lastword $(subst -, ,$*)).*' 'tf-keras==$(lastword $(subst -, ,$*)).*'
 	@touch $@
@@ -79,15 +80,22 @@ test-fast: venv ## the tests of code without TensorFlow
 test-matrix: venv $(MATRIX:%=.matrix/%/.ready) ## the core's tests on each pair of Python and TensorFlow; TF_TESTS=<checkout> for TensorFlow's own on the oldest and the newest
 	@for bin in $(BIN) $(MATRIX:%=.matrix/%/bin); do echo "== $$bin"; $$bin/pytest tests/embedding_core \
 	    -m "not slow and not tfx" --lean $(PARALLEL) || failed=1; done; \
-	    $(if $(TF_TESTS),for bin in $(BIN) .matrix/$(lastword $(MATRIX))/bin; do echo "== TensorFlow's tests on $$bin"; \
+	    $(if $(TF_TESTS),for bin in $(BIN) .matrix/$(NEWEST)/bin; do echo "== TensorFlow's tests on $$bin"; \
 	        TF_TESTS=$(abspath $(TF_TESTS)) $$bin/pytest -rP -m slow -k 2x2 tests/tf_tests || failed=1; done;) \
 	    exit $${failed:-0}
 
-interchange: venv .matrix/$(lastword $(MATRIX))/.ready ## the oldest and the newest pair read each other's files and train the same values
-	NEWEST=$(CURDIR)/.matrix/$(lastword $(MATRIX))/bin/python $(BIN)/pytest -rP tests/interchange
+test-newest: | $(UV) ## a minute of the core's tests on the newest pair, for CI; skipped if that Python is not installed
+	@if $(PYTHONS) $(UV) python find --quiet --no-python-downloads $(firstword $(subst -, ,$(NEWEST))) > /dev/null 2>&1; \
+	    then $(MAKE) --no-print-directory .matrix/$(NEWEST)/.ready && .matrix/$(NEWEST)/bin/pytest $(PARALLEL) --lean \
+	        -m "not slow and not tfx" tests/embedding_core/{columns,vocabulary,planning,storage,checkpoint} \
+	        tests/embedding_core/layer/test_documented_examples.py tests/embedding_core/serving/test_export.py; \
+	    else echo "skipped: there is no Python $(firstword $(subst -, ,$(NEWEST))) here"; fi
+
+interchange: venv .matrix/$(NEWEST)/.ready ## the oldest and the newest pair read each other's files and train the same values
+	NEWEST=$(CURDIR)/.matrix/$(NEWEST)/bin/python $(BIN)/pytest -rP tests/interchange
 
 test-wheel: venv ## the wheel in an empty environment of each Python, and the README's example of the layer
-	PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)" $(BIN)/pytest -rP tests/test_wheel.py
+	$(PYTHONS) $(BIN)/pytest -rP tests/test_wheel.py
 
 tfx-next: venv ## try to resolve the newest TFX on each Python; look up in its source the names that the project uses
 	$(BIN)/python tests/tfx_next/try_newest.py
