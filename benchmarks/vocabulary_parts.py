@@ -1,11 +1,11 @@
-"""Measures who holds what of one large vocabulary: one worker all of it, against parts that are merged.
+"""Compares one worker that holds a large vocabulary whole with workers that hold parts, which are then merged.
 
     python -m benchmarks.vocabulary_parts FOLDER --tokens 1000000
 
-At 1x, 2x, 4x and 8x tokens: CPU seconds and peak resident memory of the worker that holds the vocabulary as a whole, of
-one that puts one part of 64 together, and of the one that merges the sorted parts, each a process of its own, forked
-when everything is imported. Every token comes from two sources, in messages such as counting makes. The files that the
-two ways write are compared byte by byte.
+At 1x, 2x, 4x and 8x tokens, it measures CPU seconds and peak resident memory of three workers: one that assembles the
+whole vocabulary, one that assembles one part of 64, and one that merges the sorted parts. Each runs in a separate
+process, forked after all imports. Every token comes from two sources, in messages like those of the counting step. The
+files that the two ways write are compared byte by byte.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _plan(parts: int) -> Any:
 
 
 def _sources(tokens: int) -> Iterator[tuple[pa.Array, Any]]:
-    """Tokens of 12 digits; each is in two sources, with other counts."""
+    """Yield tokens of 12 digits with their counts; each token is in two sources, with different counts."""
     random = np.random.default_rng(0)
     for _ in range(2):
         for start in range(0, tokens, SOURCE):
@@ -50,7 +50,7 @@ def _sources(tokens: int) -> Iterator[tuple[pa.Array, Any]]:
 
 
 def _make(folder: pathlib.Path, tokens: int) -> None:
-    """The messages of all sources in files, by the key that they are put together under."""
+    """Write the messages of all sources to files, in one folder for each key that they are grouped by."""
     from components.vocabulary_gen.counting import BatchCounts
     from components.vocabulary_gen.source_counts import SOURCES, SourceCounts
 
@@ -73,7 +73,7 @@ def _messages(folder: pathlib.Path) -> Iterator[bytes]:
 
 
 def _do(folder: pathlib.Path, way: str) -> None:
-    """One worker's share of the work, the way that the pipeline does it."""
+    """Do one worker's share of the work as the pipeline does it."""
     from components.vocabulary_gen.assembling import assemble_vocabulary
     from components.vocabulary_gen.vocabulary_parts import merge_parts, write_part
     from embedding_core.vocabulary import save_vocabulary
@@ -99,7 +99,7 @@ def _write_parts(folder: pathlib.Path) -> None:
 
 
 def _measured(folder: pathlib.Path, way: str) -> dict[str, float]:
-    """In a process of its own, over what it starts with."""
+    """Measure one worker in a separate process, above what that process starts with."""
     receive, send = _FORK.Pipe(duplex=False)
     process = _FORK.Process(target=_measure, args=(folder, way, send))
     process.start()

@@ -50,7 +50,7 @@ def build_model(
       arguments: keyword arguments of `build`.
 
     Raises:
-      ConfigError: no `build` in the module, or it returned something else than logits `[B, 1]`.
+      ConfigError: the module has no `build`, or `build` returned something other than logits `[B, 1]`.
     """
     embeddings, dense_inputs = model_inputs(config, dense)
     model = _load_build(module)(config, embeddings, dense_inputs, **arguments)

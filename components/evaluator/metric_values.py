@@ -1,8 +1,8 @@
 """Adds up batches of scored rows by slice, and derives the values of the metrics as TFMA does.
 
-TFMA computes a metric in two steps: a combiner adds up rows, and derived computations make values out of the sums. The
-sums are made here, with numpy, for the combiners of the metrics that a configuration may name; the second step is
-TFMA's own.
+TFMA computes a metric in two steps: a combiner adds up rows, and derived computations turn the sums into values. This
+module computes the sums with numpy, for the combiners of the metrics that a configuration may name. TFMA's own code
+runs the second step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Sums:
 
 
 def _added(before: Numbers, new: Numbers) -> Numbers:
-    """Add two arrays, of which the shorter one ends in zeros that are left out."""
+    """Add two arrays, after padding the shorter one with zeros."""
     total = np.zeros(max(len(before), len(new)))
     total[: len(before)] += before
     total[: len(new)] += new
@@ -97,7 +97,7 @@ def _losses(scores: ModelScores) -> list[Numbers]:
 
 
 def _into(*names: str) -> Callable[[Combiner, list[float]], Metrics]:
-    """Return a function that puts sums into the accumulator of a combiner, whose fields have these names."""
+    """Return a function that writes sums into these fields of a combiner's accumulator and extracts the metrics."""
 
     def output(combiner: Combiner, sums: list[float]) -> Metrics:
         total = combiner.create_accumulator()
@@ -138,7 +138,7 @@ _Total: TypeAlias = _Sums | _Histogram | _Confusion
 
 
 def _total_of(combiner: Combiner) -> _Total:
-    """Return what adds up rows in place of one of TFMA's combiners."""
+    """Return the object that adds up rows in place of one of TFMA's combiners."""
     known: Mapping[str, Callable[[], _Total]] = {
         "_CalibrationHistogramCombiner": _Histogram,
         "_ExampleCountCombiner": lambda: _Sums(_counts, _output_count),
@@ -162,7 +162,7 @@ class MetricValues:
         """Take the metrics and models of the configuration.
 
         Raises:
-          ConfigError: a metric is none of those that this project computes.
+          ConfigError: a metric is not one that this project computes.
         """
         self._baselines = [spec.name for spec in config.model_specs if spec.is_baseline]
         computations = tfma_parts.computations_of(config)

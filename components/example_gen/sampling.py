@@ -1,4 +1,4 @@
-"""Looks at the first rows of some files and counts them as a run would. Local files load neither TensorFlow nor TFX."""
+"""Samples the first rows of some files and counts them as a run would. Loads no TensorFlow or TFX for local files."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Column:
     """What the sample's rows hold in one column.
 
     Attributes:
-      kind: "text", "whole numbers", "numbers", "floats", "times" or "empty"; with "lists of " before it.
+      kind: "text", "whole numbers", "numbers", "floats", "times" or "empty"; a kind of lists begins with "lists of ".
       rows: how many rows were looked at.
       missing: rows without a value.
-      distinct: how many values there are.
+      distinct: how many distinct values there are.
       first: the first few values, as bytes.
-      with_point: values that are whole numbers written as 3.0.
-      several: per sign (";", "|", ...) the share of the values that it would split.
+      with_point: how many values are whole numbers written with a decimal point, such as 3.0.
+      several: for each delimiter (";", "|", ...) the share of the values that it would split.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Sample:
       names: the columns that all of these files have.
       lacking: per column that only some of them have, the first file without it.
       columns: the columns that were asked for and found.
-      tally: what a run would make of the rows; None if a column is absent.
+      tally: what a run would count in these rows; None if a column is absent.
     """
 
     files: tuple[str, ...]
@@ -79,7 +79,7 @@ def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int
       files: all files of the data, in order.
       data_format: one of `components.example_gen.readers.DATA_FORMATS`.
       settings: which rows and columns a run reads.
-      rows: how many rows to look at, about.
+      rows: approximate number of rows to look at.
 
     Raises:
       DataError: a file cannot be read, or no file has any of the columns.
@@ -124,7 +124,7 @@ def _names(path: str, data_format: str, settings: Settings) -> list[str]:
 
 
 def _restricted(settings: Settings, names: Sequence[str]) -> Settings:
-    """Return the settings without what the files do not have."""
+    """Return the settings without the parts that refer to columns that the files do not have."""
     columns = {name: kind for name, kind in settings.columns.items() if name in names}
     return settings.replace(
         columns=columns,
@@ -139,7 +139,7 @@ def _restricted(settings: Settings, names: Sequence[str]) -> Settings:
 
 
 def _first_rows(batches: Iterator[Batch], rows: int) -> tuple[list[Batch], bool]:
-    """Return the first batches, cut to about so many rows, and whether that is all there is."""
+    """Return at most `rows` rows, of the first batch only, and whether there are no others."""
     first = list(itertools.islice(batches, 2))
     if not first:
         return [], True
@@ -156,7 +156,7 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
             counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
     total = sum(counts.values())
     for sign in several:
-        # A sign within a few values is a part of them; a list has it between short texts in most rows.
+        # In a few values, the sign is part of the text; in a column of lists, most rows have it between short texts.
         several[sign] = sum(count for value, count in counts.items() if _is_split(value, sign.encode()))
     kinds = dict.fromkeys(_kind(piece) for piece in pieces)
     if len(kinds) > 1:
@@ -173,7 +173,7 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
 
 
 def _texts(piece: pa.Array) -> pa.Array:
-    """Return the values, one by one, as bytes."""
+    """Return the values that are not null, flattened, as bytes."""
     values = flat_values(piece)
     values = values.drop_null()
     return values if pa.types.is_large_binary(values.type) else values.cast(pa.string()).cast(pa.large_binary())
@@ -199,7 +199,7 @@ def _kind(piece: pa.Array) -> str:
 
 
 def _kind_of_text(values: pa.Array) -> str:
-    """Return what the texts of CSV, or of a column of text, read as."""
+    """Return the kind of values that texts hold, from CSV or from a text column."""
     texts = values.drop_null().cast(pa.large_binary())
     for kind, expression in _TEXT_KINDS:
         if pc.all(pc.match_substring_regex(texts, expression)).as_py():

@@ -1,4 +1,4 @@
-"""Runs EmbeddingTrainer as a Vertex AI CustomJob, which can have a TPU: a task of a pipeline cannot."""
+"""Runs EmbeddingTrainer as a Vertex AI CustomJob: the job can have a TPU, but a task of a pipeline cannot."""
 
 from __future__ import annotations
 

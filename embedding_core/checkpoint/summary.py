@@ -1,4 +1,4 @@
-"""Describes an embedding checkpoint, and compares two: figures, in bounded memory."""
+"""Computes figures that describe an embedding checkpoint or compare two, in bounded memory."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def summarize_checkpoint(folder: StrPath, slice_bytes: int = SLICE_BYTES) -> Jso
 
     Returns:
       "step"; "bytes" and "files" (with sha256); and per table "rows", "dim", "optimizer", "slots", "bytes" (with
-      slots), "vocabulary", "digest", "oov_rows", "norm" (least, mean and greatest length of a finite row; null without
-      any), "nonfinite_rows" (of the table or a slot) and "dead_rows": rows whose slots all have their initial value,
-      which no gradient ever reached (null if the optimizer has no slots).
+      slots), "vocabulary", "digest", "oov_rows", "norm" (least, mean and greatest length of a finite row; null if no
+      row is finite), "nonfinite_rows" (of the table or a slot) and "dead_rows" (rows whose slots all have their
+      initial value because no gradient ever reached them; null if the optimizer has no slots).
 
     Raises:
       CheckpointError: a file is missing or damaged.
@@ -94,10 +94,10 @@ def compare_checkpoints(earlier: StrPath, later: StrPath, slice_bytes: int = SLI
     """Compare two embedding checkpoints row by row, by token, as a JSON object.
 
     Returns:
-      "steps"; "only_in_earlier" and "only_in_later" (tables); and per table of both either "incomparable" (why), or
-      "rows" (in both), "rows_only_in_earlier", "rows_only_in_later", "changed_rows", "largest_difference" (of one
-      number), "mean_distance" (of rows; 0 if one is not finite), "moved_most" (rows and how far), and
-      "same_vocabulary".
+      "steps"; "only_in_earlier" and "only_in_later" (tables); and for each table that both have, either "incomparable"
+      (the reason), or "rows" (in both), "rows_only_in_earlier", "rows_only_in_later", "changed_rows",
+      "largest_difference" (of one number), "mean_distance" (between rows; 0 if either is not finite),
+      "moved_most" (rows and how far), and "same_vocabulary".
 
     Raises:
       CheckpointError: a file of one of them is missing or damaged.
@@ -164,7 +164,7 @@ def _compared(
 def _pairs(
     sources: npt.NDArray[np.int64], table: TableConfig, readers: list[BundleReader], slice_bytes: int
 ) -> Iterator[tuple[int, Rows, Rows]]:
-    """Yield the first row's number, earlier rows in the order of the later ones (zeros for a new row), later rows."""
+    """Yield (first row's number, earlier rows in the order of the later ones, later rows); new rows get zeros."""
     earlier: Iterable[tuple[int, Rows]] = readers[0].slices(table.name, slice_bytes)
     if not np.array_equal(sources, np.arange(table.vocabulary_size)):
         earlier = reordered(

@@ -1,4 +1,4 @@
-"""Reports on which device each table and each lookup really is, and what TensorFlow silently does there."""
+"""Reports the device that each table and each lookup is really on, and what TensorFlow does there silently."""
 
 from embedding_core.errors import Finding
 from embedding_core.placement.placement_report import Lookup, Placement, TablePlace

@@ -48,9 +48,9 @@ def preflight(
       config: tables and features; every table has an optimizer.
       topology: the slice, made by `topology.named_topology`.
       batch_size: number of rows of a global batch.
-      make_step: makes the model and one core's step; that of the pipeline is `PipelineStep`.
-      own_tables: whether `make_step` makes and builds the embedding, such as a Keras layer. It then receives the
-        configuration, without hyperparameters that the hardware ignores, in place of the embedding.
+      make_step: makes the model and one core's step; the pipeline uses `PipelineStep`.
+      own_tables: whether `make_step` itself creates and builds the embedding, such as a Keras layer. If so, it receives
+        the configuration instead of the embedding, without the hyperparameters that the hardware ignores.
       hardware: embedding hardware of the slice; None looks it up by the slice's name.
       sizes: source of the numbers of rows, for the report.
       notes: further notes for the report.

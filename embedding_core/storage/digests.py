@@ -12,10 +12,10 @@ _BLOCK = 4 << 20
 
 
 class FileDigest(TypedDict):
-    """What a file contains.
+    """Size and digest of a file.
 
     Attributes:
-      size: bytes.
+      size: size in bytes.
       sha256: in hexadecimal digits.
     """
 
@@ -28,7 +28,7 @@ def file_digest(path: StrPath, copy_to: StrPath = os.devnull) -> FileDigest:
 
     Args:
       path: path of the file.
-      copy_to: a file to write what was read to.
+      copy_to: file that receives a copy of the contents.
     """
     digest, size = hashlib.sha256(), 0
     with open_file(path) as file, open_file(copy_to, "wb") as copy:

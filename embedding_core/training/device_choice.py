@@ -74,7 +74,7 @@ class Placement(NamedTuple):
         if not self.on_tpu:
             return make(0)
         size = self.rows_per_replica(rows) * self.strategy.num_replicas_in_sync
-        on_host = tf.distribute.InputOptions(experimental_fetch_to_device=False)  # ids are enqueued from there
+        on_host = tf.distribute.InputOptions(experimental_fetch_to_device=False)  # ids are enqueued from the host
         return self.strategy.distribute_datasets_from_function(
             lambda context: replica_batches(make(context.input_pipeline_id), size, context, own_rows=own_rows), on_host
         )
@@ -84,7 +84,7 @@ def choose_placement(training: TrainingConfig) -> Placement:
     """Choose the placement that a configuration asks for on this machine.
 
     Raises:
-      ConfigError: the device is not available, or the TPU has another topology than configured.
+      ConfigError: the device is not available, or the topology of the TPU is not the configured one.
       EngineError: TensorFlow already runs with fewer logical devices than a simulated TPU needs.
     """
     if training.strategy == "simulated_tpu":

@@ -1,4 +1,4 @@
-"""Merges the counts of this run with the vocabulary of a previous run, its base; no TensorFlow.
+"""Merges the counts of this run with the vocabulary of a previous run, its base, without loading TensorFlow.
 
 The rule, run after run (a run counts the data of a day, a month, whatever the pipeline is run on):
 

@@ -41,7 +41,7 @@ _OTHER_NAMES = {
     "aucpr": "AUCPrecisionRecall",
     "rocauc": "AUC",
     "aucroc": "AUC",
-}  # what other libraries call them, without signs and capitals
+}  # names in other libraries, in lower case and without punctuation
 _SHARES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "Precision", "Recall", *RETRIEVAL_METRICS)  # in 0 .. 1
 
 

@@ -1,4 +1,4 @@
-"""Reads YAML text as plain values, with the line of every key, and writes it; by YAML 1.2, so `no` is not a boolean."""
+"""Reads and writes plain values as YAML 1.2, in which `no` is not a boolean, and finds the line of every key."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
-    """Return the whole number; ML Metadata and TensorFlow hold those of 64 bits."""
+    """Return the whole number; refuse more than 64 bits, which ML Metadata and TensorFlow cannot store."""
     text = str(loader.construct_scalar(node))
     value = int(text) if len(text) <= _MOST_DIGITS else None
     if value is None or not -(2**63) <= value < 2**63:
@@ -53,7 +53,7 @@ def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
 
 def _construct_text(loader: _Loader, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
-    # JSON escapes a character beyond 16 bits as two halves, which PyYAML leaves apart.
+    # JSON escapes a character beyond 16 bits as two surrogates, which PyYAML does not combine.
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
 
 
@@ -90,14 +90,14 @@ class Parsed(NamedTuple):
 
 
 def parse_yaml(text: str, where: str) -> Parsed:
-    """Return the values of a YAML text, the place of every key, and the duplicate keys.
+    """Return the values of a YAML text, the line of every key, and the duplicate keys.
 
     Args:
       text: YAML, or JSON.
       where: name of the text in messages.
 
     Raises:
-      ConfigError: not YAML, or an alias to a place around itself.
+      ConfigError: the text is not YAML, or an alias refers to a value that contains the alias.
     """
     lines: dict[str, int] = {}
     try:
@@ -116,12 +116,12 @@ def parse_yaml(text: str, where: str) -> Parsed:
         raise ConfigError(f"{where}: this is not YAML: {' '.join(str(error).split())}; correct the text.") from error
     except RecursionError as error:
         raise ConfigError(f"{where}: it is nested too deeply: at most {_MOST_LEVELS} levels; flatten it.") from error
-    except (ValueError, TypeError, AttributeError) as error:  # PyYAML's own, of a value that is not what its tag says
+    except (ValueError, TypeError, AttributeError) as error:  # from PyYAML, if a value does not fit its tag
         raise ConfigError(f"{where}: a value cannot be read: {error}; correct the text.") from error
 
 
 def parse_value(text: str, where: str) -> Any:
-    """Parse one value, as after `--set key=`."""
+    """Parse one value, such as the text after `--set key=`."""
     parsed = parse_yaml(text, where)
     if parsed.twice:
         raise ConfigError("\n".join(parsed.twice))
@@ -129,7 +129,7 @@ def parse_value(text: str, where: str) -> Any:
 
 
 def yaml_of(values: Any) -> str:
-    """Write plain values as a YAML text, which `parse_yaml` reads back as them."""
+    """Write plain values as a YAML text that `parse_yaml` reads back unchanged."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
 
 
@@ -141,7 +141,7 @@ def yaml_documents(documents: Sequence[Any]) -> str:
 def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[int, ...]) -> Any:
     """Note the line of every key; yield line and message of the duplicate keys of a mapping."""
     if id(node) in above:
-        raise yaml.YAMLError(f"`{'.'.join(path)}` is an alias to a place around itself")
+        raise yaml.YAMLError(f"`{'.'.join(path)}` is an alias of a value that contains it")
     if len(above) > _MOST_LEVELS:
         raise RecursionError
     if len(lines) > _MOST_VALUES:  # a few lines of aliases to aliases can expand to billions of values

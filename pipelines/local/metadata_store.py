@@ -1,4 +1,4 @@
-"""Checks, backs up, restores and upgrades the sqlite file of ML Metadata; loads neither TFX nor ML Metadata for it."""
+"""Checks, backs up, restores and upgrades ML Metadata's sqlite file without TFX; only `upgrade` loads ML Metadata."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embedding_core.errors import StorageError
 from embedding_core.storage import free_name, readable_as, sync, whole_file
 
 SCHEMA_VERSION = 10
-"""Of ML Metadata 1.16."""
+"""Schema version of ML Metadata 1.16."""
 
 _TABLES = frozenset(
     [
@@ -44,7 +44,7 @@ _REFERENCES = (
     ("ExecutionProperty", "execution_id", "Execution"),
     ("ContextProperty", "context_id", "Context"),
 )
-"""Tables whose rows name a row of another one: table, column, table that it names. Events come before their paths."""
+"""Tables with rows that refer to another table: table, column, referenced table. Events precede their paths."""
 _BESIDE = ("-journal", "-wal", "-shm")  # what sqlite writes beside a database
 _WAIT_SECONDS = 30.0
 
@@ -97,8 +97,9 @@ def _version_of(path: str, database: sqlite3.Connection) -> int | None:
 def remove_dangling(path: str) -> int:
     """Remove the rows that a transaction of ML Metadata left behind when the disk was full.
 
-    SQLite then rolls back the transaction on its own; ML Metadata does not notice, and goes on outside of it. What it
-    still writes names an artifact that does not exist, and later would name another one: ids are given again.
+    SQLite then rolls back the transaction by itself. ML Metadata does not notice, and continues to write outside of the
+    transaction. The rows that it then writes refer to an artifact that does not exist. Since ids are reused, they would
+    later refer to an unrelated artifact.
 
     Args:
       path: path of a store that `check_store` accepts; a store without such rows stays as it is.
@@ -121,9 +122,9 @@ def remove_dangling(path: str) -> int:
 
 def _damaged(path: str, what: str) -> str:
     return (
-        f"metadata {path!r} is damaged ({what[:200]}): artifacts and served versions are as they were; restore a "
-        "backup with `tfx-embeddings metadata restore`, or move the file away: the next run then begins a new one, "
-        "moves earlier outputs out of its way, and makes everything again."
+        f"metadata {path!r} is damaged ({what[:200]}): artifacts and served versions are unchanged. Restore a backup "
+        "with `tfx-embeddings metadata restore`, or move the file away: the next run then creates a new one, moves "
+        "previous outputs aside, and runs every node again."
     )
 
 
@@ -136,7 +137,7 @@ def _opened(path: str, mode: str) -> Iterator[sqlite3.Connection]:
             yield database
     except sqlite3.OperationalError as error:
         raise StorageError(
-            f"metadata {path!r} cannot be used ({error}): it is as it was; make room on its disk, give this process "
+            f"metadata {path!r} cannot be used ({error}): it is unchanged; make room on its disk, give this process "
             "the right to write to the file and its folder, and end other processes that hold it."
         ) from error
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -168,7 +169,7 @@ def back_up(path: str, target: str | None = None) -> str:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a database to a file that appears whole."""
+    """Copy a database to a file that appears only when it is complete."""
     try:
         with whole_file(target) as half:
             try:
@@ -191,13 +192,13 @@ def restore(path: str, backup: str) -> str | None:
 
     Args:
       path: path of the store.
-      backup: what `back_up` wrote.
+      backup: a file that `back_up` wrote.
 
     Returns:
       The path that the replaced store was moved to, with what sqlite had beside it; None if there was none.
 
     Raises:
-      StorageError: the backup is missing or damaged, or cannot be copied; the store is then as it was.
+      StorageError: the backup is missing or damaged, or cannot be copied; the store is then unchanged.
     """
     if check_store(backup, for_writing=False) is None:
         raise StorageError(f"{backup!r} does not exist or is empty: name a file that `metadata backup` wrote.")

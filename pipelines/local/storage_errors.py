@@ -1,4 +1,4 @@
-"""Turns errors of libraries about a full disk or damaged metadata into one that says what is safe and what to do."""
+"""Turns library errors about a full disk or damaged metadata into an error that says what is safe and what to do."""
 
 from __future__ import annotations
 
@@ -50,28 +50,28 @@ def _message(error: BaseException, config: PipelineConfig) -> str | None:
     text = _first(error, _FULL, _FULL_TEXT)
     if text is not None:
         return (
-            f"a disk is full ({text}): what earlier runs made, recorded and pushed is as it was; make room below "
-            f"{config.work_dir!r} and in the temporary folder, and run the same command again: nodes that ended come "
-            "from the cache."
+            f"a disk is full ({text}): what previous runs made, recorded and pushed is unchanged. Make room below "
+            f"{config.work_dir!r} and in the temporary folder, and run the same command again: nodes that finished "
+            "come from the cache."
         )
     text = _first(error, _FAILS, _FAILS_TEXT)
     if text is not None:
         return (
             f"a disk fails ({text}): check the disk of {config.work_dir!r}, see that it is mounted for writing, "
-            "and run the same command again: nodes that ended come from the cache."
+            "and run the same command again: nodes that finished come from the cache."
         )
     text = _first(error, (), _METADATA_TEXT) or _status(error)
     if text is not None:
         return (
-            f"metadata {config.metadata_path!r} cannot be used ({text}): artifacts and served versions are as they "
-            "were; check it with `tfx-embeddings metadata check`, restore a backup with `tfx-embeddings metadata "
-            "restore`, or move the file away: the next run then begins a new one."
+            f"metadata {config.metadata_path!r} cannot be used ({text}): artifacts and served versions are "
+            "unchanged. Check it with `tfx-embeddings metadata check`, restore a backup with `tfx-embeddings metadata "
+            "restore`, or move the file away: the next run then creates a new one."
         )
     return None
 
 
 def _first(error: BaseException, numbers: tuple[int, ...], text: re.Pattern[str]) -> str | None:
-    """Return the text of the first error of the chain that is one of these."""
+    """Return the text of the first error of the chain that has one of the numbers or matches the pattern."""
     for one in chain(error):
         if isinstance(one, OSError) and one.errno in numbers:
             return str(one)

@@ -1,9 +1,9 @@
-"""Finds the previous run that a run starts from: the same one for every call on the same data.
+"""Finds the previous run that a run starts from; every call on the same data finds the same one.
 
-A word of the configuration refers to the newest training of its kind. If that one was trained on this run's own data, a
-previous call of this run finished. This run then starts from what that one started from: a retry comes from the cache,
-and a changed configuration trains the data in its place, not on top of it. Data that the tables were trained on in any
-other way is refused.
+A word in the configuration, such as "pushed", refers to the newest training of its kind. If that training used this
+run's own data, it is a previous call of this run, and this run starts from what that call started from. A retry
+therefore comes from the cache, and a run with a changed configuration replaces the previous training instead of
+training on the same data a second time. In all other cases, data that the tables were already trained on is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ArtifactOf: TypeAlias = Callable[[Node], Node | None]
 
 
 def find_previous_run(config: PipelineConfig, *, again: bool = False) -> PreviousRun:
-    """Find the artifacts that the run starts from, by the pipeline's own metadata and the files of its data.
+    """Find the artifacts that the run starts from, using the pipeline's own metadata and its data files.
 
     Args:
       config: configuration of the pipeline.
@@ -51,15 +51,15 @@ def find_previous_run(config: PipelineConfig, *, again: bool = False) -> Previou
 
 
 def _rollback_warnings(rolled_back: Iterable[tuple[int, Node | None]], data: RunData) -> Iterator[str]:
-    """Name each version that was rolled back and that this run makes another model of the same data for."""
+    """Yield a warning for each rolled-back version that was trained on the same data as this run."""
     for version, examples in rolled_back:
         trained = trained_data(examples)
         overlap = None if trained is None else compare(data, trained)
         if overlap is not None and overlap.kind == "same" and not overlap.changed:
             yield (
                 f"{describe_pieces(data.pieces)}: version {version} was trained on it, and rolled back. If its model "
-                "is not in the cache any more, it is trained and pushed again; change the data or the configuration if "
-                "it must not be."
+                "is no longer in the cache, this run trains and pushes it again. To prevent that, change the data or "
+                "the configuration."
             )
 
 
@@ -69,14 +69,15 @@ def choose_previous_run(
     """Choose the artifacts of previous runs that the run starts from.
 
     Args:
-      trainings: the finished ones.
+      trainings: the finished trainings.
       data: data of this run.
       given: words, addresses or None, by key of the configuration.
-      again: treat a training on this run's data as any other.
+      again: treat a training on this run's data like any other.
       train_again: allow data that the tables were already trained on.
 
     Raises:
-      ConfigError: what is asked for does not exist or does not belong together, or the data was trained on.
+      ConfigError: the requested artifacts do not exist or do not belong together, or the tables were already trained
+        on the data.
     """
     search = _Search(trainings, data, again)
     start, base, baseline = (given[key] for key in (START, BASE, BASELINE))
@@ -144,7 +145,7 @@ class _Search:
           key: `BASE` or `BASELINE`.
           value: a word, a URI or None.
           made: returns the artifact that a run made.
-          given: returns the artifact that a run was given, which counts if that run is a previous call of this one.
+          given: returns the artifact that a run was given; used if that run is a previous call of this one.
         """
         if value not in WORDS:
             return value
@@ -172,12 +173,12 @@ class _Search:
         return of_rows
 
     def note_mismatch(self, checkpoint: str, vocabularies: str) -> None:
-        """Note it if addresses give rows of one vocabulary and another vocabulary to extend."""
+        """Add a note if the rows of the checkpoint do not belong to the vocabularies to extend."""
         rows, base = _digests_of_checkpoint(checkpoint), _digests_of_vocabularies(vocabularies)
         differing = sorted(name for name in rows.keys() & base.keys() if rows[name] != base[name])
         if differing:
             self.notes.append(
-                f"`{BASE}` is not what the rows of `{START}` belong to ({', '.join(differing)}): rows move by token, "
+                f"the rows of `{START}` do not belong to `{BASE}` ({', '.join(differing)}): rows move by token, "
                 "and a token that the checkpoint does not have starts as a new one."
             )
 
@@ -205,7 +206,7 @@ class _Search:
             self.notes.append(f"{what}: it is trained on once more.")
 
     def _same_step(self, training: Training) -> Overlap | None:
-        """Return the overlap of this run's data and a training's if it is the data of the same step; else None."""
+        """Return the overlap of this run's data with a training's if both are the data of one step; otherwise None."""
         if self._again:
             return None
         trained = trained_data(self._trainings.examples_of(training.run))
@@ -222,7 +223,7 @@ class _Search:
             )
 
     def _available(self, checkpoint: Node) -> str:
-        """Return the checkpoint, or if it is gone the one that was restored from the same training."""
+        """Return the URI of the checkpoint or, if it is gone, of the one restored from the same training."""
         run = self._trainings.run_of(checkpoint)
         if checkpoint.id in self._trainings.live or run is None:
             return checkpoint.uri
@@ -255,8 +256,8 @@ class _Search:
             now, pushed = (next(self._trainings.candidates(word), None) for word in (meaning(key, LATEST), PUSHED))
             names = [one.name if one else "nothing" for one in (now, pushed)]
             self.notes.append(
-                f"`{key}` is {LATEST!r}, a former name of {meaning(key, LATEST)!r}, pushed or not: that is "
-                f"{names[0]}; {PUSHED!r} would be {names[1]}."
+                f"`{key}` is {LATEST!r}, a former name of {meaning(key, LATEST)!r}. It selects the newest training, "
+                f"pushed or not: {names[0]}; {PUSHED!r} would be {names[1]}."
             )
 
 

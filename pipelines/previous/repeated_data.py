@@ -60,9 +60,9 @@ class Overlap:
     """What the data of this run and of a previous one have in common.
 
     Attributes:
-      kind: "same" if it is the data of the same step (the same spans, or without spans the same contents; rows chosen
-        by the same settings), "part" if some of it is shared otherwise, or "none".
-      shared: the pieces of this run that the previous one was trained on, each with the piece that it was.
+      kind: "same" if both are the data of one step: the same spans (without spans, the same contents) with rows chosen
+        by the same settings. "part" if they share data in any other way, and "none" if they share none.
+      shared: the pieces of this run that the previous one was trained on, each with the matching previous piece.
       changed: the shared pieces whose contents have changed since.
     """
 
@@ -89,7 +89,7 @@ def trained_data(examples: Node | None) -> TrainedData | None:
 
 
 def compare(data: RunData, trained: TrainedData) -> Overlap:
-    """Compare this run's data with that of a previous run; contents are read only if sizes agree."""
+    """Compare this run's data with that of a previous run, reading contents only if the sizes are equal."""
     by_span: dict[tuple[Span | None, str], TrainedPiece] = {
         (one.span, one.source): one for one in trained.pieces if one.span is not None
     }
@@ -115,7 +115,7 @@ def _same_content(data: RunData, piece: Piece, by_size: Mapping[int, Sequence[Tr
 
 
 def describe_pieces(pieces: Sequence[Piece | TrainedPiece]) -> str:
-    """Name the pieces by their spans, or files; the first and the last if there are many."""
+    """Name the pieces by their spans or files; if there are more than three, name only the first and the last."""
     spans = [str(piece.source if piece.span is None else piece.span) for piece in pieces]
     kind = "span" if pieces and pieces[0].span is not None else "file"
     if len(spans) > 3:

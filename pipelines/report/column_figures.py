@@ -37,7 +37,7 @@ def label_figures(statistics_uri: str, column: str | None, quality: Figures) -> 
 
     Args:
       statistics_uri: address of the ExampleStatistics artifact.
-      column: the column that holds the label as 0 or 1; None if a function computes it, then `train_rate` is None.
+      column: the column that holds the label as 0 or 1. If a function computes the label, it and `train_rate` are None.
       quality: figures that `read_quality` returned.
     """
     held_out = quality["eval_split"]

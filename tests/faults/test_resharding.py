@@ -1,4 +1,4 @@
-"""Saves tables with k hosts or cores and loads them with j, for k and j from 1 to 8 and rows that neither divides."""
+"""Saves tables with k hosts or cores and loads them with j, for k and j from 1 to 8; neither divides the row counts."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ def truth(seed: int) -> dict[str, np.ndarray]:
 
 
 def blocks(rows: np.ndarray, count: int) -> list[tuple[int, np.ndarray]]:
-    """Each shard's first row and rows; the first shards hold one row more, as on a TPU."""
+    """Return (number of the first row, rows) of each shard; the first shards hold one more row, as on a TPU."""
     sizes = [size for size in row_blocks(len(rows), count) if size]
     starts = np.cumsum([0, *sizes[:-1]])
     return [(int(start), rows[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
@@ -57,7 +57,7 @@ def report(campaign: str, pairs: int, differing: int) -> None:
 
 
 def test_shards_are_written_and_read_in_any_number(tmp_path):
-    """A checkpoint whose tensors were saved in k slices, as hosts do, into j variables of a block of rows each."""
+    """Load tensors that were saved in k slices, as hosts save them, into j variables with a block of rows each."""
     pairs = differing = 0
     for k in range(1, 9):
         tables = truth(k)

@@ -1,7 +1,7 @@
 """Points TensorFlow's own TPU embedding tests at the simulated engine.
 
-The tests are run from a checkout of TensorFlow, unmodified. What they read of TPUEmbedding's private
-members is supplied here and not by the class.
+The tests run unmodified from a checkout of TensorFlow. This module, not the class, provides the private members of
+TPUEmbedding that they read.
 """
 
 import types
@@ -57,7 +57,7 @@ class TPUEmbedding(engines.TPUEmbedding):
         """Nothing to do: the variables are the device memory."""
 
     def _create_config_proto(self):
-        """TensorFlow's own proto, from what this engine made of the configuration."""
+        """Create the proto with TensorFlow's own code, from the configuration as this engine reads it."""
         model, strategy = self._engine.model, self._engine._strategy
         named = {table.key: table for table in model.tables}
         for key, table in named.items():
@@ -81,7 +81,7 @@ class TPUEmbedding(engines.TPUEmbedding):
 
 
 class TPUEmbeddingV0(engines.TPUEmbeddingV0):
-    """The class for cores without an embedding engine, likewise."""
+    """The class for cores without an embedding engine, with the private member that the tests read."""
 
     @property
     def _variables(self):

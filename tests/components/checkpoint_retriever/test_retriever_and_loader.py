@@ -46,7 +46,7 @@ def vocabulary(*tokens: bytes) -> Vocabulary:
 
 
 def inputs(folder, *tokens: bytes, **table) -> tuple[dict, EmbeddingConfig]:
-    """The artifacts of a run over these tokens, and what is said of its table."""
+    """Return the input artifacts of a run over these tokens, and the configuration of its table."""
     vocabularies = artifact(Vocabularies, folder / "vocabularies")
     save_vocabulary(vocabulary(*tokens), vocabularies.uri)
     config = plan_tables(

@@ -69,7 +69,7 @@ def write_rows(path, count, seed):
 
 
 def write_vocabularies():
-    """A vocabulary of ten items, and one that came out of it by a second run's counts."""
+    """Write a vocabulary of ten items, and the vocabulary that evolves from it with a second run's counts."""
     tokens = pa.array([item.encode() for item in ITEMS], pa.large_binary())
     column = ColumnConfig(name="item")
     lengths = dict.fromkeys(("p50", "p90", "p95", "p99", "max"), 1)

@@ -46,9 +46,9 @@ def test_sliced_bundle_is_read_back_in_any_slices(tmp_path, slice_bytes):
 
 @pytest.mark.parametrize(("columns", "parts"), [([(0, 4)], 2), ([(0, 1), (1, 3)], 0)])
 def test_slices_of_several_hosts_are_read_from_their_files(tmp_path, columns, parts):
-    """Whole rows part by part, in the order of the rows; slices of columns TensorFlow puts together."""
+    """Whole rows are read part by part, in the order of the rows; TensorFlow assembles slices of columns."""
     table, prefixes = rows(300, 4), []
-    for first, count in ((260, 40), (0, 260)):  # numbers of one byte and of two
+    for first, count in ((260, 40), (0, 260)):  # numbers that the index encodes in one byte and in two
         prefixes.append(str(tmp_path / f"part-{first}"))
         specs = [f"300 4 {first},{count}:{left},{width}" for left, width in columns]
         tensors = [tf.constant(table[first : first + count, left : left + width]) for left, width in columns]

@@ -1,4 +1,4 @@
-"""A step takes memory of the batch's order, whatever the size of the tables."""
+"""Tests that the memory of a step depends on the size of the batch and not on that of the tables."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def megabytes(key):
 
 
 def peak_of(call):
-    """Peak megabytes over those at the start; tables and what is per row of them are mapped and unmapped at once."""
+    """Return peak megabytes above the start; tables and buffers with an entry per row are (un)mapped immediately."""
     RESET.write_text("5")
     before = megabytes("VmRSS")
     call()
@@ -59,10 +59,10 @@ def simulated_step(pipelined):
 def check(step):
     for start in (0, 1000):
         step(tf.range(start, start + BATCH))
-    assert peak_of(lambda: step(tf.range(2000, 2000 + BATCH))) < 8  # a byte per row would be 10
+    assert peak_of(lambda: step(tf.range(2000, 2000 + BATCH))) < 8  # one byte per row would take 10
 
 
-@pytest.mark.skipif(not RESET.exists(), reason="the kernel keeps no resettable peak")
+@pytest.mark.skipif(not RESET.exists(), reason="the kernel cannot reset its record of peak memory")
 class TestStepOnALargeTable:
     def test_of_the_simulated_tpu(self):
         check(simulated_step(pipelined=False))

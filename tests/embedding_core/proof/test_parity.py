@@ -1,4 +1,4 @@
-"""What counts as a difference, and which rows are compared besides the real ones."""
+"""Tests what counts as a difference, and which rows are compared in addition to the real ones."""
 
 import subprocess
 import sys
@@ -90,7 +90,7 @@ def row(**columns):
 
 
 def changes(rows):
-    """(column, values) of what each edge case changed in the row it was made from."""
+    """Yield (column, values) of each change that an edge case made to its original row."""
     base = tf.train.Example.FromString(ROW).features.feature
     for case in rows:
         features = tf.train.Example.FromString(case.row).features.feature

@@ -95,7 +95,7 @@ def test_every_field_of_the_description_is_sealed(tmp_path):
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with contextlib.suppress(VocabularyError):
             load_vocabulary(tmp_path, "user")
-            assert chr(data[at]).isspace(), data[:at]  # one space for another is harmless
+            assert chr(data[at]).isspace(), data[:at]  # replacing whitespace with other whitespace is harmless
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".counts.npy", ".json"])
@@ -176,7 +176,7 @@ def test_set_that_is_damaged_is_an_error(saved):
     for number in range(0, len(data), 7):
         (saved / "vocabularies.set").write_bytes(data[:number] + bytes([data[number] ^ 2]) + data[number + 1 :])
         with contextlib.suppress(VocabularyError):
-            assert list(load_vocabularies(saved)) == ["item", "user"]  # white space
+            assert list(load_vocabularies(saved)) == ["item", "user"]  # the flipped bit was in whitespace
     (saved / "vocabularies.set").write_bytes(b"[]")
     with pytest.raises(VocabularyError, match=r"`vocabularies\.set` in .* is damaged"):
         load_vocabularies(saved)

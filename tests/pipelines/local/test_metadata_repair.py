@@ -1,4 +1,4 @@
-"""On a store and folders made by hand: what is closed, what is set aside, and what stays."""
+"""Tests on a hand-made store which executions are closed, which outputs are set aside, and which stay."""
 
 import json
 import os

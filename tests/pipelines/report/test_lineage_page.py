@@ -1,4 +1,4 @@
-"""Two pushed models made by hand: every figure and link of the page, and what headless Chromium shows of it."""
+"""Tests the lineage page of hand-made runs: its figures, its links, and how headless Chromium renders it."""
 
 import html.parser
 import json
@@ -30,7 +30,7 @@ def vocabulary(name, tokens, **more):
 
 
 class Root:
-    """A folder as the components leave it: artifacts, and a record beside each."""
+    """A folder like the one that the components write: artifacts, with a lineage record beside each."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -47,7 +47,7 @@ class Root:
         return uri
 
     def add_run(self, number, companies, people, auc, *, start=None, same_data=False):
-        """One run; `start` is the number of the run whose checkpoint it starts from, perhaps on the same data."""
+        """Write one run; `start` is the run whose checkpoint it starts from, and whose data it reads if `same_data`."""
         days = [(f"/data/{day}.csv", 1000 + day) for day in range(1, number + 1)]
         ingest = {"rows_read": 1500 * number, "splits": {"train": 1000 * number, "eval": 500 * number}}
         examples = self.folder / "ExampleGen" / "examples" / str(start)
@@ -107,7 +107,7 @@ def graph(root):
 
 @pytest.fixture
 def line(tmp_path):
-    """A graph of three runs, of which the third one starts from the second."""
+    """A graph of three runs; the third starts from the checkpoint of the second."""
     made = Root(tmp_path / "line")
     made.add_run(1, ["Flash"], ["anna"], auc=0.7)
     made.add_run(2, ["Flash", "Taxi"], ["anna"], auc=0.75)
@@ -165,7 +165,7 @@ def test_token_has_a_row_of_its_table_or_none(graph):
 def test_token_is_looked_up_in_the_runs_own_vocabulary_whatever_the_artifacts_numbers_are(tmp_path):
     made = Root(tmp_path / "line")
     made.add_run(9, ["Flash"], ["anna"], auc=0.7)
-    made.add_run(10, ["Taxi", "Flash"], ["anna"], auc=0.75, start=9)  # by address it comes before 9
+    made.add_run(10, ["Taxi", "Flash"], ["anna"], auc=0.75, start=9)  # its address sorts before that of 9
     graph = read_records(str(made.folder))
     lineage = upstream(graph, the(graph, "PushedModel", 10))
     assert find_token(lineage, "company", "Flash").row == 1
