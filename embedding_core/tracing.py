@@ -1,11 +1,14 @@
-"""Keeps AutoGraph out of this package's functions and of Keras' own when a tf.function is traced."""
+"""Keeps AutoGraph out of this package's functions and of Keras' own, and TensorFlow's internals out of messages."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import tensorflow as tf
+
+_INTERNALS = re.compile(r"\{\{.*?\}\} ?| ?\[Op:\w+\]( name: ?)?| \[\[.*", re.DOTALL)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,3 +25,8 @@ def calling_user_code(function: Function) -> Function:
     AutoGraph to convert the layers that users wrote, and no others. Converting Keras' own code takes 8 CPU seconds.
     """
     return cast(Function, cast(Any, function).__call__)
+
+
+def without_internals(message: str) -> str:
+    """Return TensorFlow's message in one line, without the names of nodes and operations."""
+    return _INTERNALS.sub("", " ".join(message.split())).strip()

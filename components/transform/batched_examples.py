@@ -13,6 +13,7 @@ from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
 
 from embedding_core.errors import DataError
 from embedding_core.storage import record_compression
+from embedding_core.tracing import without_internals
 
 _BATCH = 4096
 
@@ -46,6 +47,8 @@ class _Read(beam.PTransform):
 
     def expand(self, start: beam.pvalue.PBegin) -> beam.PCollection:
         files = sorted(path for pattern in self._patterns for path in fileio.glob(pattern))
+        if not files:
+            raise DataError(f"no files match {', '.join(map(repr, self._patterns))}: run ExampleGen again.")
         decode = beam.ParDo(self._decode).with_output_types(pa.RecordBatch)
         return start | "Files" >> beam.Create(files) | beam.Reshuffle() | "Decode" >> decode
 
@@ -62,7 +65,6 @@ class _Decode(beam.DoFn):
         try:
             for batch in records.batch(self._batch_size).prefetch(1).as_numpy_iterator():
                 yield decoder.DecodeBatch(batch)
-        except tf.errors.OpError as error:
-            raise DataError(
-                f"{element!r} is damaged ({error.message}): delete it, and run ExampleGen again."
-            ) from error
+        except (tf.errors.OpError, RuntimeError) as error:  # RuntimeError: the decoder's
+            reason = without_internals(getattr(error, "message", str(error)))
+            raise DataError(f"{element!r} is damaged ({reason}): delete it, and run ExampleGen again.") from error

@@ -54,17 +54,19 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
         columns = tft.get_analyze_input_columns(preprocessing_fn, reader.TensorAdapter().OriginalTypeSpecs())
         projected = reader.Project(columns)
         scratch = os.path.join(folder, ".temp_path")
-        with (
-            self._make_beam_pipeline() as pipeline,
-            tft_beam.Context(temp_dir=scratch, use_deep_copy_optimization=True),
-        ):
-            rows = pipeline | "Read" >> (projected.BeamSource() if columns else _no_rows())
-            graph = (rows, projected.TensorAdapterConfig()) | "Analyse" >> tft_beam.AnalyzeDataset(preprocessing_fn)
-            _ = graph | "Write" >> tft_beam.WriteTransformFn(folder)
+        try:
+            with (
+                self._make_beam_pipeline() as pipeline,
+                tft_beam.Context(temp_dir=scratch, use_deep_copy_optimization=True),
+            ):
+                rows = pipeline | "Read" >> (projected.BeamSource() if columns else _no_rows())
+                graph = (rows, projected.TensorAdapterConfig()) | "Analyse" >> tft_beam.AnalyzeDataset(preprocessing_fn)
+                _ = graph | "Write" >> tft_beam.WriteTransformFn(folder)
+        finally:
+            if fileio.exists(scratch):
+                fileio.rmtree(scratch)
         metadata = dataset_metadata.DatasetMetadata(schema)
         metadata_io.write_metadata(metadata, os.path.join(folder, tft.TFTransformOutput.RAW_METADATA_DIR))
-        if fileio.exists(scratch):
-            fileio.rmtree(scratch)
 
 
 def _no_rows() -> beam.PTransform:

@@ -1,10 +1,10 @@
 """Reads raw columns from serialized tf.Examples or from one named tensor per column, for training and serving.
 
-Both sources give the same raw columns. An unknown token, a missing value and an empty list are legal. A
+Both sources give the same raw columns. An unknown token, a missing value and an empty list of several are legal. A
 row that lacks a dense value which Transform requires is marked, and its prediction is NaN rather than
 that of a made-up value. So no row fails the others, except for what TensorFlow's parser itself refuses: a record that
-is not a tf.Example, a column of another type, two values in a column of one (training refuses such a row too). Named
-tensors cannot have these errors.
+is not a tf.Example, a column of another type, two values or an empty list in a column of one (training refuses such a
+row too; ingestion writes no empty list). Named tensors cannot have these errors.
 
 The named tensors of a column (its name with every character but letters, digits and `_` replaced by `_`):
 
@@ -29,14 +29,14 @@ import numpy as np
 import tensorflow as tf
 
 from embedding_core.columns.ids import kept
-from embedding_core.columns.tokens import DTYPES, MISSING_INT, Values, parse_spec
+from embedding_core.columns.tokens import DTYPES, MISSING_FLOAT, MISSING_INT, Values, parse_spec
 from embedding_core.config import ColumnConfig
 from embedding_core.errors import ConfigError
 
 Raw: TypeAlias = dict[str, Values]
 Spec: TypeAlias = tf.io.FixedLenFeature | tf.io.VarLenFeature | tf.io.RaggedFeature
 
-MISSING = {tf.string: b"", tf.int64: MISSING_INT, tf.float32: float("nan")}
+MISSING = {tf.string: b"", tf.int64: MISSING_INT, tf.float32: MISSING_FLOAT}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,7 +181,7 @@ def _safe(feature: Spec) -> Spec:
     if isinstance(feature, tf.io.FixedLenFeature):
         return feature if feature.default_value is not None else _with_default(feature)
     if feature.dtype == tf.float32:
-        return tf.io.FixedLenFeature([], tf.float32, float("nan"))
+        return tf.io.FixedLenFeature([], tf.float32, MISSING_FLOAT)
     return feature
 
 

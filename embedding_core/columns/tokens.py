@@ -29,6 +29,7 @@ from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
 
 MISSING_INT = -(2**63)
+MISSING_FLOAT = float("nan")  # one object, so that specifications with it are equal
 
 Values: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"
 
@@ -72,7 +73,7 @@ def _feature(column: ColumnConfig) -> tf.io.RaggedFeature | tf.io.FixedLenFeatur
             f"column {column.name!r} holds lists of floats: as a categorical feature a float column must have at most "
             "one value per row; write the values as strings or integers."
         )
-    return tf.io.FixedLenFeature([], tf.float32, default_value=float("nan"))
+    return tf.io.FixedLenFeature([], tf.float32, default_value=MISSING_FLOAT)
 
 
 def tokens_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:

@@ -7,18 +7,20 @@ label and the weight as float32; the ids in the order of the features, of two wo
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from embedding_core.tracing import as_written
-from embedding_core.training.row_stream import batches_once
+from embedding_core.training.row_stream import batches_by_file
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from embedding_core.training.validation_split import Keep
 
-_BATCH = 4096
+_BATCH = 1024  # rows that are parsed at once: enough for speed, and few if rows have long lists
+_PARSED_AHEAD = 2
 _WORD = 4
 _LONGEST = 2**31 - 1
 
@@ -42,9 +44,10 @@ class RowFormat:
         numbers = np.concatenate([*(batch["dense"][name] for name in self._dense), batch["label"], batch["weight"]], 1)
         head = np.concatenate([lengths.astype("<i4"), numbers.astype("<f4").view("<i4")], axis=1)
         width = self._id.size // _WORD
-        ends = np.cumsum(self._head + width * lengths.sum(axis=1))
-        starts = np.concatenate([[0], ends[:-1]])
-        words = np.empty(ends[-1] if len(ends) else 0, "<i4")
+        sizes = self._head + width * lengths.sum(axis=1)
+        ends = np.cumsum(sizes)
+        starts = ends - sizes
+        words = np.empty(sizes.sum(), "<i4")
         words[starts[:, None] + np.arange(self._head)] = head
         places = starts[:, None] + self._head + width * (np.cumsum(lengths, axis=1) - lengths - splits[:-1])
         for feature, rows in enumerate(ids):
@@ -86,7 +89,13 @@ class RowFormat:
 
 
 def encode_files(
-    files: Sequence[str], folder: str, parser: RowParser, form: RowFormat, keep: Keep | None = None
+    files: Sequence[str],
+    folder: str,
+    parser: RowParser,
+    form: RowFormat,
+    *,
+    keep: Keep | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> list[str]:
     """Encode the kept rows of TFRecord files of tf.Examples.
 
@@ -96,16 +105,18 @@ def encode_files(
       parser: parses the rows.
       form: encodes them.
       keep: filter of serialized rows; None for all.
+      check: called for each batch; it raises an error to end the encoding.
 
     Returns:
       Paths of the encoded files, in the order of the sorted names of `files`.
     """
     encoded = [os.path.join(folder, f"{number:05d}") for number in range(len(files))]
-    for name, path in zip(sorted(files), encoded, strict=True):
-        parse = as_written(lambda _, examples: parser(examples))
-        batches = batches_once([name], _BATCH, keep=keep).map(parse, tf.data.AUTOTUNE, deterministic=True)
-        with tf.io.TFRecordWriter(path) as writer:
-            for batch in batches.prefetch(1):
-                for record in form.encode(batch):
-                    writer.write(record)
+    parse = as_written(lambda number, examples: (number, parser(examples)))
+    batches = batches_by_file(sorted(files), _BATCH, keep).map(parse, _PARSED_AHEAD, deterministic=True)
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(tf.io.TFRecordWriter(path)) for path in encoded]
+        for number, batch in batches:
+            check()
+            for record in form.encode(batch):
+                writers[int(number)].write(record)
     return encoded

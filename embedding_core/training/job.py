@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from embedding_core.errors import DataError
 from embedding_core.schema import Json
-from embedding_core.tracing import as_written
+from embedding_core.tracing import as_written, without_internals
 from embedding_core.training.dense_start import Ranges
 from embedding_core.training.device_choice import Batches, Placement
 from embedding_core.training.encoded_rows import RowFormat, encode_files
@@ -77,15 +77,20 @@ def data_errors() -> Iterator[None]:
         yield
     except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
         raise DataError(_rule_broken(error.message)) from error
+    except tf.errors.NotFoundError as error:
+        raise DataError(
+            f"a file of rows is gone ({without_internals(error.message)}): if it was a temporary file, set TMPDIR "
+            "to a folder that nothing empties; then start the same run again to continue."
+        ) from error
     except UnicodeDecodeError as error:  # TensorFlow's message quotes a row that is not UTF-8
         raise DataError(_rule_broken(error.object.decode(errors="replace"))) from error
 
 
 def _rule_broken(message: str) -> str:
     """Extract the line of TensorFlow's message that says what is wrong with the data."""
-    message = " ".join(message.split())
+    message = without_internals(message)
     match = _ASSERTION.search(message)
-    return (match[1] if match else message).split(" [[")[0]
+    return match[1] if match else message
 
 
 class JobData:
@@ -101,7 +106,13 @@ class JobData:
       rows_per_replica: rows of a replica's batch, negatives included; on a TPU short batches are padded to it.
     """
 
-    def __init__(self, job: TrainingJob, placement: Placement, folder: str | None = None) -> None:
+    def __init__(
+        self,
+        job: TrainingJob,
+        placement: Placement,
+        folder: str | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         """Count the rows, load the vocabularies, and encode the splits that are read several times.
 
         Args:
@@ -109,6 +120,7 @@ class JobData:
           placement: where it trains.
           folder: empty folder for encoded rows, which must live as long as this; None, or a TPU, whose hosts read their
             own files, parses the rows in every pass.
+          check: called while rows are encoded; it raises an error to end that.
 
         Raises:
           DataError: a split is empty or cannot be read, or has too few files for the hosts.
@@ -134,7 +146,7 @@ class JobData:
         self._format = RowFormat(job.inputs)
         self._encoded = set[str]()
         if folder is not None and not placement.on_tpu:
-            self._encode(folder)
+            self._encode(folder, check)
         self._eval = self._once("eval")
         self._validation = self._once("validation") if self.validation_rows else None
 
@@ -146,17 +158,16 @@ class JobData:
         self._splits["validation"] = [HostRows(files, rows)]
         return rows
 
-    def _encode(self, folder: str) -> None:
+    def _encode(self, folder: str, check: Callable[[], None]) -> None:
         """Encode the splits, except the train split if it is read once."""
         for split in self._files:
             if split == "train" and self.steps <= self.steps_per_epoch:
                 continue
             below = os.path.join(folder, split)
             os.mkdir(below)
+            keep, parser = self._keep.pop(split, None), self._parser()
             with data_errors():
-                files = encode_files(
-                    self._files[split], below, self._parser(), self._format, self._keep.pop(split, None)
-                )
+                files = encode_files(self._files[split], below, parser, self._format, keep=keep, check=check)
             self._files[split] = files
             self._splits[split] = [HostRows(tuple(files), sum(host.rows for host in self._splits[split]))]
             self._encoded.add(split)

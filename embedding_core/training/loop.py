@@ -246,6 +246,13 @@ class _Loop:
         return stopping is not None and int(self._state.waited.numpy()) >= stopping.patience
 
 
+def _end_if(preempted: Callable[[], bool]) -> None:
+    if preempted():
+        raise PreemptionError(
+            "SIGTERM came before the first step of this process; nothing is lost: start the same run again to continue."
+        )
+
+
 def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Trainable:
     tf_keras.utils.set_random_seed(job.training.seed)
     return new_trainable(
@@ -332,7 +339,7 @@ def train(
     """
     placement = choose_placement(job.training)
     with placement.scope(), noticed_preemption() as preempted, scratch_folder("rows") as encoded:
-        data = JobData(job, placement, encoded)
+        data = JobData(job, placement, encoded, lambda: _end_if(preempted))
         trainable = _make_trainable(job, data, placement)
         kept = resume_folder or os.path.join(folder, "resume")
         tf.io.gfile.makedirs(folder)

@@ -56,6 +56,19 @@ def _kept(records: tf.data.Dataset, keep: Keep) -> tf.data.Dataset:
     return records.batch(_FILTERED).map(filtered).unbatch()
 
 
+def batches_by_file(files: Sequence[str], batch_size: int, keep: Keep | None = None) -> tf.data.Dataset:
+    """Read files one after the other, as a dataset of (number of the file, string [B]); a batch is of one file."""
+    compression = record_compression(files)
+
+    @as_written
+    def read(number: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(name, compression, _BUFFER)
+        kept = records if keep is None else _kept(records, keep)
+        return kept.batch(batch_size).map(as_written(lambda batch: (number, batch)))
+
+    return tf.data.Dataset.from_tensor_slices(list(files)).enumerate().flat_map(read)
+
+
 def _count(files: Sequence[str], split: str, keep: Keep | None) -> int:
     records = _records(list(files), record_compression(files), keep)
     add = as_written(lambda count, rows: count + tf.size(rows, tf.int64))

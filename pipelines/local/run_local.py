@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from rich.console import Console
@@ -86,6 +86,7 @@ def _run(
         run_lock(config),
         captured(config.work_dir) as screen,
         Display(console or SafeConsole(file=screen, highlight=False)) as display,
+        _found_by_workers(config),
     ):
         if upgraded is not None:
             display.say(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup")
@@ -101,6 +102,21 @@ def _run(
         saved = save_report(report, os.path.join(config.work_dir, "report"), os.path.join(config.work_dir, REPORTS))
     print_report(report, saved)
     return report
+
+
+@contextlib.contextmanager
+def _found_by_workers(config: PipelineConfig) -> Iterator[None]:
+    """Let the processes of `data.workers` find the user's modules, as this process does."""
+    before = os.environ.get("PYTHONPATH")
+    if config.data.workers > 1:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*([before] if before else []), config.python_path])
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _tidy(config: PipelineConfig, display: Display) -> None:

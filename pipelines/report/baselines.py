@@ -162,7 +162,7 @@ def _of_best_strength(train: _Rows) -> LogisticRegression:
     held_back = np.random.default_rng(0).permutation(len(train.label)) % _HELD_BACK == 0
     fit_on, judge = _some(train, ~held_back), _some(train, held_back)
     best = model = LogisticRegression(max_iter=1000, warm_start=True)
-    if min(len(np.unique(fit_on.label)), len(np.unique(judge.label))) < 2:
+    if min(len(np.unique(fit_on.label)), len(np.unique(judge.label))) < 2 or not judge.weight.any():
         return best
     least = math.inf
     for strength in _STRENGTHS:
@@ -202,7 +202,7 @@ def _popularity(
 
 
 def _score(scorer: str, predicted: Floats, rows: _Rows, *, probability: bool = True) -> Score:
-    if len(np.unique(rows.label)) < 2:
+    if len(np.unique(rows.label)) < 2 or not rows.weight.any():
         return Score(scorer=scorer, metrics=dict.fromkeys(METRICS))
     auc = float(roc_auc_score(rows.label, predicted, sample_weight=rows.weight))
     loss = float(log_loss(rows.label, predicted, sample_weight=rows.weight)) if probability else None

@@ -113,6 +113,14 @@ def test_graph_is_that_of_tfxs_transform(inputs, tmp_path, function):
     assert not os.path.exists(tmp_path / "ours" / ".temp_path")
 
 
+def test_split_without_files_is_an_error(inputs, tmp_path):
+    for file in (tmp_path / "examples" / "Split-train").iterdir():
+        file.unlink()
+    with pytest.raises(Exception, match=r"no files match .*: run ExampleGen again"):
+        transformed(inputs, tmp_path / "graph")
+    assert not os.path.exists(tmp_path / "graph" / ".temp_path")
+
+
 @pytest.mark.parametrize("columns", [["absent", "price", "size"], ["price"]])
 def test_batches_are_those_of_tfxs_reader(inputs, tmp_path, columns):
     from tfx_bsl.tfxio.tf_example_record import TFExampleRecord

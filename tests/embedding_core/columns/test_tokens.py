@@ -116,3 +116,8 @@ def test_tensorflow_reads_every_row_of_a_saved_vocabulary(tmp_path):
         tf.lookup.TextFileIndex.LINE_NUMBER,
     )
     assert tf.lookup.StaticHashTable(lines, -1).lookup(tf.constant(odd)).numpy().tolist() == list(range(len(odd)))
+
+
+def test_two_features_may_read_one_column_of_floats():
+    column = ColumnConfig(name="price", dtype="float32")
+    assert list(parse_spec([column, column])) == ["price"]

@@ -4,16 +4,20 @@ import dataclasses
 import importlib.util
 import os
 import pathlib
+import shutil
+import signal
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.errors import DataError
+from embedding_core.errors import DataError, PreemptionError
 from embedding_core.training import EarlyStopping, Inputs, Negatives, train
 from embedding_core.training.device_choice import choose_placement
-from embedding_core.training.job import JobData
+from embedding_core.training.encoded_rows import RowFormat
+from embedding_core.training.job import JobData, data_errors
+from embedding_core.training.training_inputs import RowParser
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
 cases = importlib.util.module_from_spec(_spec)
@@ -129,3 +133,46 @@ def test_label_that_is_not_binary_is_named_before_the_first_step(tmp_path):
     bad = cases.write(tmp_path / "bad.gz", [*_rows(5, 1), _example(["w1"], [], [], 0.5, 3)])
     with pytest.raises(DataError, match=r"label `label` must be 0 or 1 in every row"):
         train(dataclasses.replace(job, train_files=[bad]), str(tmp_path / "run"))
+
+
+def test_sigterm_ends_the_encoding(tmp_path, monkeypatch):
+    job = _job(tmp_path, epochs=2)
+    encoded = []
+
+    def encode(form, batch):
+        encoded.append(batch)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return iter(())
+
+    monkeypatch.setattr("embedding_core.training.encoded_rows.RowFormat.encode", encode)
+    with pytest.raises(PreemptionError, match="before the first step of this process"):
+        train(job, str(tmp_path / "run"))
+    assert len(encoded) == 1
+
+
+def test_rows_that_are_removed_while_training_are_one_error(tmp_path):
+    job = _job(tmp_path, epochs=2)
+    folder = tmp_path / "encoded"
+    folder.mkdir()
+    batches = JobData(job, choose_placement(job.training), str(folder)).train(0)
+    shutil.rmtree(folder)
+    with (
+        pytest.raises(DataError, match=r"a file of rows is gone .*: if it was a temporary file, set TMPDIR"),
+        data_errors(),
+    ):
+        next(iter(batches))
+
+
+def test_messages_have_no_internals_of_tensorflow(tmp_path):
+    job = _job(tmp_path, epochs=2)
+    bad = cases.write(tmp_path / "bad.gz", [*_rows(5, 1), _example(["w1", "w2"], [], [], 0.5, 1)])
+    with pytest.raises(DataError, match="Key: word") as caught:
+        train(dataclasses.replace(job, train_files=[bad]), str(tmp_path / "run"))
+    assert "{{" not in str(caught.value)
+    assert "[Op:" not in str(caught.value)
+
+
+def test_empty_batch_has_no_records(tmp_path):
+    job = _job(tmp_path)
+    form, parser = RowFormat(job.inputs), RowParser(job.inputs)
+    assert list(form.encode(parser(tf.zeros([0], tf.string)))) == []

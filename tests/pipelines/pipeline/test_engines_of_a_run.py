@@ -1,5 +1,6 @@
 """Keys of the configuration that choose what computes figures, and how many processes read data."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,18 @@ def test_workers_are_processes_of_beam(workers, mode):
     options = PipelineOptions(list(target.beam_args)).view_as(DirectOptions)
     assert options.direct_running_mode == mode
     assert options.direct_num_workers == workers
+
+
+@pytest.mark.parametrize(("workers", "given"), [(1, None), (3, None), (3, "/else")])
+def test_workers_find_the_modules_of_the_user(monkeypatch, workers, given):
+    from pipelines.local.run_local import _found_by_workers
+
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if given:
+        monkeypatch.setenv("PYTHONPATH", given)
+    config = load_config(TAXI, [f"data.workers={workers}"])
+    with _found_by_workers(config):
+        found = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    assert (config.python_path in found) == (workers > 1)
+    assert not given or found[0] == given
+    assert os.environ.get("PYTHONPATH") == given

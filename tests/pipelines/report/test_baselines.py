@@ -1,5 +1,7 @@
 """The strength of the baseline's regression is chosen on the train split, the same one again."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -35,3 +37,10 @@ def test_regression_is_at_least_as_good_as_with_the_default_strength():
 def test_part_of_one_class_leaves_the_default_strength():
     train = rows(4, 2, 1)
     assert baselines._regression(train).C == 1.0
+
+
+def test_rows_without_weight_have_no_metrics_and_choose_nothing():
+    train = rows(100, 20, 1)
+    weightless = dataclasses.replace(train, weight=np.zeros_like(train.weight))
+    assert set(baselines._score("", np.zeros(100), weightless).metrics.values()) == {None}
+    assert baselines._of_best_strength(weightless).C == 1.0
