@@ -22,8 +22,10 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
 from embedding_core.serving import export_model
+from embedding_core.storage import file_digest, folder_digests, is_remote
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
 from embedding_core.training.finished_run import RunDescription
+from embedding_core.training.kept_rows import rows_key
 from embedding_core.vocabulary import Vocabulary
 from embedding_core.warm_start import DenseStart
 
@@ -90,7 +92,8 @@ def run_fn(fn_args: FnArgs) -> None:
     sources = _number_sources(fn_args, settings, config)
     job = _job(fn_args, settings, config, vocabularies, sources)
     resume = _resume_folder(fn_args, settings, config, vocabularies, job)
-    result = train(job, fn_args.model_run_dir, resume_folder=resume, progress=_Progress())
+    rows = _rows_folder(fn_args, settings, job)
+    result = train(job, fn_args.model_run_dir, resume_folder=resume, rows=rows, progress=_Progress())
     description = RunDescription(
         model=job.model,
         arguments=job.arguments,
@@ -115,6 +118,19 @@ def run_fn(fn_args: FnArgs) -> None:
     )
     if resume is not None:
         fileio.rmtree(resume)
+
+
+def _rows_folder(fn_args: FnArgs, settings: Settings, job: TrainingJob) -> str | None:
+    """Return the folder that keeps encoded rows, below `resume_dir`; None if that is an object store."""
+    if settings.resume_dir is None or is_remote(settings.resume_dir):
+        return None
+    graph = fn_args.transform_graph_path
+    made_by = folder_digests(graph) if graph else {"schema": file_digest(str(fn_args.schema_path))}
+    stopping = job.training.early_stopping
+    held_back = None if stopping is None else stopping.validation_fraction
+    files = [*job.train_files, *job.eval_files]
+    key = rows_key(job.inputs, files, made_by, held_back, settings.code_fingerprint)
+    return os.path.join(settings.resume_dir, "rows", key)
 
 
 class _Progress:

@@ -15,11 +15,13 @@ import tensorflow as tf
 
 from embedding_core.errors import DataError
 from embedding_core.schema import Json
+from embedding_core.storage import remove_folder
 from embedding_core.tracing import as_written, without_internals
 from embedding_core.training.dense_start import Ranges
 from embedding_core.training.device_choice import Batches, Placement
 from embedding_core.training.encoded_rows import RowFormat, encode_files
 from embedding_core.training.host_files import HostRows, check_batch, check_input_of_hosts, files_by_host
+from embedding_core.training.kept_rows import RowsFolder, seal_split, whole_split
 from embedding_core.training.negatives import negative_sampler
 from embedding_core.training.row_stream import (
     Passes,
@@ -110,7 +112,7 @@ class JobData:
         self,
         job: TrainingJob,
         placement: Placement,
-        folder: str | None = None,
+        folder: RowsFolder | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Count the rows, load the vocabularies, and encode the splits that are read several times.
@@ -118,8 +120,8 @@ class JobData:
         Args:
           job: the job.
           placement: where it trains.
-          folder: empty folder for encoded rows, which must live as long as this; None, or a TPU, whose hosts read their
-            own files, parses the rows in every pass.
+          folder: folder for encoded rows, which must live as long as this; None, or a TPU, whose hosts read their own
+            files, parses the rows in every pass.
           check: called while rows are encoded; it raises an error to end that.
 
         Raises:
@@ -158,16 +160,22 @@ class JobData:
         self._splits["validation"] = [HostRows(files, rows)]
         return rows
 
-    def _encode(self, folder: str, check: Callable[[], None]) -> None:
-        """Encode the splits, except the train split if it is read once."""
+    def _encode(self, folder: RowsFolder, check: Callable[[], None]) -> None:
+        """Encode the splits that a previous training did not, except the train split if it is read once."""
         for split in self._files:
             if split == "train" and self.steps <= self.steps_per_epoch:
                 continue
-            below = os.path.join(folder, split)
-            os.mkdir(below)
-            keep, parser = self._keep.pop(split, None), self._parser()
-            with data_errors():
-                files = encode_files(self._files[split], below, parser, self._format, keep=keep, check=check)
+            below, keep = os.path.join(folder.path, split), self._keep.pop(split, None)
+            files = whole_split(below) if folder.is_kept else None
+            if files is None:
+                remove_folder(below)
+                os.mkdir(below)
+                with data_errors():
+                    files = encode_files(
+                        self._files[split], below, self._parser(), self._format, keep=keep, check=check
+                    )
+                if folder.is_kept:
+                    seal_split(below)
             self._files[split] = files
             self._splits[split] = [HostRows(tuple(files), sum(host.rows for host in self._splits[split]))]
             self._encoded.add(split)

@@ -27,6 +27,7 @@ from embedding_core.training.eval_metrics import Evaluation, evaluate
 from embedding_core.training.finished_run import restore_weights
 from embedding_core.training.history import History, Summaries
 from embedding_core.training.job import JobData, TrainingJob, data_errors
+from embedding_core.training.kept_rows import rows_folder
 from embedding_core.training.learning_rate_decay import config_with_rates
 from embedding_core.training.preemption import noticed_preemption
 from embedding_core.training.step import StepsDone, Trainable, new_trainable
@@ -313,7 +314,12 @@ def _write_dense(job: TrainingJob, trainable: Trainable, folder: str) -> None:
 
 
 def train(
-    job: TrainingJob, folder: str, *, resume_folder: str | None = None, progress: Progress | None = None
+    job: TrainingJob,
+    folder: str,
+    *,
+    resume_folder: str | None = None,
+    rows: str | None = None,
+    progress: Progress | None = None,
 ) -> TrainingResult:
     """Train a model.
 
@@ -326,6 +332,7 @@ def train(
       resume_folder: folder for checkpoints while training; a run continues from the newest one in it. It must
         belong to this job alone. The caller removes it when the result is safe. None: a folder below `folder`, removed
         at the end.
+      rows: folder that keeps encoded rows for later trainings, named by `rows_key`; None keeps none.
       progress: called about once per second with the steps done, the total steps, and the state in words.
 
     Returns:
@@ -338,7 +345,7 @@ def train(
       PreemptionError: SIGTERM came; the state is saved in `resume_folder`.
     """
     placement = choose_placement(job.training)
-    with placement.scope(), noticed_preemption() as preempted, scratch_folder("rows") as encoded:
+    with placement.scope(), noticed_preemption() as preempted, rows_folder(rows) as encoded:
         data = JobData(job, placement, encoded, lambda: _end_if(preempted))
         trainable = _make_trainable(job, data, placement)
         kept = resume_folder or os.path.join(folder, "resume")

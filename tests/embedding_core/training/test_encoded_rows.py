@@ -17,6 +17,7 @@ from embedding_core.training import EarlyStopping, Inputs, Negatives, train
 from embedding_core.training.device_choice import choose_placement
 from embedding_core.training.encoded_rows import RowFormat
 from embedding_core.training.job import JobData, data_errors
+from embedding_core.training.kept_rows import RowsFolder
 from embedding_core.training.training_inputs import RowParser
 
 _spec = importlib.util.spec_from_file_location("training_cases", pathlib.Path(__file__).with_name("test_training.py"))
@@ -95,7 +96,7 @@ def test_encoded_rows_give_the_batches_of_the_examples(tmp_path, wide, settings)
     folder = tmp_path / "encoded"
     folder.mkdir()
     placement = choose_placement(job.training)
-    parsed, encoded = JobData(job, placement), JobData(job, placement, str(folder))
+    parsed, encoded = JobData(job, placement), JobData(job, placement, RowsFolder(str(folder), False))
     splits = {"train", "eval"} | ({"validation"} if "early_stopping" in settings else set())
     assert set(os.listdir(folder)) == splits
     for start in (0, 3):
@@ -111,7 +112,7 @@ def test_rows_that_are_read_once_are_not_encoded(tmp_path):
     job = _job(tmp_path, epochs=1)
     folder = tmp_path / "encoded"
     folder.mkdir()
-    data = JobData(job, choose_placement(job.training), str(folder))
+    data = JobData(job, choose_placement(job.training), RowsFolder(str(folder), False))
     assert os.listdir(folder) == ["eval"]
     assert data.rows == 115
 
@@ -122,7 +123,7 @@ def test_split_of_empty_rows_is_encoded(tmp_path):
     job = dataclasses.replace(job, train_files=[bare])
     folder = tmp_path / "encoded"
     folder.mkdir()
-    batch = next(iter(JobData(job, choose_placement(job.training), str(folder)).train(0)))
+    batch = next(iter(JobData(job, choose_placement(job.training), RowsFolder(str(folder), False)).train(0)))
     assert {name: rows.to_list() for name, rows in batch["ids"].items()} == {
         name: [[]] * 9 for name in ("word", "tags", "ids")
     }
@@ -154,7 +155,7 @@ def test_rows_that_are_removed_while_training_are_one_error(tmp_path):
     job = _job(tmp_path, epochs=2)
     folder = tmp_path / "encoded"
     folder.mkdir()
-    batches = JobData(job, choose_placement(job.training), str(folder)).train(0)
+    batches = JobData(job, choose_placement(job.training), RowsFolder(str(folder), False)).train(0)
     shutil.rmtree(folder)
     with (
         pytest.raises(DataError, match=r"a file of rows is gone .*: if it was a temporary file, set TMPDIR"),
