@@ -132,9 +132,16 @@ def test_outputs_say_what_they_are(trained):
     assert {"checkpoints", "history.json", "logs", "training.json"} <= set(os.listdir(trained["model_run"][0].uri))
 
 
-def test_resume_folder_is_used_and_removed(inputs, tmp_path):
-    run(inputs, tmp_path / "out", resume_dir=str(tmp_path / "resume"))
-    assert os.listdir(tmp_path / "resume") == []
+def test_resume_folder_is_used_and_removed_and_rows_are_kept_for_other_settings(inputs, tmp_path):
+    resume, keys = tmp_path / "resume", []
+    others = {**SETTINGS, "training": {**SETTINGS["training"], "dense_optimizer": {"learning_rate": 0.02}}}
+    for number, settings in enumerate([SETTINGS, others]):
+        run(inputs, tmp_path / str(number), resume_dir=str(resume), custom_config=json.dumps(settings))
+        assert os.listdir(resume) == ["rows"]
+        (key,) = (resume / "rows").iterdir()
+        keys.append((key.name, {split.name: split.stat().st_mtime_ns for split in key.iterdir()}))
+    assert keys[0] == keys[1]
+    assert set(keys[0][1]) == {"train", "eval"}
 
 
 def test_checkpoints_of_inputs_that_had_the_same_paths_are_not_resumed(inputs, tmp_path, monkeypatch):
