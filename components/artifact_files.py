@@ -15,7 +15,7 @@ RECORD_SUFFIX = ".lineage.json"
 
 
 def read_embedding_config(folder: str) -> EmbeddingConfig:
-    """Return the tables and features of a TableConfigs artifact, verified; one of an earlier release has no seal.
+    """Return the tables and features of a TableConfigs artifact, verified; earlier releases wrote them without a seal.
 
     Raises:
       ConfigError: the file is not what TableConfigGen wrote.

@@ -18,7 +18,7 @@ from embedding_core.schema import Json
 
 Artifacts: TypeAlias = dict[str, list[types.Artifact]]
 Properties: TypeAlias = Json
-"""Exec properties: texts and numbers; KFP hands whole numbers back as floats."""
+"""Execution properties: texts and numbers. KFP returns whole numbers as floats."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Execution:
 
 
 class ComponentExecutor:
-    """Turns one of TFX's executors into one of ours; comes before it among the bases.
+    """Adds to one of TFX's executors what every executor of this project does; list it first among the bases.
 
     A subclass sets `COMPONENT`, the component's name in the lineage, and defines `execute`.
     """
@@ -84,7 +84,7 @@ class ComponentExecutor:
         """Execute, and write the lineage beside every output.
 
         Args:
-          input_dict: artifacts by key, as the component's spec has them.
+          input_dict: artifacts by key of the component's spec.
           output_dict: artifacts by key.
           exec_properties: parameters by key.
 

@@ -24,10 +24,10 @@ class ColumnSummary:
       kind: kind of feature: "bytes", "int64" or "float".
       rows: rows that have a value.
       values: number of values.
-      fewest, most: number of values of the rows that have one.
-      smallest, largest: bounds of the numbers; None for texts, and without a value.
+      fewest, most: smallest and largest number of values in a row, among the rows that have a value.
+      smallest, largest: smallest and largest number; None for texts, or if there is no value.
       total: sum of the numbers.
-      only: digest of the value if all values are equal; "" if they differ, None without a value.
+      only: digest of the value if all values are equal; "" if they differ, None if there is no value.
     """
 
     kind: str = "bytes"
@@ -55,12 +55,12 @@ class ColumnSummary:
         self.total += other.total
 
     def without_values(self) -> ColumnSummary:
-        """Return the counts alone: neither numbers of the column nor a digest of its value."""
+        """Return only the counts, without the column's numbers and the digest of its value."""
         only = "private" if self.only else self.only
         return dataclasses.replace(self, smallest=None, largest=None, total=0.0, only=only)
 
     def to_json(self) -> Json:
-        """Return the fields that are not the default."""
+        """Return the fields that differ from their defaults."""
         return {key: value for key, value in dataclasses.asdict(self).items() if value != _DEFAULTS[key]}
 
 
@@ -72,7 +72,7 @@ Summaries: TypeAlias = Mapping[str, Mapping[str, ColumnSummary]]
 
 
 def summaries_to_json(rows: Mapping[str, int], summaries: Summaries) -> str:
-    """Return the fact of Examples.
+    """Serialize the summaries for the custom property `COLUMNS_FACT` of Examples.
 
     Args:
       rows: number of rows of each split.

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# For our ExampleGen, which has its own executor and parameters: TFX documents neither base class nor driver.
+# The base class and the driver of our ExampleGen, which has its own executor and parameters. TFX documents neither.
 from tfx.components.example_gen.component import FileBasedExampleGen
 from tfx.components.example_gen.driver import FileBasedDriver
 from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME
 
-# Its reading of blessings and model paths, and how it marks a PushedModel, are what other tools look at.
+# The executor that our Pusher extends: it reads blessings and model paths, and marks a PushedModel for other tools.
 from tfx.components.pusher.executor import Executor as PusherExecutor
 
 # StatisticsGen's executor, which ours calls for exact statistics.
@@ -51,7 +51,7 @@ def tracked_by_transform_layer(layer: Any) -> Any:
 class CheckedLauncher(Launcher):
     """Launches a node; calls back before its executor runs, and before its outputs are published.
 
-    What the second callback writes on the outputs is in the same transaction as their publication.
+    The outputs and what the second callback writes on them are published in one transaction.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class CheckedLauncher(Launcher):
         before_publication: Callable[[Iterable[Any]], None],
         **given: Any,
     ) -> None:
-        """Take a launcher's own arguments.
+        """Take the callbacks and the arguments of `Launcher`.
 
         Args:
           before_run: called with the node's input artifacts, as ML Metadata has them, unless the node comes from the
-            cache; an error that it raises ends the node.
+            cache; if it raises an error, the node ends.
           before_publication: called with the node's output artifacts, as ML Metadata is going to have them.
-          given: as the launcher has them.
+          given: the arguments of `Launcher`.
         """
         super().__init__(**given)
         self._before_run = before_run
@@ -83,7 +83,7 @@ class CheckedLauncher(Launcher):
     ) -> None:
         updated = executor_output.output_artifacts if executor_output else {}
         for key, artifacts in output_dict.items():
-            # The executor's own record of an output replaces that of TFX.
+            # If the executor returned its own artifacts for an output, they replace TFX's.
             self._before_publication(
                 updated[key].artifacts if key in updated else [one.mlmd_artifact for one in artifacts]
             )

@@ -1,4 +1,4 @@
-"""Builds the specs of components: each key has one artifact type, wherever it is an input or an output."""
+"""Builds the specs of components; a key has the same artifact type in every spec, as an input or an output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def channels(*required: str, optional: Iterable[str] = ()) -> dict[str, ChannelP
 def parameters(
     required: Mapping[str, type], optional: Mapping[str, type] | None = None
 ) -> dict[str, ExecutionParameter]:
-    """Return the `PARAMETERS` of a spec: the type of each."""
+    """Return the `PARAMETERS` of a spec, from the type of each parameter."""
     return {
         **{key: ExecutionParameter(type=kind) for key, kind in required.items()},
         **{key: ExecutionParameter(type=kind, optional=True) for key, kind in (optional or {}).items()},

@@ -1,4 +1,7 @@
-"""Says which packages of the extra `tfx` are installed; the core works without them. Importing this loads none."""
+"""Finds out which packages of the extra `tfx` are installed, and imports none of them.
+
+The core works without these packages.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ INSTALL_TFX = "install tfx-embeddings[tfx], which runs on Python 3.10"
 
 
 def is_installed(package: str) -> bool:
-    """Whether a top-level package can be imported."""
+    """Return whether a top-level package can be imported."""
     return importlib.util.find_spec(package) is not None
 
 

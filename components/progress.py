@@ -1,7 +1,7 @@
-"""Reports the progress of long steps: one call, and a sink that shows it.
+"""Reports the progress of long steps: `report` passes it to a sink, which shows it.
 
-A step may call `report` at any rate. The default sink writes a plain log line at most every
-ten seconds; the command line replaces it by a live display (`pipelines/local/run_display.py`).
+A step may call `report` as often as it likes. The default sink writes a plain log line at most every
+ten seconds; the command line replaces it with a live display (`pipelines/local/run_display.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 
 
 class Report(NamedTuple):
-    """Progress of one task: `done` of `total` (None: not known) in `unit`s, and a short text on its state.
+    """Progress of one task: `done` of `total` (None if unknown) in `unit`s, and a short text on its state.
 
-    `start` of them were done by an earlier process: they do not count for the rate.
+    `start` of them were done by an earlier process: the rate does not include them.
     """
 
     task: str
@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 
 
 def log_sink(seconds: float = 10.0, log: Callable[[str], None] = _log.info) -> Sink:
-    """Make a sink that logs a line per task at most every `seconds`, and the last one of a task that took longer.
+    """Make a sink that logs each task at most every `seconds`, and also at its end if it took longer.
 
-    A task that resumes an earlier process is logged at once. Rates are of this process.
+    A task that resumes an earlier process is logged at once. Rates count only what this process did.
     """
     started: dict[str, tuple[float, float]] = {}
 
@@ -75,7 +75,7 @@ _sink: Sink = log_sink()
 
 
 def set_sink(sink: Sink) -> Sink:
-    """Show progress through `sink` from now on; returns the previous sink."""
+    """Show progress through `sink` from now on; return the previous sink."""
     global _sink
     before, _sink = _sink, sink
     return before

@@ -1,4 +1,4 @@
-"""Rebuilds how a run reads its rows, and checks that the artifacts of a finished run belong together."""
+"""Rebuilds the inputs of a finished run, and checks that its artifacts belong together."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def sources_of_run(
 def inputs_of_run(
     run: RunDescription, vocabularies: str, *, transform_graph: str | None = None, schema: str | None = None
 ) -> Inputs:
-    """Rebuild how a finished run read its rows: features, dense inputs, label and weight.
+    """Rebuild the inputs of a finished run: features, dense inputs, label and weight.
 
     Args:
       run: `training.json` of the ModelRun.

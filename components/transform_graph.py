@@ -1,4 +1,4 @@
-"""Finds the inputs of numbers: outputs of Transform with the raw columns that they need, or columns of the schema."""
+"""Finds the numeric inputs: outputs of Transform with the raw columns that they need, or columns of the schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[s
 
     Args:
       uri: address of a TransformGraph artifact.
-      outputs: what is wanted of its outputs: dense features, label, weight, columns `after_transform`.
+      outputs: names of the outputs to compute: dense features, label, weight, columns `after_transform`.
       names: which of them are the model's dense inputs; None for all.
 
     Raises:
@@ -57,7 +57,7 @@ def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[s
 
 
 class _Transform(tf.Module):
-    """Calls TFT's layer without the Keras around it, which would be traced and converted at each call and export."""
+    """Calls TFT's layer without its Keras wrapper, which would be traced and converted at each call and export."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class _Transform(tf.Module):
 
 
 def _digest(uri: str) -> str:
-    """Compute the digest of the graph: another one under the same address is loaded again."""
+    """Compute the digest of the graph, so that a different graph at the same address is loaded anew."""
     program = os.path.join(uri, tft.TFTransformOutput.TRANSFORM_FN_DIR, "saved_model.pb")
     return str(file_digest(program)["sha256"])
 
@@ -106,7 +106,7 @@ def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]
       names: names of the dense features.
 
     Returns:
-      By feature `_RANGE_FIELDS`, which float32 holds exactly.
+      `_RANGE_FIELDS` by feature, as values that float32 holds exactly.
     """
     known = _open(uri, _digest(uri)).transformed_feature_spec()
     outputs = {name: range_output(name) for name in names if range_output(name) in known}
@@ -121,7 +121,7 @@ def read_ranges(uri: str, names: Collection[str]) -> dict[str, dict[str, float]]
 
 
 def range_problems(ranges: Mapping[str, Range]) -> dict[str, str]:
-    """Problems of dense features by name: features without information, values taken for missing."""
+    """Describe problems of dense features, by name: features without information, values that count as missing."""
     problems = {name: " ".join(_problems(span)) for name, span in ranges.items()}
     return {name: text for name, text in problems.items() if text}
 
@@ -154,7 +154,7 @@ def _row_of_zeros(spec: Spec) -> bytes:
 
 
 def number_columns(schema_file: str, names: Collection[str]) -> dict[str, tf.io.FixedLenFeature]:
-    """Describe raw columns of one number per row: a missing float is NaN, a whole number must be there.
+    """Specify raw columns of one number per row: a missing float is NaN, and an integer must not be missing.
 
     Args:
       schema_file: path of a `schema.pbtxt`.

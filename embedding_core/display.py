@@ -8,7 +8,7 @@ _DIGITS = 12
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""Escape control, direction and unassigned characters, which a terminal would obey or hide, as in `\x1b`.
+    r"""Escape control, direction and unassigned characters, which a terminal would obey or hide: ESC becomes `\x1b`.
 
     Args:
       text: text to print.

@@ -1,4 +1,4 @@
-"""Turns rows of tables into vectors on CPU, the same in training and in the exported model."""
+"""Looks up rows of tables on CPU and combines them, in the same way in training and in the exported model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Table: TypeAlias = "tf.Variable | tf.Tensor"  # [rows, dim]
 def cpu_embedding_lookup(
     inputs: Nested, weights: Nested, tables: Mapping[Any, Any], feature_config: FeatureConfigs
 ) -> Nested:
-    """Look up and combine the rows of every feature; exportable with an unknown batch.
+    """Look up and combine the rows of every feature; can be exported with an unknown batch size.
 
     A drop-in for `tf.tpu.experimental.embedding.serving_embedding_lookup`, with the differences that
     the documentation lists: dense [B, 1] gives [B, dim], trailing empty rows keep the batch, an empty or
@@ -71,11 +71,12 @@ def combine(
 ) -> Rows:
     """Gather the rows of a normal form and combine them: the one function that turns rows into a vector.
 
-    With ids i of output row r: "sum" is the sum of w_i * row_i, "mean" divides it by the sum of w_i,
-    "sqrtn" by the root of the sum of w_i^2; x / 0 is 0.
+    Over the ids i of one output row, "sum" is the sum of w_i * row_i, "mean" divides it by the sum of w_i,
+    and "sqrtn" by the root of the sum of w_i^2; x / 0 is 0.
 
-    `combine_weighted` is the definition, `combine_in_order` its fast path for unweighted ids in order; one id per
-    output row needs neither. Every other lookup calls these two, and the contract test checks that all paths agree.
+    `combine_weighted` is the definition, and `combine_in_order` its fast path for unweighted ids in order. If each
+    output row has one id, neither is called. Every other lookup calls these two, and the contract test checks that
+    all paths agree.
 
     Args:
       table: [rows, dim] variable or tensor.
@@ -121,7 +122,7 @@ def combine_weighted(
 
 
 def weight_divisors(combiner: Combiner, segments: tf.Tensor, count: Count, weights: tf.Tensor) -> tf.Tensor | None:
-    """Compute the divisor of each output row's sum, float32 [count]; None if it is one. An empty row has zero."""
+    """Compute the divisor of each output row's sum, float32 [count]; None if all are 1. That of an empty row is 0."""
     if combiner == "sum":
         return None
     if combiner == "mean":
@@ -139,7 +140,7 @@ def combine_in_order(
       segments: the output row of each, in ascending order, [N].
       count: number of output rows.
       combiner: how the rows of one output row become one vector.
-      places: which rows of the table to combine, [N]; saves the gather, but has a dense gradient.
+      places: which rows of the table to combine, [N]; this avoids the gather, but makes the gradient dense.
 
     Returns:
       [count, dim]; zeros for an output row without rows.
@@ -177,7 +178,7 @@ def quantized(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor:
 
 
 def _quantized_forward(rows: tf.Tensor, quantization: Quantization) -> tf.Tensor:
-    """Quantize rows, and pass gradients through: rounding has none, so the table would never be trained."""
+    """Quantize rows, and pass gradients through: rounding has none, so otherwise the table would never be trained."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def forward(values: Rows) -> tuple[Rows, Callable[[Rows], Rows]]:

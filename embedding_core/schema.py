@@ -1,7 +1,7 @@
-"""Declares and checks settings: the base class of every section of the configuration, and the words of its rules.
+"""Defines the base class of all sections of the configuration, with their checks and the wording of their errors.
 
-A section is a frozen pydantic model. It is checked when it is made, by the same rules and in the same words whether a
-program makes it (one `ConfigError`) or a YAML file does (every mistake with its path, see `problems_of`).
+A section is a frozen pydantic model, which is checked when it is made. The rules and their wording are the same whether
+a program makes it (one `ConfigError`) or a YAML file does (every mistake with its path, see `problems_of`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from embedding_core.errors import ConfigError, nearest
 Json: TypeAlias = dict[str, Any]
 """A JSON object."""
 Mistakes: TypeAlias = Iterator[tuple[str, str]]
-"""Pairs of a key ("" for the whole section, dotted for one inside) and what is wrong, to be read after the key."""
+"""Pairs of a key ("" for the whole section, dotted for a nested key) and what is wrong, worded to follow the key."""
 _Item = TypeVar("_Item")
 _WORDED = "worded"  # type of an error whose message is the text of a `Problem`
 _WORDS = {
@@ -51,7 +51,7 @@ _WORDS = {
 
 
 class Rule:
-    """Words a rule: the message on a value that the type refuses is "it must be <words>".
+    """Sets the error message of a type: the message about an invalid value is "it must be <words>".
 
     Attributes:
       words: the rule, as in "it must be <words>".
@@ -63,7 +63,7 @@ class Rule:
         self.text = text
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Replace every error of the type by the rule's words."""
+        """Replace every error of the type with the rule's words."""
         kind = "text_rule" if self.text else "rule"
         return core_schema.custom_error_schema(handler(source), custom_error_type=kind, custom_error_message=self.words)
 
@@ -72,8 +72,8 @@ class ChosenBy:
     """Chooses one of several sections by a word under one key of the mapping.
 
     Attributes:
-      key: field of every section, a Literal with the section's word; a lone text is the value of this key.
-      default: what a mapping without the key starts from; None refuses it.
+      key: field that every section has, a Literal of the section's word; a string alone is the value of this key.
+      default: values that a mapping without the key is merged into; if None, the key is required.
     """
 
     def __init__(self, key: str, default: Mapping[str, Any] | None = None) -> None:
@@ -81,7 +81,7 @@ class ChosenBy:
         self.default = default
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Read a mapping as the section that it names; a section passes as it is."""
+        """Read a mapping as the section that it names, and pass a section through unchanged."""
         sections = typing.get_args(source)
 
         def choose(value: Any, unused: Any) -> Any:
@@ -90,7 +90,7 @@ class ChosenBy:
         return core_schema.no_info_wrap_validator_function(choose, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Json:
-        """Accept the word alone, as a lone text."""
+        """Accept the word alone, as a string."""
         return {"anyOf": [*handler(schema)["anyOf"], {"type": "string"}]}
 
     def section(self, sections: tuple[type[Section], ...], value: Any) -> Section:
@@ -111,9 +111,9 @@ class ChosenBy:
 
 
 def _python_number(value: Any) -> Any:
-    """The value, or the Python number that equals a numpy one: sizes are often computed from data.
+    """Convert a numpy number to a Python number, since sizes are often computed from data; leave other values as is.
 
-    Tensors, variables and arrays are refused: pydantic takes whatever has `__float__`, and later changes would be lost.
+    Refuses tensors, variables and arrays: pydantic accepts anything with `__float__`, and would lose later changes.
     """
     if isinstance(value, int | float):
         return value
@@ -125,12 +125,12 @@ def _python_number(value: Any) -> Any:
 
 
 def _from_list(value: Any) -> Any:
-    """The list of YAML as a tuple; a set has no order and is refused."""
+    """Convert a list, which YAML gives, to a tuple; leave a set, which has no order, for pydantic to refuse."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _with_text_keys(value: Any) -> Any:
-    """The mapping with its keys as text: YAML reads a key such as 1 or true as another type."""
+    """Convert the keys of a mapping to text: YAML reads a key such as 1 or true as another type."""
     return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
@@ -211,7 +211,7 @@ class Section(BaseModel):
         return section
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         return iter(())
 
     @classmethod
@@ -233,7 +233,7 @@ class Section(BaseModel):
 
     @classmethod
     def descriptions(cls) -> dict[str, str]:
-        """Give what the docstring says of every key, on one line each."""
+        """Return the docstring's description of every key, each on one line."""
         texts: dict[str, str] = {}
         for base in reversed(cls.__mro__):
             attributes = re.split(r"\n *Attributes:\n", base.__doc__ or "")[1:]

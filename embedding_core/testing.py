@@ -135,7 +135,7 @@ def oracle_update(
 ) -> None:
     """Take one optimizer step on float64 arrays, in place.
 
-    Gradients of one row add up before its one update; without gradient accumulation each occurrence
+    The gradients of a row are summed, and the row is updated once; without gradient accumulation each occurrence
     is a separate update. Non-lazy Adam also updates every other row, with a zero gradient.
     """
     if not optimizer.use_gradient_accumulation:
@@ -215,7 +215,7 @@ _RULES: Mapping[str, Callable[..., tuple[Array, ...]]] = {
 
 
 class Oracle:
-    """Tables and slots of a model in float64, with the lookup and the update of one batch after another.
+    """Holds the tables and slots of a model in float64, looks up their rows and updates them, batch by batch.
 
     Attributes:
       tables: [rows, dim] by table name.
@@ -227,7 +227,7 @@ class Oracle:
 
         Args:
           config: the tables and features.
-          tables: the first rows, by table name.
+          tables: the initial values of the rows, by table name.
           optimizer: optimizer of the tables that have none of their own.
         """
         self._config = config
@@ -248,7 +248,7 @@ class Oracle:
         return oracle_lookup(self.tables[table.name], samples, table.combiner, length)
 
     def apply_gradients(self, batch: Batch, gradients: Mapping[str, Array]) -> None:
-        """Take one step: gradients of the activations, by feature, update the rows of the features' tables."""
+        """Take one step: update the tables from the gradients of the activations, given by feature."""
         self.apply_gradients_of_cores([(batch, gradients)])
 
     def apply_gradients_of_cores(self, cores: Sequence[tuple[Batch, Mapping[str, Array]]]) -> None:

@@ -1,4 +1,4 @@
-"""Keeps AutoGraph out of this package's functions and of Keras' own, and TensorFlow's internals out of messages."""
+"""Stops AutoGraph from converting this package and Keras, and removes TensorFlow's internals from messages."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def as_written(function: Function) -> Function:
-    """Return the function, kept from AutoGraph: it has no Python control flow over tensors, and traces faster so."""
+    """Exclude a function from AutoGraph: it has no Python control flow over tensors, and traces faster unconverted."""
     return cast(Function, tf.autograph.experimental.do_not_convert(function))
 
 
 def calling_user_code(function: Function) -> Function:
-    """Return the function as AutoGraph calls it without converting it, but with AutoGraph on for what it calls.
+    """Exclude a function from AutoGraph, but leave AutoGraph on for what the function calls.
 
-    AutoGraph cannot convert what has no Python code, such as `function.__call__`, and calls it. Inside, Keras asks
-    AutoGraph to convert the layers that users wrote, and no others. Converting Keras' own code takes 8 CPU seconds.
+    AutoGraph cannot convert a callable without Python code, such as `function.__call__`, so it calls it unconverted.
+    Inside, Keras asks AutoGraph to convert the layers that users wrote, and no others. Converting Keras' own code
+    takes 8 CPU seconds.
     """
     return cast(Function, cast(Any, function).__call__)
 

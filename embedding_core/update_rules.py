@@ -2,8 +2,8 @@
 
 Each takes rows [N, dim], their slots (each [N, dim], in the order of `Optimizer.slots`), the
 accumulated gradients [N, dim] and the learning rate, and returns the new rows and slots. The order is:
-clip the gradient, decay the weight, update, clip the weight. Clipping, decay and their order are this
-project's reading of the TPU's documentation, to be confirmed on a TPU.
+clip the gradient, decay the weight, update, clip the weight. Clipping, decay and their order follow this
+project's interpretation of the TPU's documentation, which is still to be confirmed on a TPU.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def updated(optimizer: Optimizer, rows: Rows, slots: Slots, gradient: Rows, rate
 
 
 def clipped(values: Rows, low: float | None, high: float | None) -> Rows:
-    """Values within bounds; None means unbounded."""
+    """Clip values to the bounds; None means unbounded."""
     if low is not None:
         values = tf.maximum(values, tf.cast(low, values.dtype))
     if high is not None:
@@ -105,7 +105,7 @@ def ftrl(optimizer: FTRL, rows: Rows, slots: Slots, gradient: Rows, rate: Rate) 
 
     With ``p = a^(-power)`` before and ``p'`` after ``a += g^2``: ``l += g - (p' - p) / lr * w`` and
     ``w = (clip(l, -l1, l1) - l) / ((p' + beta) / lr + 2 l2)``; `multiply_linear_by_learning_rate` keeps lr * l.
-    A row whose accumulator is still zero, with beta and l2 zero too, becomes zero.
+    If beta and l2 are zero, a row whose accumulator is still zero becomes zero.
     """
     accumulator, linear = slots
     power, l1, l2 = (

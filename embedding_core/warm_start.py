@@ -1,4 +1,4 @@
-"""Declares what a model starts from: the section `warm_start` of the YAML file, and what its two readers take of it."""
+"""Declares the section `warm_start` of the YAML file (what a model starts from), and the parts for its two readers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class CheckpointLoaderSpec(ComponentSpec):
 
 
 class CheckpointLoader(base_component.BaseComponent):
-    """Brings the embedding checkpoint of a previous run to a new run's tables: rows and slots move with their tokens.
+    """Remaps the embedding checkpoint of a previous run to a new run's tables: rows and slots move with their tokens.
 
     Component `outputs` contains:
       - `embedding_checkpoint`: Channel of type `EmbeddingCheckpoint`: what the trainer starts from; `remap.json`

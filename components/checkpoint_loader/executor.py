@@ -1,4 +1,4 @@
-"""The executor of CheckpointLoader: glue between artifacts and `embedding_core.checkpoint.remap`."""
+"""Defines the executor of CheckpointLoader, which calls `embedding_core.checkpoint.remap` on artifacts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
 
         Raises:
           ConfigError: the policy breaks a rule.
-          CheckpointError: the earlier checkpoint is damaged, or the policy refuses what differs.
+          CheckpointError: the previous checkpoint is damaged, or differs in a way that the policy refuses.
         """
         policy = RemapPolicy.from_mapping(execution.json(keys.POLICY) or {})
         config = read_embedding_config(execution.uri(keys.TABLE_CONFIGS))

@@ -27,7 +27,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
 
         Raises:
           ConfigError: `nonfinite` is neither "error" nor "keep".
-          CheckpointError: the training checkpoint is damaged, not of these tables, or not finite.
+          CheckpointError: the training checkpoint is damaged, is of other tables, or has values that are not finite.
         """
         nonfinite = execution.properties.get(keys.NONFINITE) or "error"
         if nonfinite not in get_args(NonfiniteRows):

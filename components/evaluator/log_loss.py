@@ -1,4 +1,4 @@
-"""Computes the binary cross-entropy in TFMA, also of probabilities that round to 0 or 1.
+"""Computes the binary cross-entropy in TFMA, also for probabilities that round to 0 or 1.
 
 TFMA's own metric takes the logarithm of 0 there, and one such row makes the whole metric NaN or infinite.
 """
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import tensorflow_model_analysis as tfma
 
 _LEAST = float(np.finfo(np.float64).eps)
-"""Least distance of probabilities from 0 and 1, as scikit-learn has it for the log loss of the report."""
+"""Smallest distance of probabilities from 0 and 1; scikit-learn uses the same for the log loss of the report."""
 
 
 @dataclasses.dataclass
@@ -28,7 +28,7 @@ class _Sums:
 class LogLoss(tfma.metrics.Metric):
     """The weighted mean of `-label * log(p) - (1 - label) * log(1 - p)`, p between 2.2e-16 and 1 - 2.2e-16.
 
-    Its class must not have the name of TFMA's: TFMA takes its own, even if another module is named.
+    The class must not have the same name as TFMA's: TFMA would use its own, even if another module is named.
 
     Args:
       name: name of the metric, in results.
@@ -94,7 +94,7 @@ class _LogLossCombiner(beam.CombineFn):
 
 
 def log_losses(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
-    """Compute the loss of each label, 0 or 1, and its predicted probability."""
+    """Compute the loss of each predicted probability, given its label, 0 or 1."""
     probability = np.clip(np.asarray(prediction, np.float64), _LEAST, 1 - _LEAST)
     losses: npt.NDArray[np.float64] = -label * np.log(probability) - (1 - label) * np.log1p(-probability)
     return losses

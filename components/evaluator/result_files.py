@@ -1,4 +1,4 @@
-"""Writes an evaluation in the files that TFMA writes and loads."""
+"""Writes an evaluation to the same files that TFMA writes and loads."""
 
 from __future__ import annotations
 

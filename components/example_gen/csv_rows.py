@@ -1,4 +1,4 @@
-"""Reads rows of CSV files: values as text, bad rows with their line."""
+"""Reads rows of CSV files, with values as text, and reports bad rows with their line."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _BYTE_ORDER_MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
 
 def csv_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
-    """Yield batches of a CSV file, perhaps compressed, written as `settings.csv` declares.
+    """Yield batches of a CSV file, compressed or not, in the format that `settings.csv` declares.
 
     Every value is text, exactly as it is in the file; "" and the `missing` texts are missing values. Empty lines are
-    skipped. A row is bad if it has another number of fields than the header, broken quotes, a NUL, or, in a
-    column that is read, bytes that do not belong to the encoding.
+    skipped. A row is bad if its number of fields differs from the header's, if it has broken quotes or a NUL, or if a
+    column that is read has bytes that are invalid in the encoding.
 
     Raises:
-      DataError: the file is empty or damaged, its header names a column twice, or a needed column is absent.
+      DataError: the file is empty or damaged, its header has a duplicate column, or a needed column is missing.
     """
     form = settings.csv
     with reading(path), open_unpacked(path, form.compression) as stream:
@@ -237,7 +237,7 @@ def _check_decoded(
 
 
 def _contents(header: Sequence[str], rows: Sequence[list[str]], index: npt.NDArray[np.int64]) -> list[bytes]:
-    """Join the fields of each row in the order of their columns' names, with NUL between them: no CSV field has it."""
+    """Join the fields of each row, sorted by column name, with NUL between them: a CSV field cannot contain it."""
     by_name = sorted(range(len(header)), key=header.__getitem__)
     pick = operator.itemgetter(*by_name) if len(by_name) > 1 else lambda row: (row[0],)
     return ["\0".join(pick(rows[row])).encode("utf-8", "surrogateescape") for row in index.tolist()]

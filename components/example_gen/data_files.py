@@ -1,4 +1,4 @@
-"""Finds the files of the data, and assigns them to workers. TFX is loaded for remote files alone.
+"""Finds the files of the data, and assigns them to workers. TFX is loaded for remote files only.
 
 `input_base` is literal: no character of it is a pattern. `pattern` is a glob with `*`, `?` and `[...]`.
 """
@@ -19,7 +19,7 @@ from components.example_gen.spans import Gaps, PatternSpans
 from embedding_core.errors import DataError, nearest
 from embedding_core.storage import is_remote
 
-# Bytes of text or records that one worker takes at a time, and what a packed byte counts for.
+# Bytes of text or records that one worker takes at a time, and the assumed unpacked bytes per packed byte.
 _GROUP_BYTES = 64 << 20
 _UNPACKED = {".gz": 6, ".bz2": 6, ".xz": 6, ".zst": 6, ".parquet": 4}
 _PARTS = {
@@ -39,12 +39,12 @@ def without_spans(pattern: str) -> str:
 
 
 def escaped(path: str) -> str:
-    """Return the path as a pattern of TensorFlow's file systems that matches the path alone."""
+    """Escape the path for globs of TensorFlow's file systems, so that it matches only itself."""
     return glob.escape(path.replace("\\", "\\\\"))
 
 
 class Found(NamedTuple):
-    """The files that are read, those that match and are not read, each in order, and the spans without a file."""
+    """The files to read, the files that match but are ignored, both in order, and the spans without a file."""
 
     files: list[str]
     ignored: list[str]
@@ -54,15 +54,15 @@ class Found(NamedTuple):
 def find_files(input_base: str, pattern: str, data_format: str | None, spans: PatternSpans | None) -> Found:
     """Find the files that match, sorted by span and name.
 
-    A glob ignores files whose names start with "_" or ".", which other programs use as marks. "*" alone, a
-    whole folder, takes only files that are named like the format (None: like any format), if there are any. The rest is
-    returned as ignored.
+    A glob ignores files whose names start with "_" or ".", which other programs use as markers. "*"
+    alone means a whole folder: if any of its files are named like the format (None: like any format), only those are
+    taken. The rest is returned as ignored.
 
     Args:
       input_base: the folder of the data, taken literally.
       pattern: glob of the files below it.
-      data_format: the format that files of a whole folder are named like.
-      spans: the spans that are read; None is all files that match.
+      data_format: format whose files are taken from a whole folder, by their names.
+      spans: the spans to read; None reads all files that match.
 
     Raises:
       DataError: the folder does not exist, or no file matches.
@@ -112,7 +112,7 @@ def _is_meant(name: str, pattern: str) -> bool:
 
 
 def span_numbers(files: Sequence[str], input_base: str, spans: PatternSpans) -> list[tuple[int, str]]:
-    """List the files of the spans asked for, sorted, with the number of the span; a date's is its day since year 1."""
+    """List the files of the requested spans with their numbers, sorted; a date's number is its day since year 1."""
     expression = re.compile(re.escape(posixpath.join(input_base, "")) + _expression(spans.pattern), re.DOTALL)
     matches = [(expression.fullmatch(path), path) for path in files]
     spanned = [(_span(match.groupdict()), path) for match, path in matches if match]
@@ -147,7 +147,7 @@ def _glob_piece(piece: str) -> str:
 
 
 def _span(parts: Mapping[str, str]) -> int:
-    """Return the number of a span; that of a date is its day since the year 1, and -1 that of no date."""
+    """Return the number of a span: for a date its day since year 1, or -1 if the date is invalid."""
     if "span" in parts:
         return int(parts["span"])
     try:
@@ -187,7 +187,7 @@ def _names_in(folder: str) -> list[str]:
 
 
 def group_files(files: Sequence[str]) -> list[list[str]]:
-    """Consecutive files in groups of about 64 MB unpacked (estimated): the same files give the same groups."""
+    """Group consecutive files to about 64 MB unpacked (estimated); the same files give the same groups."""
     groups: list[list[str]] = [[]]
     size = 0
     for path in files:

@@ -14,8 +14,8 @@ from components.example_gen.values import Value, instant, number, same
 def filter_rows(batch: Batch, conditions: Sequence[Condition], filtered: list[int], bad: BadRows) -> Batch:
     """Keep the rows that meet every condition.
 
-    A row counts for the first condition that it fails. A value that a condition cannot compare (text, if `min`
-    needs a number) sets its row aside.
+    A row is counted for the first condition that it fails. If a condition cannot compare a value (text, if `min`
+    needs a number), the row is set aside as bad.
 
     Args:
       batch: the rows.

@@ -20,7 +20,7 @@ _FORMATS: Mapping[DataFormat, re.Pattern[str]] = {
     "tfrecord": re.compile(r"tfrecords?(\.gz)?(-\d+-of-\d+)?(\.gz)?$"),
     "parquet": re.compile(r"\.parquet$"),
 }
-# All ten bytes of bzip2: a header of text may start with "BZh".
+# bzip2 is recognized by all ten bytes, because the header of a text file may start with "BZh".
 _FIRST_BYTES: Mapping[Compression, re.Pattern[bytes]] = {
     "gz": re.compile(rb"\x1f\x8b"),
     "bz2": re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)"),
@@ -41,7 +41,7 @@ def compression_of(start: bytes) -> Compression:
 
 
 def unpacked(stream: BinaryIO, compression: Compression) -> io.RawIOBase:
-    """Return the bytes that a compressed stream holds."""
+    """Return a stream of the uncompressed bytes."""
     if compression == "gz":
         return cast(io.RawIOBase, gzip.GzipFile(fileobj=stream))
     if compression == "bz2":

@@ -27,7 +27,7 @@ from components.example_gen.whole_numbers import count_whole_numbers, with_whole
 from components.progress import report
 
 _SHARD_ROWS = 100_000
-_COMPRESSION = 3  # on click logs half the CPU time of zlib's default, 6, for files a fifth larger
+_COMPRESSION = 3  # gzip level: on click logs, half the CPU time of zlib's default, 6, and files a fifth larger
 
 
 def ingest(files: Sequence[str], group: int, data_format: str, settings: Settings, folder: str) -> Tally:
@@ -35,10 +35,10 @@ def ingest(files: Sequence[str], group: int, data_format: str, settings: Setting
 
     Args:
       files: the files of one group, in order.
-      group: its number, part of the shards' names and of the seed of their order.
+      group: number of the group; part of the shards' names and of the seed that shuffles their rows.
       data_format: one of `components.example_gen.readers.DATA_FORMATS`.
       settings: rows and columns to read.
-      folder: folder of the shards, whose names no other attempt at this group uses.
+      folder: folder of the shards; no other attempt at this group uses the same shard names.
 
     Raises:
       DataError: the data is not what the settings require.
@@ -58,7 +58,7 @@ def ingest(files: Sequence[str], group: int, data_format: str, settings: Setting
 
 
 def count_rows(batches: Iterable[Batch], settings: Settings, tally: Tally) -> None:
-    """Count rows as `ingest` does, and write nothing; for fewer rows than a shard's.
+    """Count rows as `ingest` does, but write nothing; the batches must have fewer rows than a shard.
 
     Args:
       batches: the rows of one file.
@@ -107,7 +107,7 @@ def _occurs(batch: Batch, column: pa.Array) -> bool:
 
 
 def _convert(batch: Batch, settings: Settings) -> tuple[dict[str, pa.Array], dict[int, str]]:
-    """Return the columns that are kept, as they go into the examples, and the bad rows' reasons."""
+    """Return the kept columns, as they go into the examples, and why each bad row is bad."""
     columns: dict[str, pa.Array] = {}
     reasons: dict[int, str] = {}
     for name in settings.single_valued:
@@ -143,7 +143,7 @@ def _count(
 
 
 class _Shards:
-    """Writes rows into files of 100,000 at most, each in an order drawn from the seed."""
+    """Writes rows into files of at most 100,000 rows, and shuffles each in an order drawn from the seed."""
 
     def __init__(self, folder: str, group: int, seed: int, names: dict[str, list[str]]) -> None:
         self._folder = folder
@@ -166,7 +166,7 @@ class _Shards:
                 self._write(split, waiting)
 
     def _write(self, split: str, rows: Sequence[bytes]) -> None:
-        # Data is often sorted (by time, by label); only the shuffle buffer would then mix it in training.
+        # Data is often sorted (by time, by label). Without this, only training's shuffle buffer would mix it.
         piece = len(self._names[split])
         order: Any = np.random.RandomState([self._seed, self._group, SPLITS.index(split), piece])
         name = f"{split}-{self._group:05d}-{piece:05d}-{self._attempt}.gz"

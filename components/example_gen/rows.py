@@ -26,7 +26,7 @@ class BadRows:
 
     Attributes:
       count: number of rows set aside (of lines, if a malformed CSV row spans several).
-      first: what the first few are: place and reason.
+      first: place and reason of each of the first few.
     """
 
     count: int = 0
@@ -45,12 +45,12 @@ class Batch:
 
     Attributes:
       columns: one array per column that was read, all of one length; scalars or lists; null is missing.
-      index: position of each row in what was read; the argument of `place`, `content` and `record`.
+      index: position of each row among those that were read, which `place`, `content` and `record` take.
       place: file and line (or row, or record) of a row, as an error names it.
-      content: gives bytes of all values of a row; the order of columns and rows does not change them.
+      content: returns bytes that encode all values of each row, whatever the order of columns and rows.
       is_text: whether every value is text, as in CSV.
-      decimal: sign before the fraction of a number that is text.
-      record: gives the row as it was read, if it was a serialized tf.Example; else None.
+      decimal: decimal separator of numbers that are text.
+      record: returns the row as it was read, if it was a serialized tf.Example; else None.
     """
 
     columns: Mapping[str, pa.Array]
@@ -73,7 +73,7 @@ class Batch:
         return dataclasses.replace(self, columns=columns, index=self.index[mask])
 
     def set_aside(self, bad: BadRows, reasons: Mapping[int, str]) -> Batch:
-        """Return the rows but those at the given positions, which are added to the bad ones with their reasons."""
+        """Return the batch without the rows at the given positions; add these to `bad` with their reasons."""
         mask = np.ones(len(self), dtype=bool)
         for position, reason in reasons.items():
             mask[position] = False
@@ -81,7 +81,7 @@ class Batch:
         return self.keep(mask)
 
     def column(self, name: str) -> pa.Array:
-        """Return the column, as a scalar array, or DataError if a row holds several values."""
+        """Return a column as a scalar array; raise DataError if a row holds several values."""
         return single_valued(name, self.columns[name], lambda row: self.place(int(self.index[row])))
 
 
@@ -111,28 +111,27 @@ def flat_values(column: pa.Array) -> pa.Array:
 
 
 def values_per_row(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Count the values of each row: the length of its list, or 1 if a scalar is there."""
+    """Count the values of each row: the length of its list, or for a scalar 1, and 0 if it is null."""
     counts = pc.fill_null(pc.list_value_length(column), 0) if is_list(column.type) else column.is_valid()
     numbers: npt.NDArray[np.int64] = counts.to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether the type is a list of values."""
+    """Return whether the type is a list of values."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def map_values(column: pa.Array, function: Callable[[Value], T], missing: T) -> tuple[npt.NDArray[Any], dict[int, str]]:
-    """Return the function of every value of a scalar column, computed once per distinct value.
+    """Apply a function to every value of a scalar column, once per distinct value.
 
     Args:
-      column: the values; bytes are handed on as text (UTF-8, other bytes as surrogates).
+      column: the values; bytes are passed as text (UTF-8, other bytes as surrogates).
       function: may raise ValueError, for a value that makes its row bad.
       missing: the result of a null.
 
     Returns:
-      results [rows], as `missing` has them (that of a bad row is `missing`), and the reasons of the bad rows by
-      position.
+      results [rows], of the dtype of `missing` (a bad row gets `missing`), and the reasons of the bad rows by position.
     """
     encoded = column.dictionary_encode()
     results: list[T] = []

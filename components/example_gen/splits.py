@@ -49,7 +49,7 @@ def _shares_of_key(batch: Batch, key: str, seed: int) -> npt.NDArray[np.float64]
 
 
 def _shares(contents: Sequence[bytes], seed: int) -> npt.NDArray[np.float64]:
-    """Draw a number in [0, 1) for each content, uniform over contents."""
+    """Hash each content to a number in [0, 1); the numbers are uniformly distributed."""
     salt = str(seed).encode()
     digests = b"".join(hashlib.blake2b(content, digest_size=8, key=salt).digest() for content in contents)
     return (np.frombuffer(digests, dtype=">u8") >> np.uint64(11)).astype(np.float64) / float(1 << 53)

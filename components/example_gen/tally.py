@@ -25,7 +25,7 @@ class Labels:
     Attributes:
       values: rows per value, of the first 100 distinct values.
       positive: rows whose label is 1.
-      other: place of the first value that is neither 0 nor 1; "" without one.
+      other: place of the first value that is neither 0 nor 1; "" if there is none.
     """
 
     values: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -75,7 +75,7 @@ class Labels:
             )
 
     def _marks(self) -> str:
-        """Return the remedy for values that mean a missing one; empty if no value looks like one."""
+        """Suggest a setting for texts that stand for a missing value; empty if no text looks like that."""
         texts = [ast.literal_eval(value) for value in self.values if not value.endswith("...")]
         marks = [text for text in texts if isinstance(text, str) and stands_for_missing(text)]
         return f" If {marks[0]!r} means a missing value, set `data: {{missing: {json.dumps(marks)}}}`." if marks else ""
@@ -92,7 +92,7 @@ class Tally:
 
     Attributes:
       files: files read.
-      files_without_rows: the first few of the files that hold no row.
+      files_without_rows: the first few files without rows.
       kept: rows per split.
       filtered: rows per row filter, each row at the first filter that it fails.
       outside: rows in neither split.
@@ -100,8 +100,8 @@ class Tally:
       kinds: per column, the kinds of feature ("bytes", "int64", "float") and the place of the first of each.
       seen: names of all columns found.
       labels: the values of the label.
-      numbered: per column, values written as 3 and values written as 3.0.
-      summaries: per split and column, what its values sum up to.
+      numbered: per column, the number of values written as 3, and of those written as 3.0.
+      summaries: per split and column, the summary of its values.
       shards: per split, the names of the files written.
     """
 
@@ -161,7 +161,7 @@ class Tally:
         return {name: counts for name, counts in sorted(self.numbered.items()) if all(counts)}
 
     def to_json(self) -> str:
-        """Return the counts as JSON; `from_json` gives equal ones."""
+        """Return the counts as JSON; `from_json` restores them."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
@@ -213,7 +213,7 @@ class Tally:
         """Find all reasons why a model cannot be trained on the rows.
 
         Yields:
-          Whether further rows cannot change the problem, and the problem.
+          Whether the problem is final (further rows cannot change it), and the problem.
         """
         if not self.read:
             first = f", the first is {self.files_without_rows[0]}" if self.files_without_rows else ""

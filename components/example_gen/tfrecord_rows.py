@@ -1,4 +1,4 @@
-"""Rows of TFRecord files of tf.Examples."""
+"""Reads rows of TFRecord files of tf.Examples."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _BATCH = 8_192
 
 
 def tfrecord_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
-    """Yield batches of a TFRecord file (also gzip) of serialized tf.Examples; any other record is a bad row.
+    """Yield batches of a TFRecord file (also gzip) of serialized tf.Examples; a record of anything else is a bad row.
 
     Raises:
-      DataError: the file is damaged or cut off, or a feature is of one kind in one record and of another in the next.
+      DataError: the file is damaged or cut off, or a feature is of different kinds in different records.
     """
     decoder = ExamplesToRecordBatchDecoder()
     with reading(path), open_unpacked(path) as stream:
@@ -55,7 +55,7 @@ def _records(path: str, stream: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _checksum(data: bytes) -> bytes:
-    """TFRecord's masked CRC-32C, as the four bytes in the file."""
+    """Compute TFRecord's masked CRC-32C, as the four bytes in the file."""
     crc = google_crc32c.value(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
@@ -87,7 +87,7 @@ def _parses(path: str, decoder: ExamplesToRecordBatchDecoder, number: int, data:
 def _batch(
     path: str, columns: pa.RecordBatch, settings: Settings, numbers: Sequence[int], examples: Sequence[bytes]
 ) -> Batch:
-    if columns.num_columns == 0:  # Arrow cannot tell the number of rows then
+    if columns.num_columns == 0:  # without columns, Arrow does not know the number of rows
         columns = pa.record_batch([pa.nulls(len(examples))], names=[""])
     batch = typed_batch(f"{path}, record", columns, settings, numbers[0] if numbers else 1)
     return dataclasses.replace(

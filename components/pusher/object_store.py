@@ -1,12 +1,12 @@
-"""Publishes to an object store, which has no rename: the file without which a version cannot be loaded comes last.
+"""Publishes to an object store, which cannot rename: uploads last the file without which a version cannot be loaded.
 
     <version>/assets.extra/manifest.json     first: from here on the folder is known as a version
     <version>/variables/..., assets/...      uploaded and read back
     <version>/saved_model.pb                 the last one
 
-TensorFlow Serving, which tries a version again that it cannot load yet, and TensorFlow's loader need `saved_model.pb`.
-So a version is loaded whole or not at all, even if the pusher dies on the way. What a dead pusher left is removed by
-the next one once a later version is there. One pusher at a time: an object store has no lock either.
+TensorFlow's loader and TensorFlow Serving need `saved_model.pb`; Serving retries a version that it cannot load yet.
+So a version is loaded whole or not at all, even if the pusher dies midway. The next pusher removes what a dead one
+left, once there is a later version. Run one pusher at a time: an object store does not have locks either.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def publish_remotely(
 
     Raises:
       CheckpointError: what was uploaded is not what was read.
-      ConfigError: `keep_last` is given, and a number below the address is not a version.
+      ConfigError: `keep_last` is given, and a numbered folder below the address is not a version.
     """
     if keep_last is not None:
         _require_versions(base)
@@ -62,7 +62,7 @@ def publish_remotely(
 
 
 def _upload(path: str, target: str) -> None:
-    """Copy one file up, and read it back."""
+    """Upload one file, and read it back."""
     tf.io.gfile.makedirs(posixpath.dirname(target))
     tf.io.gfile.copy(path, target, overwrite=True)
     if file_digest(target) != file_digest(path):
@@ -81,7 +81,7 @@ def _remove_old(base: str, keep_last: int | None) -> None:
 
 
 def _require_versions(base: str) -> None:
-    """Refuse to choose which versions stay if a number is something else."""
+    """Refuse to remove old versions if a numbered folder is not a version."""
     for number in served_versions(base):
         path = posixpath.join(base, str(number))
         if not is_version(path):
@@ -92,7 +92,7 @@ def _require_versions(base: str) -> None:
 
 
 def _remove(target: str) -> None:
-    """Remove a version, first the file without which nobody loads it."""
+    """Remove a version, starting with the file without which it cannot be loaded."""
     last = posixpath.join(target, MODEL)
     if exists(last):
         tf.io.gfile.remove(last)

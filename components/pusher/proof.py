@@ -27,8 +27,8 @@ class Proof:
     Attributes:
       report: differences by output: `training/...`, `training/embeddings/<feature>`, `evaluated/...`, and
         `raw/...` for the signature of named tensors.
-      rows: rows of the split that were compared.
-      edge_rows: generated edge cases that were compared besides.
+      rows: number of rows of the split that were compared.
+      edge_rows: number of generated edge cases that were also compared.
     """
 
     report: ParityReport
@@ -41,11 +41,11 @@ class Proof:
 
 
 def prove(exported: str, evaluated: str, trained: Trained, rows: Sequence[bytes], tolerance: float) -> Proof:
-    """Score rows and their edge cases with three models, and compare them.
+    """Score rows and their edge cases with three models, and compare the scores.
 
     Args:
       exported: folder of the serving-only SavedModel; loaded in a fresh process.
-      evaluated: folder of the SavedModel that the Evaluator judged; loaded in another.
+      evaluated: folder of the SavedModel that the Evaluator judged; loaded in another process.
       trained: the model as training computes it.
       rows: serialized tf.Examples.
       tolerance: the largest difference allowed.

@@ -1,4 +1,4 @@
-"""Declares the section `push` of the YAML file: where a model is served from, and how exactly it must agree."""
+"""Declares the YAML section `push`: where a model is served from, and how far it may differ from training."""
 
 from __future__ import annotations
 

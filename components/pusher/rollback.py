@@ -17,13 +17,13 @@ from embedding_core.storage import StrPath, readable_as
 def roll_back(base: StrPath, to: int | None = None) -> Publication:
     """Publish an earlier version again, under the next number: servers then load it, and nothing is lost.
 
-    The manifest of the copy has the facts of the earlier version, and the fact `rollback`: `of`, the version that was
-    pushed (also if `to` is a copy itself), `from`, the version that was the newest, and `made`, the time in UTC.
-    The copy has the permissions of the earlier version.
+    The manifest of the copy has the facts of the earlier version, and the fact `rollback` with three entries: `of` is
+    the version that was originally pushed (even if `to` is a copy itself), `from` is the version that was the newest,
+    and `made` is the time in UTC. The copy has the permissions of the earlier version.
 
     Args:
       base: folder of the versions.
-      to: the version to go back to; None for the newest but one.
+      to: the version to go back to; None for the one before the newest.
 
     Raises:
       ConfigError: there is no such version, or it is the newest.

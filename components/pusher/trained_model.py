@@ -37,7 +37,7 @@ class Sources:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A trained model as training computes it.
+    """A trained model that computes what training computes.
 
     Attributes:
       config: the tables and features.
@@ -56,7 +56,7 @@ class Trained:
     dense: DenseInputs | None
 
     def export(self, folder: str, rows_dtype: str = "float32") -> tuple[str, ...]:
-        """Write the serving-only SavedModel, with rows of that type; returns its signatures."""
+        """Write the serving-only SavedModel, with rows of that type; return its signatures."""
         return export_model(
             folder,
             config=self.config,
@@ -68,11 +68,11 @@ class Trained:
         )
 
     def synthetic_rows(self, count: int) -> list[bytes]:
-        """Make serialized tf.Examples that every signature takes and that no data set holds."""
+        """Make serialized tf.Examples that every signature accepts and that do not come from a data set."""
         return synthetic_rows(self.config, self.dense, self.files, count)
 
     def requests(self, rows: Sequence[bytes]) -> dict[str, dict[str, npt.NDArray[Any]]]:
-        """Inputs of the signatures that predict, by name, made from serialized tf.Examples that fit their tensors."""
+        """Make the inputs of the signatures that predict, by name; `raw` gets the rows that fit its tensors, if any."""
         named, kept = named_inputs(columns_of(self.config, self.dense), rows)
         by_signature: dict[str, dict[str, npt.NDArray[Any]]] = {
             "serving_default": {"examples": np.asarray(rows, object)}

@@ -43,7 +43,7 @@ def is_version(folder: StrPath) -> bool:
 
 
 def version_digests(folder: StrPath) -> dict[str, FileDigest]:
-    """Compute the digests of all files of a model but the manifest.
+    """Compute the digests of all files of a model except the manifest.
 
     Raises:
       CheckpointError: there is a symbolic link, whose target is not part of the folder.

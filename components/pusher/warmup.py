@@ -1,7 +1,8 @@
 """Writes the requests that TensorFlow Serving sends to a version before it counts as loaded.
 
 They are TFRecords of `PredictionLog`, in the one folder that the server reads. Without them the first
-request to a signature waits for its optimization. Every version carries them, so they are made of synthetic rows.
+request to a signature waits for its optimization. Every published version contains them, so they are made of
+synthetic rows.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def write_warmup(
 
     Args:
       saved_model: its folder.
-      requests: arrays `[rows, ...]` by input name, by signature; rows are repeated if there are too few.
-      batches: for each signature, one request of each of these numbers of rows.
+      requests: for each signature, arrays `[rows, ...]` by input name; rows are repeated if there are too few.
+      batches: numbers of rows; each signature gets one request of each number.
 
     Returns:
       How many requests were written.
 
     Raises:
-      CheckpointError: there are more than a server takes.
+      CheckpointError: there are more requests than a server accepts.
     """
     logs = [
         _log(signature, {name: _rows(value, batch) for name, value in inputs.items()})

@@ -1,4 +1,4 @@
-"""Computes statistics of every n-th row with TFDV, and corrects what is known of all rows."""
+"""Computes statistics of every n-th row with TFDV, then replaces the figures that are known exactly for all rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sampled_statistics(
       files: TFRecord files of tf.Examples, all gzipped or none.
       rows: number of rows in them.
       columns: exact figures of their columns.
-      step: distance of the rows that are taken, from the first on; 1 takes all.
+      step: every `step`-th row is taken, starting with the first; 1 takes all.
 
     Raises:
       DataError: a file is damaged.

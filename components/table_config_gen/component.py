@@ -48,8 +48,8 @@ class TableConfigGen(base_component.BaseComponent):
 
         Args:
           vocabularies: a channel of `Vocabularies`, from VocabularyGen.
-          features: the categorical features, as VocabularyGen's; each may also have `max_sequence_length` ("auto", a
-            percentile such as "p99", or a whole number) and `table`.
+          features: the categorical features, with the fields that VocabularyGen takes; each may also have
+            `max_sequence_length` ("auto", a percentile such as "p99", or a whole number) and `table`.
           tables: overrides by table, "*" for all tables; `embedding_core.planning.planner` has the defaults.
           topology: a TPU slice such as "v3-8" to plan memory for; tables that do not fit are an error.
           earlier_checkpoint: a channel of `EmbeddingCheckpoint` that training starts from: a table that it has

@@ -37,7 +37,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         Raises:
           ConfigError: an override breaks its rule, or the tables do not fit the topology.
           VocabularyError: a vocabulary is damaged.
-          CheckpointError: the earlier checkpoint has no manifest, or a damaged one.
+          CheckpointError: the previous run's checkpoint has no manifest, or a damaged one.
         """
         vocabularies = read_vocabularies(execution.uri(keys.VOCABULARIES))
         features = execution.json(keys.FEATURES)
@@ -56,7 +56,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
 def _with_dims_of(
     earlier: EmbeddingConfig, features: list[Json], overrides: Mapping[str, TableSettings]
 ) -> Mapping[str, TableSettings]:
-    """Return the overrides, with the earlier dim of each table that has one and for which no dim is given."""
+    """Return the overrides; a table without a given dim gets the one that it had in the previous run, if any."""
     used = {feature.get("table") or feature.get("vocabulary") for feature in features}
     dims = {table.name: table.dim for table in earlier.tables if table.name in used}
     if overrides.get(ALL_TABLES, _NONE).dim is not None:

@@ -49,7 +49,8 @@ class Settings:
       scaling: `column` and `log1p` of the dense features that `pipelines.preprocessing` scales, by name.
       code_fingerprint: digest of the code that runs, or None.
       resume_dir: folder that keeps checkpoints while training, or None.
-      inputs_made: when each input was recorded in ML Metadata, by key: a store that was lost uses paths again.
+      inputs_made: when each input was recorded in ML Metadata, by key. Paths alone do not identify inputs, because a
+        new store uses the paths of a lost one again.
     """
 
     training: Json
@@ -84,7 +85,7 @@ def run_fn(fn_args: FnArgs) -> None:
       fn_args: as the executor of EmbeddingTrainer makes them.
 
     Raises:
-      EmbeddingError: data, configuration or training forbid it.
+      EmbeddingError: the data or the configuration is invalid, or the training fails.
     """
     settings = _settings(fn_args.custom_config)
     config = read_embedding_config(settings.table_configs)

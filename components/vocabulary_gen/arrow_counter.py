@@ -1,4 +1,4 @@
-"""Counts Arrow record batches, as TFXIO reads them from any payload; the tokens are those of the fast path."""
+"""Counts tokens in Arrow record batches, which TFXIO reads from any payload; the fast path counts the same tokens."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def transform_input(column: str, rows: tf.RaggedTensor | None, size: int, featur
       feature: how Transform reads the column.
 
     Raises:
-      DataError: the values are not as Transform reads them.
+      DataError: the values do not have the dtype or number that Transform reads, or `feature` is of an unsupported
+        kind.
     """
     if rows is None:
         rows = tf.RaggedTensor.from_row_lengths(tf.constant([], feature.dtype), tf.zeros([size], tf.int64))
@@ -111,7 +112,7 @@ def transform_input(column: str, rows: tf.RaggedTensor | None, size: int, featur
 class ArrowCounter:
     """Counts record batches; graph functions are traced once for all batches with the same dtypes.
 
-    Rows are not set aside here: what reads the payload has parsed them before.
+    Does not set rows aside: the reader of the payload has already parsed them.
     """
 
     def __init__(self, plan: CountingPlan, source: str) -> None:
@@ -122,7 +123,7 @@ class ArrowCounter:
         self._transform = SavedTransform(plan.transform_graph) if plan.transform_graph else None
 
     def count(self, batch: pa.RecordBatch, gathered: SourceCounts) -> None:
-        """Count one batch; what makes it useless is a problem among the facts, not an exception.
+        """Count one batch; record an error of the batch as a problem, instead of raising it.
 
         Args:
           batch: a column for each raw column.

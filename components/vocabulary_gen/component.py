@@ -43,8 +43,8 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
       - `vocabularies`: Channel of type `Vocabularies`: `<name>.txt`, `<name>.counts.npy` and `<name>.json` of each
         vocabulary (with a base also `<name>.evolution.npy`), and `report/counting.json`, which names the rows that
         were set aside. Facts: "vocabularies" (digest, size, coverage and total_count of each; with a base also the
-        evolution of its tokens, and per feature the share of rows and of tokens that it does not have), "rows",
-        "bad_rows".
+        evolution of its tokens, and per feature the share of rows and of tokens that the base does not have),
+        "rows", "bad_rows".
     """
 
     SPEC_CLASS = VocabularyGenSpec
@@ -65,9 +65,9 @@ class VocabularyGen(base_beam_component.BaseBeamComponent):
 
         Args:
           examples: channel of `Examples`; TFRecord files of tf.Examples are read fast, other payloads by TFXIO.
-          features: {"name", "column", "vocabulary"} of each: column has the fields of `ColumnConfig` but for dtype,
-            which is that of the data, as the valency is if "multivalent" is None or left out; features that name one
-            vocabulary share it, and the default is the feature's name.
+          features: {"name", "column", "vocabulary"} of each. "column" has the fields of `ColumnConfig` except dtype,
+            which is that of the data. The valency is also that of the data if "multivalent" is None or left out.
+            Features that name the same vocabulary share it; the default is the feature's name.
           vocabularies: rule of each vocabulary; one without a rule keeps all tokens.
           transform_graph: channel of `TransformGraph`, for columns with `after_transform`.
           base_vocabularies: channel of `Vocabularies` of a previous run, which the new ones evolve from by the rule

@@ -1,4 +1,4 @@
-"""Plans what VocabularyGen counts, from its parameters. No TensorFlow."""
+"""Plans what VocabularyGen counts, from its parameters. Does not use TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CountedFeature:
     Attributes:
       name: the feature's name.
       column: source of its tokens; the dtype is that of the data once it is known.
-      multivalent: whether a row may hold several values, or None to find it out from the data.
+      multivalent: whether a row may hold several values, or None to infer it from the data.
       vocabulary: the vocabulary that its tokens are counted into.
     """
 
@@ -79,13 +79,13 @@ def plan_counting(features: Any, rules: Mapping[str, Json], transform_graph: str
     """Check the component's parameters, and plan the counting.
 
     Args:
-      features: list of {"name", "column": {fields of ColumnConfig without dtype}, "vocabulary"}; a column
-        without "multivalent" has its valency found in the data. Other keys are TableConfigGen's.
+      features: list of {"name", "column": {fields of ColumnConfig without dtype}, "vocabulary"}; if a column
+        does not have "multivalent", its valency is inferred from the data. Other keys are for TableConfigGen.
       rules: fields of a `VocabularyRule` by vocabulary; those without a rule keep all tokens.
       transform_graph: folder of Transform's output, if there is one.
 
     Raises:
-      ConfigError: a value that breaks its rule.
+      ConfigError: a value breaks its rule.
     """
     if not isinstance(features, list) or not features:
         raise ConfigError(f"`features` is {features!r}: it must be a list with at least one feature.")

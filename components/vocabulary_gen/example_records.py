@@ -1,4 +1,4 @@
-"""Reads TFRecord files of tf.Examples, and reads again, row by row, what TensorFlow refused to parse."""
+"""Reads TFRecord files of tf.Examples, and reads again, row by row, the batches that TensorFlow cannot parse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READ_BUFFER = 1 << 20
 _READ_ERRORS = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError)
 
 PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
-"""What a batch that does not parse raises: TensorFlow quotes the row in its message, which may not be UTF-8."""
+"""Errors of a batch that does not parse: TensorFlow's message quotes the row, which may not be valid UTF-8."""
 
 
 def record_batches(path: str, batch_size: int) -> Iterator[tf.Tensor]:
@@ -80,7 +80,7 @@ def _kind(message: tf.train.Example, column: str) -> TokenDtype | None:
 
 
 def find_dtypes(path: str, columns: Iterable[str]) -> dict[str, tuple[TokenDtype, int]]:
-    """Find the dtype of each column with the protobuf parser, which needs none to be known beforehand.
+    """Find the dtype of each column with the protobuf parser, which does not have to know them beforehand.
 
     Args:
       path: a TFRecord file of tf.Examples.
@@ -88,7 +88,7 @@ def find_dtypes(path: str, columns: Iterable[str]) -> dict[str, tuple[TokenDtype
 
     Returns:
       Column -> (dtype, the first row that has a value); columns without any value are left out. Rows
-      are read until each column has been seen, usually one.
+      are read until each column has had a value; usually one row is enough.
     """
     dtypes: dict[str, tuple[TokenDtype, int]] = {}
     wanted, row = set(columns), 0
@@ -117,7 +117,7 @@ class Vetted:
 
     Attributes:
       good: the rows that parse, made fit for `tf.io.parse_example`, with their numbers.
-      bad: number of each bad row -> why it is one.
+      bad: number of each bad row -> why it is bad.
     """
 
     good: list[tuple[int, bytes]]
@@ -171,7 +171,7 @@ def _check_value(message: tf.train.Example, feature: CountedFeature, place: str)
 
 
 def first_wide_row(records: Iterable[bytes], column: str) -> int:
-    """Index of the first record whose column holds more than one value; -1 if no record does."""
+    """Return the index of the first record whose column holds more than one value; -1 if no record does."""
     for index, record in enumerate(records):
         feature = tf.train.Example.FromString(record).features.feature[column]
         if len(getattr(feature, feature.WhichOneof("kind") or "bytes_list").value) > 1:

@@ -1,4 +1,4 @@
-"""The executor of VocabularyGen: glue between artifacts and the counting pipeline."""
+"""Defines the executor of VocabularyGen, which runs the counting pipeline on artifacts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TFRECORD = "tfrecords_gzip"
 """TFX's name for TFRecord files, gzipped or plain: the reader recognizes either."""
 
 REPORT_FILE = "report/counting.json"
-"""File with rows read, rows set aside and why, and each vocabulary's facts; below the artifact's folder."""
+"""Report on rows read, rows set aside and why, and each vocabulary's facts; relative to the artifact's folder."""
 
 
 class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
@@ -39,12 +39,12 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
     COMPONENT = "VocabularyGen"
 
     def execute(self, execution: Execution) -> None:
-        """Count, and write the vocabularies.
+        """Count the tokens, and write the vocabularies.
 
         Raises:
           ConfigError: a parameter breaks its rule.
           DataError: a file is damaged; a feature is absent, empty or of mixed type; too many rows do not parse.
-          VocabularyError: an earlier vocabulary is damaged.
+          VocabularyError: a previous vocabulary is damaged.
         """
         plan = _plan(execution)
         artifact = execution.output(keys.VOCABULARIES)

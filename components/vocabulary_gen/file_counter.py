@@ -137,7 +137,7 @@ def check_width(
     """Refuse lists in a column that is configured to hold one value.
 
     Raises:
-      DataError: it does hold a list; the row is named if the records are given.
+      DataError: the column holds a list; the row is named if the records are given.
     """
     if feature.multivalent is not False or counts.widest <= 1:
         return

@@ -42,7 +42,7 @@ class SavedTransform:
         return self._output.transform_features_layer()
 
     def load(self) -> None:
-        """Load the graph; call it outside of any graph function, or it would become part of that one."""
+        """Load the graph; call this outside of any graph function, or the graph would become part of that function."""
         _ = self._layer
 
     def _parse(self, records: tf.Tensor) -> dict[str, Values]:
@@ -50,11 +50,11 @@ class SavedTransform:
         return parsed
 
     def of_examples(self, records: tf.Tensor) -> Mapping[str, Values]:
-        """Transform's output for serialized tf.Examples [B]; a graph function."""
+        """Compute Transform's output for serialized tf.Examples [B]; a graph function."""
         return self.of_columns(self._parse(records))
 
     def of_columns(self, columns: Mapping[str, Values]) -> Mapping[str, Values]:
-        """Transform's output for its raw columns."""
+        """Compute Transform's output for its raw columns."""
         transformed: Mapping[str, Values] = self._layer(dict(columns))
         return transformed
 

@@ -16,7 +16,7 @@ from components.vocabulary_gen.token_counts import Part, TokenCounts, write_coun
 from embedding_core.vocabulary import partition_of
 
 TOKENS, FACTS = b"T", b"F"
-"""First byte of a message: an Arrow message of counts, or JSON."""
+"""First byte of a message: T for an Arrow message of counts, F for facts in JSON."""
 
 SOURCES = ""
 """Key of the facts on the sources; all other keys are vocabularies, or parts of them ("<name>\n<part>")."""

@@ -69,8 +69,8 @@ class BundleReader:
     def slices(self, key: str, slice_bytes: int = SLICE_BYTES) -> Iterator[tuple[int, Rows]]:
         """Read the rows of a float32 table, slice after slice: (number of its first row, rows).
 
-        Checksums are verified. That of a tensor that was saved whole is verified with its last slice, so nothing may be
-        published before the iterator ends.
+        Checksums are verified. If a tensor was saved whole, its checksum is verified with its last slice, so do not
+        publish anything before the iterator ends.
 
         Raises:
           CheckpointError: the data are damaged or missing.
@@ -81,7 +81,7 @@ class BundleReader:
             yield from read(key, entry, rows_per_slice(entry.shape, slice_bytes))
 
     def _restored(self, key: str, entry: BundleEntry, count: int) -> Iterator[tuple[int, Rows]]:
-        """Read by TensorFlow, which loads every slice that was saved as one for each slice that is asked for."""
+        """Read with TensorFlow, which loads whole saved slices for each slice that is requested."""
         rows = entry.shape[0]
         for start in range(0, rows, count):
             spec = _spec(entry.shape, start, min(count, rows - start))
@@ -105,7 +105,7 @@ class BundleReader:
             yield start, rows.reshape(-1, *entry.shape[1:])
 
     def _blocks(self, key: str, entry: BundleEntry, size: int) -> Iterator[bytes]:
-        """Read the bytes of all parts; the last bytes of a part come only if its checksum is right."""
+        """Read the bytes of all parts; yield the last bytes of a part only if its checksum matches."""
         for part in entry.parts:
             path = f"{self.prefix}.data-{part.shard:05d}-of-{self._shards:05d}"
             checksum, left = 0, part.size
@@ -138,7 +138,7 @@ class BundleWriter:
         self._bytes = 0
 
     def add(self, key: str, shape: tuple[int, ...], start: int, rows: Rows) -> None:
-        """Add rows `start`, `start + 1`, ... of the table under `key`; every row once, in any order."""
+        """Add rows `start`, `start + 1`, ... of the table under `key`; add every row once, in any order."""
         if key in self._pending or self._bytes + rows.nbytes > self._slice_bytes:
             self._flush()
         self._pending[key] = (_spec(shape, start, len(rows)), rows)

@@ -19,7 +19,7 @@ _SEALED = SealedFolder(constants={"format": "embedding-checkpoint", "version": 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What an embedding checkpoint says of itself.
+    """The contents of an embedding checkpoint's manifest.
 
     Attributes:
       step: training step at which the tables were saved.

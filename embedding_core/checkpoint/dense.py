@@ -1,7 +1,7 @@
 """Saves the dense part of a model, its optimizer's state and the ranges of its inputs, for later runs to start from.
 
-The sealed folder `dense` of an embedding checkpoint has the tensor bundle `variables` and `manifest.json`. Weights mean
-something only together with the inputs that they were trained on, so both are kept together.
+The sealed folder `dense` of an embedding checkpoint has the tensor bundle `variables` and `manifest.json`. Weights are
+meaningful only with the inputs that they were trained on, so both are kept together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DensePart(NamedTuple):
       folder: path of the dense part.
       optimizer: name of its Keras optimizer.
       inputs: inputs of the model: `features` and `dense`, JSON lists.
-      ranges: what each dense feature was scaled by, of the features that it was recorded for.
+      ranges: range that each dense feature was scaled by, if it was recorded.
       variables: shape and dtype of every variable by its key, `model/...` and `optimizer/...`.
     """
 
@@ -57,7 +57,7 @@ def named_variables(
 ) -> tuple[dict[str, tf.Variable], dict[str, tf.Variable]]:
     """Return the variables of a model and of its optimizer by keys that are the same in every process.
 
-    A key has the variable's position and its name without the numbers that Keras gives to layers of equal names.
+    A key has the variable's position and its name, without the numbers that Keras gives to layers of the same name.
     """
     variables = list(optimizer.variables)
     known = {id(variable) for variable in variables}
@@ -118,10 +118,10 @@ def write_dense(
 
 
 def read_dense(folder: str) -> DensePart | None:
-    """Read and verify a dense part; None if there is none, as in checkpoints of earlier releases.
+    """Read and verify a dense part; None if there is none, as in checkpoints of previous releases.
 
     Args:
-      folder: the dense part's own, `DENSE` in an embedding checkpoint.
+      folder: folder of the dense part: `DENSE` in an embedding checkpoint.
 
     Raises:
       CheckpointError: a file is missing or damaged.
@@ -136,7 +136,7 @@ def read_dense(folder: str) -> DensePart | None:
 
 
 def copy_dense(source: str, destination: str) -> bool:
-    """Copy a dense part, verified, into a folder that is being written; returns whether there is one."""
+    """Verify a dense part and copy it into a folder that is being written; return whether there is one."""
     if read_dense(source) is None:
         return False
     make_folders(destination)

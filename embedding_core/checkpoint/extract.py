@@ -51,7 +51,7 @@ def extract_to_parquet(folder: StrPath, table: str, path: StrPath, *, slice_byte
     Args:
       folder: the embedding checkpoint; its files are verified first.
       table: name of the table.
-      path: the file to write; one that exists is replaced in one rename.
+      path: the file to write; an existing file is replaced in one rename.
       slice_bytes: bytes of the table held in memory at once.
 
     Returns:

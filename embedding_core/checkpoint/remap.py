@@ -47,7 +47,7 @@ def remap(
       source: the embedding checkpoint of the previous run; its files are verified first.
       config: the new tables.
       vocabularies: the new vocabularies, by name.
-      destination: the folder to write, which must not exist or be empty.
+      destination: the folder to write, which must be absent or empty.
       policy: how to initialize what the checkpoint does not have; None for the defaults.
       slice_bytes: bytes of a table held in memory at once.
       progress: called with table, rows done and rows in total.
@@ -57,7 +57,7 @@ def remap(
       checkpoint too.
 
     Raises:
-      CheckpointError: a file is damaged, a dim differs, or the policy refuses something else. Nothing is written.
+      CheckpointError: a file is damaged, or the policy refuses a difference, such as another dim. Nothing is written.
     """
     policy = policy or RemapPolicy()
     source = os.fspath(source)
@@ -99,7 +99,7 @@ def remap(
         vocabularies=vocabularies,
         files={REPORT: json.dumps(report, indent=2)},
         dense=os.path.join(source, DENSE),
-        nonfinite="keep",  # they were counted when the earlier checkpoint was written
+        nonfinite="keep",  # they were counted when the previous checkpoint was written
         slice_bytes=slice_bytes,
         progress=progress,
     )
@@ -114,7 +114,7 @@ def _moved(
     fill: Callable[[npt.NDArray[np.int64]], Rows],
     slice_bytes: int,
 ) -> Iterator[tuple[int, Rows]]:
-    """Yield rows in their new order; if the dim changed, with fewer columns or with further ones from `fill`."""
+    """Yield rows in their new order; if the dim changed, drop columns, or add some from `fill`."""
     columns = ((0, 0), (0, max(0, dim - old_dim)))
     sized = slices if dim == old_dim else ((start, np.pad(rows[:, :dim], columns)) for start, rows in slices)
     for start, rows in reordered(sized, sources, dim, fill, slice_bytes):
@@ -129,7 +129,7 @@ def _linears(
     parts: Iterable[tuple[tuple[int, Rows], tuple[int, Rows]]],
     sources: npt.NDArray[np.int64],
 ) -> Iterator[tuple[int, Rows]]:
-    """FTRL's linear terms of rows and their accumulators; zeros for a new row, as in a new table."""
+    """Compute FTRL's linear terms from rows and their accumulators; zeros for a new row, as in a new table."""
     for (start, rows), (_, accumulators) in parts:
         linears = ftrl_linears(optimizer, rows, accumulators)
         linears[sources[start : start + len(rows)] < 0] = 0.0
@@ -139,7 +139,7 @@ def _linears(
 def _fill(
     table: TableConfig, slot: str, sources: RowSources | None, vocabularies: Mapping[str, Vocabulary], seed: int
 ) -> Callable[[npt.NDArray[np.int64]], Rows]:
-    """Make a function from new row numbers to their initial rows, of the table itself or of a slot."""
+    """Make a function that maps new row numbers to their initial rows, in the table itself or in a slot."""
     if slot:
         slots = table.optimizer.slots if table.optimizer else ()
         initial = {each.name: each.initial for each in slots}[slot]

@@ -22,7 +22,7 @@ def reordered(
     fill: Callable[[npt.NDArray[np.int64]], Rows],
     slice_bytes: int,
 ) -> Iterator[tuple[int, Rows]]:
-    """Give rows in another order: ``new[i] = old[sources[i]]``, or a row of `fill` if the source is -1.
+    """Yield the rows in another order: ``new[i] = old[sources[i]]``, or a row of `fill` if the source is -1.
 
     Old slices are read once, in order. Their rows are appended to a file per new slice, and each file is then put in
     order in memory.
@@ -31,7 +31,7 @@ def reordered(
       slices: (number of the first row, rows) of the old table, in order.
       sources: [new rows] the old row of each, or -1.
       dim: length of a row.
-      fill: gives the rows of new row numbers that have no source.
+      fill: returns rows for the numbers of new rows that have no source.
       slice_bytes: bytes of a slice.
     """
     count = rows_per_slice((len(sources), dim), slice_bytes)
@@ -49,7 +49,10 @@ def reordered(
 
 
 class _Targets:
-    """Finds the new rows that come from a slice of old ones, a few slices at a time, as sorting would take memory."""
+    """Finds the new rows that come from a slice of old ones.
+
+    It searches for a few slices at a time, because sorting all sources would take memory.
+    """
 
     def __init__(self, sources: npt.NDArray[np.int64]) -> None:
         self._sources = sources
@@ -57,7 +60,7 @@ class _Targets:
         self._some = np.zeros(0, np.int64)  # the new rows that come from the old ones before `_end`
 
     def slice(self, first: int, count: int) -> npt.NDArray[np.int64]:
-        """Return the new rows, ascending, whose sources are `first` to `first + count - 1`; calls come in order."""
+        """Return the new rows, ascending, whose sources are `first` to `first + count - 1`; call it in order."""
         if first + count > self._end:
             self._end = first + _SLICES_AT_ONCE * count
             self._some = np.flatnonzero((self._sources >= first) & (self._sources < self._end))

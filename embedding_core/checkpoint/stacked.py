@@ -2,7 +2,7 @@
 
 Such a checkpoint holds one variable per stack, and the layout of each table in it: row r is on core
 ``(r + rotation) % cores``, at ``offset + r // cores`` of that core's rows. TensorFlow 2.16 saves stacks without a
-layout: it is unknown which row belongs to which table, and they are refused.
+layout, so it is unknown which row belongs to which table. Such checkpoints are refused.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Layout(NamedTuple):
         return training_key(f"{self.stack}/{slot}" if slot else self.stack, self.root)
 
     def rows(self) -> npt.NDArray[np.int64]:
-        """Return the stack's row of each row of the table, int64 [rows]."""
+        """Return, for each row of the table, its row in the stack, int64 [rows]."""
         row = np.arange(self.shape[0], dtype=np.int64)
         places: npt.NDArray[np.int64] = (row + self.rotation) % self.cores
         places *= self.rows_per_core
@@ -162,7 +162,7 @@ def _refuse_unlabelled(reader: BundleReader, config: EmbeddingConfig) -> None:
 
 
 def _is_joined(name: str, tables: Collection[str], count: int = 0) -> bool:
-    """Whether a name is that of several tables, joined by underscores as TensorFlow names a stack."""
+    """Return whether a name joins the names of several tables by underscores, as TensorFlow names a stack."""
     if name in tables and count:
         return True
     heads = [table for table in tables if name.startswith(f"{table}_")]

@@ -1,6 +1,6 @@
 """Saves the state of a training run as one `tf.train.Checkpoint`, and restores its tables in slices.
 
-TensorFlow saves a table without a copy of it, but its restore holds every table twice.
+TensorFlow saves a table without copying it, but holds every table twice while it restores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from embedding_core.checkpoint.stored_keys import training_key
 from embedding_core.engines import tables as engine_tables
 from embedding_core.errors import CheckpointError
 
-_ITERATIONS = "learning_rate/iterations"  # of a schedule: an engine's one variable that is not a table
+_ITERATIONS = "learning_rate/iterations"  # of a schedule: the only variable of an engine that is not a table
 
 
 class Tables(NamedTuple):
@@ -44,7 +44,7 @@ def nonfinite_rows(variables: Mapping[str, tf.Variable], slice_bytes: int = SLIC
 
 
 def _slices(variable: tf.Variable, slice_bytes: int) -> Iterator[tuple[int, Rows]]:
-    """Yield the number of the first row, and rows; by `gather`, as reading a variable would copy all of it."""
+    """Yield slices: number of the first row, and rows. It uses `gather`, as reading a variable would copy all of it."""
     rows, count = variable.shape[0], rows_per_slice(tuple(variable.shape), slice_bytes)
     for start in range(0, rows, count):
         yield start, tf.gather(variable, tf.range(start, min(start + count, rows), dtype=tf.int64)).numpy()
@@ -56,16 +56,16 @@ class TrainingState:
     def __init__(self, tables: Tables, rest: Mapping[str, object], slice_bytes: int = SLICE_BYTES) -> None:
         """Save `tables` under `embedding`, and the trackables `rest` under their names.
 
-        Tables in a TPU's memory go TensorFlow's own way, which brings them whole to their hosts.
+        Tables in a TPU's memory are saved and restored by TensorFlow itself, which copies them whole to their hosts.
         """
         self._tables = tables
         self._rest = dict(rest)
         self._slice_bytes = slice_bytes
 
     def write(self, prefix: str) -> None:
-        """Write a checkpoint at `prefix`, which plain TensorFlow restores too."""
+        """Write a checkpoint at `prefix` that plain TensorFlow can restore, too."""
         whole = tf.train.Checkpoint(embedding=self._tables.holder, **self._rest)
-        whole.save_counter.assign_add(1)  # which makes it: TensorFlow's `restore` expects it, its `write` leaves it out
+        whole.save_counter.assign_add(1)  # creates it: TensorFlow's `restore` expects it, its `write` leaves it out
         whole.write(prefix)
 
     def _unsliced(self) -> object:

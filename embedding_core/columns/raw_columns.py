@@ -1,10 +1,10 @@
 """Reads raw columns from serialized tf.Examples or from one named tensor per column, for training and serving.
 
-Both sources give the same raw columns. An unknown token, a missing value and an empty list of several are legal. A
-row that lacks a dense value which Transform requires is marked, and its prediction is NaN rather than
-that of a made-up value. So no row fails the others, except for what TensorFlow's parser itself refuses: a record that
-is not a tf.Example, a column of another type, two values or an empty list in a column of one (training refuses such a
-row too; ingestion writes no empty list). Named tensors cannot have these errors.
+Both sources give the same raw columns. Unknown tokens, missing values and empty lists in multivalent columns are
+valid. A row that lacks a dense value that Transform requires is marked, and its prediction is NaN rather than one
+from a made-up value. So a row cannot make the others fail, unless TensorFlow's parser itself refuses it: a record that
+is not a tf.Example, a column of another type, or two values or an empty list in a column of one value (training
+refuses such a row too, and ingestion writes no empty list). Named tensors cannot have these errors.
 
 The named tensors of a column (its name with every character but letters, digits and `_` replaced by `_`):
 
@@ -106,7 +106,7 @@ class Columns:
           ConfigError: two columns would have the same input name.
         """
         read = sorted((column for column in categorical if not column.after_transform), key=lambda one: one.multivalent)
-        self._categorical = {column.name: column for column in read}  # multivalent for one feature, so for all
+        self._categorical = {column.name: column for column in read}  # if multivalent for one feature, then for all
         self._dense = dict(dense)
         several = {**parse_spec(read)}
         self._spec = {name: _of_one(column) or several[name] for name, column in self._categorical.items()}
@@ -223,7 +223,7 @@ def _as_specified(feature: Spec, value: Values) -> Values:
 
 
 def _sparse_column(value: tf.Tensor) -> tf.SparseTensor:
-    """Return `[B]` as sparse `[B, 1]` without the missing values, in a third of the operations of a ragged tensor."""
+    """Return `[B]` as sparse `[B, 1]` without the missing values, with a third of a ragged tensor's operations."""
     rows = tf.where(_mask(value))
     shape = tf.stack([tf.size(value, tf.int64), 1])
     return tf.SparseTensor(tf.pad(rows, [[0, 0], [0, 1]]), tf.gather_nd(value, rows), shape)

@@ -1,7 +1,7 @@
 """Packs the ids of a batch into one list per table, over all its features and cores, and combines their rows.
 
-A TPU's engine works per table too. In a core's queue the ids keep their kind (dense, ragged or with output rows), and
-the lists of all tables are one list. What the lookup needs is computed once for all cores, when they are joined.
+A TPU's engine also works per table. In a core's queue the ids keep their kind (dense, ragged or with output rows), and
+the lists of all tables are concatenated. What the lookup needs is computed once for all cores, when they are joined.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class FeatureIds:
     Attributes:
       ids: int [N].
       rows: the number of output rows.
-      splits: the places at which each output row's ids start and end, int [rows + 1]; None if they are not in order.
-      segments: the output row of each id, int [N]; None if `splits` says it, or id i is output row i.
+      splits: the positions where each output row's ids start and end, int [rows + 1]; None if the ids are not in order
+        of their output rows, or if id i belongs to output row i.
+      segments: the output row of each id, int [N]; None if `splits` gives it, or if id i belongs to output row i.
       weights: float32 [N], or None for ones.
     """
 
@@ -42,12 +43,12 @@ class FeatureIds:
 
 
 class TableIds(NamedTuple):
-    """The ids of one table on one core, as they travel; a part that is None does not travel.
+    """The ids of one table on one core, as they are sent; a part that is None is not sent.
 
     Attributes:
       ids: int64 [N].
-      splits: int64, of each feature in turn.
-      segments: int64 [N], the output rows over all cores; then weights are there too.
+      splits: int64, the splits of each feature in turn.
+      segments: int64 [N], the output row of each id, numbered over all cores; if given, weights are given too.
       weights: float32 [N].
     """
 
@@ -58,15 +59,15 @@ class TableIds(NamedTuple):
 
 
 class TableBatch(NamedTuple):
-    """The ids of one table, of all cores.
+    """The ids of one table, from all cores.
 
     Attributes:
       ids: int64 [N].
-      segments: the output row of each id, int64 [N]; empty if id i is output row i.
+      segments: the output row of each id, int64 [N]; empty if id i belongs to output row i.
       weights: float32 [N]; empty for ones.
       divisors: what the sum of each output row is divided by, float32 [rows]; empty if that is one.
       form: 0 for ids only, 1 with output rows in order, 2 with weights too; int32 scalar. Conditions test this and not
-        the size of a part: TensorFlow's graph optimizer (2.16) assumes the shapes of a branch outside of it too.
+        the size of a part, because TensorFlow's graph optimizer (2.16) assumes a branch's shapes outside of it too.
     """
 
     ids: tf.Tensor
@@ -77,12 +78,12 @@ class TableBatch(NamedTuple):
 
 
 def packed(features: Sequence[FeatureIds], *, first_row: int, explicit: bool) -> TableIds:
-    """Return the features of one table on one core.
+    """Pack the ids of a table's features on one core.
 
     Args:
       features: the table's features.
       first_row: number of this core's first output row among those of all cores.
-      explicit: whether to give the output row and the weight of every id, whatever the inputs.
+      explicit: whether to give the output row and the weight of every id, even if the inputs do not need them.
     """
     ids = _concat([tf.cast(feature.ids, tf.int64) for feature in features])
     if explicit or any(feature.segments is not None for feature in features):
@@ -118,7 +119,7 @@ def _weights(feature: FeatureIds) -> tf.Tensor:
 
 
 def flattened(tables: Sequence[TableIds]) -> list[tf.Tensor]:
-    """Return the ids of all tables as four lists (the parts) and their lengths, int32 [parts, tables]."""
+    """Return the ids of all tables as four lists, one for each part, and the parts' lengths, int32 [parts, tables]."""
     parts = list(zip(*tables, strict=True))
     lists = [
         _concat(found) if (found := [part for part in column if part is not None]) else tf.zeros([0], dtype)
@@ -145,7 +146,7 @@ def joined(
       first_core: number of the first of the cores.
 
     Raises:
-      tf.errors.InvalidArgumentError: some cores were given other kinds of inputs than others.
+      tf.errors.InvalidArgumentError: the cores were given different kinds of inputs.
     """
     split = [
         [tf.split(part, lengths[turn], num=len(tables)) for turn, part in enumerate(lists)] for *lists, lengths in cores
@@ -183,7 +184,7 @@ def _batch(
     weights: tf.Tensor,
     there: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the parts of a TableBatch behind its ids, from those that travelled, and which of them are there."""
+    """Compute the fields of a TableBatch after `ids`; `there` is 1 for each part that was sent, else 0."""
     total = cores * sum(rows)
 
     def dense() -> tuple[tf.Tensor, tf.Tensor]:
@@ -203,7 +204,7 @@ def _batch(
         return row_numbers, _divisors(combiner, row_numbers, total, weights)
 
     has_splits, has_weights = there[1], there[3]
-    has_segments = tf.maximum(there[2], (1 - there[0]) * (1 - has_splits))  # no ids at all: no output row has one
+    has_segments = tf.maximum(there[2], (1 - there[0]) * (1 - has_splits))  # without any ids, every output row is empty
     found, divisors = tf.switch_case(
         has_splits + has_splits * has_weights + 3 * has_segments, [dense, ragged, weighted_ragged, explicit]
     )
@@ -269,6 +270,6 @@ def row_gradients_of(combiner: Combiner, batch: TableBatch, gradient: tf.Tensor)
 def traced_once(function: Callable[..., Made]) -> Callable[..., Made]:
     """Return the function; in a graph, calls with equal arguments and shapes share one trace of its operations.
 
-    For what is done for each of many tables: the branches of a condition are slow to trace.
+    Use it for work that is repeated for many tables: the branches of a condition are slow to trace.
     """
     return function if tf.executing_eagerly() else cast(Callable[..., Made], tf.function(function, autograph=False))

@@ -1,9 +1,9 @@
-"""Detects that a step failed, so that the next one starts without anything that it left behind.
+"""Detects a failed step, so that the next step starts without anything that the failed one left behind.
 
-A failure in eager code, or while a function is traced, is an exception that the engine or the strategy sees. A
-tf.function that fails when it runs stops somewhere between its calls of the engine, and neither sees the exception.
-Therefore each call that is traced into a function records, when it has run, its number there; the next
-function, or eager call, sees whether the last function came to the end of its calls.
+A failure in eager code, or while a function is traced, raises an exception that the engine or the strategy sees. If a
+tf.function fails while it runs, it stops somewhere between its calls of the engine, and neither sees the exception.
+Therefore each traced call records its number within the function after it has run. The next function, or the next
+eager call, checks whether the last function completed all of its calls.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ class _Place:
 
 
 class Steps:
-    """The calls of an engine within each function, and how far the last function came.
+    """Tracks the calls of an engine within each function, and how many of them the last function completed.
 
     Attributes:
       failures: the number of times that `clear` ran, int64 scalar variable.
     """
 
     def __init__(self, clear: Callable[[], None]):
-        """Start with no failure.
+        """Start with zero failures.
 
         Args:
-          clear: drops what waits in the engine; runs eagerly and inside tf.function.
+          clear: drops what is pending in the engine; runs eagerly and inside tf.function.
         """
         self._clear = clear
         self._functions: weakref.WeakKeyDictionary[tf.Graph, list[int]] = weakref.WeakKeyDictionary()  # number, calls
         self._last, self._calls, self.failures = unmirrored(
             lambda: (
                 tf.Variable([0, 0], trainable=False, dtype=tf.int64),  # position of the last call; eager ones have 0, 0
-                tf.Variable([0], trainable=False, dtype=tf.int64, shape=[None]),  # by number of the function
+                tf.Variable([0], trainable=False, dtype=tf.int64, shape=[None]),  # calls, by number of the function
                 tf.Variable(0, trainable=False, dtype=tf.int64),
             )
         )
 
     def failed(self) -> None:
-        """Drop what waits, now, also while a function is traced."""
+        """Drop at once what is pending, even while a function is traced."""
         with tf.init_scope():
             self._drop()
             self._last.assign([0, 0])
 
     @contextlib.contextmanager
     def call(self) -> Iterator[list[tf.Operation]]:
-        """Start a call of the engine; yields a list for the operations after which the call has ended."""
+        """Start a call of the engine; yield a list, to be filled with the operations that end the call."""
         place = self._begin()
         done: list[tf.Operation] = []
         with tf.control_dependencies(place.started if place else []):
@@ -72,7 +72,7 @@ class Steps:
                 self._last.assign(place.position)
 
     def _begin(self) -> _Place | None:
-        """Start a call of the engine; the place of a call that is traced, else None."""
+        """Start a call of the engine; return its place if it is traced, else None."""
         if tf.executing_eagerly():
             if self._unfinished():
                 self.failed()
@@ -83,7 +83,7 @@ class Steps:
         self._functions[function] = [number, calls + 1]
         with tf.init_scope():
             self._calls.scatter_nd_update([[number]], [calls + 1])
-        if here is not function:  # in a loop the call before may be the last of the round before
+        if here is not function:  # in a loop, the previous call may be the last of the previous iteration
             started = [self._last.assign([number, calls])]
         return _Place((number, calls + 1), started)
 
@@ -105,7 +105,7 @@ class Steps:
         return function, []
 
     def _started(self, number: int) -> tf.Operation:
-        """Clear up after a function that failed; at the start of another."""
+        """Clear up at the start of a function, if the last one failed."""
 
         def drop() -> tf.Tensor:
             self._drop()

@@ -1,4 +1,4 @@
-"""Gives TensorFlow's own classes on a real TPU checked copies of the caller's configurations."""
+"""Wraps TensorFlow's own classes for a real TPU, to give them checked copies of the caller's configurations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):
 
 
 class HardwareTPUEmbeddingV2(tf.tpu.experimental.embedding.TPUEmbeddingV2):
-    """TensorFlow's own class on a real TPU with SparseCores (V2), with the methods that it has there.
+    """TensorFlow's own class on a real TPU with SparseCores (V2), with only the methods of that class.
 
     Hyperparameters that TensorFlow would silently ignore are refused by name.
     """

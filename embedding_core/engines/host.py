@@ -1,4 +1,4 @@
-"""Trains tables on this process' own device by the TPU's rules: touched rows only, each once a step."""
+"""Trains tables on this process' own device by the TPU's rules: touched rows only, each once per step."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class HostEngine(Engine):
         """Create the tables and their slots.
 
         Args:
-          config: tables and features. The variables of a Model, as the layer has, are created by `build`.
+          config: tables and features. For a Model, which the layer passes, `build` creates the variables.
           optimizer: optimizer of the tables of an EmbeddingConfig that have none of their own.
           seed: seed of the initial rows: the same seed gives a table of the same name the same rows everywhere.
           with_slots: False leaves out the slots of an EmbeddingConfig, for lookups only.
 
         Raises:
-          ConfigError: a table of an EmbeddingConfig has no optimizer, and none was given, with `with_slots`; or an
-            attribute of an optimizer is set that would be ignored.
+          ConfigError: with `with_slots`, a table of an EmbeddingConfig has no optimizer and none was given; or an
+            optimizer has an attribute set that would be ignored.
         """
         self.model = config if isinstance(config, Model) else _model_of(config, optimizer, with_slots)
         refuse_ignored(self.model, "engine")
@@ -97,7 +97,7 @@ class HostEngine(Engine):
         return {name: own["parameters"] for name, own in self._variables.items()}
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
-        """Return the tables by the caller's TableConfig; creates them if need be."""
+        """Return the tables by the caller's TableConfig; create them if needed."""
         self.build()
         return {table.key: self._variables[table.name]["parameters"] for table in self.model.tables}
 
@@ -107,7 +107,7 @@ class HostEngine(Engine):
 
         Args:
           ids: by feature name: dense [B] or [B, 1], sparse or ragged integer ids. Features may be left out.
-          weights: by feature name, of the kind and indices of the ids; features may be left out.
+          weights: by feature name, with the kind and indices of the ids; features may be left out.
 
         Returns:
           float32 [B, dim] per feature, or [B, max_sequence_length, dim] for a sequence.
@@ -248,7 +248,7 @@ def _gradient_of(feature: FeatureSpec, form: NormalForm, gradient: tf.Tensor | N
 
 
 def _of_all_replicas(strategy: tf.distribute.Strategy, boxes: Box) -> list[RowGradients]:
-    """Return the gradients of all replicas: replicas in other processes would train tables of their own."""
+    """Return the gradients of all replicas; refuse replicas in other processes, which would train their own tables."""
     parts = [box.value for box in strategy.experimental_local_results(boxes)]
     if len(parts) != strategy.num_replicas_in_sync:
         raise EngineError(

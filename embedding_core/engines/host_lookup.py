@@ -1,4 +1,4 @@
-"""Looks up the features of a batch in tables of this process, naming the feature whose id is invalid."""
+"""Looks up the features of a batch in tables of this process; errors name the feature whose id is invalid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def normal_forms(
       tables: by name.
       values: ids of each feature; a scalar is one example.
       weights: weights of each feature, or None.
-      checked: whether ids are checked here too, for forms that are used without a lookup, which would fail.
+      checked: whether to check ids here too; needed for forms that are used without a lookup, which would check them.
     """
     forms = [
         _form(feature, tables[feature.table], value, weight, checked)
@@ -83,6 +83,6 @@ def _combined(table: tf.Variable, form: NormalForm, feature: FeatureSpec) -> tf.
 
 
 def _operation(feature: FeatureSpec) -> str:
-    """Return the name of the lookup's operation, which the message about an id outside the table has."""
+    """Return the name of the lookup's operation, which the message about an id outside the table contains."""
     letters = f"feature_{feature.path}_in_table_{feature.table}"
     return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in letters)

@@ -26,7 +26,7 @@ def configured_shapes(features: Features) -> Shapes:
 
 
 def shapes_of_batch(batch: int, features: Features) -> Shapes:
-    """Output shapes for a per-replica batch size."""
+    """Return the output shapes for a per-replica batch size."""
     return [
         tf.TensorShape([batch, feature.max_sequence_length] if _is_sequence(feature) else [batch])
         for feature in features
@@ -38,7 +38,7 @@ def _is_sequence(feature: FeatureSpec) -> bool:
 
 
 def is_flat_list(structure: Nested, given: Nested) -> bool:
-    """Whether `given` is a plain list or tuple of one TensorShape for each leaf of a structure, in its order."""
+    """Return whether `given` is a plain list or tuple of one TensorShape per leaf of a structure, in its order."""
     return (
         isinstance(given, list | tuple)
         and not hasattr(given, "_fields")
@@ -48,7 +48,7 @@ def is_flat_list(structure: Nested, given: Nested) -> bool:
 
 
 def output_shapes(input_shapes: Shapes, features: Features) -> Shapes:
-    """Output shapes for per-replica input shapes: without the last dimension, which is combined.
+    """Return the output shapes for per-replica input shapes: without the last dimension, which is combined.
 
     Raises:
       DataError (ValueError): a shape of rank 0 or unknown rank.

@@ -1,4 +1,4 @@
-"""Looks up by a TPU's queues: enqueue ids, dequeue activations, send their gradients."""
+"""Looks up rows through a TPU's queues: enqueues ids, dequeues activations and sends their gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class QueuedEngine(Engine):
     on_tpu = True
 
     def __init__(self, model: Model, queues: Any = None):
-        """Look up by something that has the methods of `tf.tpu.experimental.embedding.TPUEmbedding`.
+        """Look up through an object that has the methods of `tf.tpu.experimental.embedding.TPUEmbedding`.
 
         Args:
           model: tables and features.
@@ -31,12 +31,12 @@ class QueuedEngine(Engine):
         self._lookups = 0
 
     def look_up(self, values: Sequence[Ids], weights: Sequence[Weights]) -> Lookup:
-        """Enqueue a batch; each call has a name, by which the engine knows which lookups get gradients.
+        """Enqueue a batch; each call has a name, which tells the engine which lookups get gradients.
 
         Raises:
           EngineError (RuntimeError): called outside of strategy.run, or inside control flow within it.
         """
-        if tf.distribute.in_cross_replica_context():  # else a batch would be enqueued and never dequeued
+        if tf.distribute.in_cross_replica_context():  # otherwise a batch would be enqueued and never dequeued
             raise EngineError(
                 "The layer was created under a TPU's strategy and is called outside of strategy.run, and only "
                 "the cores can look up: call it in the function given to strategy.run, or by model.fit, evaluate or "
@@ -66,7 +66,7 @@ class QueuedEngine(Engine):
 
 
 def packed_like(structure: Nested, values: Sequence[Ids], weights: Sequence[Weights]) -> tuple[Nested, Nested]:
-    """Flat ids and weights in the structure of the configuration; None for weights that are all None."""
+    """Pack flat ids and weights into the configuration's structure; the weights are None if each of them is None."""
     features = tf.nest.pack_sequence_as(structure, list(values))
     if all(weight is None for weight in weights):
         return features, None

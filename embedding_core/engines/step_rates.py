@@ -1,4 +1,4 @@
-"""Evaluates the learning rates of a step, constants, callables and Keras schedules, each once."""
+"""Evaluates the learning rates of a step (constants, callables and Keras schedules), each once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from embedding_core.engines.tables import unmirrored
 from embedding_core.optimizers import LearningRate, Optimizer
 from embedding_core.update_rules import Rate
 
-ITERATIONS = "learning_rate/iterations"  # checkpoint key of the steps done, which schedules follow
+ITERATIONS = "learning_rate/iterations"  # checkpoint key of the counter of steps, which schedules follow
 
 
 def is_schedule(rate: LearningRate) -> bool:
-    """Whether a learning rate is a function of the step, as Keras' schedules are, rather than of nothing."""
+    """Return whether a learning rate is a function that takes the step, as Keras' schedules do."""
     if not callable(rate):
         return False
     try:
@@ -30,7 +30,7 @@ def is_schedule(rate: LearningRate) -> bool:
 
 
 def distinct_rates(optimizers: Iterable[Optimizer]) -> list[Callable[..., tf.Tensor]]:
-    """Return the distinct callable learning rates in the order of their first use: the place of each is its tag."""
+    """Return the distinct callable learning rates in the order of their first use: the index of each is its tag."""
     rates: list[Callable[..., tf.Tensor]] = []
     for optimizer in optimizers:
         if callable(optimizer.learning_rate) and not any(optimizer.learning_rate is rate for rate in rates):

@@ -10,8 +10,8 @@ import tensorflow as tf
 from embedding_core.optimizers import SGD, Adagrad, Adam, Optimizer
 from embedding_core.update_rules import Rate, Rows, Slots, clipped, updated
 
-_ROWS_PER_SWEEP = 16384  # how many untouched rows non-lazy Adam moves at a time
-LONGEST_SUM = 4096  # how many float32 gradients of a row are added one after another
+_ROWS_PER_SWEEP = 16384  # how many untouched rows non-lazy Adam updates at a time
+LONGEST_SUM = 4096  # how many float32 gradients of a row are at most added one after another
 
 
 class _Trained(NamedTuple):
@@ -111,7 +111,7 @@ def _is_plain(optimizer: Optimizer, kind: type[Optimizer]) -> bool:
 
 
 def _descend(table: tf.Variable, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> None:
-    """Apply `update_rules.sgd` in one pass over rows in place; duplicate ids are updates in the order given."""
+    """Apply `update_rules.sgd` to rows in place, in one pass; duplicate ids are separate updates, in order."""
     tf.raw_ops.ResourceSparseApplyProximalGradientDescent(
         var=table.handle,
         alpha=tf.cast(rate, table.dtype),
@@ -124,7 +124,7 @@ def _descend(table: tf.Variable, ids: tf.Tensor, gradients: tf.Tensor, rate: Rat
 
 
 def _adagrad(table: tf.Variable, accumulators: tf.Variable, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> None:
-    """Apply the rule of `update_rules.adagrad` in one pass over rows and slots in place; the ids are distinct."""
+    """Apply `update_rules.adagrad` to rows and slots in place, in one pass; the ids must be distinct."""
     tf.raw_ops.ResourceSparseApplyAdagradV2(
         var=table.handle,
         accum=accumulators.handle,
@@ -171,7 +171,7 @@ def _sweep(one: _Trained, rate: Rate) -> None:
 
 
 def _one_by_one(one: _Trained, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> None:
-    """Round k applies the k-th occurrence of every id: the order of each row's updates is that of the batch."""
+    """Apply the k-th occurrence of every id in round k, so that each row is updated in the order of the batch."""
     turns = _turns(ids)
     rounds = tf.reduce_max(tf.concat([turns + 1, [0]], 0))
 
@@ -185,7 +185,7 @@ def _one_by_one(one: _Trained, ids: tf.Tensor, gradients: tf.Tensor, rate: Rate)
 
 
 def _turns(ids: tf.Tensor) -> tf.Tensor:
-    """Count how many times each id occurred before, int32 [N]."""
+    """Count the previous occurrences of each id in the batch, int32 [N]."""
     order = tf.argsort(ids, stable=True)
     ordered = tf.gather(ids, order)
     fresh = tf.concat([[True], tf.not_equal(ordered[1:], ordered[:-1])], 0)[: tf.size(ids)]

@@ -21,8 +21,8 @@ Made = TypeVar("Made")
 class Tables(tf.__internal__.tracking.AutoTrackable):
     """Holds variables under upstream's checkpoint keys, `<table>` and `<table>/<slot>`, and nothing else.
 
-    An AutoTrackable, which is what upstream's class is, and not a tf.Module: Keras collects the
-    variables of modules and would train, count and replicate these.
+    Derives from AutoTrackable, as upstream's class does, and not from tf.Module: Keras collects the
+    variables of modules, and would train, count and replicate these.
     """
 
     def _add(self, key: str, variable: tf.Variable) -> None:
@@ -61,8 +61,8 @@ def unmirrored(make: Callable[[], Made]) -> Made:
 def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: int, block: int) -> tf.Tensor:
     """Return the first values of one block of a table's rows.
 
-    A function of its arguments alone, so that every topology, and every table that has at least
-    those rows, starts from the same ones.
+    The values depend on the arguments alone, so every topology, and every table that has at least
+    those rows, starts from the same values.
 
     Args:
       initializer: the distribution.

@@ -1,6 +1,6 @@
 """Offers TensorFlow's mid-level embedding API on a TPU, on a simulated one, and off a TPU: `TPUEmbedding`.
 
-Chooses by the strategy in force; engines never import each other.
+The current strategy decides which engine is used; engines never import each other.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from embedding_core.translate import GivenOptimizer, Model, model_of
 class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
     """A drop-in for `tf.tpu.experimental.embedding.TPUEmbedding` that also runs without a TPU.
 
-    Created in the scope of `engines.simulated_tpu()` it executes the TPU's rules on CPU; outside of any
-    TPU's scope it holds the tables only, as upstream; in the scope of a real `tf.distribute.TPUStrategy`
-    creating one gives a `HardwareTPUEmbedding`, which is TensorFlow's own class. Arguments, errors and
-    checkpoint keys are upstream's, and the configurations given are never changed.
+    If it is created in the scope of `engines.simulated_tpu()`, it executes the TPU's rules on CPU. Outside of any
+    TPU's scope it only holds the tables, as upstream. In the scope of a real `tf.distribute.TPUStrategy`, creating
+    one returns a `HardwareTPUEmbedding`, which is TensorFlow's own class. Arguments, errors and checkpoint keys are
+    upstream's, and the configurations given are never changed.
     """
 
     def __new__(
@@ -38,7 +38,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         *,
         seed: int = 0,
     ) -> Any:
-        """Make one of this class, or on a TPU one of TensorFlow's."""
+        """Create an instance of this class, or on a TPU of TensorFlow's class."""
         strategy = tf.distribute.get_strategy()
         if is_real_tpu(strategy):
             return _on_hardware(strategy, feature_config, optimizer, pipeline_execution_with_tensor_core)
@@ -56,13 +56,13 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
 
         Args:
           feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`, or an EmbeddingConfig.
-          optimizer: one of `tf.tpu.experimental.embedding` or of `embedding_core`, for tables without their own; None
-            off a TPU leaves out the slots.
+          optimizer: one of `tf.tpu.experimental.embedding` or of `embedding_core`, for tables without their own; off
+            a TPU, None leaves out the slots.
           pipeline_execution_with_tensor_core: whether activations may be one step old, as on a TPU.
           seed: seed of the initial rows: the same seed gives a table of the same name the same rows on every topology.
 
         Raises:
-          ConfigError (ValueError): an unsupported optimizer, a hyperparameter out of range, two tables of one name.
+          ConfigError (ValueError): an unsupported optimizer, a hyperparameter out of range, two tables with one name.
         """
         strategy = tf.distribute.get_strategy()
         simulated = isinstance(strategy, SimulatedTPUStrategy)
@@ -88,7 +88,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         )
 
     def build(self, per_replica_input_shapes: Nested = None, per_replica_batch_size: int | None = None) -> None:
-        """Create tables and slots and, on a simulated TPU, occupy its engine; does nothing the second time.
+        """Create tables and slots and, on a simulated TPU, occupy its engine; do nothing the second time.
 
         Args:
           per_replica_input_shapes: a structure of input shapes like `feature_config`, or a batch size.
@@ -116,7 +116,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
 
         Args:
           features: dense, sparse or ragged ids in the structure of `feature_config`, per replica or of one core.
-          weights: None, or weights or None in the structure of `features`.
+          weights: None, or a structure like `features`, each leaf of which is weights or None.
           training: whether `apply_gradients` will be called for the batch.
           name: pairs this call with `dequeue` and `apply_gradients` of the same name.
           device: the core whose batch this is, outside of strategy.run.
@@ -146,7 +146,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
 
         Raises:
           EngineError (RuntimeError): not under a TPU strategy, outside of strategy.run, or before `build`.
-          DataError (ValueError): a gradient is not a tensor, or of another shape.
+          DataError (ValueError): a gradient is not a tensor, or has another shape.
         """
         self._queues("apply_gradients").apply_gradients(gradients, name)
 
@@ -181,7 +181,7 @@ class _PlainTables:
         track_variables(self.model.tables, self.variables, self._track)
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
-        """Return the tables by the caller's TableConfig; creates them if need be."""
+        """Return the tables by the caller's TableConfig; create them if needed."""
         self.build()
         return {table.key: self.variables[table.name]["parameters"] for table in self.model.tables}
 

@@ -1,4 +1,4 @@
-"""Creates the variables of tables and slots: a device's memory, or the plain ones of a model."""
+"""Creates the variables of tables and slots: those that emulate a device's memory, or the plain ones of a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARAMETERS = "parameters"
 
 
 def keyed_variables(tables: Sequence[TableSpec], variables: Variables) -> dict[str, tf.Variable]:
-    """Variables by checkpoint key, `<table>` and `<table>/<slot>`; empty before they are created."""
+    """Return variables by checkpoint key, `<table>` or `<table>/<slot>`; empty before they are created."""
     return {
         table.name if slot == PARAMETERS else f"{table.name}/{slot}": variable
         for table in tables

@@ -32,8 +32,8 @@ class Catalog:
     Attributes:
       vectors: float32 `[tokens, d]`.
       counts: int64 `[tokens]`, number of positive rows of the train split with each candidate.
-      known: bool `[tokens]`: whether each id is a candidate: all tokens of the vocabulary if the candidate tower reads
-        only that feature; else those in the rows of the train split.
+      known: bool `[tokens]`, whether each id is a candidate. If the candidate tower reads only that feature, every
+        token of the vocabulary is one; otherwise only the tokens in the rows of the train split are.
     """
 
     vectors: Vectors
@@ -49,7 +49,8 @@ def candidate_feature(run: RestoredRun) -> str:
     """Find the feature that identifies a candidate.
 
     Raises:
-      DataError: the candidate tower does not have one categorical feature, and no negatives name one of its features.
+      DataError: the candidate tower does not read exactly one categorical feature, and `training.negatives` does not
+        name one of its features.
     """
     towers = [one for one in run.model.candidate_features if one in _names(run.description.config)]
     negatives = run.description.training.negatives

@@ -1,9 +1,9 @@
 """Ranks true candidates among all candidates, and computes recall from the ranks. Plain NumPy.
 
-A rank is two numbers: how many other candidates have a higher score, and how many have the same score. A hit among the
-first k counts by the share of the orders of equal scores that put the true candidate among them, so that neither a
-constant score nor one with many ties gains. A score that is not finite counts as worse than every finite one for the
-true candidate and as better for any other, so that a model never gains from such scores.
+A rank is two numbers: how many other candidates have a higher score, and how many have the same score. If scores
+are equal, a hit counts as the share of the orders of the tied candidates that put the true one among the first k, so
+that neither a constant score nor one with many ties gains. A score that is not finite counts as worse than every finite
+one for the true candidate and as better for any other, so that a model never gains from such scores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROUNDING = 4e-7  # products of float32 that differ by less, relative to the vec
 
 
 class Ranks(NamedTuple):
-    """How many other candidates rank above the true one, and how many equal to it; int64 `[n]` each."""
+    """How many other candidates rank above the true one, and how many tie with it; int64 `[n]` each."""
 
     above: Ints
     tied: Ints
@@ -53,7 +53,7 @@ def _rank_block(queries: Floats, candidates: Floats, truth: Ints) -> Ranks:
     above, tied = np.zeros(len(queries), np.int64), np.zeros(len(queries), np.int64)
     for start in range(0, len(candidates), _CANDIDATES):
         scores = queries @ candidates[start : start + _CANDIDATES].T
-        lower, higher = scores < score - margin, ~(scores <= score + margin)  # NaN compares false: higher
+        lower, higher = scores < score - margin, ~(scores <= score + margin)  # NaN compares false, so it is higher
         inside = np.flatnonzero((truth >= start) & (truth < start + scores.shape[1]))
         higher[inside, truth[inside] - start] = False
         lower[inside, truth[inside] - start] = True  # the true candidate is not its own rival

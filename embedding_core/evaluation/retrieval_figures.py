@@ -1,4 +1,4 @@
-"""Measures a two-tower model as a retriever: Recall@k over all candidates, and that of popularity on the same rows.
+"""Measures the Recall@k of a two-tower model over all candidates, and that of a popularity ranking on the same rows.
 
 Each positive row of the eval split is one query, and its candidate is the true one. Nothing is filtered: candidates
 from earlier rows of the same query stay in, and a row with an unknown candidate is a miss.
@@ -66,7 +66,7 @@ def measure_retrieval(
       inputs: sources of the inputs, as in training.
       train_files: TFRecord files of the train split, for the counts of popularity.
       eval_files: TFRecord files of the eval split.
-      most_queries: largest number of queries; of more positive rows a sample of that size is drawn.
+      most_queries: largest number of queries; if there are more positive rows, a sample of that size is drawn.
       seed: seed of the sample, which also depends on the order of the rows.
 
     Returns:
@@ -83,7 +83,7 @@ def measure_retrieval(
     if not len(drawn.truth):
         return "the eval split has no positive row."
     known = np.flatnonzero(catalog.known)
-    row_of_id = np.full(len(catalog.known) + 1, -1, np.int64)  # one more, for the truth -1
+    row_of_id = np.full(len(catalog.known) + 1, -1, np.int64)  # the last entry is for truth -1
     row_of_id[known] = np.arange(len(known))
     truth = row_of_id[drawn.truth]
     by_model = rank_by_product(drawn.vectors, catalog.vectors[known], truth)

@@ -54,7 +54,7 @@ class SplitCounts:
 
 
 def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:
-    """Count the rows of a split in one pass, with the functions by which training reads it.
+    """Count the rows of a split in one pass, with the functions that training reads it with.
 
     Args:
       inputs: sources of the inputs.
@@ -81,7 +81,7 @@ def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:
 
 
 def _with_one_unknown_row(config: EmbeddingConfig) -> EmbeddingConfig:
-    """Give every table one unknown row, its last id, so that no unknown token is dropped uncounted."""
+    """Give every table one unknown row, its last id, so that every unknown token is counted and none is dropped."""
     tables = [
         table
         if table.vocabulary is None

@@ -1,4 +1,4 @@
-"""Finds on the stack who calls the layer, which Keras does not pass on."""
+"""Finds out from the call stack who calls the layer, because Keras does not pass this on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _module(frame: FrameType) -> str:
 
 
 def called_by_keras_3() -> bool:
-    """Whether code of Keras 3 is on the stack."""
+    """Return whether code of Keras 3 is on the stack."""
     if not str(getattr(sys.modules.get("keras"), "__version__", "")).startswith("3"):
         return False
     return any(_module(frame).startswith("keras.") for frame in _frames())
@@ -45,9 +45,9 @@ _LISTS = {
 
 
 def wants_weights_as_list() -> bool:
-    """Whether Keras copies weights by their order: `get_weights`, `set_weights`, or the `.h5` format."""
+    """Return whether Keras copies weights by their order: `get_weights`, `set_weights`, or the `.h5` format."""
     for frame in _frames():
-        if frame.f_code is _COMPILE:  # a model that is read from .h5: it looks at the devices of variables
+        if frame.f_code is _COMPILE:  # called to read a model from .h5; it looks at the devices of variables
             return False
         if frame.f_code in _LISTS or _module(frame).endswith(".hdf5_format"):
             return True
@@ -65,7 +65,7 @@ def running_loss_scaler() -> Any:
 
 
 def known_loss_scaler() -> Any:
-    """Find a LossScaleOptimizer that a function on the stack can see, also as an attribute of an object; else None."""
+    """Find a LossScaleOptimizer among the variables of the functions on the stack, and their attributes; else None."""
     for frame in _frames():
         if _module(frame).startswith(_OF_KERAS):
             continue

@@ -75,7 +75,7 @@ def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Ma
     """Return the engine for a strategy.
 
     Args:
-      strategy: in force when the layer is made.
+      strategy: the strategy in force when the layer is made.
       config: tables and features.
       arguments: arguments of the layer.
     """

@@ -20,8 +20,8 @@ def write_tables(engine: Engine, store: Store, layer: str) -> None:
     """Write tables, slots and the step of schedules, by checkpoint key.
 
     Args:
-      engine: what trains them.
-      store: a mapping that Keras makes a file of.
+      engine: the engine that trains them.
+      store: a mapping that Keras writes to a file.
       layer: name of the layer, for messages.
 
     Raises:
@@ -41,7 +41,7 @@ def read_tables(engine: Engine, model: Model, store: Store, layer: str) -> None:
     """Read what `write_tables` wrote.
 
     Args:
-      engine: what trains them.
+      engine: the engine that trains them.
       model: its tables; slots of tables without an optimizer are skipped.
       store: the mapping.
       layer: name of the layer, for messages.
@@ -80,7 +80,7 @@ def refuse_other_keys(layer: str, expected: Collection[str], given: Collection[s
 
 
 def saved_variables(engine: Engine) -> dict[str, tf.Variable]:
-    """Tables, slots and the step of schedules, by checkpoint key."""
+    """Return tables, slots and the step of schedules, by checkpoint key."""
     variables = dict(engine.table_variables)
     count = getattr(engine.tables, ITERATIONS, None)
     return variables if count is None else {**variables, ITERATIONS: count}

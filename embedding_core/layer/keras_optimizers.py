@@ -1,6 +1,6 @@
 """Translates Keras optimizers, of both generations in tf_keras, into optimizers of the TPU's tables.
 
-`translate.OPTIMIZERS` names what is passed on; everything else must keep its default.
+`translate.OPTIMIZERS` lists the hyperparameters that are passed on; all others must keep their defaults.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _TPU_CLASSES = tuple(kind.tensorflow for kind in OPTIMIZERS)
 _KINDS: Mapping[type, OptimizerKind] = {
     getattr(generation, kind.keras): kind for kind in OPTIMIZERS if kind.keras for generation in (legacy, new)
 }
-# What may differ without a change of the numbers, or is looked at apart.
+# Parameters that may differ without changing the results, or that are handled separately.
 _FREE = frozenset({"name", "learning_rate", "jit_compile", "is_legacy_optimizer"})
 _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 @dataclasses.dataclass(frozen=True)
 class CopiedOptimizer:
-    """A Keras optimizer as a configuration describes it: a copy, which no model steps."""
+    """A Keras optimizer that was made from a configuration: a copy, which no model steps."""
 
     optimizer: GivenOptimizer
 
@@ -44,7 +44,7 @@ class FollowedRate:
 
     Attributes:
       optimizer: the optimizer that is read.
-      copied: whether it is a copy, whose learning rate nobody changes: then it cannot be read.
+      copied: whether it is a copy; its learning rate cannot be read, because nobody changes it.
     """
 
     def __init__(self, optimizer: GivenOptimizer, read: Callable[[], tf.Tensor], *, copied: bool):
@@ -93,7 +93,7 @@ def _hyperparameters(optimizer: GivenOptimizer) -> dict[str, Any]:
 
 
 def followed(optimizer: GivenOptimizer) -> FollowedRate | None:
-    """Return the rate of an optimizer of tables if it is that of a Keras optimizer, else None."""
+    """Return the learning rate of a table optimizer if it follows a Keras optimizer, else None."""
     rate = getattr(optimizer, "learning_rate", None)
     return rate if isinstance(rate, FollowedRate) else None
 
@@ -102,7 +102,7 @@ def refuse_keras_3(layer: str, inputs: Sequence[Any]) -> None:
     """Refuse tensors of Keras 3, and calls from its models, which would not see the layer's variables.
 
     Raises:
-      ConfigError (ValueError): either.
+      ConfigError (ValueError): an input is of Keras 3, or a model of Keras 3 calls the layer.
     """
     given = next((value for value in inputs if type(value).__module__.partition(".")[0] == "keras"), None)
     if given is None and not called_by_keras_3():
@@ -120,7 +120,7 @@ def is_keras_optimizer(optimizer: GivenOptimizer) -> bool:
 
 
 def table_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
-    """Return what tables are trained with, for what a user may pass to the layer.
+    """Convert an optimizer that a user may pass to the layer into one that tables are trained with.
 
     Args:
       optimizer: "sgd", "adagrad", "adam" or "ftrl" (the TPU's, with its default values), a Keras optimizer, one of
@@ -152,8 +152,8 @@ def table_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
 def translate_keras_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
     """Translate a Keras optimizer to that of `tf.tpu.experimental.embedding`, which follows the TPU's rules.
 
-    The learning rate stays the Keras optimizer's: assigning to it, a schedule or a callable are followed
-    at every step. A schedule reads the optimizer's `iterations`, so the optimizer must be stepped.
+    The learning rate is read from the Keras optimizer at every step, so an assignment, a schedule or a callable takes
+    effect. A schedule reads the optimizer's `iterations`, so the optimizer must be stepped.
 
     Args:
       optimizer: SGD, Adagrad, Adam or Ftrl of tf_keras or tf_keras.optimizers.legacy.
@@ -210,7 +210,7 @@ def _rate_of(optimizer: GivenOptimizer, config: Mapping[str, Any]) -> Callable[[
     if not isinstance(config["learning_rate"], dict):
         _ = optimizer.learning_rate
         return lambda: optimizer.learning_rate
-    # the newer ones do not give it away
+    # the newer optimizers do not expose their schedule
     schedule = (
         optimizer.learning_rate
         if isinstance(optimizer, legacy.Optimizer)
@@ -225,7 +225,7 @@ def _schedule_of(optimizer: GivenOptimizer, described: Mapping[str, Any]) -> Any
         schedule = tf_keras.optimizers.schedules.deserialize(described)
     except (TypeError, ValueError) as error:
         cause = error
-    if callable(schedule):  # for an importable class that is not registered Keras gives its name
+    if callable(schedule):  # Keras returns only the name of an importable class that is not registered
         return schedule
     raise ConfigError(
         f"`learning_rate` of {type(optimizer).__name__} is a {described.get('class_name')}, which Keras cannot "

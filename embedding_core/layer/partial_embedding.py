@@ -21,7 +21,7 @@ from embedding_core.translate import GivenOptimizer
 class PartialTPUEmbedding(tf_keras.layers.Layer):
     """A drop-in for the layer of that name in TensorFlow Recommenders.
 
-    Tables of more than `size_threshold` rows are those of a `TPUEmbedding`. The others are
+    Tables of more than `size_threshold` rows go into a `TPUEmbedding`. The others are
     `tf_keras.layers.Embedding`, replicated and trained by the model's optimizer; they take dense ids only.
     """
 
@@ -41,7 +41,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
           optimizer: optimizer of the large tables, as of `TPUEmbedding`.
           pipeline_execution_with_tensor_core: as of `TPUEmbedding`.
           batch_size: as of `TPUEmbedding`.
-          size_threshold: the most rows of a small table; 0 puts all tables into the TPUEmbedding, None not one.
+          size_threshold: maximum rows of a small table; 0 puts all tables into the TPUEmbedding, None puts none.
           **arguments: `table_update` and `seed` of the `TPUEmbedding`, and those of every Keras layer.
 
         Raises:
@@ -78,7 +78,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
             )
 
     def call(self, inputs: Mapping[str, Ids]) -> dict[str, tf.Tensor]:
-        """Activations [B, dim] by feature name.
+        """Return activations [B, dim] by feature name.
 
         Args:
           inputs: ids by feature name; dense [B] or [B, 1] for small tables.
@@ -111,7 +111,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
         return layers
 
     def get_config(self) -> Json:
-        """Return the arguments as JSON can hold them; see `TPUEmbedding.get_config`."""
+        """Return the arguments in a form that JSON can hold; see `TPUEmbedding.get_config`."""
         given = dict(self._state.values)
         config = config_to_json(given.pop("feature_config"), given.pop("optimizer"))
         base = super().get_config()
@@ -128,7 +128,7 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
 
 
 class _Arguments:
-    """Keeps the arguments, which Keras shall not track."""
+    """Holds the arguments so that Keras does not track them."""
 
     def __init__(self, values: Json):
         self.values = values

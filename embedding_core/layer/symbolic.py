@@ -1,4 +1,4 @@
-"""Answers calls in which Keras only infers shapes, for functional models: nothing is looked up."""
+"""Answers the calls in which Keras only infers shapes for functional models, without looking up anything."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from embedding_core.translate import Model
 
 
 def is_symbolic(inputs: Sequence[Any]) -> bool:
-    """Whether a call with these inputs only makes a model, or is inside of a layer of a model that is being made."""
+    """Return whether a call with these inputs only builds a model, directly or inside one of its layers."""
     return _in_scratch_graph() or any(_is_keras_tensor(value) for value in inputs)
 
 
 def _in_scratch_graph() -> bool:
-    """By the name that Keras gives to graphs which never run."""
+    """Return whether the graph has a name that Keras gives to graphs that never run."""
     if tf.executing_eagerly():
         return False
     name = str(getattr(tf.compat.v1.get_default_graph(), "name", ""))
@@ -36,7 +36,7 @@ def _is_keras_tensor(value: Any) -> bool:
 
 
 def placeholders(model: Model, values: Sequence[Ids], weights: Sequence[Weights]) -> list[tf.Tensor]:
-    """Placeholders in the shapes of activations.
+    """Return placeholders in the shapes of the activations.
 
     Args:
       model: the features.

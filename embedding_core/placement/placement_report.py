@@ -53,7 +53,7 @@ class Placement:
       tables: the tables given by the caller.
       lookups: all lookups of the call.
       silent: what TensorFlow silently did.
-      for_gpu: what each table lacks to be on a GPU; empty if it is on one.
+      for_gpu: what is missing for each table to be on a GPU; empty if it is on one.
     """
 
     tables: Sequence[TablePlace]

@@ -1,4 +1,4 @@
-"""Finds the real devices of tables and lookups, and what TensorFlow silently does there."""
+"""Finds out which devices tables and lookups are really on, and what TensorFlow silently does there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def placement_of(
       function: a tf.function or a Python function, such as one training step; it runs once, side effects included.
       *arguments: arguments of the function, as in real use.
       tables: variables of the looked-up tables, by name.
-      expect: expected device of the tables: "CPU", "GPU", or a whole device name; None expects nothing.
+      expect: expected device of the tables: "CPU", "GPU", or a whole device name; None for no check.
 
     Raises:
       ConfigError: a value of `tables` is not a variable.
@@ -191,7 +191,7 @@ def _float_cast(call: ExecutedCall, scope: str, node: Node) -> Node | None:
 
 
 def _lacks(table: TablePlace) -> list[str]:
-    """List what a table lacks to be on a GPU."""
+    """List what is missing for a table to be on a GPU; empty if it is on one."""
     if any(_is_on(device, "GPU") for device in table.devices):
         return []
     lacks = []

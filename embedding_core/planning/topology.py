@@ -102,7 +102,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(name: str) -> Shape:
-    """Parse the name of a slice, "v3-8", or hosts x cores per host with sharded tables, "2x4".
+    """Parse the name of a slice, such as "v3-8", or hosts x cores per host, such as "2x4", for sharded tables.
 
     Raises:
       ConfigError: the name has neither form.

@@ -12,9 +12,9 @@ def engine_summary(serialized: bytes) -> Json:
     """Convert a `TPUEmbeddingConfiguration` to plain values.
 
     Returns:
-      "hosts", "cores", "pipelined"; "tables": rows, dim, optimizer, the optimizer's parameters and the learning rate of
-      each table, a number or the tag under which each step sends it; "features": table of each feature, and the shape
-      of its activations on one core, without the dim.
+      "hosts", "cores", "pipelined"; "tables": each table's name, rows, dim, optimizer, the optimizer's parameters, and
+      learning rate (a number, or the tag under which each step sends it); "features": each feature's name, table, and
+      the shape of its activations on one core, without the dim.
     """
     proto = TPUEmbeddingConfiguration.FromString(serialized)
     tables = [_table(table) for table in proto.table_descriptor]

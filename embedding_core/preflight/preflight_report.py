@@ -1,4 +1,4 @@
-"""Defines the report of a preflight, in plain JSON values. No TensorFlow."""
+"""Defines the report of a preflight, in plain JSON values. Does not use TensorFlow."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from embedding_core.schema import Json
 from embedding_core.training.step import new_trainable
 from embedding_core.training_config import TrainingConfig
 
-_STEPS = 1000  # over which rates fall if the training counts epochs
+_STEPS = 1000  # over which learning rates decay if the training is given in epochs
 
 
 class Step(NamedTuple):

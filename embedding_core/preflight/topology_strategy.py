@@ -1,8 +1,8 @@
-"""Makes a strategy for a TPU slice from its topology alone, to trace programs without a TPU; they can never run.
+"""Makes a strategy for a TPU slice from its topology alone: without a TPU it can trace programs, but not run them.
 
 Everything here is public TensorFlow API, with one exception: `tf.tpu.experimental.embedding.TPUEmbedding.build`
 asks the TPU, in Python, whether it already has an engine, and without a TPU there is no answer. While `build`
-runs, `no_engine_yet` answers no in place of that one tensor.
+runs, `no_engine_yet` makes that one tensor evaluate to False.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _generation(topology: Topology) -> str:
 
 
 def strategy_of_topology(topology: Topology, hardware: Hardware) -> tf.distribute.TPUStrategy:
-    """Make a real `tf.distribute.TPUStrategy` over the slice, in a `tf.Graph` with everything made in its scope.
+    """Make a real `tf.distribute.TPUStrategy` for the slice.
+
+    Call this in a `tf.Graph`, and make everything in the strategy's scope in the same graph.
 
     Args:
       topology: hosts and cores.
@@ -56,7 +58,7 @@ def strategy_of_topology(topology: Topology, hardware: Hardware) -> tf.distribut
 
 
 class _TopologyResolver(tf.distribute.cluster_resolver.ClusterResolver):
-    """Answers what TPUStrategy asks about a cluster, from a topology."""
+    """Describes a cluster to TPUStrategy, from a topology alone."""
 
     def __init__(self, topology: Topology, hardware: Hardware) -> None:
         self._topology = topology
@@ -88,7 +90,7 @@ class _TopologyResolver(tf.distribute.cluster_resolver.ClusterResolver):
         return tf.train.ClusterSpec({"worker": [f"host-{host}:8470" for host in range(self._topology.hosts)]})
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """Return no address."""
+        """Return an empty address."""
         return ""
 
     def num_accelerators(
@@ -102,7 +104,7 @@ class _TopologyResolver(tf.distribute.cluster_resolver.ClusterResolver):
 def no_engine_yet() -> Iterator[None]:
     """Answer False when `build` asks in Python whether the TPU already has an embedding engine.
 
-    This replaces a method of `tf.Tensor`, which all threads share: hence the lock; keep the body short. All other
+    This replaces a method of `tf.Tensor`, which all threads share, so it holds a lock: keep the body short. All other
     tensors, in any thread, behave as before. If TensorFlow stops asking, this has no effect.
     """
     with _lock:

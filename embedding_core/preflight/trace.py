@@ -76,7 +76,7 @@ def trace_step(
       own_tables: whether `make_step` makes and builds the embedding, and receives the configuration.
 
     Raises:
-      Exception: the configuration or the step raises it.
+      Exception: any that the configuration or the step raises.
     """
     with tf.Graph().as_default():
         strategy = strategy_of_topology(topology, hardware)
@@ -120,7 +120,7 @@ def _traced(strategy: tf.distribute.Strategy, step: Step) -> tf.Graph:
     before = step.before
     if before is None:
 
-        def with_one_batch(batch: Any) -> Any:  # XLA names a scope after it, which "<lambda>" cannot be
+        def with_one_batch(batch: Any) -> Any:  # XLA names a scope after it: "<lambda>" is invalid
             return strategy.run(step.replica, args=(batch,))
 
         return tf.function(with_one_batch).get_concrete_function(step.inputs).graph

@@ -26,7 +26,7 @@ _MAY_HOLD_TEXT = ("Assert", "Const", "Identity", "NoOp")
 
 
 def dtype_findings(operations: Sequence[tf.Operation]) -> Iterator[Finding]:
-    """Find the first operation of each type that a TPU does not have."""
+    """Find the first operation of each dtype that a TPU does not support."""
     seen: set[str] = set()
     for op, output in [(each, one) for each in operations for one in each.outputs]:
         name = output.dtype.name
@@ -44,7 +44,7 @@ def dtype_findings(operations: Sequence[tf.Operation]) -> Iterator[Finding]:
 
 
 def slow_dtypes(operations: Sequence[tf.Operation]) -> Iterator[str]:
-    """Make a note on the first operation in float64, which a TPU computes in pieces."""
+    """Make a note on the first operation in float64, which a TPU has to compute from 32-bit pieces."""
     for op in operations:
         if any(one.dtype == tf.float64 for one in op.outputs):
             yield (

@@ -1,4 +1,4 @@
-"""Makes rows that are rare in data but that any server gets, from rows of the eval split."""
+"""Makes edge cases from rows of the eval split: rows that are rare in data, but that any server gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Values: TypeAlias = "list[bytes] | list[int] | list[float]"
 
 _UNKNOWN_TOKEN = b"no such token 5b1f"
 
-# The rule that each case tests. Lookups of training and serving are known to differ by these rules elsewhere.
+# The rule that each case tests. Elsewhere, lookups of training and of serving are known to differ in these rules.
 _MISSING = "a row without ids gives zeros, and the batch keeps it"
 _UNKNOWN = "an unknown token goes to the out-of-vocabulary rows"
 _INVALID = "an id outside the table follows `invalid_id`"
@@ -72,7 +72,7 @@ def edge_cases(rows: Sequence[bytes], config: EmbeddingConfig, spare: Collection
 
 
 def _with(row: bytes, column: str, values: Values) -> bytes:
-    """Replace the values in one column of a row; no values remove the column."""
+    """Replace the values in one column of a row; without values, remove the column."""
     example = tf.train.Example.FromString(row)
     example.features.feature.pop(column, None)
     feature = example.features.feature[column] if values else tf.train.Feature()
@@ -84,7 +84,7 @@ def _with(row: bytes, column: str, values: Values) -> bytes:
 
 
 def _of_ids(feature: FeatureConfig, column: ColumnConfig, rows: int) -> Iterator[tuple[str, Values]]:
-    """Yield raw ids, with those outside the table only if they do not stop training."""
+    """Yield raw ids; include ids outside the table only if they do not stop training."""
     yield _MISSING, []
     yield from ((_BOUNDARY, [number]) for number in (0, rows - 1))
     if feature.invalid_id != "error":

@@ -1,4 +1,4 @@
-"""Converts serialized tf.Examples to the tensors of the signature `raw`, for clients and for tests of it."""
+"""Converts serialized tf.Examples to the tensors of the signature `raw`, for clients and for tests of the signature."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def named_inputs(columns: Columns, rows: Sequence[bytes]) -> tuple[dict[str, npt
 
     Returns:
       Arrays by input name, and the numbers of the rows they hold. Rows with several values in a column of one value
-      are left out: no such tensor can hold them.
+      are left out, because its tensor cannot hold them.
     """
     specs = columns.named_specs
     parsed = [_values(tf.train.Example.FromString(row), columns, specs) for row in rows]

@@ -54,7 +54,7 @@ def columns_of(config: EmbeddingConfig, dense: DenseInputs | None, *, with_dense
 
 
 class ServingModule(tf.Module):
-    """Raw columns -> activations -> logits, by the functions that training uses.
+    """Computes activations and dense inputs from raw columns, with the functions that training uses.
 
     Everything that a SavedModel must contain is an attribute: tables, vocabularies (which become
     assets), the variables of the dense part, and the resources of the transform.
@@ -80,7 +80,7 @@ class ServingModule(tf.Module):
         by_name = {key if isinstance(key, str) else key.name: value for key, value in tables.items()}
         require_same_names(config, by_name)
         self.tables, rows = tables_to_blocks(config, by_name, rows_dtype)
-        self._rows = MappingProxyType(rows)  # TensorFlow does not track this type: the blocks are held already
+        self._rows = MappingProxyType(rows)  # TensorFlow does not track this type: `tables` already holds the blocks
         self.token_tables = {
             table.name: TokenTable.of(table, vocabulary_file(table, vocabularies))
             for table in config.tables
@@ -196,7 +196,7 @@ class ServingModule(tf.Module):
     def hold(self, model: tf_keras.Model) -> None:
         """Hold the variables of the dense part.
 
-        Not the model itself: a Keras model brings tracing and metadata into a SavedModel that no server reads.
+        The model itself is not held: it would add tracing and metadata to the SavedModel, and servers read neither.
         """
         for variable in model.variables:
             require_finite(f"variable {variable.name!r} of the model", variable)
@@ -208,7 +208,7 @@ def _is_counted(config: EmbeddingConfig, feature: FeatureConfig) -> bool:
 
 
 def _lengths(table: TableConfig, texts: tf.Tensor) -> tf.Tensor | None:
-    """Count the bytes of tokens, which distinguish an absent token from an unknown one; None if neither has a row."""
+    """Count the bytes of tokens, to tell a missing token from an unknown one; None if neither has a row."""
     return tf.strings.length(texts) if table.oov_rows else None
 
 
@@ -218,7 +218,7 @@ def _value_of(feature: FeatureConfig, raw: RawColumns, outputs: Mapping[str, Val
 
 
 def _served(feature: FeatureConfig) -> FeatureConfig:
-    """Let serving drop an invalid raw id that would stop training, so that no row fails the others."""
+    """Make serving drop invalid raw ids that are errors in training, so that one row does not make the others fail."""
     return feature.replace(invalid_id="drop") if feature.invalid_id == "error" else feature
 
 

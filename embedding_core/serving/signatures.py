@@ -68,7 +68,7 @@ def serving_default(module: ServingModule, model: tf_keras.Model) -> Signature:
 
 
 def raw_signature(module: ServingModule, model: tf_keras.Model) -> Signature:
-    """Make the signature named tensors -> logit, probability: TensorFlow's parser sees no proto from outside."""
+    """Make the signature named tensors -> logit, probability; TensorFlow's parser gets no external proto."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features)
     return signature_of_tensors(lambda named: predictions(module, model, columns.accept(named), features), columns)
@@ -97,7 +97,7 @@ def counters(module: ServingModule) -> Signature:
 def vectors(
     module: ServingModule, tower: Callable[[Outputs], tf.Tensor], names: Iterable[str]
 ) -> tuple[Vectors, Columns]:
-    """Make the function from named tensors to the vectors of one tower; returns it and the columns that it reads."""
+    """Make a function from named tensors to the vectors of one tower; return it and the columns that it reads."""
     known = {feature.name for feature in module.config.features}
     features = [name for name in names if name in known]
     columns = module.columns(features, dense=any(name not in known for name in names))

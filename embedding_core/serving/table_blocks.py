@@ -20,7 +20,7 @@ from embedding_core.serving.lookups import Rows
 
 Part: TypeAlias = tf.Variable | npt.NDArray[np.float32]
 TableRows: TypeAlias = Any
-"""A table: one `Part`, or TensorFlow's ShardedVariable, which is not public, with several in `variables`."""
+"""A table: one `Part`, or TensorFlow's ShardedVariable (not a public class), which has several in `variables`."""
 
 _CPU = "/device:CPU:0"
 _LARGE = 1 << 26
@@ -52,7 +52,7 @@ def tables_to_blocks(
     """Pack tables into variables on the host, with several tables of equal dim in one block.
 
     A table of 64 MiB or more gets a separate block; if it already is one variable of that dtype, that variable is the
-    block, so that nothing is copied. Other blocks end with a row of zeros, which a missing value reads.
+    block, so that nothing is copied. Other blocks end with a row of zeros, which is read for a missing value.
 
     Args:
       config: tables and their shapes.
@@ -174,7 +174,7 @@ def _slices(part: Part, size: int) -> Iterator[tf.Tensor | npt.NDArray[np.float3
     step = max(1, size // max(1, 4 * dim))
     for start in range(0, rows, step):
         stop = min(start + step, rows)
-        # Gathered, not read: every read of a trained variable copies it whole.
+        # Uses `gather`, because every read of a trained variable copies all of it.
         yield tf.gather(part, np.arange(start, stop)) if isinstance(part, tf.Variable) else part[start:stop]
 
 

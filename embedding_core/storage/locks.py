@@ -29,7 +29,7 @@ def locked_file(path: str, *, wait: bool) -> Iterator[bool]:
       wait: whether to wait for another process that has the lock.
 
     Yields:
-      Whether this process has the lock, and the file still has its name.
+      Whether this process has the lock, and the path still names the locked file.
     """
     descriptor = open_lock_file(path)
     try:
@@ -47,7 +47,7 @@ def locked_folder(path: str, *, wait: bool) -> Iterator[bool]:
       wait: whether to wait for another process that has the lock.
 
     Yields:
-      Whether there is such a folder, this process has the lock, and the folder still has its name.
+      Whether the folder exists, this process has the lock, and the path still names the locked folder.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

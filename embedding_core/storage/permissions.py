@@ -1,4 +1,4 @@
-"""Decides who may read what a block creates: what is copied or extracted is as private as its source."""
+"""Sets the umask of a block, so that what it copies or extracts is as private as its source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OTHERS = 0o077
 
 @contextlib.contextmanager
 def umask_of(mask: int) -> Iterator[None]:
-    """Create the files and folders of the block without the permissions of `mask`; what exists keeps its own."""
+    """Create the files and folders of the block without the permissions of `mask`; existing ones keep theirs."""
     before = os.umask(mask)
     try:
         yield
@@ -23,7 +23,7 @@ def umask_of(mask: int) -> Iterator[None]:
 def readable_as(source: str | os.PathLike[str]) -> Iterator[None]:
     """Create the files and folders of the block for those who can read `source`, whatever the process' umask is.
 
-    What exists keeps its permissions. A source that is an address, or is missing, leaves the umask as it is.
+    Existing files keep their permissions. If the source is an address or is missing, the umask stays as it is.
 
     Args:
       source: the file or folder that the block copies or extracts.

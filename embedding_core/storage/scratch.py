@@ -1,7 +1,7 @@
 """Makes temporary folders that a killed process does not leave behind for good.
 
-A scratch folder is locked as long as its process lives. Making the next one beside it removes
-those whose lock is free: their processes were killed before they could clean up.
+A scratch folder is locked as long as its process lives. Making the next one in the same place
+removes those whose lock is free: their processes were killed before they could clean up.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def scratch_folder(purpose: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def scratch_tempdir(purpose: str) -> Iterator[str]:
-    """Make a scratch folder the place of all temporary files of this process and of those it starts.
+    """Put all temporary files of this process, and of those it starts, into a scratch folder.
 
     Libraries that leave temporary files behind then leave them in a folder that is removed.
     """

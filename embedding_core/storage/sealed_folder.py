@@ -15,7 +15,7 @@ from embedding_core.storage.seals import SEAL, sealed_json, unsealed_json
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SealedFolder:
-    """One kind of sealed folder: the path of its manifest, and its spelling of what every kind states.
+    """One kind of sealed folder: the path and keys of its manifest, and the texts of its error messages.
 
     Attributes:
       constants: facts that every manifest of this kind states, such as its format.
@@ -40,7 +40,7 @@ class SealedFolder:
 
         Args:
           folder: the folder to seal.
-          facts: JSON values that the manifest says besides the files.
+          facts: JSON values that the manifest states besides the files.
           files: the digests of the files, if they are known; None reads the files that the folder has now.
         """
         files = self.digests(folder) if files is None else files
@@ -89,7 +89,7 @@ class SealedFolder:
 
         Args:
           folder: the sealed folder.
-          digests: gives the digests of all files there may be in the folder; None for those that the manifest lists.
+          digests: returns the digests of all files to compare; None compares only those that the manifest lists.
 
         Returns:
           The manifest.

@@ -1,10 +1,10 @@
 """Writes a folder whole or not at all.
 
-Everything is written under a temporary name beside the destination, brought to the disk (files, then the folders that
-list them) and renamed. A process that dies on the way leaves only the temporary folder, which the next write beside it
-removes. A folder whose lock is held belongs to a living writer; the system releases the lock when a process dies. On
-an object store, which has no locks, no fsync and no atomic rename of folders, a folder is whole if every file that its
-manifest lists is there.
+Everything is written under a temporary name beside the destination, synced to the disk (files, then the folders that
+list them) and renamed. A process that dies before the rename leaves only the temporary folder, which the next write
+beside it removes. A folder whose lock is held belongs to a living writer; the system releases the lock when a process
+dies. On an object store, which has no locks, no fsync and no atomic rename of folders, a folder is whole if every file
+that its manifest lists is there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def remove_leftovers(parent: StrPath) -> list[str]:
 
 @contextlib.contextmanager
 def _lock(folder: str, *, wait: bool) -> Iterator[bool]:
-    """Whether this process now has the lock of the folder; at an address only the writer itself has it."""
+    """Yield whether this process has the lock of the folder; for an object store, which has no locks, yield `wait`."""
     if is_remote(folder):
         yield wait
         return
@@ -61,15 +61,15 @@ def _lock(folder: str, *, wait: bool) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def hidden_folder(destination: str) -> Iterator[str]:
-    """Make an empty folder beside the destination under a hidden name, which nobody sweeps while this process lives.
+    """Make an empty folder beside the destination under a hidden name; no process removes it while this one lives.
 
-    When the block ends the folder is deleted, if it was not renamed.
+    When the block ends, the folder is deleted if it was not renamed.
     """
     while True:
         temporary = _temporary_name(destination)
         make_folders(temporary)
         with _lock(temporary, wait=True) as locked:
-            if not locked:  # another process swept it before it was locked
+            if not locked:  # another process removed it before it was locked
                 continue
             try:
                 yield temporary
@@ -79,7 +79,7 @@ def hidden_folder(destination: str) -> Iterator[str]:
 
 
 def put_in_place(folder: str, destination: str) -> None:
-    """Rename a folder, and bring the rename to the disk; what is in the folder must be there already."""
+    """Rename a folder, and sync the rename to the disk; the files in the folder must be synced already."""
     move(folder, destination)
     if not is_remote(destination):
         sync(os.path.dirname(destination) or ".")
@@ -93,7 +93,7 @@ def whole_folder(destination: StrPath, *, replace: bool = False) -> Iterator[str
 
     Args:
       destination: the folder to make.
-      replace: whether to replace a folder that is there. It is gone for the moment between two renames.
+      replace: whether to replace a folder that is there. It is missing for the moment between two renames.
 
     Yields:
       The path to write files under.

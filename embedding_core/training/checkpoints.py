@@ -44,7 +44,7 @@ class RunState:
         Args:
           trainable: state to save.
           folder: folder for the checkpoints.
-          nonfinite: "error" if rows that hold a NaN or an infinity are an error, "keep" to count and keep them.
+          nonfinite: "error" to raise an error if rows hold a NaN or an infinity, "keep" to count and keep them.
         """
         self._trainable = trainable
         self._nonfinite = nonfinite
@@ -78,10 +78,10 @@ class RunState:
     def save(self, history: str) -> None:
         """Save everything to resume from, with the history of the run as JSON.
 
-        A step is saved once: replacing its state would leave a moment without it.
+        A step is saved only once: while its state was being replaced, there would be none.
 
         Raises:
-          TrainingError: a row of a table is not finite, and that is an error. Earlier checkpoints stay.
+          TrainingError: a row of a table is not finite, and `nonfinite` is "error". Previous checkpoints stay.
           CheckpointError: the state cannot be written.
         """
         if self.is_saved:
@@ -93,26 +93,26 @@ class RunState:
         self._prune()
 
     def save_best(self) -> None:
-        """Save the weights as the best ones; earlier ones stay as long as a saved state refers to them."""
+        """Save the weights as the best ones; keep previous ones as long as a saved state refers to them."""
         self._bests.save(self.step, self._weights.write)
         self._bests.keep({self.step, *self._best_of.values()})
 
     def write(self, folder: str) -> str:
-        """Write the weights, without what only a resume needs, to `folder`; returns the checkpoint's path."""
+        """Write the weights to `folder`, without what only a resume needs; return the checkpoint's path."""
         return write_training_checkpoint(folder, self.step, self._weights.write).prefix
 
     def resume(self) -> TrainingCheckpoint | None:
-        """Restore the newest checkpoint that verifies.
+        """Restore the newest valid checkpoint.
 
         Returns:
           The restored checkpoint; None if there is no checkpoint, so that training starts at step 0.
 
         Raises:
-          CheckpointError: there are checkpoints, but none verifies.
+          CheckpointError: there are checkpoints, but none is valid.
         """
         restored = self._states.restore(lambda checkpoint: self._all.restore(checkpoint.prefix))
         for step in self._states.steps()[:_KEPT]:
-            with contextlib.suppress(CheckpointError):  # an older state, which nothing needs now
+            with contextlib.suppress(CheckpointError):  # an older state that is damaged: nothing needs it now
                 self._best_of[step] = self._states.facts(step)[_BEST]
         self._prune()
         return restored

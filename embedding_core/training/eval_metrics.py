@@ -23,7 +23,9 @@ class Evaluation(NamedTuple):
 
 
 def auc(label: Floats, score: Floats, weight: Floats) -> float:
-    """Compute the exact area under the ROC curve: the weighted share of ordered (positive, negative) pairs, ties half.
+    """Compute the exact area under the ROC curve.
+
+    It is the weighted share of (positive, negative) pairs that are ordered correctly; a tie counts half.
 
     Args:
       label: 0 or 1, [n].

@@ -50,13 +50,13 @@ class TrainingJob:
       model: dotted module with `build`.
       arguments: arguments of `build`.
       train_files, eval_files: TFRecord files of tf.Examples; names ending in .gz are gzipped.
-      counts: count of each token in the data, int64, by vocabulary name; for negatives by "count".
+      counts: count of each token in the data, int64, by vocabulary name; needed if negatives are drawn by "count".
       warm_start: function that fills tables and slots, by `<table>` and `<table>/<slot>`, before step 0; None starts
         from initial rows.
       dense_start: source of the dense part's weights at step 0; None starts from new weights.
       ranges: scale of each dense feature, JSON objects that are kept with the weights.
       shard_files: whether each host of a TPU reads different files (see `host_files`); if not, every host reads all
-        files and takes its part of each batch. None shards on a real TPU with at least as many files as hosts.
+        files and takes its part of each batch. None shards on a real TPU if there are at least as many files as hosts.
     """
 
     inputs: Inputs
@@ -74,7 +74,7 @@ class TrainingJob:
 
 @contextlib.contextmanager
 def data_errors() -> Iterator[None]:
-    """Turn TensorFlow's errors about bad rows into one line."""
+    """Turn TensorFlow's errors about bad rows into a DataError of one line."""
     try:
         yield
     except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
@@ -96,7 +96,7 @@ def _rule_broken(message: str) -> str:
 
 
 class JobData:
-    """The batches of a job: endless ones to train on, one pass to evaluate.
+    """The batches of a job: an endless stream to train on, and one pass to evaluate.
 
     Attributes:
       rows: number of rows to train on: those of the train split, without the validation part.
@@ -119,10 +119,10 @@ class JobData:
 
         Args:
           job: the job.
-          placement: where it trains.
-          folder: folder for encoded rows, which must live as long as this; None, or a TPU, whose hosts read their own
-            files, parses the rows in every pass.
-          check: called while rows are encoded; it raises an error to end that.
+          placement: the devices that it trains on.
+          folder: folder for encoded rows, which must exist as long as this object. If it is None, or on a TPU, whose
+            hosts read their own files, every pass parses the rows.
+          check: called while rows are encoded; raises an error to stop that.
 
         Raises:
           DataError: a split is empty or cannot be read, or has too few files for the hosts.
@@ -153,7 +153,7 @@ class JobData:
         self._validation = self._once("validation") if self.validation_rows else None
 
     def _add_validation(self) -> int:
-        """Add the validation part, which every host reads whole; returns its number of rows."""
+        """Add the validation part, which every host reads whole; return its number of rows."""
         files = tuple(self._job.train_files)
         rows = count_rows(files, "train") - self.rows
         self._files["validation"] = files
@@ -161,7 +161,7 @@ class JobData:
         return rows
 
     def _encode(self, folder: RowsFolder, check: Callable[[], None]) -> None:
-        """Encode the splits that a previous training did not, except the train split if it is read once."""
+        """Encode the splits that no previous training encoded, except the train split if it is read only once."""
         for split in self._files:
             if split == "train" and self.steps <= self.steps_per_epoch:
                 continue
@@ -191,7 +191,7 @@ class JobData:
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
 
     def _files_by_host(self, split: str) -> list[HostRows]:
-        """Assign the files of a split to hosts; a single entry if every host reads all files."""
+        """Assign the files of a split to hosts; return a single entry if every host reads all files."""
         files, keep = self._files[split], self._keep.get(split)
         hosts, wanted = self._placement.hosts, self._job.shard_files
         if hosts > 1 and (wanted or (wanted is None and self._placement.kind == "tpu")):
@@ -259,7 +259,7 @@ class JobData:
         return self._parsers[-1]
 
     def _once(self, split: str) -> Iterable[Batch]:
-        """Make the batches to evaluate; if the rows are all positive, with the same negatives at every evaluation."""
+        """Make the batches to evaluate; if all rows are positive, add the same negatives at every evaluation."""
         batch_size = self._job.training.batch_size
         rows = batch_size if self._placement.on_tpu else max(1024, batch_size)
 

@@ -25,7 +25,7 @@ _CLASSES = {
 
 
 class _OfRun(tf_keras.optimizers.schedules.PolynomialDecay):
-    """A decay by the steps of this run: after a warm start the optimizer's own counter does not begin at 0."""
+    """Decays by the step counter of this run: after a warm start the optimizer's own counter does not begin at 0."""
 
     def __init__(self, rate: float, steps: int, step: tf.Variable) -> None:
         super().__init__(rate, decay_steps=steps, end_learning_rate=0.0)
@@ -52,7 +52,7 @@ def dense_optimizer(
 
 
 def scheduled(rate: Rate, training: TrainingConfig, steps: int) -> Rate:
-    """Make a learning rate for a Keras optimizer: a number follows the training's `decay`, a function stays."""
+    """Make a learning rate for a Keras optimizer: a number follows the training's `decay`, a function is kept."""
     if training.decay != "linear" or callable(rate):
         return rate
     falling: Rate = tf_keras.optimizers.schedules.PolynomialDecay(rate, decay_steps=steps, end_learning_rate=0.0)

@@ -111,7 +111,7 @@ class _Loop:
         if self._state.step == 0 and _WARM_START in self.history.facts:
             self._evaluate_start(summaries)
         if self._evaluation_due(self._state.step) and not self.history.has_eval(self._state.step):
-            self._evaluate_and_save(self._state.step, summaries)  # SIGTERM came in the middle of this evaluation
+            self._evaluate_and_save(self._state.step, summaries)  # SIGTERM interrupted this evaluation earlier
         if progress is not None:
             progress(self._state.step, self.total, "")
         batches = iter(self._data.train(self._state.step))
@@ -211,7 +211,7 @@ class _Loop:
             summaries.add_eval(0, result)
 
     def _evaluate(self, step: int, summaries: Summaries) -> None:
-        """Evaluate both parts before recording either, so that SIGTERM between them leaves no half record."""
+        """Evaluate both parts before recording either, so that SIGTERM between them does not leave half a record."""
         batches = self._data.validation()
         validation = None if batches is None else self._measure(batches)
         result = self._measure(self._data.eval())
@@ -270,7 +270,7 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Tr
 
 
 def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], None], trainable: Trainable) -> None:
-    """Fill the tables; those in a TPU's memory through a checkpoint, as only a restore reaches them."""
+    """Fill the tables; write those in a TPU's memory by restoring a checkpoint, since nothing else reaches them."""
     tables = trainable.tables
     if tables.variables:
         fill(tables.variables)
@@ -339,9 +339,9 @@ def train(
       The trained model.
 
     Raises:
-      DataError: a split is empty, rows cannot be read, or a label is not binary or the same in all rows.
+      DataError: a split is empty, rows cannot be read, or a label is not binary, or is the same in all rows.
       TrainingError: the loss is not finite.
-      CheckpointError: there are checkpoints to resume from, but none verifies.
+      CheckpointError: there are checkpoints to resume from, but none passes verification.
       PreemptionError: SIGTERM came; the state is saved in `resume_folder`.
     """
     placement = choose_placement(job.training)
@@ -400,6 +400,6 @@ def _facts(data: JobData, loop: _Loop, state: RunState, resumed_at: int, placeme
 
 
 def _rate(history: History) -> float | None:
-    """Compute the median rate of the run; of two rates the higher one, since the first includes tracing the step."""
+    """Compute the high median of the run's rates: of two, the higher one, since the first includes tracing the step."""
     rates = [entry["rows_per_second"] for entry in history.train]
     return float(statistics.median_high(rates)) if rates else None

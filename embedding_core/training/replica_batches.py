@@ -59,12 +59,12 @@ def _part(batch: Batch, number: tf.Tensor, size: int) -> Batch:
 def replica_batches(
     batches: tf.data.Dataset, size: int, context: tf.distribute.InputContext, *, own_rows: bool = False
 ) -> tf.data.Dataset:
-    """Cut batches into those of one host's replicas, in turn.
+    """Cut batches into the batches of one host's replicas, in the order of the replicas.
 
     Args:
       batches: global batches of at most `size` rows; or, with `own_rows`, this host's part of them.
       size: number of rows of a whole global batch; a multiple of the number of replicas.
-      context: number of the host and of its replicas.
+      context: index of the host, and the numbers of hosts and replicas.
       own_rows: whether the batches hold rows of this host alone.
     """
     replicas = context.num_replicas_in_sync

@@ -1,4 +1,4 @@
-"""Reads rows in an order that is a function of seed and step, so that a resumed run continues it."""
+"""Reads rows in an order that seed and step determine, so that a resumed run continues in the same order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows_of_files(files: Sequence[str], split: str, keep: Keep | None = None) ->
 
 
 def _records(files: list[str] | tf.Tensor, compression: str, keep: Keep | None) -> tf.data.Dataset:
-    """Read the kept records of several files in turn; a filter does not change how these alternate."""
+    """Read the kept records of several files in turn; a filter does not change how the files alternate."""
     if keep is None:
         return tf.data.TFRecordDataset(files, compression, _BUFFER, num_parallel_reads=_READERS)
     read = as_written(lambda name: _kept(tf.data.TFRecordDataset(name, compression, _BUFFER), keep))
@@ -57,7 +57,7 @@ def _kept(records: tf.data.Dataset, keep: Keep) -> tf.data.Dataset:
 
 
 def batches_by_file(files: Sequence[str], batch_size: int, keep: Keep | None = None) -> tf.data.Dataset:
-    """Read files one after the other, as a dataset of (number of the file, string [B]); a batch is of one file."""
+    """Read files one after the other, as a dataset of (number of the file, string [B]); batches do not span files."""
     compression = record_compression(files)
 
     @as_written
@@ -105,9 +105,9 @@ def shuffled_batches(
       files: TFRecord files.
       config: settings with batch size, shuffle buffer and seed.
       rows: number of kept rows in the files.
-      start: step of the first batch; the batches before it are not parsed, earlier epochs not even read.
+      start: step of the first batch; previous batches of its epoch are read but not parsed, previous epochs not read.
       batch_size: replaces the configuration's.
-      steps: smallest number of batches per epoch: empty ones follow those that the rows fill.
+      steps: minimum number of batches per epoch; empty batches are appended to reach it.
       keep: filter of serialized rows; None for all.
 
     Returns:
@@ -120,7 +120,7 @@ def shuffled_batches(
 
     @as_written
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
-        tf.random.set_seed(None)  # of this graph only: with a global seed of 0, `shuffle` accepts no tensor as its seed
+        tf.random.set_seed(None)  # in this graph only: if the global seed is 0, `shuffle` rejects a tensor as its seed
         seed = tf.stack([tf.constant(config.seed, tf.int64), number])
         order = tf.random.experimental.stateless_shuffle(names, seed=seed)
         records = _records(order, compression, keep)
@@ -147,7 +147,7 @@ def batches_once(
     Args:
       files: TFRecord files.
       batch_size: number of rows of a batch.
-      steps: smallest number of batches: empty ones follow those that the rows fill.
+      steps: minimum number of batches; empty batches are appended to reach it.
       rows: number of rows in the files, if `steps` is given.
       keep: filter of serialized rows; None for all.
     """
@@ -156,7 +156,7 @@ def batches_once(
 
 
 class Passes:
-    """Passes over a dataset, one per iteration, all by one iterator: to make one takes half a second."""
+    """Passes over a dataset, one per iteration, that share one iterator: creating an iterator takes half a second."""
 
     def __init__(self, dataset: tf.data.Dataset, size: int) -> None:
         """Take a dataset of `size` elements."""
@@ -165,7 +165,7 @@ class Passes:
         self._elements: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        elements, self._elements = self._elements or iter(self._endless), None  # a pass that is left is not continued
+        elements, self._elements = self._elements or iter(self._endless), None  # an unfinished pass is not continued
         for _ in range(self._size):
             yield next(elements)
         self._elements = elements

@@ -47,7 +47,7 @@ class Inputs:
         uses them as parsed.
 
     Raises:
-      ConfigError: a feature without a column.
+      ConfigError: a feature has no column.
     """
 
     config: EmbeddingConfig
@@ -66,13 +66,13 @@ class Inputs:
 
     def column_of(self, feature: FeatureConfig) -> ColumnConfig:
         """Return the column of a feature."""
-        return cast(ColumnConfig, feature.column)  # none is None: see __post_init__
+        return cast(ColumnConfig, feature.column)  # never None: see __post_init__
 
 
 class RowParser:
     """Graph function from serialized tf.Examples to a `Batch`, with token tables on the host.
 
-    It reads columns and looks up tokens with the functions of an exported model.
+    It reads columns and looks up tokens with the same functions as an exported model.
     """
 
     def __init__(self, inputs: Inputs) -> None:
@@ -93,7 +93,7 @@ class RowParser:
         self._tables = {name: self._token_table(name) for name in sorted(used)}
 
     def traced(self) -> Callable[[tf.Tensor], Batch]:
-        """Return this function as a graph: an eager call takes longer than the parsing of a thousand rows."""
+        """Return this function as a graph: an eager call takes longer than parsing a thousand rows."""
         parse: Callable[[tf.Tensor], Batch] = tf.function(
             self.__call__, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
         )
@@ -154,7 +154,7 @@ class RowParser:
         return tokens.with_flat_values(tf.strings.to_number(tokens.flat_values, tf.int64))
 
     def _is_single(self, feature: FeatureConfig, values: Values) -> bool:
-        """Whether the rows of the feature have at most one token, in a tensor [B] of the column's type."""
+        """Whether rows have at most one token, in a tensor [B] of the column's type, and the table has a vocabulary."""
         column = self._columns[feature.name]
         single = isinstance(values, tf.Tensor) and values.shape.rank == 1 and not column.many
         return single and values.dtype == DTYPES[column.dtype] and self._tables[feature.table] is not None
@@ -162,7 +162,7 @@ class RowParser:
     def _ids_of_single(
         self, features: Sequence[FeatureConfig], values: Mapping[str, Values]
     ) -> dict[str, tf.RaggedTensor]:
-        """Look up the ids of features of one token as `_ids_of` does, in few operations for all of them."""
+        """Look up the ids of single-token features as `_ids_of` does, with few operations for all of them together."""
         texts = [text_of(self._columns[feature.name], values[feature.name]) for feature in features]
         tables = [cast(TokenTable, self._tables[feature.table]) for feature in features]
         ids = tf.stack([table.ids_of(text) for table, text in zip(tables, texts, strict=True)])

@@ -1,4 +1,4 @@
-"""Converts vocabularies to the bytes of their files and back, in chunks: files of gigabytes are never held twice."""
+"""Converts vocabularies to the bytes of their files and back, in chunks, to never hold a large file twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DigestedFile:
     """A new file that knows the digest of what was written to it."""
 
     def __init__(self, path: str, open_file: OpenFile) -> None:
-        """Open it by `open_file`, as `open` would."""
+        """Open it with `open_file`, which is called like `open`."""
         self._file = open_file(path, "wb")
         self._sha256 = hashlib.sha256()
 

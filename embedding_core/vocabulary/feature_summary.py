@@ -42,7 +42,7 @@ class FeatureSummary:
 
         Returns:
           "new_rows", the share of rows with at least one token that the base does not have, and "new_tokens", the
-          share of such token occurrences; from 0 to 1. Empty without a base.
+          share of token occurrences that it does not have; from 0 to 1. Empty without a base.
         """
         if self.new_rows is None or self.new_tokens is None:
             return {}

@@ -3,8 +3,8 @@
 Row i of a table belongs to token i. The order is total (count descending, then bytes ascending), so the
 same data gives the same rows wherever and however often it is counted.
 
-A vocabulary that grew out of a previous one, its base (`embedding_core.vocabulary.evolution`), may have another
-order, and tokens that its data does not have.
+A vocabulary that evolved from a previous one, its base (`embedding_core.vocabulary.evolution`), may be in another
+order, and may have tokens that do not occur in its data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNREPRESENTABLE = (b"\n", b"\r", b"\0")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Evolution:
-    """How a vocabulary grew out of its base, a previous one, by the rule of `embedding_core.vocabulary.evolution`.
+    """How a vocabulary evolved from its base, a previous one, by the rule of `embedding_core.vocabulary.evolution`.
 
     Attributes:
       mode: "append" leaves every row of the base in place, "rerank" sorts all tokens again.
@@ -80,7 +80,7 @@ class Vocabulary:
       max_size: largest number of tokens with a row; None for no limit.
       private: whether tokens may be shown only as digests.
       features: statistics of each feature that feeds this vocabulary, by name.
-      evolution: how it grew out of its base; None without a base.
+      evolution: how it evolved from its base; None without a base.
     """
 
     name: str
@@ -134,7 +134,7 @@ def vocabulary_from_counts(
       features: statistics of each feature.
 
     Raises:
-      ConfigError: a threshold leaves none of the tokens.
+      ConfigError: the thresholds leave out all tokens.
     """
     total = int(counts.sum())
     tokens, counts = representable(tokens, counts)
@@ -164,7 +164,7 @@ def admitted_rows(
 
 
 def no_token_left(name: str, min_count: int, max_size: int | None, distinct: int, highest: int) -> ConfigError:
-    """Word the error on thresholds that leave out every one of `distinct` tokens."""
+    """Return the error for thresholds that leave out all of the `distinct` tokens."""
     return ConfigError(
         f"`min_count` {min_count}, `max_size` {max_size} of vocabulary {name!r} leave no token: the most frequent of "
         f"its {distinct} tokens occurs {highest} times; use lower thresholds."
@@ -172,7 +172,7 @@ def no_token_left(name: str, min_count: int, max_size: int | None, distinct: int
 
 
 def total_order(tokens: pa.Array, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Sort tokens by descending count, and those of equal count by their bytes; returns their positions."""
+    """Return the positions of the tokens, sorted by descending count and, if counts are equal, by ascending bytes."""
     order: npt.NDArray[np.uint64] = pc.sort_indices(
         pa.table({"count": counts, "token": tokens}), [("count", "descending"), ("token", "ascending")]
     ).to_numpy()

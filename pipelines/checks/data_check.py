@@ -19,7 +19,7 @@ from pipelines.console.terminal import echo
 from pipelines.pipeline import component_inputs
 
 _ROWS = 10_000
-_LIST_SHARE = 0.3  # share of values with a sign from which on the sign looks like a separator
+_LIST_SHARE = 0.3  # if at least this share of values contains a sign, it looks like a separator
 _WIDTH = 60  # characters of a value that are shown
 _FEW = 100  # fewer rows say nothing about how often values repeat
 
@@ -84,7 +84,7 @@ def _absent(read: Sample, settings: Settings) -> Iterator[str]:
 
 
 def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: bool) -> Iterator[str]:
-    """Yield the errors that would end a run; if only some rows were read, those that further rows cannot change."""
+    """Yield the errors that would end a run; if only some rows were read, only those that more rows cannot undo."""
     if tally is None:
         return
     for certain, problem in tally.problems(settings, data):
@@ -93,7 +93,7 @@ def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: boo
 
 
 def _uses(config: PipelineConfig) -> Mapping[str, str]:
-    """Describe by column what reads it."""
+    """Describe what reads each column."""
     words: dict[str, list[str]] = {}
     for path, column, _ in column_uses(config):
         section, _, rest = path.partition(".")

@@ -1,4 +1,4 @@
-"""Checks a configuration for what a command could not do with it, before TensorFlow or TFX is imported."""
+"""Checks whether a command can use a configuration, before TensorFlow or TFX is imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_data_settings(config: PipelineConfig) -> Settings:
 
 
 def warnings_of(config: PipelineConfig) -> Iterator[str]:
-    """Yield warnings on what a run accepts and its user should know."""
+    """Yield warnings about what a run accepts, but its user should know."""
     gaps = missing_spans(config.data)
     if gaps.total:
         yield (
@@ -36,7 +36,7 @@ def requested_slice(config: PipelineConfig, topology: str | None = None) -> Topo
 
     Args:
       config: the pipeline.
-      topology: name of a slice; None is `training.topology`.
+      topology: name of a slice; None uses `training.topology`.
 
     Raises:
       ConfigError: neither is given, or the name is unknown.

@@ -65,7 +65,7 @@ def _check_addresses(config: PipelineConfig) -> None:
 
 
 def _check_parts(config: PipelineConfig) -> None:
-    """Check a rule of VocabularyGen early, not only on the cluster."""
+    """Check that evolving vocabularies have one part, which VocabularyGen would check only on the cluster."""
     for name, limits in config.vocabularies.items():
         if config.vocabulary_evolution is not None and limits.parts > 1:
             raise ConfigError(

@@ -72,7 +72,7 @@ def compile_pipeline(config: PipelineConfig, target: Target) -> list[Spec]:
 
 
 def save_documents(documents: Sequence[Spec], path: str | os.PathLike[str]) -> None:
-    """Write the documents into one YAML file, equal bytes for equal documents; see `write_output` for errors."""
+    """Write the documents into one YAML file; equal documents give equal bytes. See `write_output` for errors."""
     write_output("--out", path, yaml_documents(documents))
 
 

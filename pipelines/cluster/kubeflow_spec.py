@@ -34,7 +34,7 @@ def kubernetes_name(name: str) -> str:
 def with_defaults(spec: Spec, parameters: Mapping[str, tuple[object, str]], root: str) -> Spec:
     """Add the default and description of every runtime parameter, and the root folder.
 
-    TFX leaves them out, so that a user who starts a run would have to give all of them.
+    TFX leaves them out. Without them, a user who starts a run would have to give every value.
 
     Args:
       spec: as TFX compiled it.
@@ -71,8 +71,9 @@ def _containers(spec: Spec) -> Iterator[tuple[str, Spec]]:
 def with_kubernetes_names(spec: Spec) -> Spec:
     """Adapt the specification to open-source Kubeflow Pipelines.
 
-    Its backend uses the names of tasks and components for Kubernetes objects. It has neither resolvers nor a driver
-    before the cache, so a task with a driver (an ExampleGen) is never cached: the cache would not see a changed file.
+    Its backend uses the names of tasks and components for Kubernetes objects. It has no resolvers, and does
+    not run a driver before it looks into the cache. So caching is turned off for a task with a driver (an ExampleGen):
+    the cache would not see a changed file.
 
     Raises:
       ConfigError: the specification has a resolver.
@@ -108,7 +109,7 @@ def _with_new_names(task: Spec, name: str) -> Spec:
 
 
 def tpu_document(executor: str, node_selector: Mapping[str, str]) -> Spec:
-    """Write the second document: the nodes on which the executor's pod may run. GKE taints its TPU nodes."""
+    """Make the second document: it places the executor's pod on TPU nodes, which GKE taints."""
     placed = {
         "nodeSelector": {"labels": dict(node_selector)},
         "tolerations": [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}],
@@ -117,10 +118,10 @@ def tpu_document(executor: str, node_selector: Mapping[str, str]) -> Spec:
 
 
 def check_spec(spec: Spec) -> None:
-    """Check that everything that a name refers to exists.
+    """Check that every name refers to something that exists.
 
     Raises:
-      ConfigError: naming what does not.
+      ConfigError: some do not; the message lists them.
     """
     tasks, components = spec["root"]["dag"]["tasks"], spec["components"]
     parameters = spec["root"].get("inputDefinitions", {}).get("parameters", {})

@@ -35,7 +35,7 @@ def show(
     """Print a lineage, or write it as a page; the command line describes the arguments.
 
     Raises:
-      ConfigError: neither or both of `config` and `recorded` are given, or `token` has another form.
+      ConfigError: neither or both of `config` and `recorded` are given, or `token` is not VOCABULARY=TOKEN.
       DataError: there is no such artifact.
     """
     graph = _graph(config, overrides, recorded)
@@ -71,7 +71,7 @@ def _print_tree(console: Console, line: Sequence[Mapping[int, Node]]) -> None:
 
 
 def _rolled_back(node: Node) -> str:
-    """Describe a copy: of which version, since when."""
+    """Describe a rollback: the version that it copies, the one that it replaced, and when."""
     facts = node.facts[ROLLBACK]
     return (
         f"version {node.facts['pushed_version']} is version {facts['of']} again: a rollback from version "
@@ -110,7 +110,7 @@ def _start(graph: Mapping[int, Node], version: int | None, checkpoint: str | Non
 
 
 def _pushes(graph: Mapping[int, Node]) -> dict[int, int]:
-    """Id of the PushedModel of every version."""
+    """Return the id of the PushedModel of every version."""
     return {version: push.id for version, push in pushes_of(graph).items()}
 
 
@@ -127,7 +127,7 @@ def _title(nodes: Mapping[int, Node]) -> str:
 
 
 def _token(line: Sequence[Mapping[int, Node]], text: str) -> list[str]:
-    """Lines on the token's row, here and in the previous runs, the newest first."""
+    """Describe the token's row in this model, then in each version of its lineage, the newest first."""
     vocabulary, equals, token = text.partition("=")
     if not equals:
         raise ConfigError(f"--token {text!r}: it must be VOCABULARY=TOKEN, such as company=Flash Cab.")
@@ -152,7 +152,7 @@ def _row_words(lineage: Mapping[int, Node], vocabulary: str, token: str) -> str:
 
 
 def _forward(graph: Mapping[int, Node], path: str) -> list[str]:
-    """Yield a line for every model that was trained on the file, and for every push of it."""
+    """Return a heading, then a line for every model that was trained on the file, and for every push of it."""
     starts = [node.id for node in graph.values() if any(_is(file["path"], path) for file in files_of(node))]
     if not starts:
         raise DataError(f"no Examples were made of {path!r}: give the path of a file of data, or the end of it.")

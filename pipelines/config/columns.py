@@ -36,7 +36,7 @@ def _transform_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKi
 def column_kinds(config: PipelineConfig) -> dict[str, ColumnKind]:
     """Return the kind of every column that the examples hold, by name: those of the model, Transform and the slices.
 
-    A slice is by tokens, unless something else reads the column as a number.
+    The column of a slice is a "token", unless something else reads it as a number.
     """
     kinds: dict[str, ColumnKind] = {column: kind for _, column, kind in column_uses(config)}
     for column in (column for columns in config.evaluation.slices for column in columns):
@@ -49,7 +49,7 @@ def transform_columns(config: PipelineConfig, *, serving: bool = False) -> tuple
 
     Args:
       config: the configuration.
-      serving: whether to leave out the label's and the sample weight's, which a served model does not get.
+      serving: whether to leave out the columns of the label and the sample weight, which a served model does not get.
     """
     not_served = {*config.label.sources, config.sample_weight} if serving else set()
     return tuple(sorted({column for _, column, _ in _transform_uses(config)} - not_served))

@@ -131,7 +131,7 @@ class Features(Section):
 
 
 ASSUMED_TOKENS = 1_000_000
-"""Tokens that plans assume of a vocabulary without `max_size`."""
+"""Number of tokens that plans assume for a vocabulary without `max_size`."""
 
 
 class VocabularyLimits(VocabularyRule):

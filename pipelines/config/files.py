@@ -1,7 +1,7 @@
-"""Finds the files of the data, and the folder and pattern by which ExampleGen finds the same ones.
+"""Finds the data files, and the folder and pattern that lead ExampleGen to the same files.
 
-A path is taken literally as far as it exists: a file of exactly that name is that file, and the folders at the start of
-a pattern that exist are those folders. Only what is left is a pattern.
+A path is taken literally as far as it exists, even if it contains wildcards: a path that names an existing file is that
+file, and existing folders at the start of a pattern are those folders. Only the rest is a pattern.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAGIC = re.compile(r"[*?\[{]")
 
 
 def data_files(data: Data) -> tuple[str, ...]:
-    """List the files of the data in a fixed order (of their spans, then of their names); the path must be absolute.
+    """List the data files in a fixed order (by span, then by name); the path must be absolute.
 
     A remote path is returned as it is: the reader lists its files.
 
@@ -58,7 +58,7 @@ def data_spans(data: Data) -> PatternSpans | None:
 
 
 def data_location(data: Data) -> tuple[str, str]:
-    """Return the literal folder, and the pattern below it by which ExampleGen finds the files; placeholders stay.
+    """Return the literal folder, and the pattern below it with which ExampleGen finds the files; keep placeholders.
 
     Args:
       data: the data, its path absolute.

@@ -23,7 +23,7 @@ from pipelines.config.yaml_text import parse_yaml
 
 
 def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> PipelineConfig:
-    """Load the configuration in a YAML (or JSON) file, and check it; its folder is put last on `sys.path`.
+    """Load the configuration in a YAML (or JSON) file, check it, and append its `python_path` to `sys.path`.
 
     Args:
       path: the file; relative paths in it start at its folder.
@@ -46,7 +46,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
 
 
 def config_from_mapping(values: Mapping[str, Any], folder: str | os.PathLike[str] = ".") -> PipelineConfig:
-    """Make the configuration that plain values (as of `PipelineConfig.to_mapping`) describe, and check it.
+    """Make a configuration from plain values (such as those of `PipelineConfig.to_mapping`), and check it.
 
     Args:
       values: as a YAML file has them.
@@ -84,7 +84,7 @@ class _Places:
     def find(self, problem: Problem) -> int | str | None:
         """Return the place of the problem's key, or of the nearest key around it; None if it has none.
 
-        A `--set` of a key inside it comes before both: it made or changed the value.
+        If a `--set` changed a key inside it, that `--set` is returned instead: it made or changed the value.
         """
         near = _dotted(problem.path)
         while near:
@@ -98,7 +98,7 @@ class _Places:
         return None
 
     def number(self, problem: Problem) -> int:
-        """Return the line to sort by; what has none comes last."""
+        """Return the line to sort by; a problem without a line comes last."""
         place = self.find(problem)
         return place if isinstance(place, int) else sys.maxsize
 
@@ -124,7 +124,7 @@ def _checked(values: Any, folder: FilePath, name: str, places: _Places, mistakes
 
 
 def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> PipelineConfig | None:
-    """Return the configuration section by section: those with mistakes are None, and their names are in `problems`."""
+    """Return the configuration with None for each section that has mistakes, and add the mistakes to `problems`."""
     if not isinstance(values, Mapping):
         problems.append(
             Problem((), f"is {values!r}: it must be a mapping (`key: value` lines) with data, label, features.")
@@ -141,7 +141,7 @@ def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> 
 
 
 def _sound_sections(values: Mapping[str, Any], spoilt: set[str]) -> PipelineConfig:
-    """Return the configuration with None in place of the sections that have mistakes, for the rules over the others."""
+    """Return the configuration with None for each section that has mistakes, so that rules can check the others."""
     fields: dict[str, Any] = {key: (Any, None) for key in spoilt if key in PipelineConfig.model_fields}
     sound = {key: value for key, value in values.items() if key not in spoilt}
     return create_model("SoundSections", __base__=PipelineConfig, **fields).model_validate(sound)
@@ -149,7 +149,7 @@ def _sound_sections(values: Mapping[str, Any], spoilt: set[str]) -> PipelineConf
 
 def _with_absolute_paths(config: PipelineConfig, folder: str, problems: list[Problem]) -> PipelineConfig:
     def absolute(section: Any, *path: str) -> Any:
-        """Return the section (or text) with its path resolved; None and words for a previous run stay."""
+        """Return the section (or text) with its path resolved; None and words for a previous run are kept."""
         field = path[-1] if len(path) > 1 else None
         value = getattr(section, field) if field and section is not None else section
         if value is None or value in WORDS:

@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"\w[\w+.-]*://[^/]")
 
 
 def is_address(path: str) -> bool:
-    """Whether every machine of a cluster can reach the path: `gs://bucket/x`, not `gs://` alone."""
+    """Return whether every machine of a cluster can reach the path: `gs://bucket/x`, not `gs://` alone."""
     return bool(_ADDRESS.match(path))
 
 

@@ -15,7 +15,7 @@ from pipelines.config.user_modules import keyword_arguments, parse_module
 
 
 def resolved(config: PipelineConfig) -> PipelineConfig:
-    """Return the checked configuration with every default that has a value written out; it reads back as itself.
+    """Return the checked configuration with every default that has a value written out; loading it changes nothing.
 
     A null that is left means a rule that needs the data ("once per epoch", "1/sqrt(dim)") or "none".
     """
@@ -49,6 +49,6 @@ def _model(model: Model, python_path: str) -> Model:
 
 
 def _defaults(model: Model, python_path: str) -> Mapping[str, Any]:
-    """Return the defaults of `build` that its source says in plain values; it is read, not imported."""
+    """Return the defaults of `build` that its source gives as plain values; the source is parsed, not imported."""
     known = keyword_arguments(parse_module(model.module, python_path), "build", given=3) or {}
     return {name: argument.default for name, argument in known.items() if argument.has_plain_default}

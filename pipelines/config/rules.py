@@ -1,4 +1,4 @@
-"""Checks the rules over several sections. Each runs if the sections that it looks at are free of mistakes."""
+"""Checks the rules that involve several sections. A rule runs only if the sections that it reads have no mistakes."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
     for argument in ("query_features", "candidate_features"):
         path, names = f"model.arguments.{argument}", config.model.arguments.get(argument)
         if not isinstance(names, list | tuple):
-            continue  # its type refuses what is not a list
+            continue  # the check of the argument's type reports it
         if not names:
             yield path, "is []: it must name at least one feature; " + nearest("", features)
         for index, name in enumerate(names):

@@ -17,7 +17,7 @@ _KINDS = "|".join(
 )
 _IN_TRACEBACK = re.compile(rf"^embedding_core\.errors\.(?:{_KINDS}): (.+)$", re.MULTILINE)
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # Beam adds this to the message
-# The message may contain brackets, so it ends at the line's last one; what others add after it is cut off.
+# The message may contain brackets, so match up to the line's last one, and cut off what others add after the message.
 _IN_ASSERTION = re.compile(rf"assertion failed: \[(?:{_KINDS}): (.+)\]")
 _AFTER_ASSERTION = re.compile(r"\](?:\\n| \[Op:| \[while running | \[\[).*$")
 
@@ -39,7 +39,7 @@ def expected_message(error: BaseException) -> str | None:
 
 
 def was_preempted(error: BaseException) -> bool:
-    """Whether training was asked to stop and saved its state."""
+    """Return whether training was asked to stop and saved its state."""
     return any(isinstance(one, PreemptionError) for one in chain(error))
 
 

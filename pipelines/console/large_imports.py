@@ -1,4 +1,4 @@
-"""Imports large packages without walking their objects again and again in search of garbage."""
+"""Imports large packages without repeated garbage collections over their objects."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector; afterwards it ignores all objects that exist by then.
+    """Pause the garbage collector; when it resumes, it ignores all objects that exist by then.
 
-    Modules live as long as the process. Without the pause, a third of the time in which TensorFlow and TFX load goes to
-    the collector, and later each full collection would walk their objects again.
+    Modules live as long as the process. Without the pause, the collector takes a third of the time in which TensorFlow
+    and TFX load, and each later full collection walks their objects again.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -42,7 +42,7 @@ def silence() -> None:
     absl.logging.set_verbosity(absl.logging.ERROR)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
-    for name in _OWN_PACKAGES:  # which would otherwise be as quiet as "root"
+    for name in _OWN_PACKAGES:  # otherwise they would inherit the level of "root"
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

@@ -1,4 +1,4 @@
-"""Computes the label and cells of the map for the taxi example, in Transform."""
+"""Computes the label and the map cells of the taxi example, in Transform."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def preprocessing_fn(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Te
 
 
 def _cell(latitude: Column, longitude: Column) -> tf.Tensor:
-    """Join both degrees with two decimals, as "41.98,-87.80" (about 1 km); empty if one is missing. Shape [B, 1]."""
+    """Join the degrees with two decimals, as "41.98,-87.80" (about 1 km); empty if one is missing. Shape [B, 1]."""
     degrees = [
         fill_missing(degree, float("nan"), name, dtype=tf.float32)
         for degree, name in ((latitude, "latitude"), (longitude, "longitude"))

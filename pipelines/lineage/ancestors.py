@@ -20,7 +20,7 @@ class Generation:
 
     Attributes:
       version: number of the pushed version.
-      nodes: its lineage without what previous generations are made of, the newest artifact first.
+      nodes: its lineage without the artifacts of previous generations, the newest artifact first.
       sources: artifacts of previous generations that it was made of.
       data: the first and the last file of data that it read.
       rows: number of rows that it was trained on, or None.
@@ -46,7 +46,7 @@ class Generation:
 
 
 def lineages_of(graph: Lineage, start: int, pushes: Mapping[int, int]) -> list[dict[int, Node]]:
-    """Return the lineages of the pushes that an artifact descends from, by version, its own last.
+    """Return the lineages of the pushes that an artifact descends from, in order of version, then its own lineage.
 
     Args:
       graph: all artifacts.
@@ -55,7 +55,7 @@ def lineages_of(graph: Lineage, start: int, pushes: Mapping[int, int]) -> list[d
     """
     lineage = upstream(graph, start)
     runs = {one for one in lineage if lineage[one].type == "ModelRun"}.difference(_first_push(graph, start).inputs)
-    first_push: dict[int, int] = {}  # of every previous run: a version that was pushed again is one generation
+    first_push: dict[int, int] = {}  # by previous run: a version that was pushed again is the same generation
     for _, pushed in sorted(pushes.items()):
         for run in runs.intersection(graph[pushed].inputs):
             first_push.setdefault(run, pushed)
@@ -63,7 +63,7 @@ def lineages_of(graph: Lineage, start: int, pushes: Mapping[int, int]) -> list[d
 
 
 def _first_push(graph: Lineage, start: int) -> Node:
-    """Return the push of the model itself: a copy that a rollback published belongs to the same generation."""
+    """Return the original push of the model: a copy that a rollback published belongs to the same generation."""
     node = graph[start]
     while ROLLBACK in node.facts:
         (source,) = node.inputs

@@ -1,8 +1,8 @@
 """Reads the graph of artifacts in ML Metadata: what a model was made of, and what was made of a file.
 
-Walks events breadth first (OUTPUT of which execution, INPUT of that one), which works with every build of ML Metadata;
-some builds lack the query language that could do it in one call. The store is opened read-only, and no file of an
-artifact is touched.
+Walks events breadth first, from an artifact to the execution that has it as OUTPUT, and from there to that execution's
+INPUTs. This works with every build of ML Metadata; some builds lack the query language that could do it in one call.
+The store is opened read-only, and no file of an artifact is touched.
 """
 
 from __future__ import annotations
@@ -148,10 +148,10 @@ def upstream(graph: Mapping[int, Node], start: int) -> dict[int, Node]:
 
 
 def node_of(lineage: Mapping[int, Node], kind: str) -> Node | None:
-    """Return the artifact of that type that is the fewest steps away in what `upstream` gives, or None.
+    """Return the first artifact of that type in the result of `upstream`, which is the nearest one, or None.
 
-    It belongs to the run itself. It need not be the newest, because runs share artifacts, and the numbers of artifacts
-    that were read from records have no order.
+    The nearest one belongs to the run itself. It cannot be found by the highest id: it need not be the newest, because
+    runs share artifacts, and the ids of artifacts that were read from records have no order.
     """
     return next((node for node in lineage.values() if node.type == kind), None)
 
@@ -215,7 +215,7 @@ def _facts(artifact: mlmd.Artifact) -> Facts:
 
 
 def is_fact(key: str) -> bool:
-    """Whether a custom property describes the artifact, not TFX."""
+    """Whether a custom property describes the artifact, and is not one that TFX needs for itself."""
     return key not in {"name", "tfx_version", "state", "is_external"} and not key.startswith("__")
 
 

@@ -17,9 +17,9 @@ Json: TypeAlias = dict[str, Any]
 
 
 def read_records(folder: str) -> dict[int, Node]:
-    """Return every artifact that a record below the folder names, numbered.
+    """Return, by number, every artifact that a record below the folder names.
 
-    What another project's component made has no record; it is in the graph as an input without a producer.
+    An artifact that another project's component made has no record: in the graph it is an input without a producer.
 
     Args:
       folder: the pipeline's root: a local folder, or an address that TensorFlow can read.
@@ -34,13 +34,13 @@ def read_records(folder: str) -> dict[int, Node]:
 
 
 def recorded_lineage(uri: str) -> dict[int, Node]:
-    """Return an artifact and everything that it was made of, by the records beside them, the artifact itself first.
+    """Return an artifact, then everything that it was made of, by following the records beside the artifacts.
 
     Args:
       uri: address of the artifact, which may belong to another pipeline.
 
     Returns:
-      The numbered nodes; nothing if there is no record beside the artifact.
+      The numbered nodes; empty if there is no record beside the artifact.
     """
     records: dict[str, Json] = {}
     waiting = [uri.rstrip("/")]
@@ -76,7 +76,7 @@ def _node(number: int, uri: str, kind: str, record: Json | None, numbers: Mappin
 
 
 def files_of(node: Node) -> list[Json]:
-    """Return `path` and `size` of the files from outside that the artifact was made of; empty if none were recorded."""
+    """Return `path` and `size` of the external files that the artifact was made of; empty if none were recorded."""
     files: list[Json] = json_if_readable(node.uri.rstrip("/") + RECORD_SUFFIX).get("files", [])
     return files
 

@@ -1,7 +1,7 @@
 """Finds and records the versions that rollbacks published: copies of previous versions, marked in their manifests.
 
 A rollback publishes a previous version again, under a new number. The manifest of the copy names the version that was
-copied; ML Metadata has the copy as a PushedModel made of that version's by an execution of "Rollback".
+copied. ML Metadata has the copy as a PushedModel, which an execution of "Rollback" made from the one of that version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from embedding_core.storage import is_remote
 from pipelines.lineage.graph import Execution, Facts, Node
 
 ROLLBACK = "rollback"
-"""Fact of a PushedModel, and of a version's manifest: `of`, `from` and `made`, see `components.pusher.rollback`."""
+"""Fact of a PushedModel and of a version's manifest, with `of`, `from` and `made`; see `components.pusher.rollback`."""
 
 _PUSHED_MODEL, _NODE = "PushedModel", "Rollback"
 
@@ -37,7 +37,7 @@ class _Copy:
 
 
 def pushes_of(graph: Mapping[int, Node], destination: str | None = None) -> dict[int, Node]:
-    """Return the PushedModel of every version that was pushed, copies included; None is any destination."""
+    """Return the PushedModel of every version that was pushed, copies included; None means any destination."""
     return {
         int(node.facts["pushed_version"]): node
         for node in graph.values()
@@ -50,7 +50,7 @@ def pushes_of(graph: Mapping[int, Node], destination: str | None = None) -> dict
 def newest_first(pushes: Mapping[int, Node]) -> Iterator[tuple[int, Node]]:
     """Yield the versions that were pushed and not rolled back, the newest first, each with the push of its model.
 
-    A copy counts as the version that was copied; what was pushed between the two was rolled back.
+    A copy counts as the version that was copied; whatever was pushed between the two was rolled back.
     """
     left = sorted(pushes)
     while left:
@@ -62,14 +62,14 @@ def newest_first(pushes: Mapping[int, Node]) -> Iterator[tuple[int, Node]]:
 
 
 def is_rolled_back(graph: Mapping[int, Node], pushed: int, destination: str) -> bool:
-    """Whether the version of a PushedModel was pushed, and later rolled back."""
+    """Return whether the version of a PushedModel was pushed, and later rolled back."""
     pushes = pushes_of(with_rollbacks(graph), destination)
     valid = {push.id for _, push in newest_first(pushes)}
     return pushed in {push.id for push in pushes.values()} and pushed not in valid
 
 
 def with_rollbacks(graph: Mapping[int, Node]) -> dict[int, Node]:
-    """Add to the graph every copy beside its pushed versions that ML Metadata does not have yet."""
+    """Add to the graph the copies that are beside its pushed versions and that ML Metadata does not have yet."""
     whole = dict(graph)
     for destination in sorted(
         {os.path.dirname(node.facts["pushed_destination"]) for node in pushes_of(graph).values()}
@@ -111,10 +111,11 @@ def record_rollbacks(store: MetadataStore, destination: str) -> list[int]:
 
 
 def record_rollback(path: str) -> str | None:
-    """Record a copy at once if its manifest leads to the metadata of a pipeline; return the path of that, else None.
+    """Record a copy at once if its manifest leads to a pipeline's metadata; return the metadata's path, else None.
 
     Args:
-      path: path of the copy. Its training is in `<work_dir>/artifacts`; by default the metadata is beside that folder.
+      path: path of the copy. Its training run is in `<work_dir>/artifacts`; the metadata is found only at its default
+        path, beside that folder.
     """
     facts = manifest_facts(os.path.dirname(path), int(os.path.basename(path)))
     run = str(facts.get("sources", {}).get("model_run", ""))
@@ -163,7 +164,7 @@ def _copies(destination: str) -> list[_Copy]:
         return []
     copies = []
     for version in served_versions(destination):
-        with contextlib.suppress(ConfigError):  # damaged, or of another program
+        with contextlib.suppress(ConfigError):  # damaged, or written by another program
             facts = manifest_facts(destination, version)
             if ROLLBACK in facts:
                 copies.append(_Copy(version, os.path.join(destination, str(version)), facts))

@@ -46,7 +46,7 @@ class Repairs:
 
 
 def record_content(store: MetadataStore, execution: int) -> None:
-    """Record the content of every output of a finished execution that has none recorded."""
+    """Record the content of those outputs of a finished execution whose content was not recorded before."""
     events = store.get_events_by_execution_ids([execution])
     outputs = store.get_artifacts_by_id([event.artifact_id for event in events if event.type == mlmd.Event.OUTPUT])
     _record(store, outputs)
@@ -69,9 +69,10 @@ def repair_metadata(store: MetadataStore, pipeline: str, root: str) -> Repairs:
 
     An execution that is closed becomes FAILED, and its half-written outputs, which no metadata names, are removed. An
     output whose files are missing or changed loses its state LIVE; what is left of it is renamed to `<uri>.damaged`, so
-    that TFX's cache does not find it. The content of an output without a recorded one is recorded: a run of an earlier
-    release leaves it so if it is killed between publishing and recording. Outputs of executions that the store has not
-    had yet belong to a lost store: they are moved away, because TFX would write into their folders.
+    that TFX's cache does not find it. If the content of an output was not recorded, it is recorded now: a run of an
+    earlier release leaves such outputs if it is killed between publishing and recording. Outputs with an execution id
+    above the highest in the store belong to a lost store: they are moved away, because TFX would write into their
+    folders.
 
     Args:
       store: the metadata, open for writing.
@@ -102,7 +103,7 @@ def is_output(artifact: mlmd.Artifact) -> bool:
 
 
 def _move_left_over(store: MetadataStore, root: str) -> str | None:
-    """Move outputs of executions that are still to come; they would be mixed with the new ones."""
+    """Move away outputs with execution ids above the highest in the store: new outputs would be mixed with them."""
     newest = max((one.id for one in store.get_executions()), default=0)
     paths = [path for path in _numbered(root) if int(os.path.basename(path)) > newest]
     if not paths:
@@ -140,7 +141,7 @@ def _close_stale(store: MetadataStore, context: int, root: str) -> tuple[int, ..
 
 
 def _record_imported_again(store: MetadataStore, live: Iterable[mlmd.Artifact]) -> None:
-    """Record what is now in imported folders that have changed: they are the user's, who may replace them."""
+    """Record the new content of imported folders that changed: they belong to the user, who may replace them."""
     changed = []
     for artifact in filter(_is_imported, live):
         recorded = recorded_content(artifact)
@@ -158,7 +159,7 @@ def _is_damaged(artifact: mlmd.Artifact) -> bool:
 
 
 def _is_imported(artifact: mlmd.Artifact) -> bool:
-    """Whether an Importer brought it in from outside: no node makes it again."""
+    """Whether an Importer brought it in from outside; then no node can make it again."""
     return "is_external" in artifact.custom_properties and bool(artifact.custom_properties["is_external"].int_value)
 
 

@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PROC = Path("/proc/self")
-_RESET_PEAK = "5"  # what `clear_refs` of Linux resets `VmHWM` by
+_RESET_PEAK = "5"  # resets `VmHWM` when it is written to `clear_refs` of Linux
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageUse:
-    """What one stage of a run used. Processes that it started and waited for count, but for the peak.
+    """What one stage of a run used, including the child processes that it waited for, except in the peak.
 
     Attributes:
       stage: id of the node, or "start-up" or "report and baselines".
       cpu_seconds: CPU time of all threads.
       wall_seconds: time that passed.
       peak_bytes: largest resident memory; on other systems than Linux the largest since the process started.
-      read_bytes: bytes that it read from files and pipes, from the page cache or not; None on systems other than Linux.
+      read_bytes: bytes that it read from files and pipes, also from the page cache; None on systems other than Linux.
       written_bytes: bytes that it wrote to them; None on systems other than Linux.
     """
 
@@ -37,7 +37,7 @@ class StageUse:
 
 
 class RunProfile:
-    """Collects what the stages of a run use; the first one is everything before it was made.
+    """Collects what the stages of a run use; the first stage is everything before this object was made.
 
     Attributes:
       stages: one entry per finished stage, in order.
@@ -58,7 +58,7 @@ class RunProfile:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure what happens inside, even if it fails."""
+        """Measure the block as a stage, even if it fails."""
         _reset_peak()
         wall, cpu, (read, written) = time.monotonic(), _cpu_seconds(), _bytes_moved()
         try:

@@ -137,7 +137,7 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
 
 
 def _notes(previous: PreviousRun, nodes: Sequence[NodeRun], report: Report) -> list[str]:
-    """Return what the run started from, and whether a previous call had done all of it."""
+    """Return notes on what the run started from, and on whether a previous call had already done all of it."""
     done = previous.repeats is not None and all(node.state == "cached" for node in nodes)
     if not done or not report.push["pushed"]:
         return list(previous.notes)
@@ -147,7 +147,7 @@ def _notes(previous: PreviousRun, nodes: Sequence[NodeRun], report: Report) -> l
 def _run_until_served(
     config: PipelineConfig, previous: PreviousRun, display: Display, stage: Stage, *, again: bool
 ) -> tuple[list[NodeRun], int]:
-    """Run the nodes; push again if the pusher's result is cached and its version is not served, or is damaged.
+    """Run the nodes; push again if the pusher's result is cached, but its version is damaged or not served.
 
     A damaged version is set aside after the new one is published, so that servers always have one.
 

@@ -35,7 +35,7 @@ Finished: TypeAlias = Callable[[NodeRun], None]
 
 
 class _DamagedInputsError(Exception):
-    """Some inputs changed since they were published. `artifacts` has them as ML Metadata does."""
+    """Some inputs changed since they were published; `artifacts` are their entries in ML Metadata."""
 
     def __init__(self, artifacts: list[Artifact]) -> None:
         super().__init__(f"damaged: {', '.join(one.uri for one in artifacts)}")
@@ -48,7 +48,7 @@ class ReportingDagRunner(compat.IrBasedRunner):
     Args:
       on_change: called when a node starts (state "running") and when it ends.
       say: called with a line for the user when a damaged artifact is made again.
-      stage: makes a context from a node's id, in which the node runs.
+      stage: makes the context that a node runs in, from the node's id.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ReportingDagRunner(compat.IrBasedRunner):
                 self._set_aside(connection, error.artifacts, _imported(pipeline), is_last=attempt == _ATTEMPTS)
                 executed.update({run.node: run for run in self.nodes if run.state == "executed"})
                 continue
-            # Outputs that this run made before a damaged input was found came from the cache afterwards.
+            # A node that ran before a damaged input was found comes from the cache afterwards: report it as executed.
             self.nodes = [executed.get(run.node, run) if run.state == "cached" else run for run in self.nodes]
             return
 
@@ -170,7 +170,7 @@ def _imported(pipeline: Message) -> set[str]:
 
 
 def _with_run_id(pipeline: Message) -> Message:
-    """Copy it with a new run id: TFX does not run a node twice under one id."""
+    """Copy the pipeline, with a new run id: TFX does not run a node twice under one id."""
     numbered = type(pipeline)()
     numbered.CopyFrom(pipeline)
     run_id = datetime.datetime.now().isoformat()
@@ -205,9 +205,9 @@ def _published(connection: Message, execution: int | None) -> State:
 
 
 def _require_live(store: MetadataStore, execution: int) -> None:
-    """Refuse artifacts that were set aside: TFX's Importer would import them, and a node runs without optional inputs.
+    """Raise an error for outputs that were set aside; if their recorded content was restored, make them live again.
 
-    An artifact whose recorded content was restored is live again.
+    Otherwise TFX's Importer would import them, and a node that has them as optional inputs would run without them.
     """
     events = store.get_events_by_execution_ids([execution])
     ids = [one.artifact_id for one in events if one.type == Event.OUTPUT]

@@ -1,4 +1,4 @@
-"""Prepares and locks the work_dir and the pipeline's name in the metadata, which one run at a time uses."""
+"""Prepares the work_dir, and locks it and the pipeline's name in the metadata: one run at a time uses them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pipelines.config import PipelineConfig
 from pipelines.local.metadata_store import SCHEMA_VERSION, check_store, remove_dangling, upgrade
 
 REPORTS = "reports"
-"""Folder in the work_dir of the report of every version, and of every refused run."""
+"""Folder in the work_dir that holds the report of every version and of every refused run."""
 
 _MASKS = {"owner": 0o077, "group": 0o027}
 
 
 @contextlib.contextmanager
 def file_permissions(config: PipelineConfig) -> Iterator[None]:
-    """Create the files and folders of the block as `permissions` says; those that exist keep theirs."""
+    """Apply `permissions` to the files and folders that the block creates; existing ones keep theirs."""
     mask = _MASKS.get(config.permissions)
     with contextlib.nullcontext() if mask is None else umask_of(mask):
         yield
@@ -29,7 +29,7 @@ def prepare(config: PipelineConfig) -> None:
     """Make the work_dir and the folder of the metadata, if they are missing.
 
     Raises:
-      ConfigError: one cannot be made, or not be written to.
+      ConfigError: one of them cannot be made, or cannot be written to.
     """
     with file_permissions(config):
         _prepare("work_dir", config.work_dir, _work_dir_lock(config))
@@ -43,8 +43,8 @@ def ready_metadata(config: PipelineConfig) -> str | None:
       The path of the backup that was made before the upgrade; None if there was nothing to upgrade.
 
     Raises:
-      StorageError: it is damaged, of a newer release, or cannot be written to.
-      ConfigError: it is of an earlier release, and another run uses it.
+      StorageError: it is damaged, a newer release wrote it, or it cannot be written to.
+      ConfigError: an earlier release wrote it, and another run uses it.
     """
     version = check_store(config.metadata_path)
     if version is None:
@@ -57,7 +57,7 @@ def ready_metadata(config: PipelineConfig) -> str | None:
 
 
 def _prepare(key: str, folder: str, lock: str) -> None:
-    if os.path.islink(lock):  # what it points to is never made, read or written
+    if os.path.islink(lock):  # the target of a link is never made, read or written
         raise ConfigError(f"{lock!r} is a symbolic link: it must be a file; remove the link.")
     try:
         os.makedirs(folder, exist_ok=True)
@@ -80,8 +80,8 @@ def _metadata_lock(config: PipelineConfig) -> str:
 def run_lock(config: PipelineConfig) -> Iterator[None]:
     """Lock the work_dir and the pipeline's name in the metadata; the system releases both if the process dies.
 
-    A second run in the work_dir would write the same checkpoints. A second run of that name on the metadata would
-    take the other's executions for those of a dead run.
+    A second run in the work_dir would write the same checkpoints. A second run with that name in the metadata would
+    treat the executions of the first as those of a dead run.
 
     Raises:
       ConfigError: another run uses one of them, or it cannot be written to.
@@ -96,7 +96,7 @@ def run_lock(config: PipelineConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(path: str, given: str, remedy: str) -> Iterator[None]:
-    """Lock a file that says which process has the lock."""
+    """Lock a file, and write the id of this process to it, for the error message of another run."""
     with locked_file(path, wait=False) as locked, open(path, "r+", encoding="utf-8") as process:
         if not locked:
             raise ConfigError(

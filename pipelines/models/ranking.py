@@ -1,7 +1,7 @@
 """Builds a ranking model: embeddings and dense features, explicit crosses (DCN-v2), an MLP, one logit.
 
-Copy this file to write your own model: any module with a function `build` of these first three arguments is a model.
-`model.arguments` in the configuration sets its keyword arguments.
+Copy this file to write your own model: any module is a model if it has a function `build` with the same first
+three arguments. `model.arguments` in the configuration sets its keyword arguments.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Computes the range that a dense feature is scaled by: mean, standard deviation and the largest plausible magnitude.
 
-One pass over the data (TensorFlow Transform 1.16 has no second one here), and no sum of floats: a float32 is a whole
-number of 24 bits times a power of two, so that sums of whole numbers per power of two give the same range to the last
-bit, however Beam batches the rows.
+Takes one pass over the data (TensorFlow Transform 1.16 does not have a second one here), and does not sum floats. A
+float32 is a whole number of 24 bits times a power of two, so whole numbers are summed per power of two. The range is
+then the same to the last bit, however Beam batches the rows.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_transform as tft
 
-_BINS = 256  # a float32 has so many exponents; the first is that of 0 and of the numbers next to it
-_RARE = 100  # fewer than one in so many values of a column may be implausible
-_FAR = 10  # powers of two between what most values stay below, and what is implausible
-_CONSTANT = 2.0**-22  # a deviation below this share of the mean is float32's rounding
+_BINS = 256  # number of exponents of a float32; the first is that of 0 and of subnormal numbers
+_RARE = 100  # fewer than one in this many values of a column may be implausible
+_FAR = 10  # powers of two from the bound of most values to that of implausible ones
+_CONSTANT = 2.0**-22  # a deviation below this share of the mean is a rounding error of float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
@@ -26,7 +26,7 @@ class Range(NamedTuple):
 
     Attributes:
       mean, deviation: float32, of the plausible values; the deviation of a constant column is 0.
-      limit: float32; a value of a larger magnitude is implausible, and scaled as a missing one.
+      limit: float32; a value of a larger magnitude is implausible, and scaled like a missing one.
       values: float32, how many finite values were analysed.
       implausible: float32, how many of them are beyond the limit.
     """
@@ -39,15 +39,15 @@ class Range(NamedTuple):
 
 
 def ranges_of(values: tf.Tensor, recorded: Sequence[Mapping[str, float] | None]) -> list[Range]:
-    """Analyse the ranges of columns over the train split, all in one analysis: Beam's cost is that of each analysis.
+    """Analyse the ranges of columns over the train split, all in one analysis, since each costs Beam time.
 
-    A value is implausible if it is at least 2^10 times as large as the power of two that 99 of 100 values other than 0
-    stay below. Two rows of 3e38 among thousands of fares leave mean and deviation as they are without these rows.
+    A value is implausible if its magnitude is at least 2^10 times the power of two that 99 of 100 values other than 0
+    stay below. So two rows of 3e38 among thousands of fares do not change the mean and deviation.
 
     Args:
       values: float32 [B, columns], a batch; values that are not finite count as missing.
-      recorded: for each column mean, deviation and limit of an earlier model, which are taken instead of those of this
-        data; None for those of this data.
+      recorded: for each column, the mean, deviation and limit of a previous model, which are used instead of those of
+        this data; None uses those of this data.
     """
     sums = tf.cast(tft.sum(_sums_by_exponent(values)[None], reduce_instance_dims=False), tf.float64)
     counts = sums[:, :, 0]
@@ -80,10 +80,10 @@ def scaled_by(value: tf.Tensor, span: Range) -> tf.Tensor:
 
 
 def _sums_by_exponent(values: tf.Tensor) -> tf.Tensor:
-    """int64 [columns, 256, 4] of a batch: count, sum of mantissas, upper and lower half of the sum of their squares."""
+    """Return int64 [columns, 256, 4]: count, sum of mantissas, sums of the upper and lower halves of their squares."""
     columns = values.shape[1]
     bits = tf.cast(tf.bitcast(values, tf.int32), tf.int64)
-    exponent = (bits // 2**23) % _BINS  # floor division, so that the sign's bit only adds a multiple
+    exponent = (bits // 2**23) % _BINS  # floor division: the sign bit only adds a multiple of _BINS
     mantissa = bits % 2**23 + tf.where(exponent > 0, tf.constant(2**23, tf.int64), tf.constant(0, tf.int64))
     square = mantissa * mantissa
     signed = tf.where(bits < 0, -mantissa, mantissa)
@@ -95,7 +95,7 @@ def _sums_by_exponent(values: tf.Tensor) -> tf.Tensor:
 
 
 def _moments(sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and deviation of each column, float64: of the deviations within each exponent, and of their means."""
+    """Compute mean and deviation of each column, float64, from the variance within and between the exponents."""
     exponents = np.maximum(np.arange(_BINS), 1) - 150.0
     unit = tf.constant(np.exp2(np.minimum(exponents, 104.0)), tf.float64)
     counts, totals = sums[:, :, 0], sums[:, :, 1]

@@ -13,10 +13,10 @@ from pipelines.config import PipelineConfig
 from pipelines.pipeline import component_inputs
 
 IN_PROCESS = ("--runner=DirectRunner", "--direct_running_mode=in_memory", "--sdk_container_image=none")
-"""Beam in the task's own process. Its default would first look for another runner on the network.
+"""Arguments that run Beam in the task's own process. By default, Beam first looks for another runner on the network.
 
-An in-process runner starts no container, but TFX packages itself for workers (42 MB in the temporary folder, for each
-component) unless an argument names a container image.
+An in-process runner does not start a container. But unless an argument names a container image, TFX packages itself for
+workers (42 MB in the temporary folder, for each component).
 """
 
 
@@ -52,7 +52,7 @@ class RunTarget:
 
 
 def local_target(config: PipelineConfig) -> RunTarget:
-    """This machine: everything in the work_dir, ML Metadata in a sqlite file."""
+    """Describe this machine: everything in the work_dir, ML Metadata in a sqlite file."""
     return RunTarget(
         name=config.name,
         root=os.path.join(config.work_dir, "artifacts"),

@@ -19,13 +19,13 @@ _LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
 def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.EvalConfig:
     """Return what the Evaluator computes, and what the model must reach to be blessed.
 
-    Thresholds hold for all rows together; slices are shown, and bless nothing. The model is judged by its
-    `serving_default` signature, so by what will be served; label and weight come from its `transform_labels`.
+    Thresholds apply to all rows together; slices are shown, but do not affect the blessing. The model is judged by
+    its `serving_default` signature, which is what will be served; label and weight come from its `transform_labels`.
 
     Args:
       config: the configuration.
-      has_baseline: whether a baseline model is there to compare with. Without one, the bounds on the improvement
-        are left out (there is none before the first push).
+      has_baseline: whether there is a baseline model to compare with; there is none before the first push. Without
+        one, the bounds on the improvement are left out.
     """
     evaluation = config.evaluation
     metrics = [_metric(evaluation, name, has_baseline) for name in evaluation.metrics]
@@ -39,7 +39,7 @@ def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.E
 
 
 def missed_thresholds(evaluation_uri: str) -> list[str]:
-    """Return what the model missed of its thresholds, a sentence each; empty if it was blessed."""
+    """Return a sentence for each threshold that the model missed; empty if it was blessed."""
     result = tfma.load_validation_result(evaluation_uri)
     return [
         f"{failure.metric_key.name} is {failure.metric_value.double_value.value:.4g}, its threshold asks for "
@@ -71,7 +71,7 @@ def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelS
             **fields,
         )
 
-    # TFMA wants names as soon as there are two models, and none for a model alone.
+    # TFMA requires names if there are two models, and no name if there is only one.
     return [spec(name=CANDIDATE), spec(name=BASELINE, is_baseline=True)] if has_baseline else [spec()]
 
 
@@ -95,7 +95,7 @@ def _over_all_rows(bounds: tfma.MetricThreshold) -> tfma.PerSliceMetricThreshold
 
 
 def _always_reached() -> tfma.MetricConfig:
-    """Make a bound that every evaluation reaches: TFMA blesses no model that has no bound to reach."""
+    """Make a bound that every evaluation reaches: TFMA does not bless a model without bounds."""
     bounds = tfma.MetricThreshold()
     bounds.value_threshold.lower_bound.value = 0
     return _named(_COUNT, per_slice_thresholds=[_over_all_rows(bounds)])
@@ -111,6 +111,6 @@ def _threshold(name: str, threshold: Threshold, has_baseline: bool) -> tfma.Metr
         lower = name in _LOWER_IS_BETTER
         direction = tfma.MetricDirection.LOWER_IS_BETTER if lower else tfma.MetricDirection.HIGHER_IS_BETTER
         result.change_threshold.direction = direction
-        # TFMA's change is candidate minus baseline, and must be above (or, lower is better, below) the bound.
+        # TFMA's change is candidate minus baseline, and must be above the bound, or below it if lower is better.
         result.change_threshold.absolute.value = -threshold.min_improvement if lower else threshold.min_improvement
     return result

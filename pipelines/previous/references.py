@@ -57,7 +57,7 @@ def check_addresses(given: References) -> None:
     """Check that local addresses hold an artifact of their kind; the component checks what is in a bucket.
 
     Raises:
-      ConfigError: naming an address that does not.
+      ConfigError: a local address does not hold such an artifact.
     """
     for key, (file, kind) in _FILES.items():
         uri = given[key]

@@ -1,8 +1,8 @@
 """Measures the two baselines that the model is compared with, in the same run and on the same rows.
 
-They are the label's mean, and a logistic regression on the same features one-hot, whose strength is chosen on a part of
-the train split. If the train split has positive rows only (negatives are drawn while training), no regression can be
-fitted: the baseline is then the popularity of the candidate.
+They are the label's mean, and a logistic regression on the same features, one-hot encoded. The strength of its
+regularisation is chosen on a part of the train split. If the train split has positive rows only (negatives are drawn
+while training), no regression can be fitted: the baseline is then the popularity of the candidate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipelines.report.run_report import METRICS
 _MAX_ROWS = 200_000  # of each split: more would not change a digit that is shown
 _BATCH = 4096
 _STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # of C, scikit-learn's inverse of the regularisation; 1 is its default
-_HELD_BACK = 5  # one in so many rows of the train split judges the strengths
+_HELD_BACK = 5  # one in this many rows of the train split is held back to compare the strengths
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 _Parse: TypeAlias = Callable[[tf.Tensor], Batch]
@@ -145,16 +145,16 @@ def _one_hot(inputs: Inputs, batch: Batch) -> scipy.sparse.csr_matrix:
 
 
 def _regression(train: _Rows) -> LogisticRegression:
-    """Fit a regression of the best strength on all rows, from where the choice of the strength left it."""
+    """Fit the regression of the best strength on all rows, starting from the fit that chose the strength."""
     return _of_best_strength(train).fit(train.features, train.label, sample_weight=train.weight)
 
 
 def _of_best_strength(train: _Rows) -> LogisticRegression:
     """Choose the C with the lowest log loss on a part of the train split that the regression is not fitted on.
 
-    It starts with the strongest regularisation, and each fit starts from the previous one, until the loss gets worse:
-    the weakest regularisations take longest and are rarely fitted. The rows that judge are drawn with a fixed seed, so
-    the same run makes the same choice.
+    It starts with the strongest regularisation, and each fit starts from the previous one, until the loss no
+    longer falls: the weakest regularisations take longest and are rarely fitted. The held-back rows are drawn with a
+    fixed seed, so the same run makes the same choice.
 
     Returns:
       The regression of that C, fitted on the other rows, or not at all if there are too few rows to choose.

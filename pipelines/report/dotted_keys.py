@@ -9,10 +9,10 @@ from pipelines.report.run_report import Figures
 
 
 def flatten(value: Any, key: str = "", *, with_lists: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield every value under a dotted key; empty mappings are values.
+    """Yield every value with its dotted key; empty mappings count as values.
 
     Args:
-      value: a mapping, or what is in one.
+      value: a mapping, or a value in one.
       key: the key of the value; "" for the whole mapping.
       with_lists: whether the entries of a list of mappings get keys too, made of their names; else lists are values.
     """

@@ -54,7 +54,7 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
 
 
 def _without_meaning(config: PipelineConfig, quality: Figures) -> dict[str, None]:
-    """Return the metrics that are undefined, though TFMA gives 0: areas under a curve, if all rows have one label."""
+    """Return the metrics that are undefined, though TFMA gives 0: areas under a curve, if all labels are equal."""
     counts = quality["eval_split"]
     areas = [name for name in _OF_BOTH_LABELS if name in config.evaluation.metrics]
     return {} if counts["positives"] and counts["negatives"] else dict.fromkeys(areas)
@@ -110,5 +110,5 @@ def _numbers(metrics: _Proto) -> Iterator[tuple[str, float | None]]:
         if entry.key.model_name not in ("", CANDIDATE) or kind not in ("double_value", "bounded_value"):
             continue
         value = getattr(entry.value, kind).value
-        value = getattr(value, "value", value)  # of a DoubleValue the number itself
+        value = getattr(value, "value", value)  # a bounded value holds a DoubleValue
         yield f"{entry.key.name}, change" if entry.key.is_diff else entry.key.name, None if math.isnan(value) else value

@@ -33,7 +33,7 @@ def save_page(page: Page, path: str | os.PathLike[str], title: str) -> None:
 
 
 def lineage_html(page: Page, title: str) -> str:
-    """Render the page, which loads nothing else in a browser.
+    """Render the page as one self-contained file: a browser loads nothing else for it.
 
     Args:
       page: its figures.

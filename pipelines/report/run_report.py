@@ -26,7 +26,7 @@ class Report:
       push: `pushed`, `version`, `destination`, `reason`, and `query`, lines of Python that send it a request.
       metric_names: the metrics of `quality`.
       quality: per scorer (the model first, then the baselines) its metrics on the eval split.
-      eval_rows: number of those rows.
+      eval_rows: number of rows of the eval split that `quality` was measured on.
       quality_note: remarks on `quality` for its reader.
       evaluation: per metric its value over all rows, bound and outcome ("met", "missed", "no bound").
       slices: per slice its name and metrics.
