@@ -121,19 +121,6 @@ def run_fn(fn_args: FnArgs) -> None:
         fileio.rmtree(resume)
 
 
-def _rows_folder(fn_args: FnArgs, settings: Settings, job: TrainingJob) -> str | None:
-    """Return the folder that keeps encoded rows, below `resume_dir`; None if that is an object store."""
-    if settings.resume_dir is None or is_remote(settings.resume_dir):
-        return None
-    graph = fn_args.transform_graph_path
-    made_by = folder_digests(graph) if graph else {"schema": file_digest(str(fn_args.schema_path))}
-    stopping = job.training.early_stopping
-    held_back = None if stopping is None else stopping.validation_fraction
-    files = [*job.train_files, *job.eval_files]
-    key = rows_key(job.inputs, files, made_by, held_back, settings.code_fingerprint)
-    return os.path.join(settings.resume_dir, "rows", key)
-
-
 class _Progress:
     """Reports steps; those before the first call were trained by a run that this one resumed."""
 
@@ -242,3 +229,16 @@ def _resume_folder(
         settings.inputs_made,
     )
     return os.path.join(settings.resume_dir, name)
+
+
+def _rows_folder(fn_args: FnArgs, settings: Settings, job: TrainingJob) -> str | None:
+    """Return the folder that keeps encoded rows, below `resume_dir`; None if that is an object store."""
+    if settings.resume_dir is None or is_remote(settings.resume_dir):
+        return None
+    graph = fn_args.transform_graph_path
+    made_by = folder_digests(graph) if graph else {"schema": file_digest(str(fn_args.schema_path))}
+    stopping = job.training.early_stopping
+    held_back = None if stopping is None else stopping.validation_fraction
+    files = [*job.train_files, *job.eval_files]
+    key = rows_key(job.inputs, files, made_by, held_back, settings.code_fingerprint)
+    return os.path.join(settings.resume_dir, "rows", key)

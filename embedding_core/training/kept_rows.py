@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -21,6 +19,7 @@ from embedding_core.storage import (
     remove_leftovers,
     scratch_folder,
 )
+from embedding_core.training.checkpoints import fingerprint
 from embedding_core.training.training_inputs import Inputs
 
 _SEALED = SealedFolder(
@@ -57,7 +56,7 @@ def rows_key(inputs: Inputs, files: list[str], *others: Any) -> str:
         features.append([feature.name, column, table.vocabulary, table.vocabulary_size, table.oov_rows])
     read = {name: file_digest(name)["sha256"] for name in [*files, *inputs.vocabularies.values()]}
     parts = [features, [inputs.dense, inputs.label, inputs.weight], sorted(read.items()), *others]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    return fingerprint(*parts)
 
 
 @contextlib.contextmanager

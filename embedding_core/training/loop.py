@@ -29,7 +29,7 @@ from embedding_core.training.history import History, Summaries
 from embedding_core.training.job import JobData, TrainingJob, data_errors
 from embedding_core.training.kept_rows import rows_folder
 from embedding_core.training.learning_rate_decay import config_with_rates
-from embedding_core.training.preemption import noticed_preemption
+from embedding_core.training.preemption import end_if, noticed_preemption
 from embedding_core.training.step import StepsDone, Trainable, new_trainable
 from embedding_core.training.training_inputs import Batch
 from embedding_core.training_config import EarlyStopping
@@ -247,13 +247,6 @@ class _Loop:
         return stopping is not None and int(self._state.waited.numpy()) >= stopping.patience
 
 
-def _end_if(preempted: Callable[[], bool]) -> None:
-    if preempted():
-        raise PreemptionError(
-            "SIGTERM came before the first step of this process; nothing is lost: start the same run again to continue."
-        )
-
-
 def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Trainable:
     tf_keras.utils.set_random_seed(job.training.seed)
     return new_trainable(
@@ -346,7 +339,7 @@ def train(
     """
     placement = choose_placement(job.training)
     with placement.scope(), noticed_preemption() as preempted, rows_folder(rows) as encoded:
-        data = JobData(job, placement, encoded, lambda: _end_if(preempted))
+        data = JobData(job, placement, encoded, lambda: end_if(preempted))
         trainable = _make_trainable(job, data, placement)
         kept = resume_folder or os.path.join(folder, "resume")
         tf.io.gfile.makedirs(folder)

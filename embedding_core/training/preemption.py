@@ -7,6 +7,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
+from embedding_core.errors import PreemptionError
+
 
 @contextlib.contextmanager
 def noticed_preemption() -> Iterator[Callable[[], bool]]:
@@ -31,3 +33,15 @@ def noticed_preemption() -> Iterator[Callable[[], bool]]:
         yield came.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def end_if(preempted: Callable[[], bool]) -> None:
+    """End a training that has not taken a step yet, if SIGTERM has come.
+
+    Raises:
+      PreemptionError: SIGTERM has come.
+    """
+    if preempted():
+        raise PreemptionError(
+            "SIGTERM came before the first step of this process; nothing is lost: start the same run again to continue."
+        )
