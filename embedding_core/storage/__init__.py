@@ -20,7 +20,7 @@ from embedding_core.storage.file_access import (
 from embedding_core.storage.locks import locked_file, locked_folder, open_lock_file
 from embedding_core.storage.permissions import readable_as, umask_of
 from embedding_core.storage.record_files import record_compression
-from embedding_core.storage.scratch import scratch_folder, scratch_tempdir
+from embedding_core.storage.scratch import environment_variable, scratch_folder, scratch_tempdir
 from embedding_core.storage.sealed_folder import SealedFolder
 from embedding_core.storage.seals import SEAL, json_digest, sealed_json, unsealed_json
 from embedding_core.storage.whole_folder import (
@@ -36,6 +36,7 @@ __all__ = [
     "FileDigest",
     "SealedFolder",
     "StrPath",
+    "environment_variable",
     "exists",
     "file_digest",
     "file_names_below",

@@ -46,17 +46,27 @@ def scratch_tempdir(purpose: str) -> Iterator[str]:
 
     Libraries that leave temporary files behind then leave them in a folder that is removed.
     """
-    environment, chosen = os.environ.get("TMPDIR"), tempfile.tempdir
-    with scratch_folder(purpose) as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
+    chosen = tempfile.tempdir
+    with scratch_folder(purpose) as folder, environment_variable("TMPDIR", folder):
+        tempfile.tempdir = folder
         try:
             yield folder
         finally:
             tempfile.tempdir = chosen
-            if environment is None:
-                del os.environ["TMPDIR"]
-            else:
-                os.environ["TMPDIR"] = environment
+
+
+@contextlib.contextmanager
+def environment_variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment, which the processes started in the block inherit; then restore it."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _remove_abandoned(parent: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from rich.console import Console
 
 from components import compat
 from components.pusher.publish import set_version_aside
-from embedding_core.storage import is_remote, scratch_tempdir
+from embedding_core.storage import environment_variable, is_remote, scratch_tempdir
 from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig, data_files
 from pipelines.console.terminal import SafeConsole
@@ -104,19 +104,12 @@ def _run(
     return report
 
 
-@contextlib.contextmanager
-def _found_by_workers(config: PipelineConfig) -> Iterator[None]:
+def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManager[None]:
     """Let the processes of `data.workers` find the user's modules, as this process does."""
+    if config.data.workers == 1:
+        return contextlib.nullcontext()
     before = os.environ.get("PYTHONPATH")
-    if config.data.workers > 1:
-        os.environ["PYTHONPATH"] = os.pathsep.join([*([before] if before else []), config.python_path])
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("PYTHONPATH", None)
-        else:
-            os.environ["PYTHONPATH"] = before
+    return environment_variable("PYTHONPATH", os.pathsep.join([*([before] if before else []), config.python_path]))
 
 
 def _tidy(config: PipelineConfig, display: Display) -> None:
