@@ -129,7 +129,7 @@ class RowParser:
     def _ids(self, raw: Mapping[str, Values], made: Mapping[str, Values]) -> dict[str, tf.RaggedTensor]:
         """Look up the ids of all features; int64 [B, None] by feature."""
         features = self._inputs.config.features
-        values = {feature.name: self._values(self._columns[feature.name], raw, made) for feature in features}
+        values = {feature.name: self._values(feature, raw, made) for feature in features}
         single = [feature for feature in features if self._is_single(feature, values[feature.name])]
         ids = self._ids_of_single(single, values) if single else {}
         return {
@@ -137,12 +137,13 @@ class RowParser:
             for feature in features
         }
 
-    def _values(self, column: ColumnConfig, raw: Mapping[str, Values], made: Mapping[str, Values]) -> Values:
+    def _values(self, feature: FeatureConfig, raw: Mapping[str, Values], made: Mapping[str, Values]) -> Values:
+        column = self._columns[feature.name]
         source = made if column.after_transform else raw
         if column.name not in source:
             raise DataError(
-                f"column {column.name!r} is not in Transform's output, which has {sorted(source)}: return it from "
-                "`preprocessing_fn`, or set `after_transform` to false."
+                f"column {column.name!r} of feature {feature.name!r} is not in Transform's output, which has "
+                f"{sorted(source)}: return it from `preprocessing_fn`, or set `after_transform` to false."
             )
         return source[column.name]
 
