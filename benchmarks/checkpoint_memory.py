@@ -1,7 +1,8 @@
-"""Peak memory of retrieve, load and remap over the table itself: ``python -m benchmarks.checkpoint_memory <folder>``.
+"""Measures the peak memory of the checkpoint operations: ``python -m benchmarks.checkpoint_memory <folder>``.
 
-Each step runs in a process of its own; its peak resident set (VmHWM) over what it held before the step began is
-reported in bytes and as a share of the table. The training checkpoint is one that TensorFlow has written.
+Each step runs in a new process. The figure is the peak resident set (VmHWM) during the step minus the resident set
+before it, in bytes and as a share of the table. "save" has TensorFlow write a training checkpoint; "plain_restore"
+restores it with `tf.train.Checkpoint`, for comparison with "resume".
 """
 
 import argparse
@@ -16,7 +17,7 @@ STEPS = ("save", "retrieve", "plain_restore", "load", "remap", "resume")
 
 
 def measured(step: str, folder: str, rows: int) -> dict[str, object]:
-    """Run one step in this process."""
+    """Run one step in this process, and return its memory and time."""
     import numpy as np
     import pyarrow as pa
     import tensorflow as tf
@@ -29,13 +30,13 @@ def measured(step: str, folder: str, rows: int) -> dict[str, object]:
     from embedding_core.vocabulary import Vocabulary
 
     def vocabulary(first: int) -> Vocabulary:
-        """Tokens `first`, `first` + 1, ..., so that another `first` drops some, adds some and moves all others."""
+        """Make a vocabulary of tokens `first`, `first` + 1, ...; another `first` drops, adds and moves tokens."""
         tokens = pa.array(np.arange(first, first + rows - 1)).cast(pa.string()).cast(pa.large_binary())
         counts = np.ones(rows - 1, np.int64)
         return Vocabulary(name="item", tokens=tokens, counts=counts, total_count=rows - 1, distinct=rows - 1)
 
     def filled_table() -> tf.Variable:
-        """Numbers that depend on the row, written a million rows at a time."""
+        """Make a table whose values are the row numbers, written a million rows at a time."""
         table = tf.Variable(tf.zeros([rows, DIM]))
         for start in range(0, rows, 1 << 20):
             numbers = tf.range(start, min(start + (1 << 20), rows))
@@ -92,7 +93,7 @@ def _reset_peak() -> None:
 
 
 def run(folder: str, rows: int, steps: tuple[str, ...] = STEPS) -> list[dict[str, object]]:
-    """All steps, each in a new process."""
+    """Run each step in a new process."""
     found = []
     for step in steps:
         command = [sys.executable, "-m", "benchmarks.checkpoint_memory", folder, "--rows", str(rows), "--step", step]

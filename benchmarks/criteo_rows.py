@@ -1,4 +1,6 @@
-"""Writes rows of Criteo's shape from a seed: a label, 13 numbers, 26 columns of skewed text, and a planted signal.
+"""Generates rows like those of the Criteo data set: a label, 13 numbers, and 26 columns of tokens.
+
+The tokens follow a bounded Zipf law. The label depends on some of the columns, so that a model can learn it.
 
 python -m benchmarks.criteo_rows FILE.parquet --rows 200000
 """
@@ -15,7 +17,7 @@ from pyarrow import parquet
 
 NUMBERS = [f"I{index}" for index in range(1, 14)]
 TEXTS = [f"C{index}" for index in range(1, 27)]
-# Distinct values of Criteo's columns, none above a million.
+# Numbers of distinct values of Criteo's columns C1 to C26, capped at a million.
 _CARDINALITIES = (1460, 583, 1_000_000, 1_000_000, 305, 24, 12517, 633, 3, 93145, 5683, 1_000_000, 3194)
 _CARDINALITIES += (27, 14992, 1_000_000, 10, 5652, 2173, 4, 1_000_000, 18, 15, 286181, 105, 142572)
 _EXPONENT = 1.05
@@ -25,7 +27,7 @@ _CHUNK = 100_000
 
 
 def _tokens(index: int, rows: int, generator: np.random.Generator) -> tuple[pa.Array, npt.NDArray[np.float64]]:
-    """Draw a column of tokens, and the signal that each row gets from it."""
+    """Draw a column of tokens, and what it adds to the logit of each row."""
     size = _CARDINALITIES[index]
     weights = np.arange(1, size + 1, dtype=np.float64) ** -_EXPONENT
     drawn = np.searchsorted(np.cumsum(weights) / weights.sum(), generator.random(rows)).clip(max=size - 1)
@@ -37,7 +39,7 @@ def _tokens(index: int, rows: int, generator: np.random.Generator) -> tuple[pa.A
 
 
 def criteo_rows(rows: int, seed: int) -> pa.Table:
-    """Make rows; the same arguments give the same ones."""
+    """Generate rows; the same arguments give the same rows."""
     generator = np.random.default_rng(seed)
     columns: dict[str, pa.Array] = {}
     logit = np.full(rows, -1.2)
@@ -54,7 +56,7 @@ def criteo_rows(rows: int, seed: int) -> pa.Table:
 
 
 def write_rows(path: pathlib.Path, rows: int, seed: int = 7) -> None:
-    """Write a Parquet file of rows; a file that is already there is kept."""
+    """Write a Parquet file of rows, unless the file exists."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,12 @@
-"""From a Parquet file to a pushed model: CPU seconds and peak memory of every component, beside a script of a peer.
+"""Measures CPU seconds and peak memory of every component, from a Parquet file to a pushed model.
 
     python -m benchmarks.file_to_model FOLDER [--rows 50000 200000] [--rounds 3] [--torch PYTHON]
         [--into docs/benchmarks.md]
 
-Rows are of Criteo's shape (`benchmarks.criteo_rows`); the model is the DCN-v2, one epoch, batch 2048. Each run is a
-process of its own with a new work_dir and an empty temporary folder. The script of polars and PyTorch
-(`peers/polars_torch.py`), in the Python given with `--torch`, takes turns with it. All results are kept in FOLDER.
+The rows are like Criteo's (`benchmarks.criteo_rows`); the model is DCN-v2, trained for one epoch with batch size 2048.
+Each run is a new process with a new work_dir and an empty temporary folder. With `--torch`, each run is followed, for
+comparison, by a script that uses polars and PyTorch (`peers/polars_torch.py`) in the Python given there. All results
+are kept in FOLDER.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MB = 1 << 20
 
 
 def configuration(file: pathlib.Path, work_dir: pathlib.Path) -> Figures:
-    """Return the configuration of a run: tokens seen twice have a row, tables have 16 columns."""
+    """Return the configuration of a run: tokens that occur at least twice get a row, and `dim` is 16."""
     return {
         "name": "file_to_model",
         "work_dir": str(work_dir),
@@ -55,7 +56,7 @@ def run_and_measure(config_file: str) -> Figures:
 
     def mark(name: str) -> None:
         marks.append((name, _cpu(), time.monotonic(), _peak_mb()))
-        pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is measured from here on
+        pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak, VmHWM
 
     class Measured(run_local.ReportingDagRunner):
         def __init__(self, on_change: Any, *others: Any) -> None:
@@ -82,7 +83,7 @@ def run_and_measure(config_file: str) -> Figures:
 
 
 def _cpu() -> float:
-    """Return the CPU seconds of this process and of the children that ended."""
+    """Return the CPU seconds of this process and of its finished children."""
     return sum(os.times()[:4])
 
 
@@ -92,7 +93,7 @@ def _peak_mb() -> float:
 
 
 def measure(file: pathlib.Path, folder: pathlib.Path) -> Figures:
-    """Run the pipeline in a process of its own, with a new work_dir and temporary folder."""
+    """Run the pipeline in a new process, with a new work_dir and temporary folder, and return its figures."""
     scratch, work = folder / "tmp", folder / "work"
     for old in (scratch, work):
         shutil.rmtree(old, ignore_errors=True)
@@ -116,14 +117,14 @@ def _bytes(folder: pathlib.Path) -> int:
 
 
 def measure_peer(python: str, file: pathlib.Path) -> Figures:
-    """Run the peer's script."""
+    """Run the script with polars and PyTorch, and return its figures."""
     done = subprocess.run([python, "-W", "ignore", str(PEER), str(file)], check=True, stdout=subprocess.PIPE)
     figures: Figures = json.loads(done.stdout)
     return figures
 
 
 def table(results: dict[str, list[Figures]]) -> str:
-    """Return the figures as a table in Markdown: the medians of the runs of each size."""
+    """Return the figures as a Markdown table: medians of the runs of each size; peak memory of the last size."""
     sizes = list(results)
     lines = [f"| CPU s | {' | '.join(f'{int(size):,} rows' for size in sizes)} | peak MB |", "|---|" * 1]
     lines[1] = "|" + "---|" * (len(sizes) + 2)
@@ -151,7 +152,7 @@ def table(results: dict[str, list[Figures]]) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the runs, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, nargs="?")
     parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 200_000])

@@ -1,14 +1,16 @@
-"""One training step of 26 tables: this project's Keras layer against TensorFlow Recommenders', torch and keras-rs.
+"""Compares a training step of 26 tables: this project's Keras layer, TensorFlow Recommenders, torch and keras-rs.
 
     python -m benchmarks.keras_layer FOLDER [--cases adagrad-16-onehot ...] [--into docs/benchmarks.md]
         [--torch PYTHON] [--keras-rs PYTHON]
 
-Every variant of a case is on one core and takes turns with the others in changing order, one block of steps each, so
-that what else the machine does meets all of them; a second run has them made in the opposite order, since where
-memory lies counts too. Torch and keras-rs run in the Python that is given for them, in processes that wait for
-their turn. CPU time; a figure is the median over the rounds, with the least and most; a ratio is the median of the
-rounds' ratios. "of the bytes" is the step over the time to gather, at this machine's rate, the bytes that it must move.
-What is measured is kept in FOLDER case by case; the table has all cases that are there.
+All variants of a case run on one core. In every round they take turns, a block of steps each, in an order that
+changes, so that other load on the machine affects all of them alike. A second run creates them in the opposite order,
+because the time also depends on where their memory was allocated. Torch and keras-rs run in the Python given for
+them, in processes that wait for their turn.
+
+Figures are CPU times: the median over the rounds, with minimum and maximum. A ratio is the median of the rounds'
+ratios. "of the bytes" is the time of a step divided by the time in which this machine gathers the bytes that the step
+must move at least. Results are kept in FOLDER, one file per case; the table has all cases found there.
 """
 
 import argparse
@@ -33,10 +35,10 @@ HEAD = ["case", "variant", "CPU ms a step (least-most)", "of TFRS", "of TFRS' Ad
 
 
 def variants_of(case, given):
-    """The variants of a case: None for one of TensorFlow's process, the command of a peer."""
+    """Return the variants of a case by name: None if it runs in the measuring process, else the command of a peer."""
     if not case.startswith("adam"):
         names = ["tfrs", "keras", "engine"]
-    elif case == "adam-16-onehot":  # theirs sweeps every row: once is enough to know
+    elif case == "adam-16-onehot":  # TFRS' Adam updates every row in each step: it is slow, and one case is enough
         names = ["tfrs", "engine", "tfrs adagrad"]
     else:
         names = ["engine", "tfrs adagrad"]
@@ -51,7 +53,7 @@ def variants_of(case, given):
 
 
 def measure(case, given):
-    """Measure a case, in both orders, and keep it."""
+    """Measure a case with its variants created in both orders, and write the results into the folder."""
     name, dim, kind = case.split("-")
     file = ids_file(given, kind)
     variants = list(variants_of(case, given).items())
@@ -73,7 +75,7 @@ def measure(case, given):
 
 
 def ids_file(given, kind):
-    """The file of ids that every variant reads."""
+    """Return the file of ids that every variant reads; write it if it does not exist."""
     file = given.folder / f"ids-{kind}-{given.rows}.npz"
     if not file.exists():
         from benchmarks.keras_layer_steps import sizes, write_ids
@@ -83,7 +85,7 @@ def ids_file(given, kind):
 
 
 def child(function, *arguments):
-    """What a function of `keras_layer_steps` prints in a process of its own, on one core."""
+    """Run a function of `keras_layer_steps` in a new process on one core, and return the JSON that it prints."""
     core = str(max(os.sched_getaffinity(0)))
     code = "import sys; from pathlib import PosixPath; from benchmarks import keras_layer_steps as steps; "
     command = ["taskset", "-c", core, sys.executable, "-c", f"{code}steps.{function}(*{arguments!r})"]
@@ -94,7 +96,7 @@ def child(function, *arguments):
 
 
 def lines_of(case, kept):
-    """One line per variant of a case."""
+    """Yield a table row for each variant of a case."""
     times = kept["times"]
     adagrad = times.get("tfrs adagrad") or (times["tfrs"] if case.startswith("adagrad") else None)
     for variant, own in times.items():
@@ -105,14 +107,14 @@ def lines_of(case, kept):
 
 
 def ratio(own, base):
-    """The median of the rounds' ratios."""
+    """Return the median of the rounds' ratios, or "" if there is no base."""
     if base is None:
         return ""
     return f"{statistics.median(mine / other for mine, other in zip(own, base, strict=True)):.2f}"
 
 
 def report(folder):
-    """The table of every case that the folder holds, after a line on the machine and before one on memory."""
+    """Return the table of all cases in the folder, with a line on the machine before it and one on memory after it."""
     kept = {case: json.loads(file.read_text()) for case in CASES if (file := folder / f"{case}.json").exists()}
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "tensorflow-recommenders")]
     versions += sorted({version for one in kept.values() for version in one["versions"].values()})
@@ -130,14 +132,14 @@ def report(folder):
 
 
 def processor():
-    """The name of the processor and how many cores there are."""
+    """Return the name of the processor and its number of cores."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores, one used"
 
 
 def put_into(file, text):
-    """Write a text between the marks of a file."""
+    """Replace the text between the marks of a file."""
     before, _, rest = file.read_text().partition(MARKS[0])
     _, mark, after = rest.partition(MARKS[1])
     if not mark:

@@ -1,10 +1,10 @@
-"""Does a training step wait for its input? Reading, parsing and token lookup against the step of the trainer.
+"""Measures whether a training step waits for its input: reading, parsing and token lookup against the step itself.
 
     python -m benchmarks.keras_layer_input FOLDER [--rows 200000] [--rounds 5]
 
 26 string features, one value per row, 10 to 1,000,000 distinct tokens, bounded Zipf, gzipped TFRecord; tables of dim
-16, Adagrad, an MLP of 416-64-1, batch 4096. The stages are those of the trainer's input and take turns; each
-figure is CPU microseconds a row, all threads, median (least-most).
+16, Adagrad, an MLP of 416-64-1, batch 4096. The input is the trainer's; all stages are timed in turn. Figures are
+CPU microseconds of all threads and wall microseconds per row: median (minimum-maximum).
 """
 
 import argparse
@@ -29,7 +29,7 @@ BATCH, DIM = 4096, 16
 
 
 def config_of(data):
-    """A feature and a table for each column."""
+    """Return a configuration with one feature and one table per column."""
     sizes = [data.cardinality(place) + 1 for place in range(data.features)]
     return EmbeddingConfig(
         tables=tuple(
@@ -41,7 +41,7 @@ def config_of(data):
 
 
 def vocabularies_of(data, folder):
-    """A file of every token of each column."""
+    """Write a vocabulary of all tokens for each column, and return the paths by column."""
     paths = {name: str(Path(folder, name)) for name in data.names}
     for place, path in enumerate(paths.values()):
         tokens = (_token(place, value) for value in range(data.cardinality(place)))
@@ -50,7 +50,7 @@ def vocabularies_of(data, folder):
 
 
 def step_of(config):
-    """The trainer's kind of step: the layer in engine mode, and a dense part with an optimizer of its own."""
+    """Return a step like the trainer's: the layer in engine mode, and a dense part with a separate optimizer."""
     layer = TPUEmbedding(config, Adagrad(learning_rate=0.01), table_update="engine")
     dense = tf_keras.Sequential([tf_keras.layers.Dense(64, "relu"), tf_keras.layers.Dense(1)])
     dense.build([None, DIM * len(config.features)])
@@ -70,7 +70,7 @@ def step_of(config):
 
 
 def stages_of(data, files, folder):
-    """What to time, by name: functions of nothing that go over all rows once."""
+    """Return the stages to time, by name: functions without arguments that process all rows once."""
     config = config_of(data)
     parser = RowParser(Inputs(config=config, vocabularies=vocabularies_of(data, folder), label=None))
     spec = {name: tf.io.FixedLenFeature([], tf.string) for name in data.names}
@@ -98,7 +98,7 @@ def stages_of(data, files, folder):
 
 
 def main():
-    """Measure and print."""
+    """Measure the stages, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=200_000)

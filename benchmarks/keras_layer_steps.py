@@ -1,4 +1,4 @@
-"""One case of `benchmarks.keras_layer`, measured in this process: tables, ids, steps and their turns."""
+"""Measures one case of `benchmarks.keras_layer` in this process: makes ids and steps, and times them in turn."""
 
 import gc
 import json
@@ -20,13 +20,13 @@ tpu = tf.tpu.experimental.embedding
 
 
 def sizes(total):
-    """26 table sizes from a few rows to a third of all, in the manner of click logs."""
+    """Return 26 table sizes, from a few rows to about a third of `total`, as click logs have them."""
     shares = np.geomspace(1e-5, 1.0, TABLES)
     return np.maximum(4, shares / shares.sum() * total).astype(int).tolist()
 
 
 def write_ids(file, kind, rows):
-    """Log-uniform ids, one per example or 1 to 9 (5 on average), of DISTINCT batches; every variant reads them."""
+    """Write DISTINCT batches of log-uniform ids for all variants: one per example, or 1 to 9 (5 on average)."""
     generator = np.random.default_rng(0)
     most = 2 if kind == "onehot" else 10
     lengths = generator.integers(1, most, (DISTINCT, len(rows), BATCH))
@@ -39,7 +39,7 @@ def write_ids(file, kind, rows):
 
 
 def batches(file, kind):
-    """The batches of `write_ids` as tensors by feature."""
+    """Yield the batches that `write_ids` wrote, as tensors by feature."""
     data = np.load(file)
     flat = iter(np.split(data["ids"], np.cumsum(data["lengths"].sum(2).ravel())[:-1]))
     for batch in data["lengths"]:
@@ -51,13 +51,16 @@ def batches(file, kind):
 
 
 def keras_optimizer(name):
-    """The older Keras optimizer, which TensorFlow Recommenders asks for."""
+    """Return the legacy Keras optimizer, which TensorFlow Recommenders requires."""
     kinds = tf_keras.optimizers.legacy
     return {"sgd": kinds.SGD, "adagrad": kinds.Adagrad, "adam": kinds.Adam}[name](0.01)
 
 
 def step_of(variant, name, rows, dim):
-    """A traced training step; the loss is the mean of the activations, so that only the embedding is measured."""
+    """Return a training step as a tf.function.
+
+    The loss is a sum of means of the activations, without a dense part, so that only the embedding is measured.
+    """
     optimizer = keras_optimizer(name)
     zeros = tf.zeros_initializer()
     config = {
@@ -83,18 +86,18 @@ def step_of(variant, name, rows, dim):
 
 
 class Own:
-    """A variant of this process."""
+    """A variant that runs in this process."""
 
     def __init__(self, variant, name, rows, dim, found):
         variant, _, other = variant.partition(" ")
         self._step = step_of(variant, other or name, rows, dim)
-        sweeps = (variant, name, other) == ("tfrs", "adam", "")  # their Adam moves every row of every table
+        sweeps = (variant, name, other) == ("tfrs", "adam", "")  # TFRS' Adam updates every row of every table: slow
         self._batches = found[:1] if sweeps else found
         self.version = ""
         self.turn()
 
     def turn(self):
-        """CPU milliseconds of a step: the mean over the batches."""
+        """Take a step on each batch, and return the mean CPU milliseconds of a step."""
         start = time.process_time()
         for ids in self._batches:
             self._step(ids)
@@ -102,26 +105,28 @@ class Own:
 
 
 class Peer:
-    """A variant in a process of its own, with its own Python; it waits for its turn."""
+    """A variant that runs in another Python, in a process that waits for its turn."""
 
     def __init__(self, command):
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.version = self._process.stdout.readline().strip()
 
     def turn(self):
-        """See `Own`."""
+        """Have the peer take its turn, and return its mean CPU milliseconds of a step."""
         print(file=self._process.stdin, flush=True)
         return float(self._process.stdout.readline())
 
 
 def measured(case, variants, file, rounds):
-    """CPU milliseconds of a step by variant, one figure per round; the variants take turns in changing order.
+    """Return the CPU milliseconds of a step by variant, one figure per round, and the versions of the peers.
+
+    The variants take turns in an order that changes with every round.
 
     Args:
-      case: optimizer, dim and kind.
-      variants: by name, None for one of this process or else a peer's command.
-      file: of `write_ids`.
-      rounds: how many.
+      case: optimizer, dim and kind of ids ("onehot" or "ragged").
+      variants: None for a variant that runs in this process, else the command of a peer; by name.
+      file: file that `write_ids` wrote.
+      rounds: number of rounds.
     """
     name, dim, kind = case
     rows, found = sizes_of(file), list(batches(file, kind))
@@ -139,12 +144,12 @@ def measured(case, variants, file, rounds):
 
 
 def sizes_of(file):
-    """Rows of each table."""
+    """Return the number of rows of each table."""
     return np.load(file)["rows"].tolist()
 
 
 def bytes_to_move(case, file):
-    """Bytes of rows and slots that a step reads and writes at least: each distinct row once each way."""
+    """Return the bytes of rows and slots that a step must move: each distinct row is read once and written once."""
     name, dim, kind = case
     distinct = sum(
         len(np.unique((ids if kind == "onehot" else ids.values).numpy()))
@@ -155,7 +160,7 @@ def bytes_to_move(case, file):
 
 
 def gather_rate(total, dim):
-    """Bytes per CPU second at which this machine gathers random rows of a table, by tf.gather."""
+    """Return the bytes per CPU second that tf.gather reads from random rows of a table on this machine."""
     table = tf.Variable(tf.zeros([total, dim]))
     ids = tf.constant(np.random.default_rng(1).integers(0, total, 400_000))
     gather = tf.function(lambda: tf.gather(table, ids))
@@ -176,10 +181,10 @@ def print_case(case, variants, file, rounds):
 
 
 def print_memory(optimizer, dim, file):
-    """Print the peak memory of a process that trains by the engine, over that of its tables and slots."""
+    """Print by how much training in engine mode raises the peak memory, as a multiple of tables and slots."""
     found = list(batches(file, "onehot"))
     small = step_of("engine", optimizer, [4] * TABLES, dim)
-    small({name: ids % 4 for name, ids in found[0].items()})  # TensorFlow's own buffers are there
+    small({name: ids % 4 for name, ids in found[0].items()})  # allocates TensorFlow's own buffers, which do not count
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step = step_of("engine", optimizer, sizes_of(file), dim)
     for ids in found:

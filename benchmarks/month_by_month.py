@@ -1,19 +1,20 @@
-"""Measures what a warm start is worth: Online Retail, month by month, against starting anew each month.
+"""Compares warm starts with cold starts on the Online Retail data, trained month by month.
 
     python -m benchmarks.month_by_month <folder with the daily *.csv.gz files> <working folder>
 
-Each month the two-tower example (`examples/online_retail`: model, tables, optimizer, epochs) is trained
-on that month's purchases and judged on the next month's, by the example's protocol: for each purchase by a customer
-and of an item known from the months so far, one drawn item of those; AUC over all pairs. Three ways:
+For each month, the two-tower example (`examples/online_retail`: model, tables, optimizer, epochs) is trained on that
+month's purchases and evaluated on the next month's, by the example's protocol. Each purchase whose customer and item
+occur in the months so far is a positive pair, and the same customer with an item drawn from those months is a negative
+pair. The metric is AUC over all pairs. The three ways to train are:
 
-* cold: that month alone: its vocabularies, initial rows;
-* warm: the same rows in the same number of steps, with vocabularies that evolve (rerank, no token expires) and the rows
-  and slots of the month before, remapped by token;
-* all: all months so far, from initial rows: what a warm start is to come near to, at a multiple of the steps.
+* cold: on that month alone, with its own vocabularies and initial rows;
+* warm: on the same rows in the same number of steps, with vocabularies that evolve (rerank, no token expires) and the
+  rows and slots of the previous month, remapped by token;
+* all: on all months so far, from initial rows: the goal for a warm start, at a multiple of the steps.
 
-A history is of the latest 20 items, for the sake of the time. What is not known yet is not used: vocabularies,
-histories and drawn items are of the months so far. Figures are kept in `results.json` of the working folder, and a run
-that was cut off goes on from there. `--into FILE` puts the table between the marks of FILE.
+A history holds only the latest 20 items, to save time. Vocabularies, histories and drawn items come from the months so
+far, so that nothing from the future is used. Figures are kept in `results.json` of the working folder, and an
+interrupted run continues from there. `--into FILE` puts the table between the marks of FILE.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ from pipelines.pipeline import component_inputs
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "online_retail" / "online_retail.yaml"
 WAYS = ("cold", "warm", "all")
-HISTORY_LENGTH = 20  # the example has 100: a fifth of the lookups, which are most of the work
+HISTORY_LENGTH = 20  # the example has 100; 20 needs a fifth of the lookups, which are most of the work
 MARKS = "<!-- months: begin -->\n", "<!-- months: end -->\n"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Month:
-    """One month: what it is trained on and what it is judged on.
+    """The training rows and the evaluation pairs of one month.
 
     Attributes:
       name: "YYYY-MM".
-      rows: purchases, as `prepare` gives them.
-      file: the rows as tf.Examples.
-      pairs: the next month's pairs, as tf.Examples.
-      own: which pairs are of a customer and an item of this very month: those that a cold start knows, too.
+      rows: the month's purchases, as `prepare` returns them.
+      file: path of the rows as tf.Examples.
+      pairs: path of the next month's pairs as tf.Examples.
+      own: mask of the pairs whose customer and item both occur in this month, so that a cold start knows them.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Month:
 
 
 def months_of(purchases: Sequence[Purchase], folder: Path) -> Iterator[Month]:
-    """All months that are followed by another, in order."""
+    """Yield every month but the last, in order, after writing its files."""
     names = sorted({purchase.date[:7] for purchase in purchases})
     for name, following in itertools.pairwise(names):
         known = [purchase for purchase in purchases if purchase.date[:7] <= following]
@@ -111,7 +112,7 @@ def _token_counts(rows: pa.Table, column: Mapping[str, Any]) -> tuple[pa.Array, 
 def vocabularies_of(
     config: PipelineConfig, rows: pa.Table, base: Mapping[str, Vocabulary] | None
 ) -> dict[str, Vocabulary]:
-    """The vocabularies of some rows, out of a base where there is one."""
+    """Return the vocabularies of the rows, evolved from `base` if it is not None."""
     found = {}
     for feature in component_inputs.vocabulary_features(config):
         name, counted = feature["vocabulary"], _token_counts(rows, feature["column"])
@@ -124,14 +125,14 @@ def vocabularies_of(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A way to train: on which rows, with which vocabularies. It is judged on the last month's pairs."""
+    """The vocabularies and months of one training run, which is evaluated on the pairs of the last of these months."""
 
     vocabularies: Mapping[str, Vocabulary]
     months: Sequence[Month]
 
 
 class Bench:
-    """Trains and judges, and keeps the figures: in memory and in `results.json`."""
+    """Trains and evaluates, and keeps the figures in memory and in `results.json`."""
 
     def __init__(self, config: PipelineConfig, folder: Path) -> None:
         self._config = config
@@ -140,11 +141,11 @@ class Bench:
         self.figures: dict[str, Any] = json.loads(self._results.read_text()) if self._results.exists() else {}
 
     def folder_of(self, month: Month, way: str, seed: int) -> Path:
-        """Where a training run leaves its `checkpoint`."""
+        """Return the folder in which a training run writes its `checkpoint`."""
         return self._folder / str(seed) / month.name / way
 
     def run(self, plan: Plan, way: str, seed: int, earlier: Path | None) -> None:
-        """Train and judge, the warm way from an earlier checkpoint, unless that was done before."""
+        """Train and evaluate, unless that was done before; "warm" starts from the checkpoint `earlier`."""
         month = plan.months[-1]
         key, folder = f"{seed}/{month.name}/{way}", self.folder_of(month, way, seed)
         if key in self.figures and (folder / "checkpoint").exists():
@@ -210,7 +211,7 @@ class Bench:
 
 
 def _judged(job: Any, checkpoint: str, month: Month) -> dict[str, float]:
-    """AUC over all pairs, and over those of customers and items of the month trained on."""
+    """Return the AUC over all pairs and over those of `month.own`, and the numbers of these pairs."""
     import tensorflow as tf
 
     from embedding_core.model_inputs import call_model
@@ -231,7 +232,7 @@ def _judged(job: Any, checkpoint: str, month: Month) -> dict[str, float]:
 
 
 def plans_of(config: PipelineConfig, months: Sequence[Month]) -> list[dict[str, Plan]]:
-    """For each month the ways to train; the first one has nothing to start from and is trained in one way."""
+    """Return the plans of each month by way; the first month has only "cold", as there is nothing to start from."""
     plans: list[dict[str, Plan]] = []
     for number, month in enumerate(months, 1):
         cold = Plan(vocabularies=vocabularies_of(config, month.rows, None), months=[month])
@@ -247,7 +248,7 @@ def plans_of(config: PipelineConfig, months: Sequence[Month]) -> list[dict[str, 
 
 
 def measure(bench: Bench, plans: Sequence[Mapping[str, Plan]], seed: int, ways: Sequence[str]) -> None:
-    """Train and judge month after month; what was measured before is not measured again."""
+    """Train and evaluate month after month; what was measured before is not measured again."""
     earlier: Path | None = None
     for plan in plans:
         for way in ways if "warm" in plan else ("cold",):
@@ -256,7 +257,7 @@ def measure(bench: Bench, plans: Sequence[Mapping[str, Plan]], seed: int, ways: 
 
 
 def table_of(figures: Mapping[str, Any]) -> str:
-    """The figures as Markdown: means over the seeds, and over the months."""
+    """Return the figures as a Markdown table: means over the seeds for each month, and their means over the months."""
     names = sorted({key.split("/")[1] for key in figures if key.endswith("/warm")})
     lines = [
         (
@@ -309,7 +310,7 @@ def _put_into(file: Path, table: str) -> None:
 
 
 def main() -> None:
-    """Measure, print the table, and put it into a file where one is named."""
+    """Measure, print the table, and put it into a file if one is given."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", type=Path, help="folder with the daily *.csv.gz files")
     parser.add_argument("folder", type=Path, help="working folder")

@@ -1,12 +1,12 @@
-"""Lookups of an exported model against TensorFlow's `serving_embedding_lookup`, on CPU, parsing included.
+"""Compares the lookups of an exported model with TensorFlow's `serving_embedding_lookup`, on CPU, with parsing.
 
     python -m benchmarks.serving [--batches 1 32 512] [--rounds 9] [--missing 0.0] [--load-tokens 10000000]
 
-26 features, tables of 100,000 rows x 16, ids and tokens by a bounded Zipf law (s = 1.05). Each side is a graph with
-one input, serialized tf.Examples, called through a session callable, as TensorFlow Serving calls one; the
-26 vectors are concatenated into one output, which is the same on both sides (asserted). All variants of a case
-take turns in one process with one thread; figures are CPU time, medians over the rounds. "Parsing" reads columns and
-does nothing else; "bare" looks up, too, but with nothing that a missing value, an unknown token or an invalid id needs.
+26 features, tables of 100,000 rows x 16, ids and tokens by a bounded Zipf law (s = 1.05). Each variant is a graph whose
+only input is serialized tf.Examples; it is called through a session callable, as in TensorFlow Serving. The 26 vectors
+are concatenated into one output, and those of "ours" and "upstream" are checked to be equal. All variants of a case
+take turns in one process with one thread; figures are CPU times, medians over the rounds. "parsing" only reads the
+columns; "bare" also looks up, but does not handle missing values and invalid ids.
 """
 
 import argparse
@@ -33,13 +33,13 @@ CALLS = {1: 100, 32: 40, 512: 8}
 
 
 def zipf_ids(generator, size):
-    """Ids 0 .. ROWS - 2 with a probability of 1 / (id + 1)**SKEW; the last row is the unknown tokens'."""
+    """Draw ids 0 .. ROWS - 2 with weights of 1 / (id + 1)**SKEW; the last row is for unknown tokens."""
     weights = np.cumsum(1.0 / np.arange(1, ROWS) ** SKEW)
     return np.searchsorted(weights / weights[-1], generator.random(size)).astype(np.int64)
 
 
 def examples_of(case, batch, missing, generator):
-    """Serialized tf.Examples: one id or token per feature, or one to five."""
+    """Make serialized tf.Examples with one id or token per feature, or one to five; `missing` is the share left out."""
     rows = []
     for _ in range(batch):
         example = tf.train.Example()
@@ -69,14 +69,14 @@ class Case:
 
 
 def write_vocabulary(path, size):
-    """A vocabulary of that many tokens of 13 bytes."""
+    """Write a vocabulary of `size` tokens of 13 bytes."""
     with open(path, "wb") as file:
         for start in range(0, size, 1 << 14):
             file.write(b"".join(b"token-%07d\n" % number for number in range(start, min(size, start + (1 << 14)))))
 
 
 def ours(case, tables, vocabulary):
-    """The signature `embeddings` of an exported model, its outputs concatenated."""
+    """Build the signature `embeddings` of an exported model, with its outputs concatenated."""
     column = {"dtype": "string" if case.tokens else "int64", "multivalent": case.multivalent}
     table = {"vocabulary": "v", "oov_rows": 1} if case.tokens else {}
     config = EmbeddingConfig(
@@ -96,7 +96,7 @@ def ours(case, tables, vocabulary):
 
 
 def upstream(case, tables, vocabulary):
-    """TensorFlow's lookup, with its vocabulary tables, as its documentation has them used."""
+    """Build TensorFlow's lookup and vocabulary tables as its documentation shows."""
     embedding = tf.tpu.experimental.embedding
     module = tf.Module()
     module.variables_ = [tf.Variable(table, trainable=False) for table in tables]
@@ -123,7 +123,7 @@ def _their_vocabulary(path):
 
 
 def parsing(case, tables, vocabulary):
-    """Reading the columns alone: as [B] where each has one value, else as sparse tensors."""
+    """Build a function that only reads the columns: as [B] if they are single-valued, else as sparse tensors."""
     del tables, vocabulary
     one = tf.io.FixedLenFeature([], case.dtype, "" if case.tokens else 0)
     spec = dict.fromkeys(NAMES, tf.io.VarLenFeature(case.dtype) if case.multivalent else one)
@@ -137,7 +137,7 @@ def parsing(case, tables, vocabulary):
 
 
 def bare(case, tables, vocabulary):
-    """Parsing, hashing and one operation for each table, and nothing that a bad row would need: what is left to win."""
+    """Build a lower bound: parsing, hashing and one operation per table, without any handling of bad rows."""
     module = tf.Module()
     module.variables_ = [tf.Variable(table, trainable=False) for table in tables]
     module.vocabularies = [_bare_vocabulary(vocabulary) for _ in NAMES] if case.tokens else []
@@ -171,7 +171,7 @@ SIDES = {"ours": ours, "upstream": upstream, "parsing": parsing, "bare": bare}
 
 
 class Served:
-    """A SavedModel in a session of one thread."""
+    """A SavedModel that is loaded into a session with one thread."""
 
     def __init__(self, build, case, tables, vocabulary):
         with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +190,7 @@ class Served:
 
 
 def measure(served, examples, calls, rounds):
-    """CPU microseconds per call by side: those of each round."""
+    """Return the CPU microseconds per call, one figure per round, by variant."""
     found = {name: [] for name in served}
     for _ in range(rounds):
         for name, side in served.items():
@@ -202,7 +202,7 @@ def measure(served, examples, calls, rounds):
 
 
 def compare(case, options, vocabulary):
-    """The lines of one case."""
+    """Measure one case, and print a table row per batch size and the numbers of graph nodes."""
     generator = np.random.default_rng(7)
     tables = [generator.normal(size=(ROWS, DIM)).astype(np.float32) for _ in NAMES]
     served = {name: Served(build, case, tables, vocabulary) for name, build in SIDES.items()}
@@ -227,7 +227,7 @@ def compare(case, options, vocabulary):
 
 
 def load(tokens, folder):
-    """Memory and CPU time of loading a vocabulary, in this process."""
+    """Print the memory and CPU time of loading a vocabulary in this process."""
     from embedding_core.columns.ids import TokenTable
 
     path = str(Path(folder) / "large.txt")
@@ -250,7 +250,7 @@ def main():
     parser.add_argument("--load-tokens", type=int, default=10_000_000, help="vocabulary to load; 0 for none")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if options.load_tokens:  # first, while the peak of the process is low
+        if options.load_tokens:  # first, because the peak (ru_maxrss) never falls
             load(options.load_tokens, folder)
         vocabulary = str(Path(folder) / "tokens.txt")
         write_vocabulary(vocabulary, ROWS - 1)

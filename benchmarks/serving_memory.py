@@ -1,8 +1,9 @@
-"""Peak memory of an export over what is there before it: ``python -m benchmarks.serving_memory <folder>``.
+"""Measures the peak memory of an export: ``python -m benchmarks.serving_memory <folder>``.
 
-One table of raw ids, dim 64. "live" exports a variable that training has written rows of, "assigned" one that was
-assigned whole, "checkpoint" the table of an embedding checkpoint, "float16" the same at half the size. Each runs in a
-process of its own; the figure is its peak resident set (VmHWM) over what it held before, as a share of the table.
+One table of raw ids, dim 64. "live" exports a variable whose rows were updated sparsely, as in training; "assigned"
+exports one that was only assigned as a whole; "checkpoint" exports the table of an embedding checkpoint; "float16" does
+so with float16 rows. Each runs in a new process. The figure is the peak resident set (VmHWM) during the export minus
+the resident set before it, in bytes and as a share of the float32 table.
 """
 
 import argparse
@@ -22,14 +23,14 @@ KINDS = ("live", "assigned", "checkpoint", "float16")
 
 
 def slices(rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Rows that hold the last three digits of their number."""
+    """Yield slices of a table, each with its first row; every value is the row number modulo 1000."""
     for start in range(0, rows, SLICE):
         numbers = (np.arange(start, min(start + SLICE, rows)) % 1000).astype(np.float32)
         yield start, np.repeat(numbers[:, np.newaxis], DIM, axis=1)
 
 
 def measured(kind: str, folder: str, rows: int) -> dict[str, Any]:
-    """Export in this process."""
+    """Export in this process, and return the figures."""
     import tensorflow as tf
 
     from embedding_core.checkpoint import write_tables
@@ -63,7 +64,7 @@ def measured(kind: str, folder: str, rows: int) -> dict[str, Any]:
 
 
 def peak(work: Any) -> int:
-    """Bytes that the process held at most while it worked, over what it held before."""
+    """Run `work`, and return its peak resident set minus the resident set before it, in bytes."""
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
     before = _status("VmRSS")
@@ -77,7 +78,7 @@ def _status(name: str) -> int:
 
 
 def run(folder: str, rows: int) -> Iterator[dict[str, Any]]:
-    """Every kind in a process of its own."""
+    """Measure each kind in a new process."""
     for kind in KINDS:
         command = [sys.executable, "-m", "benchmarks.serving_memory", folder, "--rows", str(rows), "--kind", kind]
         environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}

@@ -1,10 +1,10 @@
-"""One training step of a 26-table model: plain CPU against the simulated TPU, equal global batch.
+"""Compares a training step of a 26-table model on the plain CPU and the simulated TPU, with equal global batches.
 
     python -m benchmarks.simulated_tpu [--runs 5] [--kinds onehot ragged] [--topologies 2x2 4x8]
 
-Every measurement is a process of its own; the settings take turns. Prints, for each setting, the median and
-the range over the runs of the milliseconds of a step (CPU time of all threads, and wall), the median of the
-ratios to the plain step of the same turn, and the seconds that tracing took.
+Each measurement is a new process, and the settings take turns. For each setting it prints the milliseconds of a step
+(CPU time of all threads, and wall time) and the seconds of tracing, as median and range over the runs, and the median
+ratios of the step to the plain step of the same turn.
 """
 
 import argparse
@@ -19,7 +19,7 @@ TABLES, DIM, ROWS, BATCH, STEPS = 26, 16, 10_000, 4096, 24
 
 
 def config_of():
-    """26 tables of one feature each."""
+    """Return a configuration of 26 tables with one feature each."""
     from embedding_core import EmbeddingConfig, FeatureConfig, TableConfig
 
     places = range(TABLES)
@@ -30,7 +30,7 @@ def config_of():
 
 
 def batch_of(kind, size, generator):
-    """Log-uniform ids: one per example, or one to five."""
+    """Draw log-uniform ids by feature: one per example, or one to five."""
     import numpy as np
     import tensorflow as tf
 
@@ -59,7 +59,7 @@ class Dense:
         self._optimizer.build(self._model.trainable_variables)
 
     def trained(self, activations, scale):
-        """The gradients of the activations, after one step of the dense part."""
+        """Take one step of the dense part, and return the gradients of the loss with respect to the activations."""
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
@@ -73,7 +73,7 @@ class Dense:
 
 
 def plain(kind, generator):
-    """The step on the host engine, and its batches."""
+    """Return the step on the host engine, and its batches."""
     from embedding_core import Adagrad
     from embedding_core.engines import HostEngine
 
@@ -86,7 +86,7 @@ def plain(kind, generator):
 
 
 def simulated(kind, generator, hosts, cores):
-    """The step on a simulated TPU, and its batches."""
+    """Return the step on a simulated TPU, and its batches."""
     from embedding_core import Adagrad
     from embedding_core.engines import TPUEmbedding, simulated_tpu
 
@@ -112,7 +112,7 @@ def simulated(kind, generator, hosts, cores):
 
 
 def measure(kind, topology):
-    """Trace, warm up, and time the steps of one setting; prints a line for `main`."""
+    """Trace, warm up, and time the steps of one setting; print a line for `measured` to parse."""
     import numpy as np
     import tensorflow as tf
 
@@ -135,7 +135,7 @@ def measure(kind, topology):
 
 
 def measured(kind, topology):
-    """CPU and wall milliseconds of a step, CPU and wall seconds of tracing, from a process of its own."""
+    """Measure in a new process; return CPU and wall milliseconds of a step, and CPU and wall seconds of tracing."""
     command = [sys.executable, "-m", "benchmarks.simulated_tpu", "--kinds", kind, "--measure", topology]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [float(number) for number in re.search(r"result (.*)", found).group(1).split()]
@@ -146,7 +146,7 @@ def spread(values):
 
 
 def report(kind, topology, runs, base):
-    """One row of the table."""
+    """Print one row of the table."""
     cpu, wall, traced, traced_wall = zip(*runs, strict=True)
     ratios = [
         f"{statistics.median(one[place] / plain[place] for one, plain in zip(runs, base, strict=True)):.2f}x"

@@ -1,8 +1,8 @@
-"""Measures VocabularyGen side by side with `tft.vocabulary` on the same examples, and compares what comes out.
+"""Measures VocabularyGen and `tft.vocabulary` on the same examples, and checks that tokens and counts are equal.
 
-Run it with ``python -m benchmarks.vocabulary FOLDER --rows 100000 --runs 1``: the examples are written into the
-folder the first time. Each measurement is a process of its own, pinned to one core; the two are run in turn. CPU
-time is that of the process and its children, memory the peak resident set; both without what importing took.
+Run it with ``python -m benchmarks.vocabulary FOLDER --rows 100000 --runs 1``. The first run writes the examples into
+the folder. Each measurement is a new process, pinned to one core; the two run in turn. CPU time is that of the process
+and its children, without imports. Memory is the peak resident set, in total and over the peak after imports.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _peak_mb() -> float:
 
 
 def _measure(peer: str, data: ZipfData, examples: pathlib.Path, out: pathlib.Path) -> dict[str, float]:
-    """Run one peer in this process."""
+    """Run one peer in this process, and return its figures."""
     run = _PEERS[peer](data, examples, out)
     base, cpu, wall = _peak_mb(), _cpu_seconds(), time.monotonic()
     run()
@@ -112,7 +112,7 @@ def _theirs(out: pathlib.Path, name: str) -> dict[bytes, int]:
 
 
 def _compare(data: ZipfData, ours: pathlib.Path, theirs: pathlib.Path) -> int:
-    """Compare token by token and count by count; returns how many tokens there are in all."""
+    """Check that all tokens and counts are equal; return the number of tokens of all vocabularies."""
     total = 0
     for name in data.names:
         one, other = _ours(ours, name), _theirs(theirs, name)

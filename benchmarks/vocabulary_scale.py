@@ -2,8 +2,8 @@
 
     python -m benchmarks.vocabulary_scale FOLDER --rows 125000
 
-Each measurement is a process of its own; CPU time is that of the process, memory its peak resident set, both without
-what importing took. The bytes that Beam shuffles are those of the messages between counting and putting together.
+Each measurement is a new process. CPU time is that of the process, memory its peak resident set, both without imports.
+The bytes that Beam shuffles are those of the messages from the counting step to the merging step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMES = (1, 2, 4, 8)
 
 
 def _measure(folder: pathlib.Path, names: list[str]) -> dict[str, Any]:
-    """Count the examples in this process."""
+    """Count the examples in this process, and return the figures."""
     from tfx.dsl.components.base import base_beam_executor
     from tfx.types import standard_artifacts
 

@@ -17,7 +17,7 @@ _EXPONENT = 1.05
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZipfData:
-    """What to write: the same fields give the same bytes.
+    """Parameters of the examples; the same parameters give the same bytes.
 
     `multivalent` of the `features` hold lists of 0 to 8 values; the others hold exactly one.
     """
@@ -34,11 +34,11 @@ class ZipfData:
 
     @property
     def many(self) -> list[str]:
-        """The list-valued features: spread evenly, so that small and large ones are among them."""
+        """The list-valued features, spread evenly, so that some have few distinct values and some many."""
         return [self.names[int((index + 0.5) * self.features / self.multivalent)] for index in range(self.multivalent)]
 
     def cardinality(self, index: int) -> int:
-        """From 10 to 1,000,000 distinct values, evenly on a log scale."""
+        """Return the number of distinct values of a feature: 10 to 1,000,000, evenly spaced on a log scale."""
         return round(10 ** (1 + 5 * index / max(1, self.features - 1)))
 
 
@@ -52,12 +52,12 @@ def _varint(number: int) -> bytes:
 
 
 def _field(number: int, payload: bytes) -> bytes:
-    """One length-delimited protobuf field."""
+    """Encode a length-delimited protobuf field."""
     return _varint(number << 3 | 2) + _varint(len(payload)) + payload
 
 
 def _token(feature: int, value: int) -> bytes:
-    """Eight hexadecimal digits that look hashed, as in click logs."""
+    """Return a token of eight hexadecimal digits that looks hashed, as in click logs."""
     return b"%08x" % ((value * 2654435761 + feature * 40503) & 0xFFFFFFFF)
 
 
@@ -67,7 +67,7 @@ def _draw(generator: np.random.Generator, cardinality: int, size: int) -> np.nda
 
 
 def _feature(data: ZipfData, index: int, shard: int, rows: int) -> list[bytes]:
-    """For each row the encoded entry of one feature in the map of a tf.Example."""
+    """Encode one feature: for each row, its entry in the feature map of a tf.Example."""
     generator = np.random.default_rng([data.seed, shard, index])
     name = data.names[index].encode()
     lengths = generator.integers(0, 9, rows) if data.names[index] in data.many else np.ones(rows, np.int64)
@@ -86,7 +86,7 @@ def _feature(data: ZipfData, index: int, shard: int, rows: int) -> list[bytes]:
 
 
 def serialized_examples(data: ZipfData, shard: int) -> Iterator[bytes]:
-    """The serialized tf.Examples of one shard."""
+    """Yield the serialized tf.Examples of one shard."""
     rows = len(range(shard, data.rows, data.shards))
     columns = [_feature(data, index, shard, rows) for index in range(data.features)]
     for cells in zip(*columns, strict=True):
@@ -94,7 +94,7 @@ def serialized_examples(data: ZipfData, shard: int) -> Iterator[bytes]:
 
 
 def write_examples(data: ZipfData, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Write gzip TFRecord files; a shard that is already there is kept.
+    """Write gzip TFRecord files; existing shards are kept.
 
     Returns:
       The paths, in the order of the shards.

@@ -13,10 +13,10 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def needed_arguments(function: tf.types.experimental.ConcreteFunction) -> dict[str, set[int]]:
-    """Return by output the flat arguments without which it cannot be computed.
+    """Return the numbers of the flat arguments that each output depends on, by output.
 
-    Control dependencies do not count, as for TFT. Calls are followed output by output; any other operation needs all of
-    its inputs.
+    Control dependencies do not count, as in TensorFlow Transform. The outputs of a function call are followed
+    separately into the function; an output of any other operation depends on all of its inputs.
 
     Args:
       function: function that returns a dictionary; its arguments are numbered as `tf.nest.flatten` orders them.
@@ -47,7 +47,7 @@ class _Walk:
         self._arguments: dict[tuple[str, int], list[int]] = {}
 
     def sources(self, nodes: Nodes, tensors: Sequence[str]) -> set[str]:
-        """Return the names of the sources: placeholders and constants, or arguments if `nodes` are of a function."""
+        """Return the names of the nodes without inputs (and of arguments, in a function) that tensors depend on."""
         reached, ends, todo = set[str](), set[str](), list(tensors)
         while todo:
             tensor = todo.pop()
@@ -80,6 +80,9 @@ class _Walk:
 
 
 def _node_and_output(tensor: str) -> tuple[str, int]:
-    """Split `node`, `node:0` or, in a function, `node:output:0`; a call has the one output `output`."""
+    """Split a tensor's name (`node`, `node:0` or, in a function, `node:output:0`) into node and index of the output.
+
+    The `output` part can be dropped: the index is used for calls only, and all outputs of a call are named `output`.
+    """
     name, *rest = tensor.split(":")
     return name, int(rest[-1]) if rest else 0

@@ -1,8 +1,8 @@
-"""Records beside every output what it was made of, for orchestrators whose metadata cannot be read.
+"""Writes a lineage record beside every output artifact, for when ML Metadata is not available.
 
-Vertex AI has no ML Metadata to ask, and a bucket outlives the cluster that filled it. So every executor leaves
-`<uri>.lineage.json` beside each of its outputs. It is not inside, so that a digest over the output's files stays the
-same.
+Vertex AI has no ML Metadata store to query, and a bucket outlives the cluster that filled it. So every executor writes
+`<uri>.lineage.json` beside each of its outputs. The file is not inside the output's folder, so that it does not change
+a digest over the output's files.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def record_lineage(
     *,
     files: Sequence[Json] = (),
 ) -> None:
-    """Write a record beside every output: its type, the node that made it, and its inputs.
+    """Write a record beside every output: its type, facts and inputs, the node that made it, and files read.
 
     Args:
-      node: id of the node that made them.
+      node: id of the node that made the outputs.
       input_dict: the executor's inputs.
-      output_dict: its outputs, with all their facts already on them.
+      output_dict: its outputs, with all facts already set as custom properties.
       files: `path` and `size` of every file that was read from outside of the pipeline.
     """
     inputs = [
@@ -54,7 +54,7 @@ def record_lineage(
 
 
 def _facts(artifact: types.Artifact) -> Json:
-    """Return the custom properties as they are: numbers, and texts that may be JSON."""
+    """Return the custom properties that are numbers, booleans or texts (which may be JSON), unparsed."""
     properties = artifact.mlmd_artifact.custom_properties
     return {key: getattr(value, value.WhichOneof("value")) for key, value in properties.items() if _is_plain(value)}
 

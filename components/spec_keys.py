@@ -1,4 +1,4 @@
-"""Names the inputs, outputs and parameters of the components, as ML Metadata and compiled pipelines have them."""
+"""Defines the keys of component inputs, outputs and parameters, as ML Metadata and compiled pipelines contain them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md and the JSON Schema beside the examples, both from the classes of the configuration."""
+"""Generates docs/configuration.md and the JSON Schema beside the examples from the configuration classes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or f
 
 
 def sections_of(kind: object) -> list[type[Section]]:
-    """The sections that a value of the type may be, at any depth."""
+    """Return the Section classes in a type annotation, at any depth."""
     if isinstance(kind, type) and issubclass(kind, Section):
         return [kind]
     return [one for part in typing.get_args(kind) for one in sections_of(part)]
 
 
 def words_of(kind: object) -> str:
-    """What may be written there."""
+    """Describe the values that a type annotation allows, for the page."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         rules = [note.words for note in parts[1:] if isinstance(note, Rule)]
@@ -57,7 +57,7 @@ def words_of(kind: object) -> str:
 
 
 def default_of(section: type[Section], name: str) -> str:
-    """The default as YAML writes it."""
+    """Return what the page shows as the default of a field; "" for one of `FROM_THE_FILE`."""
     field = section.model_fields[name]
     if section is PipelineConfig and name in PipelineConfig.FROM_THE_FILE:
         return ""
@@ -68,7 +68,7 @@ def default_of(section: type[Section], name: str) -> str:
 
 
 def table(section: type[Section], path: str) -> Iterator[str]:
-    """The rows of a section, and then the sections inside it."""
+    """Yield the Markdown table of a section's keys, and then those of the sections inside it."""
     hints = typing.get_type_hints(section, include_extras=True)
     yield section.summary()
     if section.SHORT:
@@ -85,7 +85,7 @@ def table(section: type[Section], path: str) -> Iterator[str]:
 
 
 def below(section: type[Section], path: str) -> Iterator[str]:
-    """The heading and the rows of a section inside another; the optimizers of tables come once."""
+    """Yield the heading and table of a section inside another; optimizers are listed once, for `table_optimizer`."""
     if path == "tables.NAME.optimizer":
         return
     words = [section.words_of(key)[0] for key in ("by", "name") if len(section.words_of(key)) == 1]
@@ -94,12 +94,12 @@ def below(section: type[Section], path: str) -> Iterator[str]:
 
 
 def page() -> str:
-    """The page."""
+    """Return the Markdown of the page."""
     return INTRODUCTION + "\n## The file\n\n" + "\n".join(table(PipelineConfig, "")) + "\n"
 
 
 def schema() -> str:
-    """The JSON Schema, as a file."""
+    """Return the text of the JSON Schema file."""
     return json.dumps(config_schema(), indent=1) + "\n"
 
 

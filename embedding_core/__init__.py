@@ -1,4 +1,4 @@
-"""Defines tables, features, optimizers and vocabularies of embedding models; knows nothing of TFX, Beam or KFP.
+"""Defines tables, features, optimizers and vocabularies of embedding models; does not depend on TFX, Beam or KFP.
 
 Importing this package loads neither TensorFlow nor TFX; only some of its submodules need TensorFlow.
 """

@@ -1,6 +1,7 @@
-"""Declares what happens to each attribute of TensorFlow's embedding configurations: honoured, or refused by name.
+"""Declares for each attribute of TensorFlow's embedding configurations whether it is honoured or refused.
 
-An attribute that is not declared here, because a newer TensorFlow added it, is refused as well.
+An attribute that is refused must have its default. This also applies to attributes that are not declared here, because
+a newer TensorFlow added them.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _ENGINE = "an engine that trains the table makes the slots itself; a checkpoint 
 
 @dataclasses.dataclass(frozen=True)
 class Attribute:
-    """What is done with one attribute.
+    """How one attribute is treated.
 
     Attributes:
-      honoured: place at which its value takes effect; "" if nowhere, so that every value but the default is refused.
-      default: the value that asks for nothing.
-      ignored: trainers that would ignore any other value, and why; they refuse it.
+      honoured: where its value takes effect, in words; "" if nowhere, so that every value but the default is refused.
+      default: its default, which is never refused.
+      ignored: the trainers that would ignore any other value, and so refuse it, with the reason.
     """
 
     honoured: str
@@ -95,7 +96,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, Attribute]] = {
 
 
 def ignored_by(trainer: Trainer, kind: str) -> dict[str, tuple[Any, str]]:
-    """Return the attributes of a kind of optimizer that a trainer would ignore: their default, and why."""
+    """Return the attributes of a kind of optimizer that a trainer would ignore, each with its default and a reason."""
     attributes = ATTRIBUTES.get(kind, {})
     return {
         name: (attribute.default, attribute.ignored[trainer])
@@ -105,15 +106,15 @@ def ignored_by(trainer: Trainer, kind: str) -> dict[str, tuple[Any, str]]:
 
 
 def refuse_unknown(kind: str, given: object, owner: str) -> None:
-    """Refuse attributes of one of TensorFlow's objects that take effect nowhere.
+    """Refuse an object of TensorFlow that sets an attribute which takes effect nowhere.
 
     Args:
       kind: name of its class in TensorFlow, a key of `ATTRIBUTES`.
       given: the object.
-      owner: what it belongs to, for the message.
+      owner: what the object belongs to, for the message.
 
     Raises:
-      ConfigError (ValueError): an attribute is not at its default and takes effect nowhere.
+      ConfigError (ValueError): an attribute that takes effect nowhere is not at its default.
     """
     declared = ATTRIBUTES[kind]
     nowhere = {name: attribute.default for name, attribute in declared.items() if not attribute.honoured}

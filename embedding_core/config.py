@@ -1,8 +1,8 @@
-"""Declares the tables and features of one model: frozen, keyword-only, JSON round trip, no TensorFlow.
+"""Declares the configuration of one model's tables and features, without TensorFlow.
 
-Rows are counted as TensorFlow counts them: `vocabulary_size` of a table is its number of rows,
-the out-of-vocabulary rows included. Ids 0 .. vocabulary_size - oov_rows - 1 belong to tokens in the
-order of the vocabulary; the last `oov_rows` ids are shared by the unknown tokens.
+The classes are frozen and keyword-only, and can be written to JSON and read back. As in TensorFlow, `vocabulary_size`
+of a table is its number of rows, including the out-of-vocabulary rows. Ids 0 .. vocabulary_size - oov_rows - 1 belong
+to tokens in the order of the vocabulary; the unknown tokens share the last `oov_rows` ids.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class TableConfig(Section):
       dim: length of a row; >= 1.
       combiner: how the rows of one example become one vector: "mean", "sum" or "sqrtn".
       optimizer: the table's optimizer, or None for the one given to the engine.
-      initializer: how rows start.
+      initializer: initializer of the rows.
       vocabulary: name of the vocabulary whose tokens the rows belong to, or None for raw ids.
-      oov_rows: how many of the rows, the last ones, are shared by unknown tokens; 0 drops unknown tokens.
+      oov_rows: number of rows, the last ones, that unknown tokens share; 0 drops unknown tokens.
 
     Raises:
-      ConfigError: a field breaks its rule.
+      ConfigError: a field is invalid.
     """
 
     name: Name
@@ -65,7 +65,7 @@ class TableConfig(Section):
     oov_rows: Count = 0
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         if self.oov_rows > self.vocabulary_size:
             yield "oov_rows", f"is {self.oov_rows}: it must be at most its rows, {self.vocabulary_size}."
 
@@ -90,7 +90,7 @@ class ColumnConfig(Section):
     private: bool = False
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         if self.separator is not None and self.dtype != "string":
             yield "separator", f"is {self.separator!r}: only string columns can be split."
 
@@ -112,7 +112,7 @@ class FeatureConfig(Section):
         last row, "drop" removes the id.
 
     Raises:
-      ConfigError: a field breaks its rule.
+      ConfigError: a field is invalid.
     """
 
     name: Name
@@ -126,18 +126,18 @@ class EmbeddingConfig(Section):
     """The tables and features of one model, in a fixed order.
 
     Attributes:
-      tables: every table once, by unique name.
-      features: every feature once, by unique name, each in one of the tables.
+      tables: the tables, with unique names.
+      features: the features, with unique names; each is looked up in one of the tables.
 
     Raises:
-      ConfigError: a duplicate name, a feature names no table, or a table has no feature.
+      ConfigError: a duplicate name, a feature names an unknown table, or a table has no feature.
     """
 
     tables: Listed[TableConfig]
     features: Listed[FeatureConfig]
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several tables and features."""
+        """Yield the violations of rules that involve several tables and features."""
         for kind, items in (("table", self.tables), ("feature", self.features)):
             names = [item.name for item in items]
             for name in sorted({name for name in names if names.count(name) > 1}):
@@ -159,11 +159,11 @@ class EmbeddingConfig(Section):
         return {feature.name: feature for feature in self.features}[name]
 
     def table_of(self, feature: str) -> TableConfig:
-        """Return the table that the feature of that name is looked up in."""
+        """Return the table of the feature of that name; KeyError if there is no such feature."""
         return self.table(self.feature(feature).table)
 
     def to_sealed_json(self) -> bytes:
-        """`to_json` with a digest of itself, for a file; `from_json` reads it, and refuses it if it is damaged."""
+        """Return JSON with a digest of its content, to be stored in a file; `from_json` checks the digest."""
         return sealed_json(self.to_mapping())
 
     @classmethod
@@ -171,7 +171,7 @@ class EmbeddingConfig(Section):
         """Read what `to_json` or `to_sealed_json` wrote.
 
         Raises:
-          ConfigError: not such JSON, a field breaks its rule, or the content is not the one that was sealed.
+          ConfigError: the text is not such JSON, a field is invalid, or the digest does not match the content.
         """
         try:
             data = json.loads(text)

@@ -1,15 +1,15 @@
-"""Defines the tree of errors. Every message names what was given, the rule, and the remedy.
+"""Defines the error classes. Every message names the given value, the rule and the remedy.
 
     EmbeddingError
     ├── ConfigError      (ValueError)    a value that the user wrote breaks a rule
     ├── DataError        (ValueError)    the data is not what the configuration says
     ├── VocabularyError  (ValueError)    a vocabulary is damaged, or is not the one that its rows belong to
-    ├── CheckpointError  (RuntimeError)  a checkpoint is damaged, incomplete, or of other tables
+    ├── CheckpointError  (RuntimeError)  a checkpoint is damaged, incomplete, or belongs to other tables
     │   └── NonfiniteError               rows hold NaN or infinity
     ├── EngineError      (RuntimeError)  an engine was used at the wrong time or place
     ├── TrainingError    (RuntimeError)  training cannot continue
-    ├── PreemptionError  (RuntimeError)  training received SIGTERM, and saved its state
-    ├── ParityError      (RuntimeError)  the exported model does not compute what was trained
+    ├── PreemptionError  (RuntimeError)  training received SIGTERM and saved its state
+    ├── ParityError      (RuntimeError)  the exported model computes other results than training
     └── StorageError     (OSError)       a disk is full or fails, or the metadata on it is damaged
 
 Each also derives from the class that TensorFlow raises in the same case, so that code
@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 
 
 class EmbeddingError(Exception):
-    """The root of every error that this project raises on purpose."""
+    """Base class of every error that this project raises deliberately."""
 
     ag_pass_through = True  # AutoGraph would otherwise replace the class of errors raised inside a tf.function
 
@@ -62,15 +62,15 @@ class EngineError(EmbeddingError, RuntimeError):
 
 
 class TrainingError(EmbeddingError, RuntimeError):
-    """Training cannot continue: the loss is not a finite number."""
+    """Training cannot continue: the loss or rows of a table are NaN or infinite."""
 
 
 class PreemptionError(EmbeddingError, RuntimeError):
-    """Training received SIGTERM and saved its state: the same run, started again, resumes there."""
+    """Training received SIGTERM and saved its state; if the same run is started again, it resumes from there."""
 
 
 class ParityError(EmbeddingError, RuntimeError):
-    """The exported model does not compute what was trained."""
+    """The exported model computes other results than training did."""
 
 
 class StorageError(EmbeddingError, OSError):
@@ -97,11 +97,11 @@ class Finding:
         return f"{self.what}: {self.rule}; {self.remedy}."
 
 
-_LONG_ENOUGH = 3  # a shorter text is part of many names
+_LONG_ENOUGH = 3  # a shorter text is contained in many names by chance
 
 
 def nearest(name: object, known: Iterable[object]) -> str:
-    """Word the remedy for an unknown name: the nearest known one, or else the first ten known ones."""
+    """Return the remedy for an unknown name as text: the nearest known name, or else the first ten known names."""
     names = [str(item) for item in known]
     folded = {item.casefold(): item for item in names}
     given = str(name).casefold()

@@ -1,4 +1,4 @@
-"""Reads configurations of features, of TensorFlow and of this project, into what a lookup needs to know of each."""
+"""Reads feature configurations, TensorFlow's or this project's, into one `FeatureSpec` per feature."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from embedding_core.structures import Nested, path_name, paths_of
 tpu = tf.tpu.experimental.embedding
 
 Ids: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"  # integers
-Weights: TypeAlias = "tf.SparseTensor | tf.RaggedTensor | None"  # of the kind and indices of the ids
+Weights: TypeAlias = "tf.SparseTensor | tf.RaggedTensor | None"  # with the kind and indices of the ids
 FeatureConfigs: TypeAlias = "EmbeddingConfig | Nested"  # of FeatureConfig, this project's or TensorFlow's
 AnyFeature: TypeAlias = Any  # a FeatureConfig, this project's or TensorFlow's
 AnyTable: TypeAlias = Any  # a TableConfig, this project's or TensorFlow's
-Count: TypeAlias = "int | tf.Tensor"  # an int scalar tensor if it is unknown before the step runs
+Count: TypeAlias = "int | tf.Tensor"  # an int scalar tensor if it is known only at run time
 
 
 class Quantization(NamedTuple):
@@ -35,14 +35,14 @@ class FeatureSpec:
     """What a lookup needs to know of one feature and its table, whichever class it was configured with.
 
     Attributes:
-      path: name of the feature's place in the caller's structure, for messages only: two places may have one name.
+      path: path of the feature in the caller's structure, as text; for messages only, since it may not be unique.
       table: key of its table among the tables.
-      vocabulary_size, dim: rows of that table, and length of a row.
+      vocabulary_size, dim: number of rows of that table, and length of a row.
       combiner: "mean", "sum" or "sqrtn".
-      max_sequence_length: 0 combines, n > 0 gives [batch, n, dim].
+      max_sequence_length: 0 combines the rows of an example; n > 0 gives [batch, n, dim].
       output_shape: shape of the output without `dim`, or None; dimensions may be None.
       invalid_id: policy for an id outside the table.
-      quantization: quantization of the rows, in the lookup only, or None.
+      quantization: quantization that the lookup applies to the rows, or None; the table is not quantized.
     """
 
     path: str
@@ -62,10 +62,11 @@ def specs_of(feature_config: FeatureConfigs, tables: Mapping[Any, Any]) -> Any:
     Args:
       feature_config: an EmbeddingConfig (the structure is a dict by feature name), or any structure of
         `embedding_core.FeatureConfig` or `tf.tpu.experimental.embedding.FeatureConfig`.
-      tables: what has one entry per table, keyed by its TableConfig (of either kind) or by its name.
+      tables: a mapping with one entry per table, keyed by its TableConfig (of either kind) or by its name.
 
     Raises:
       KeyError: a feature's table is not among `tables`.
+      ConfigError (ValueError): see `refuse_ignored_attributes`.
     """
     if isinstance(feature_config, EmbeddingConfig):
         named = {feature.name: feature for feature in feature_config.features}
@@ -100,7 +101,7 @@ def feature_spec(
     """Make the spec of one feature.
 
     Args:
-      path: name of the feature's place in the caller's structure.
+      path: path of the feature in the caller's structure, as text.
       feature: configuration of the feature.
       key: key of its table among the tables.
       table: anything with the `dim` and the `combiner` of that table.
@@ -128,7 +129,7 @@ def quantization_of(table: AnyTable) -> Quantization | None:
 
 
 def refuse_ignored_attributes(feature: AnyFeature) -> None:
-    """Refuse what takes effect nowhere in one of TensorFlow's features, its table and its quantization.
+    """Refuse attributes that would be ignored: of a FeatureConfig of TensorFlow, its table and its quantization.
 
     Raises:
       ConfigError (ValueError): an attribute that would be ignored is set.

@@ -1,8 +1,8 @@
-"""Brings dense, sparse and ragged ids, with weights, sequences and output shapes, to one normal form.
+"""Converts dense, sparse and ragged ids, with weights, sequences and output shapes, to one normal form.
 
-The normal form of a feature is a sparse matrix: N ids, the output row that each belongs to, and a
-weight for each. Its product with a table is the lookup, the product of its transpose with a
-gradient is the gradient of the table's rows; lookup, training and serving all start from here.
+The normal form of a feature is a sparse matrix: N ids, and for each its output row and its weight. The product of the
+matrix and a table is the lookup; the product of its transpose and the gradient of the activations is the gradient of
+the table's rows. Lookup, training and serving all use it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class NormalForm:
 
     Attributes:
       ids: int32 or int64 [N].
-      segments: output row of each id, int [N]; None if id i is output row i.
+      segments: output row of each id, int [N]; None if id i belongs to output row i.
       weights: float32 [N], or None for ones.
       rows: number of output rows, an int or an int scalar tensor.
       leading: output shape without `dim`, a shape tensor or list; None if it is `[rows]`.
-      ascending: whether `segments` never falls.
+      ascending: whether `segments` is known to be in ascending order.
       single: whether every output row has at most one id and no weight, so that no combiner is needed.
     """
 
@@ -42,7 +42,7 @@ class NormalForm:
     single: bool = False
 
     def select(self, keep: tf.Tensor) -> NormalForm:
-        """Keep only the ids for which the bool [N] `keep` is true; output rows stay."""
+        """Keep only the ids for which the bool [N] `keep` is true; all output rows remain."""
         segments = tf.range(tf.size(self.ids)) if self.segments is None else self.segments
         return dataclasses.replace(
             self,
@@ -64,18 +64,18 @@ def kind_of(value: object) -> str:
 def normal_form(
     spec: FeatureSpec, value: Ids, weight: Weights = None, *, weighted_sequences: bool = False, serving: bool = False
 ) -> NormalForm:
-    """Bring one feature of one batch to the normal form.
+    """Convert one feature of one batch to the normal form.
 
     Args:
       spec: the feature.
       value: dense ids [B], [B, 1] or [B, .., 1]; sparse ids of rank >= 2, in any order; ragged ids [B, None].
       weight: None, or weights of the same kind and with the same indices as `value`.
-      weighted_sequences: whether a sequence may have weights, as in the TPU's engine; the combiner then acts on
-        each place alone.
+      weighted_sequences: whether a sequence may have weights, as in the TPU's engine; the combiner is then
+        applied to each position separately.
       serving: whether a weight that is not finite counts as zero; see `finite_weight`.
 
     Raises:
-      DataError (ValueError): a kind, type, rank or weight that the feature cannot have.
+      DataError (ValueError): the kind, type, rank or weight is not one that the feature can have.
       tf.errors.InvalidArgumentError: a weight is not finite, unless `serving`.
     """
     kind = kind_of(value)
@@ -97,10 +97,10 @@ def normal_form(
 def finite_weight(
     path: str, weight: tf.SparseTensor | tf.RaggedTensor, *, serving: bool = False
 ) -> tf.SparseTensor | tf.RaggedTensor:
-    """Cast the weights of a feature to float32, and apply the one rule for NaN and infinity.
+    """Cast the weights of a feature to float32, and handle NaN and infinity.
 
-    Such a weight is an error in training, for every id, and counts as zero in serving. A weight that is too large for
-    float32 is infinite.
+    A NaN or infinite weight is an error in training, even if its id is dropped later, and counts as zero in serving. A
+    weight that is too large for float32 is infinite.
 
     Args:
       path: name of the feature, for the message.
@@ -139,7 +139,7 @@ def _check_weight(spec: FeatureSpec, value: Ids, kind: str, weight: Weights) -> 
 
 
 def _refuse_sequence_weight(spec: FeatureSpec, kind: str, value: Ids) -> None:
-    ignored = kind == "sparse" and _rank(value) != 2  # max_sequence_length counts for two dimensions only
+    ignored = kind == "sparse" and _rank(value) != 2  # max_sequence_length applies to ids of rank 2 only
     if spec.max_sequence_length > 0 and not ignored:
         raise DataError(f"Weight specified for {spec.path}, but this is a sequence feature: pass None as its weight.")
 
@@ -225,9 +225,10 @@ def _ragged(spec: FeatureSpec, ids: tf.RaggedTensor, weight: tf.RaggedTensor | N
 
 
 def segments_of_splits(splits: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Compute the row of each value, int64 [N], from the positions at which rows start and end, [rows + 1].
+    """Compute the row of each value, int64 [N], from row splits [rows + 1].
 
-    Takes two operations; RaggedTensor.value_rowids takes about twenty, and memory for the rows times the longest row.
+    This takes two operations. RaggedTensor.value_rowids takes about twenty, and memory for the number of rows times the
+    length of the longest row.
     """
     sparse = tf.raw_ops.RaggedTensorToSparse(rt_nested_splits=[splits], rt_dense_values=values)
     return tf.ensure_shape(sparse.sparse_indices, [None, 2])[:, 0]
@@ -240,7 +241,7 @@ def _positions(form: NormalForm, ids: tf.RaggedTensor) -> tf.Tensor:
 
 
 def _as_sequence(form: NormalForm, positions: tf.Tensor, length: int) -> NormalForm:
-    """Give each id its own output row, and cut off ids beyond `length`."""
+    """Give each id an output row of its own, and drop the ids of a row beyond the first `length`."""
     rows = form.rows
     keep = positions < tf.cast(length, positions.dtype)
     segments = form.segments * tf.cast(length, form.segments.dtype) + tf.cast(positions, form.segments.dtype)
@@ -253,10 +254,11 @@ def _as_sequence(form: NormalForm, positions: tf.Tensor, length: int) -> NormalF
 
 
 def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> NormalForm:
-    """Give a ragged feature its output shape: one output row per ragged row, or a sequence per ragged row.
+    """Give a ragged feature its output shape, by upstream's rule.
 
-    The rule is upstream's, with k = elements of the output shape / ragged rows: k = 1 combines and
-    reshapes, k > 1 gives each ragged row k places. For an unknown batch, k is computed when the step runs.
+    Let k be the number of elements of the output shape, divided by the number of ragged rows. If k is 1, each ragged
+    row is combined to one output row. If k > 1, each ragged row is a sequence of k output rows. If the batch size is
+    unknown, k is computed at run time.
     """
     shape = list(spec.output_shape or ())
     rows = form.rows
@@ -278,7 +280,7 @@ def _reshaped(spec: FeatureSpec, form: NormalForm, ids: tf.RaggedTensor) -> Norm
 
 
 def _places(spec: FeatureSpec, total: int, rows: Count) -> Count:
-    """Compute how many output places a ragged row has; an int if the batch is known."""
+    """Compute how many output rows a ragged row has; an int if the batch size is known."""
     message = (
         "Output shape set in the FeatureConfig should be the factor of the batch of its input: that of "
         f"{spec.path} has {total} elements, which is not a multiple of the number of ragged rows."
@@ -304,7 +306,7 @@ def _places_at_run_time(form: NormalForm, ids: tf.RaggedTensor, length: tf.Tenso
 
 
 def same_indices(spec: FeatureSpec, ids: tf.Tensor, weights: tf.Tensor) -> None:
-    """Refuse weights whose indices (or row splits) are not those of the ids.
+    """Refuse weights whose indices (or row splits) differ from those of the ids.
 
     Raises:
       DataError (ValueError): they differ; inside a tf.function, tf.errors.InvalidArgumentError when it runs.
@@ -325,8 +327,8 @@ def same_indices(spec: FeatureSpec, ids: tf.Tensor, weights: tf.Tensor) -> None:
 def with_valid_ids(spec: FeatureSpec, form: NormalForm) -> NormalForm:
     """Apply the feature's `invalid_id` policy: no id of the result is outside the table.
 
-    "error" fails the step with tf.errors.InvalidArgumentError naming the feature, "row" sends invalid ids to
-    the table's last row, "drop" removes them.
+    "error" fails the step with a tf.errors.InvalidArgumentError that names the feature, "row" replaces invalid ids by
+    the id of the table's last row, and "drop" removes them.
     """
     size = tf.cast(spec.vocabulary_size, form.ids.dtype)
     if spec.invalid_id == "error":

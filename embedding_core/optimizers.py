@@ -1,8 +1,8 @@
 """Declares the five table optimizers of the TPU's embedding engine.
 
-Each class has the names, defaults and meaning of its namesake in ``tf.tpu.experimental.embedding``; the update rules
-themselves are in ``update_rules.py``. Unlike upstream, a hyperparameter out of range is refused by name when the object
-is made.
+Each class has the hyperparameters of the class of the same name in ``tf.tpu.experimental.embedding``, with the same
+defaults and meaning; the update rules are in ``update_rules.py``. Unlike upstream, the constructor raises an error that
+names a hyperparameter out of range.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _Beta = Annotated[float, Field(ge=0, lt=1), FROM_NUMPY, Rule("a number from 0 to
 
 
 class Slot(NamedTuple):
-    """One slot variable of a table: its checkpoint name and the value its rows start from."""
+    """One slot variable of a table: its checkpoint name and the initial value of its elements."""
 
     name: str
     initial: float
 
 
 class Optimizer(Section):
-    """What all five have in common.
+    """Base class of the five optimizers, with the hyperparameters that they share.
 
     Attributes:
       name: name of the optimizer, lower-case.
@@ -73,7 +73,7 @@ class Optimizer(Section):
     clipvalue: Clip = None
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several hyperparameters."""
+        """Yield the violations of rules that involve several hyperparameters."""
         low, high = self.clip_weight_min, self.clip_weight_max
         if low is not None and high is not None and low > high:
             yield "clip_weight_min", f"is {low!r}: it must be at most `clip_weight_max`, {high!r}."
@@ -88,16 +88,16 @@ class Optimizer(Section):
 
     @classmethod
     def owner(cls, values: Any, path: tuple[str | int, ...] = ()) -> str:
-        """Name the optimizer as its class is named."""
+        """Name the optimizer in error messages: the name of its class."""
         return cls.__name__
 
     @classmethod
     def hyperparameters(cls) -> tuple[str, ...]:
-        """Name the hyperparameters, in the order of their declaration."""
+        """Return the names of the hyperparameters, in the order of their declaration."""
         return tuple(name for name in cls.model_fields if name != "name")
 
     def to_mapping(self) -> Json:
-        """Give the name and every hyperparameter as a JSON object.
+        """Return the name and every hyperparameter as a JSON object.
 
         Raises:
           ConfigError: the learning rate is a callable, which JSON cannot hold.
@@ -195,7 +195,7 @@ class Adam(Optimizer):
     sum_inside_sqrt: bool = True
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several hyperparameters."""
+        """Yield the violations of rules that involve several hyperparameters."""
         yield from super().mistakes()
         if not self.lazy_adam and not self.use_gradient_accumulation:
             yield "use_gradient_accumulation", "is False: it must be True if `lazy_adam` is False."
@@ -228,7 +228,7 @@ class FTRL(Optimizer):
     allow_zero_accumulator: bool = False
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several hyperparameters."""
+        """Yield the violations of rules that involve several hyperparameters."""
         yield from super().mistakes()
         if not self.initial_accumulator_value and not self.allow_zero_accumulator:
             rule = "it must be a number above 0, or 0 with `allow_zero_accumulator`."
@@ -243,11 +243,11 @@ _KnownOptimizer: TypeAlias = SGD | Adagrad | AdagradMomentum | Adam | FTRL
 OPTIMIZERS: tuple[type[Optimizer], ...] = get_args(_KnownOptimizer)
 AnyOptimizer = Annotated[_KnownOptimizer, ChosenBy("name")]
 DefaultedOptimizer = Annotated[_KnownOptimizer, ChosenBy("name", default={"name": "adagrad", "learning_rate": 0.05})]
-"""An optimizer whose hyperparameters are those of the tables' default one if it has no name."""
+"""An optimizer; a mapping without a `name` changes hyperparameters of the tables' default optimizer."""
 
 
 def optimizer_from_json(value: str | Mapping[str, Any]) -> AnyOptimizer:
-    """Make the optimizer that a name, or an object with a `name` and hyperparameters, describes.
+    """Create an optimizer from its name, or from an object with a `name` and hyperparameters.
 
     Raises:
       ConfigError: an unknown optimizer or hyperparameter, or a value out of range.

@@ -1,8 +1,8 @@
-"""Matches nested structures of dicts, lists, tuples and namedtuples: a value belongs to the leaf at its own path.
+"""Matches nested structures of dicts, lists, tuples and namedtuples: a value belongs to the leaf with the same path.
 
-A path is a tuple of keys, field names and positions. It is never compared as text, in which 1 equals "1" and
-("a", "b") equals ("a/b",). What `tf.nest.assert_same_structure` accepts is accepted here, and a list for a tuple, since
-Keras writes tuples as lists into its configurations.
+A path is a tuple of keys, field names and positions. Paths are never compared as text, because 1 would equal "1", and
+("a", "b") would equal ("a/b",). Whatever `tf.nest.assert_same_structure` accepts is accepted here, and also a list in
+place of a tuple, since Keras writes tuples as lists into its configurations.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def path_name(path: Path) -> str:
 
 
 def flat_like(what: str, structure: Nested, given: Nested) -> list[Nested]:
-    """Return the values of a structure that must equal another one, in the order of tf.nest.flatten of that one.
+    """Return the values of `given`, which must have the configured structure, in the order of tf.nest.flatten.
 
     Args:
-      what: the argument, for messages.
-      structure: what was configured.
+      what: name of the argument `given`, for messages.
+      structure: the configured structure.
       given: values in the same structure.
 
     Raises:
@@ -55,15 +55,15 @@ def flat_pairs(
     """Return the leaves of a structure with the values at their paths.
 
     Args:
-      what: the argument, for messages.
-      structure: what was configured.
+      what: name of the argument `given`, for messages.
+      structure: the configured structure.
       given: values in the same structure.
-      partial: whether keys of dicts and the end of a list or tuple may be left out, as TensorFlow allows when it
-        serves; the order is then that of tf.nest.flatten of `given`.
+      partial: whether `given` may lack keys of dicts and the last items of lists and tuples, as TensorFlow allows when
+        it serves; the order is then that of tf.nest.flatten(given).
       nested_values: whether a value may itself be a list or dict, as a shape is.
 
     Returns:
-      (leaf, value) in the order of tf.nest.flatten.
+      (leaf, value) in the order of tf.nest.flatten(structure).
 
     Raises:
       DataError (ValueError): see `flat_like`.
@@ -145,5 +145,5 @@ def _at(path: Path) -> str:
 
 
 def _named(paths: Iterable[Path]) -> list[Any]:
-    """Paths as error messages show them: a lone key as it is, so that 1 and "1" differ."""
+    """Return paths as error messages show them: a path of one key is that key, so that 1 and "1" differ."""
     return [path[0] if len(path) == 1 else path for path in paths]

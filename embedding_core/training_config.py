@@ -1,4 +1,4 @@
-"""Declares how a model is trained: the section `training` of the YAML file, and what the trainer reads."""
+"""Declares how a model is trained: the section `training` of the YAML file, and the settings of the trainer."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class EarlyStopping(Section):
     )
 
     def is_better(self, value: float, best: float) -> bool:
-        """Tell whether `value` beats `best`; anything beats NaN, the value before the first evaluation."""
+        """Return whether `value` is better than `best`, or `best` is NaN, as it is before the first evaluation."""
         if math.isnan(best):
             return True
         return value > best + self.min_delta if self.metric == "auc" else value < best - self.min_delta
@@ -163,7 +163,7 @@ class Training(Section):
         return values if given else {**values, "epochs": DEFAULT_EPOCHS}
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         if self.steps is not None and self.epochs is not None:
             yield "epochs", f"is {self.epochs!r}, but `steps` is {self.steps!r}: leave out one of the two."
         if self.topology is not None:
@@ -183,7 +183,7 @@ class Training(Section):
 
 
 class TrainingConfig(Training):
-    """How a model is trained, with what the YAML file says of it outside of its section `training`.
+    """The section `training`, with the training settings that are elsewhere in the YAML file.
 
     Attributes:
       class_weights: weights of label 0 and label 1 in the loss.
@@ -200,7 +200,7 @@ class TrainingConfig(Training):
 
     @classmethod
     def from_mapping(cls, values: Any) -> Self:
-        """Read what `to_mapping` gave, or what releases up to 0.1.0 recorded, with `optimizer` and `learning_rate`.
+        """Read what `to_mapping` returned, or the older form of releases up to 0.1.0 (with `learning_rate_tables`).
 
         Raises:
           ConfigError: an unknown key, or a value that breaks its rule; a line for each.

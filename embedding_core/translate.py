@@ -1,7 +1,7 @@
 """Translates TensorFlow's configurations of tables, features and optimizers to this project's, and back.
 
-What cannot be translated without a change of meaning is refused by name; nothing is dropped, and
-the caller's objects are never changed.
+Whatever cannot be translated without a change of meaning raises an error that names it. Nothing is dropped, and the
+caller's objects are never changed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ GivenOptimizer: TypeAlias = (
 
 
 class OptimizerKind(NamedTuple):
-    """One optimizer of tables and its namesakes: what is passed on by name; all else must keep its default.
+    """An optimizer of tables, and the corresponding classes of TensorFlow and Keras.
 
     Attributes:
       ours: the class in `embedding_core`.
       tensorflow: the class in `tf.tpu.experimental.embedding`, with the same hyperparameters.
       keras: name of the classes in `tf_keras.optimizers` and `tf_keras.optimizers.legacy`, or None.
-      passed: hyperparameters, besides the learning rate, that Keras has too.
-      slots: names of the older Keras class's slots by ours.
+      passed: hyperparameters, besides the learning rate, that are passed on to Keras by the same name; with Keras, all
+        others must keep their defaults.
+      slots: slot names of the class in `tf_keras.optimizers.legacy`, by this project's slot names.
     """
 
     ours: type[Optimizer]
@@ -90,11 +91,11 @@ OPTIMIZERS = (
 
 
 class KerasSlots:
-    """Makes the slots of a table as slots of a Keras optimizer, at the first values of the TPU's.
+    """Makes the slots of a table as slots of a Keras optimizer, with the initial values of the TPU's optimizer.
 
     Args:
       optimizer: optimizer of tf_keras.optimizers.legacy.
-      names: its names of slots by those of the TPU's optimizer.
+      names: its slot names, by those of the TPU's optimizer.
     """
 
     def __init__(self, optimizer: GivenOptimizer, names: Mapping[str, str]):
@@ -102,7 +103,7 @@ class KerasSlots:
         self._names = names
 
     def __call__(self, table: tf.Variable, slot_names: Sequence[str], initializers: Sequence[Any]) -> dict[str, Any]:
-        """Return the slots by the TPU's names."""
+        """Make the slots, and return them by the slot names of the TPU's optimizer."""
         return {
             slot: self._optimizer.add_slot(table, self._names[slot], initializer)
             for slot, initializer in zip(slot_names, initializers, strict=True)
@@ -111,7 +112,7 @@ class KerasSlots:
 
 @dataclasses.dataclass(frozen=True)
 class TableSpec:
-    """One table, whichever class it was configured with.
+    """One table, configured with the TableConfig of this project or of TensorFlow.
 
     Attributes:
       name: checkpoint key of the table.
@@ -142,7 +143,7 @@ class Model:
     """The tables and features of a structure of configurations.
 
     Attributes:
-      structure: what inputs and outputs are structured like.
+      structure: the structure of inputs and outputs.
       tables: in the order of their first use.
       features: in the order of tf.nest.flatten; `FeatureSpec.table` is the table's name.
     """
@@ -152,12 +153,12 @@ class Model:
     features: tuple[FeatureSpec, ...]
 
     def features_of(self, table: str) -> list[int]:
-        """Return the places of a table's features among `features`."""
+        """Return the positions of a table's features in `features`."""
         return [place for place, feature in enumerate(self.features) if feature.table == table]
 
 
 def optimizer_to_core(optimizer: GivenOptimizer) -> Optimizer:
-    """Return this project's optimizer for one of `tf.tpu.experimental.embedding`, or for itself.
+    """Convert an optimizer of `tf.tpu.experimental.embedding` to this project's; return one of this project unchanged.
 
     Raises:
       ConfigError (ValueError): another class, or a hyperparameter out of range.
@@ -165,7 +166,7 @@ def optimizer_to_core(optimizer: GivenOptimizer) -> Optimizer:
     if isinstance(optimizer, Optimizer):
         return optimizer
     for kind in OPTIMIZERS:
-        if type(optimizer) is kind.tensorflow:  # a subclass may compute something else, unnoticed
+        if type(optimizer) is kind.tensorflow:  # not a subclass, which may compute something else
             refuse_unknown(kind.ours.__name__, optimizer, "a table")
             fields = set(kind.ours.hyperparameters()) - {"clipvalue"}
             values = {name: getattr(optimizer, name) for name in fields}
@@ -184,10 +185,10 @@ def optimizer_to_tensorflow(optimizer: Optimizer) -> GivenOptimizer:
 
 
 def kind_of_optimizer(optimizer: Optimizer) -> OptimizerKind:
-    """Return the entry of an optimizer of this project in the table.
+    """Return the entry of `OPTIMIZERS` for an optimizer of this project.
 
     Raises:
-      ConfigError (ValueError): a class that is not in the table.
+      ConfigError (ValueError): its class has no entry.
     """
     for kind in OPTIMIZERS:
         if type(optimizer) is kind.ours:
@@ -196,7 +197,7 @@ def kind_of_optimizer(optimizer: Optimizer) -> OptimizerKind:
 
 
 def config_to_tensorflow(config: EmbeddingConfig) -> dict[str, Any]:
-    """Make TensorFlow's feature configurations, by feature name, of an EmbeddingConfig."""
+    """Convert an EmbeddingConfig to TensorFlow's feature configurations, by feature name."""
     tables = {table.name: _table_to_tensorflow(table) for table in config.tables}
     return {
         feature.name: tpu.FeatureConfig(
@@ -219,7 +220,7 @@ def _table_to_tensorflow(table: core.TableConfig) -> Any:
 
 
 def _initializer_to_tensorflow(initializer: InitializerConfig, dim: int) -> Any:
-    """Make a Keras initializer of the same distribution; its rows are not those of this project's engines."""
+    """Make a Keras initializer of the same distribution; it draws other values than this project's engines."""
     scale = 1.0 / math.sqrt(dim) if initializer.scale is None else initializer.scale
     if initializer.name == "constant":
         return tf.constant_initializer(scale)
@@ -229,10 +230,10 @@ def _initializer_to_tensorflow(initializer: InitializerConfig, dim: int) -> Any:
 
 
 def initializer_to_core(initializer: Any, dim: int) -> Any:
-    """Return this project's initializer if TensorFlow's means the same, else the caller's own.
+    """Convert an initializer to this project's if there is an equivalent one, else return it unchanged.
 
     Only classes of TensorFlow and Keras are recognised, not a user's class of the same name. A seeded initializer is
-    left to the caller; the rows of an unseeded one become a function of seed, table and row. `dim` is the length of a
+    returned unchanged; the rows of an unseeded one become a function of seed, table and row. `dim` is the length of a
     row, by which the default scale is recognised.
     """
     kind = _known_initializers().get(type(initializer))
@@ -255,7 +256,7 @@ def _is_scale(value: object) -> bool:
 
 @functools.cache
 def _known_initializers() -> Mapping[type, str]:
-    """TensorFlow's and Keras' classes of the initializers that this project has too."""
+    """Map TensorFlow's and Keras' classes to the kinds of initializers that this project can express."""
     import tf_keras
 
     initializers: dict[type, str] = {type(tpu.TableConfig(1, 1, name="t").initializer): "truncated_normal"}
@@ -269,15 +270,16 @@ def _known_initializers() -> Mapping[type, str]:
 
 
 def model_of(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs_optimizer: bool) -> Model:
-    """Read a structure of feature configurations.
+    """Convert a structure of feature configurations to a `Model`.
 
     Args:
       feature_config: an EmbeddingConfig, or a structure of `tf.tpu.experimental.embedding.FeatureConfig`.
-      optimizer: optimizer of the tables that have none of their own; of this project or of TensorFlow.
+      optimizer: optimizer of the tables whose configuration has none; of this project or of TensorFlow.
       needs_optimizer: whether a table without an optimizer is an error.
 
     Raises:
-      ConfigError (ValueError): two tables of one name, or an unsupported optimizer.
+      ConfigError (ValueError): two tables have the same name, a table has the name of another's slot, or a combiner or
+        optimizer is unsupported.
     """
     if isinstance(feature_config, EmbeddingConfig):
         leaves: list[Any] = list(feature_config.features)

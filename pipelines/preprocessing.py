@@ -1,6 +1,6 @@
 """Transforms the dense features, the label and the sample weight.
 
-`preprocessing_fn` is the default of the configuration. Your own function has the same signature and may call the
+The configuration uses `preprocessing_fn` by default. Your own function has the same signature and may call the
 functions below::
 
     def preprocessing_fn(inputs, custom_config):
@@ -9,8 +9,8 @@ functions below::
         outputs["my_label"] = preprocessing.checked_label(my_rule(inputs), "my_label")
         return outputs
 
-Transform does not handle categorical features, except those with `after_transform`: such a function returns them as
-text or whole numbers under the name of their column.
+Transform does not handle categorical features, except those with `after_transform`: your function returns these as
+text or whole numbers, under the name of their column.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def preprocessing_fn(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Te
 def dense_features(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
     """Return every dense feature of the configuration, scaled, and its range, which the trainer records.
 
-    A range is taken from `custom_config["ranges"]` if that has one of the same column and `log1p`: with a warm start
-    these are the ranges of the previous model. Other ranges are measured, as `scaled` does.
+    With a warm start that keeps ranges, `custom_config["ranges"]` has those of the previous model: the range of a
+    feature is used if its column and `log1p` are the same. Other ranges are computed from the train split, as `scaled`
+    does.
     """
     features = custom_config["dense"]
     if not features:
@@ -70,7 +71,7 @@ def dense_features(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tens
 
 
 def _recorded(feature: Settings, ranges: Mapping[str, Settings]) -> Settings | None:
-    """Return the range of the previous model if it is of the same column and scale."""
+    """Return the previous model's range of the feature if its column and `log1p` are the same; otherwise None."""
     span = ranges.get(feature["name"])
     same = span is not None and all(span.get(key) == feature[key] for key in ("column", "log1p"))
     return span if same else None
@@ -88,7 +89,7 @@ def labels(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
 def sample_weights(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
     """Return the weights as float32 [B, 1] under "sample_weight"; nothing if the configuration names no column.
 
-    A row without a weight, or with a negative one, is an error when the row is read.
+    A weight that is missing, negative or not finite is an error when the row is read.
     """
     column = custom_config["sample_weight_column"]
     if column is None:
@@ -99,9 +100,10 @@ def sample_weights(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tens
 
 
 def scaled(tensor: Column, column: str, *, log1p: bool = False) -> tf.Tensor:
-    """Scale a number per row to mean 0 and variance 1 over the train split; implausible values become 0.
+    """Scale one number per row to mean 0 and variance 1 over the train split.
 
-    These are missing values, values that are not finite, and outliers (`pipelines.pipeline.ranges.ranges_of`).
+    Values that are missing, not finite or implausible (see `pipelines.pipeline.ranges.ranges_of`) become 0, and so do
+    all values of a constant column.
 
     Args:
       tensor: the raw column, at most one number per row.
@@ -143,6 +145,9 @@ def fill_missing(tensor: Column, default: float | str, column: str, *, dtype: tf
       default: value for rows without one.
       column: name of the column, for the error if a row has several values.
       dtype: type to cast to before filling; None keeps the tensor's.
+
+    Raises:
+      DataError: the tensor holds text, and `dtype` is numeric.
     """
     if isinstance(tensor, tf.RaggedTensor):
         tensor = tensor.to_sparse()
@@ -167,6 +172,6 @@ def _column(inputs: Inputs, column: str) -> Column:
 
 
 def _checked(value: tf.Tensor, good: tf.Tensor, message: str) -> tf.Tensor:
-    """Assert `good` when the value is computed; `pipelines.console.expected_errors` finds the message."""
+    """Assert `good` whenever the value is computed; `pipelines.console.expected_errors` finds the message."""
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [f"DataError: {message}"])]):
         return tf.identity(value)

@@ -1,4 +1,4 @@
-"""Prepares the process of the tests: quiet, tf_keras, and 8 logical devices for the simulated TPU.
+"""Prepares the test process: silences logs, selects tf_keras, and makes 8 logical devices for the simulated TPU.
 
 A file marked `light` tests code without TensorFlow; if a run collects only such files, TensorFlow is never loaded.
 """
@@ -15,8 +15,8 @@ import pytest
 from pipelines.console.quiet import load_tensorflow, silence
 
 TESTS = Path(__file__).parent
-# Whole files go to one process, which trains and exports once for all of their tests. Those of more than 20 s start
-# first, longest first, so that no process is left with a long one at the end.
+# All tests of a file run in one process, which trains and exports once for them. Files of more than 20 s start first,
+# the longest first, so that no process still runs a long file when the others have finished.
 LONGEST_FIRST = (
     "pipelines/test_end_to_end.py",
     "embedding_core/training/test_training.py",
@@ -39,7 +39,7 @@ LONGEST_FIRST = (
     "embedding_core/layer/test_documented_examples.py",
     "components/trainer/test_trainer.py",
 )
-# Files that run with Grappler under `--lean` too: a whole pipeline as users run it, and memory.
+# Files that run with Grappler even under `--lean`: a whole pipeline as users run it, and the memory of a step.
 WITH_GRAPPLER = ("pipelines/test_end_to_end.py", "embedding_core/engines/test_step_memory.py")
 _LIGHT = re.compile(r"^pytestmark = .*\blight\b", re.MULTILINE)
 
@@ -62,7 +62,7 @@ def pytest_addoption(parser):
 def pytest_configure():
     silence()
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        sys.dont_write_bytecode = False  # else each process that a test starts compiles every module that it imports
+        sys.dont_write_bytecode = False  # otherwise each process that a test starts compiles all its imports
 
 
 def is_light(path):
@@ -70,7 +70,7 @@ def is_light(path):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave out the files that `-m light` would deselect: importing them is what takes long."""
+    """Ignore the files that `-m light` would deselect, because importing them takes long."""
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     return True if is_test and config.option.markexpr.startswith("light") and not is_light(collection_path) else None
 
@@ -81,7 +81,7 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 
 def start_tensorflow(*, lean):
-    """Load TensorFlow and ask for its logical devices, which it fixes at its first operation.
+    """Load TensorFlow and create its logical devices, which cannot change after its first operation.
 
     2 hosts x 4 cores is the largest topology in the tests; the default device stays the first one.
     """
@@ -93,8 +93,8 @@ def start_tensorflow(*, lean):
 
     from embedding_core.engines import simulated_tpu
 
-    # AutoGraph leaves Keras' own code as it is, but knows it by the name `keras` only: converting that of `tf_keras`
-    # takes each process 6 s.
+    # AutoGraph does not convert the code of Keras, which it recognizes by the module name `keras`. Without a rule for
+    # `tf_keras`, each process spends 6 s converting that.
     config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
     if lean:
         tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -114,13 +114,13 @@ def file_of(item):
 
 
 def needs_no_tfx(item):
-    """Tell whether both processes of `make test` have the file; that with TFX runs such files last, shortest first."""
+    """Return whether both processes of `make test` collect the file; the one with TFX runs it late, shortest first."""
     return file_of(item).startswith(("embedding_core/", "faults/"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
-    """Run the tests of the files that this process claims, under `--share`."""
+    """Under `--share`, run only the tests of the files that this process claims."""
     folder = session.config.option.share
     if folder is None or session.config.option.collectonly or session.testsfailed:  # pytest reports failed collections
         return None
@@ -137,7 +137,7 @@ def pytest_runtestloop(session):
 
 @functools.cache
 def is_claimed(folder, file):
-    """Claim a file for this process; tell whether it has it."""
+    """Claim a file for this process; return whether no other process claimed it before."""
     try:
         (Path(folder) / file.replace("/", "-")).touch(exist_ok=False)
     except FileExistsError:
@@ -146,13 +146,13 @@ def is_claimed(folder, file):
 
 
 def pytest_collection_finish():
-    """Spare the garbage collector what the imports made: walking the objects of TFX costs more than many a test."""
+    """Exclude the objects that imports made from garbage collection: traversing TFX's takes longer than many tests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)  # a trace makes many objects, and few of them are garbage
 
 
-@pytest.hookimpl(tryfirst=True)  # before the fixtures of the session, which run graphs too
+@pytest.hookimpl(tryfirst=True)  # before session fixtures, which also run graphs
 def pytest_runtest_setup(item):
     if "tensorflow" in sys.modules and item.config.option.lean:
         from tensorflow import config
@@ -162,7 +162,7 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(autouse=True)
 def _light_files_load_no_tensorflow(request):
-    """Fails the test of a light file that loads TensorFlow, in a run of light files."""
+    """Fail a test of a light file if it loads TensorFlow; only a run of light files alone can detect this."""
     loaded = "tensorflow" in sys.modules
     yield
     assert loaded or request.node.get_closest_marker("light") is None or "tensorflow" not in sys.modules

@@ -1,4 +1,4 @@
-"""The image, without a container engine: its Dockerfile is read, and its one build script is run."""
+"""Tests the image without a container engine: parses its Dockerfile and runs its build script."""
 
 import os
 import re
@@ -15,13 +15,13 @@ DOCKERFILE = (ROOT / "kubeflow" / "Dockerfile").read_text()
 
 
 def instructions():
-    """Instruction and argument of every step, lines put together."""
+    """Return the instruction and argument of every step, with continued lines joined."""
     lines = [line for line in DOCKERFILE.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
     return [tuple(line.split(maxsplit=1)) for line in lines]
 
 
 def stages():
-    """Instructions by stage."""
+    """Return the instructions of each stage by its name."""
     found, name = {}, None
     for word, rest in instructions():
         if word == "FROM":
@@ -89,7 +89,7 @@ def test_beam_arguments_are_a_configurations_and_beams(name):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """What the Dockerfile's own build step makes, from the files that it copies."""
+    """Run the Dockerfile's build step on the files that it copies, and return the environment that it makes."""
     (step,) = [rest for word, rest in stages()["build"] if word == "RUN" and "install.sh" in rest]
     place = tmp_path_factory.mktemp("image")
     for source in [path for word, rest in stages()["build"] if word == "COPY" for path in shlex.split(rest)[:-1]]:
@@ -124,7 +124,7 @@ def normal(pin):
 @pytest.mark.tfx
 @pytest.mark.timeout(5400)
 def test_every_task_of_the_demo_runs_from_the_image(environment, tmp_path, monkeypatch):
-    """By the command line of its container; nothing of this checkout is on the path."""
+    """Each task runs the command line of its container, without this checkout on the path."""
     from pipelines.cluster.compile_kubeflow import compile_pipeline, save_documents
     from pipelines.cluster.kfp_local import load_spec, run_compiled
     from pipelines.config import load_config

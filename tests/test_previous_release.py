@@ -1,4 +1,4 @@
-"""Reads what the previous release wrote (`data/previous_release`), exactly, and goes on from it."""
+"""Tests that files of the previous release (`data/previous_release`) are read exactly and can be continued from."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ VERSION = EXPECTED["version"]["number"]
 
 @pytest.fixture
 def files(tmp_path):
-    """A copy, so that nothing that a test does can change the files."""
+    """Copy the files, so that no test can change the originals."""
     return Path(shutil.copytree(FILES, tmp_path / "files"))
 
 
@@ -127,7 +127,7 @@ def test_stopped_training_goes_on(files, tmp_path):
     assert result.step == EXPECTED["continued/step"]
     np.testing.assert_allclose([entry["auc"] for entry in result.history.evals], EXPECTED["continued/evals"], atol=1e-6)
     reader = BundleReader(result.checkpoint)
-    for key in ("item", "item/accumulators"):  # another kind of CPU may round otherwise
+    for key in ("item", "item/accumulators"):  # another CPU may round differently
         np.testing.assert_allclose(rows_of(reader, training_key(key)), ARRAYS[f"continued/{key}"], rtol=1e-4, atol=1e-6)
 
 
@@ -149,7 +149,7 @@ def test_pushed_version_is_recognized_and_rolled_back_to(files):
 
 
 def test_pushed_version_is_proven_again_from_its_artifacts(files, monkeypatch):
-    """The manifest's sources are relative to the folder that they were made in; its examples are none."""
+    """The manifest has relative paths and no examples: the test changes to the files' folder and adds examples."""
     monkeypatch.chdir(files)
     shutil.copytree(files / f"serving/{VERSION}", files / "model")
     manifest = verify_version(files / f"serving/{VERSION}")

@@ -1,4 +1,4 @@
-"""What the design forbids in the shipped packages, checked over their syntax trees."""
+"""Tests the design rules of the shipped packages, mostly on their syntax trees."""
 
 import ast
 import functools
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.light
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("embedding_core", "components", "pipelines")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-# AutoTrackable, which upstream's own classes are: the holder of tables, and the drop-ins for those classes.
+# They subclass AutoTrackable, as upstream's classes do: the holder of tables, and the drop-ins for those classes.
 INTERNAL_ALLOWED = {f"embedding_core/engines/{name}.py" for name in ("tables", "tensorcore", "tpu_embedding")}
 
-# While TPUEmbedding.build asks a described TPU, in Python, for something that only a real one can answer.
+# Replaced while TPUEmbedding.build runs without a TPU: it asks for a value that only a real TPU has.
 PATCHED_ALLOWED = {("embedding_core/preflight/topology_strategy.py", "tf.Tensor.__bool__")}
 
 
@@ -42,7 +42,7 @@ def test_no_private_tensorflow_is_imported():
 
 
 def test_no_private_tensorflow_is_reached_by_name():
-    """Neither importlib nor sys.modules nor an attribute path leads there."""
+    """No attribute path and no string, such as an argument of importlib or a key of sys.modules, names it."""
     found = []
     for name, tree in trees():
         for node in ast.walk(tree):
@@ -130,7 +130,7 @@ def test_faces_export_what_they_list():
 
 
 def test_imports_keep_to_their_floors():
-    """The contracts of import-linter, as `make check` holds them."""
+    """Run the contracts of import-linter, as `make check` does."""
     done = subprocess.run(
         [Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -143,7 +143,7 @@ def contract(name):
 
 
 def floors(text):
-    """The names of each floor, from the top; signs of alternatives and parentheses do not count."""
+    """Return the set of names in each layer, from the top, without separators and parentheses."""
     return [set(re.findall(r"\w+", floor)) for floor in text]
 
 
@@ -182,7 +182,7 @@ def test_files_whose_tests_start_first_exist():
 
 
 def test_light_files_load_no_tensorflow():
-    """Collecting them loads none; that their tests load none is seen when they run."""
+    """This checks only that collecting them loads none; a fixture in `conftest.py` checks it while they run."""
     program = (
         "import pytest, sys; code = pytest.main(['-q', '--collect-only', '-m', 'light', '-p', 'no:cacheprovider']);"
         "assert not code; assert 'tensorflow' not in sys.modules, 'TensorFlow is loaded'"
@@ -192,13 +192,13 @@ def test_light_files_load_no_tensorflow():
 
 
 def test_no_two_files_have_one_name():
-    """But those of components, which are twins by design."""
+    """Exceptions are `__init__.py`, and the `component.py` and `executor.py` of each component."""
     names = [path.name for path in FILES if path.name not in {"__init__.py", "component.py", "executor.py"}]
     assert {name for name in names if names.count(name) > 1} == set()
 
 
 def test_faces_alone_list_their_names():
-    """`components/compat.py` is the face of TFX."""
+    """A face is an `__init__.py`, or `components/compat.py`, which exports private names of TFX."""
     found = {
         name
         for name, tree in trees()

@@ -1,4 +1,4 @@
-"""The wheel: what it asks for, and that the core works from it in an empty environment of each Python."""
+"""Tests what the wheel requires, and that its core works in an empty environment of each Python."""
 
 import email
 import os
@@ -26,7 +26,7 @@ assert not {"tfx", "apache_beam", "kfp"} & {name.partition(".")[0] for name in s
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy, with the setuptools of this environment."""
+    """Build the wheel from a copy of the sources, with the setuptools of this environment."""
     place = tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE", "embedding_core", "components", "pipelines"):
         subprocess.run(["cp", "-r", ROOT / name, place], check=True)
@@ -37,7 +37,7 @@ def wheel(tmp_path_factory):
 
 
 def requirements(wheel):
-    """The wheel's metadata, and the names of the packages that it needs without an extra."""
+    """Return the wheel's metadata, and the names of the packages that it requires without an extra."""
     with zipfile.ZipFile(wheel) as files:
         (name,) = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = email.message_from_bytes(files.read(name))
@@ -60,7 +60,7 @@ def test_wheel_admits_every_python_that_its_classifiers_name(wheel):
 
 
 def example():
-    """The README's example of the layer."""
+    """Return the README's example of the layer."""
     blocks = re.findall(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (block,) = [block for block in blocks if "from embedding_core.layer import" in block]
     return block
@@ -86,7 +86,7 @@ def test_readme_example_runs_from_the_wheel(wheel, tmp_path, python):
 
 
 def runner(folder):
-    """Runs a command in a folder, without this environment's variables; returns what it prints."""
+    """Return a function that runs a command in a folder, without PYTHON* and TF_* variables, and returns its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TF_"))}
 
     def run(*command):

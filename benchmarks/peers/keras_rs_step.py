@@ -1,9 +1,9 @@
-"""A training step of keras-rs' DistributedEmbedding, run by `benchmarks.keras_layer` in keras-rs' own Python.
+"""Times a training step of keras-rs' DistributedEmbedding; `benchmarks.keras_layer` runs it in keras-rs' own Python.
 
     KERAS_BACKEND=tensorflow python keras_rs_step.py IDS.npz OPTIMIZER DIM
 
-Builds, warms up, prints its versions, and then for every line of its input takes a step on each batch and prints
-the CPU milliseconds of one. One id per example only. The step is Keras' own `train_on_batch`.
+Builds the model, warms up, and prints its versions. Then, for every line of standard input, it takes a step on each
+batch and prints the mean CPU milliseconds of a step. The ids must be one per example. The step is `train_on_batch`.
 """
 
 import sys
@@ -17,7 +17,7 @@ BATCH = 4096
 
 
 def model_of(rows, optimizer, dim):
-    """A compiled model whose output is the activations."""
+    """Return a compiled model whose output is its loss: the sum of the features' mean activations."""
     features = {
         f"f{place}": keras_rs.layers.FeatureConfig(
             name=f"f{place}",
@@ -44,7 +44,7 @@ def model_of(rows, optimizer, dim):
 
 
 def main(file, optimizer, dim):
-    """See the module."""
+    """Build the model, and take turns."""
     data = np.load(file)
     rows = data["rows"]
     kind = {"sgd": keras.optimizers.SGD, "adagrad": keras.optimizers.Adagrad, "adam": keras.optimizers.Adam}[optimizer]

@@ -1,8 +1,9 @@
-"""Trains the DCN-v2 on rows of Criteo's shape, as a script would: polars encodes, PyTorch trains, in their own Python.
+"""Trains DCN-v2 on rows like Criteo's, as a plain script would: polars encodes the rows, and PyTorch trains.
 
     python polars_torch.py FILE.parquet
 
-It proves, records and serves nothing. Prints rows, AUC of the eval split, and CPU seconds as one JSON object.
+It does not validate, record or export anything. It prints the AUC of the eval split, CPU seconds and peak memory as one
+JSON object. `benchmarks.file_to_model` runs it in a separate Python.
 """
 
 import json
@@ -19,7 +20,7 @@ BATCH, DIM, RANK, EVAL = 2048, 16, 16, 0.2
 
 
 class DCN(torch.nn.Module):
-    """Crosses of low rank beside an MLP, as in `pipelines.models.ranking`."""
+    """Low-rank cross layers in parallel with an MLP, as in `pipelines.models.ranking`."""
 
     def __init__(self, sizes):
         super().__init__()
@@ -43,7 +44,11 @@ class DCN(torch.nn.Module):
 
 
 def encode(file):
-    """Read and encode: vocabularies of tokens seen twice in train, standardized logarithms."""
+    """Read and encode a file: tokens that occur at least twice in train become ids, numbers standardized logarithms.
+
+    Returns:
+      Table sizes, and ids, numbers and label of the train rows and of the eval rows.
+    """
     rows = pl.read_parquet(file)
     is_eval = np.random.default_rng(1).random(len(rows)) < EVAL
     train = rows.filter(pl.Series(~is_eval))
@@ -71,7 +76,7 @@ def auc(label, score):
 
 
 def main(file):
-    """See the module."""
+    """Encode, train and evaluate, and print the figures."""
     torch.set_num_threads(1)  # two threads wait for each other in spin locks: more CPU time, not less wall time
     sizes, train, held = encode(file)
     encoded = time.process_time()

@@ -1,9 +1,9 @@
-"""A training step of torch's EmbeddingBag with sparse gradients, run by `benchmarks.keras_layer` in torch's own Python.
+"""Times a training step of torch's EmbeddingBag with sparse gradients; `benchmarks.keras_layer` runs it.
 
-    python torch_step.py IDS.npz OPTIMIZER DIM
+    python torch_step.py IDS.npz OPTIMIZER DIM  # with torch's own Python
 
-Builds, warms up, prints its version, and then for every line of its input takes a step on each batch and prints
-the CPU milliseconds of one.
+Builds the tables, warms up, and prints its version. Then, for every line of standard input, it takes a step on each
+batch and prints the mean CPU milliseconds of a step.
 """
 
 import sys
@@ -20,7 +20,7 @@ OPTIMIZERS = {
 
 
 def main(file, optimizer, dim):
-    """See the module."""
+    """Build the tables, and take turns."""
     torch.set_num_threads(1)
     data = np.load(file)
     rows, ids, lengths = data["rows"], data["ids"], data["lengths"]

@@ -1,11 +1,19 @@
-"""How a peer takes its turns: it says what it is, and then takes its steps for every line of its input."""
+"""Runs the steps of a peer in turn with other variants: once for every line of standard input."""
 
 import sys
 import time
 
 
 def take_turns(what, steps, count):
-    """Warm up, print what this is, and then for every line the CPU milliseconds of one of so many steps."""
+    """Warm up, print `what`, and then take the steps once for every line of standard input.
+
+    Each time it prints the mean CPU milliseconds of a step.
+
+    Args:
+      what: names and versions that identify the peer.
+      steps: function that takes `count` steps.
+      count: number of steps.
+    """
     steps()
     print(*what, flush=True)
     for _ in sys.stdin:

@@ -20,12 +20,12 @@ class CheckpointRetrieverSpec(ComponentSpec):
 
 
 class CheckpointRetriever(base_component.BaseComponent):
-    """Takes the tables and slots out of a training checkpoint, in slices, so that they outlive the run.
+    """Extracts tables and slots from a training checkpoint, in slices, into an artifact that outlives the run.
 
     Component `outputs` contains:
-      - `embedding_checkpoint`: Channel of type `EmbeddingCheckpoint`: logical tables and slots by name, without
-        any topology, the vocabularies that the rows belong to, the dense part, and a manifest with a digest of every
-        file.
+      - `embedding_checkpoint`: Channel of type `EmbeddingCheckpoint`: logical tables and slots by name,
+        independent of any TPU topology, the vocabularies that the rows belong to, the dense part, and a manifest with
+        a digest of every file.
     """
 
     SPEC_CLASS = CheckpointRetrieverSpec
@@ -41,10 +41,10 @@ class CheckpointRetriever(base_component.BaseComponent):
         """Construct a CheckpointRetriever.
 
         Args:
-          model_run: a channel of `ModelRun`, from EmbeddingTrainer; its newest `checkpoints/ckpt-<step>` is taken.
+          model_run: a channel of `ModelRun`, from EmbeddingTrainer; its newest `checkpoints/ckpt-<step>` is read.
           table_configs: a channel of `TableConfigs`: the tables that were trained.
           vocabularies: a channel of `Vocabularies`: those that the tables were planned from.
-          nonfinite: "error" refuses tables with a NaN or an infinity, "keep" counts them.
+          nonfinite: "error" rejects tables with a NaN or an infinity, "keep" keeps and counts such rows.
         """
         spec = spec_with_outputs(
             CheckpointRetrieverSpec,

@@ -1,4 +1,4 @@
-"""The executor of CheckpointRetriever: glue between artifacts and `embedding_core.checkpoint`."""
+"""The executor of CheckpointRetriever: runs `embedding_core.checkpoint.retrieve` on artifacts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
 
         Raises:
           ConfigError: `nonfinite` is neither "error" nor "keep".
-          CheckpointError: the training checkpoint is damaged, is of other tables, or has values that are not finite.
+          CheckpointError: the training checkpoint is missing, damaged or of other tables, or holds a NaN or an infinity
+            and `nonfinite` is "error".
         """
         nonfinite = execution.properties.get(keys.NONFINITE) or "error"
         if nonfinite not in get_args(NonfiniteRows):

@@ -14,7 +14,7 @@ from components.evaluator.executor import Executor
 
 
 class EvaluatorSpec(ComponentSpec):
-    """Inputs, parameters and outputs of Evaluator: those of TFX's that the pipeline uses."""
+    """Inputs, parameters and outputs of Evaluator: those of TFX's that the pipeline uses, and a code fingerprint."""
 
     PARAMETERS = parameters({keys.EVAL_CONFIG: str}, optional={keys.CODE_FINGERPRINT: str})
     INPUTS = channels(keys.EXAMPLES, keys.MODEL, optional=[keys.BASELINE_MODEL])
@@ -24,12 +24,12 @@ class EvaluatorSpec(ComponentSpec):
 class Evaluator(base_component.BaseComponent):
     """Computes the metrics of a model on the eval split, and blesses it if it reaches the thresholds.
 
-    It takes the place of TFX's Evaluator and writes the same artifacts, which TFMA loads. It scores batches of rows
-    and adds them up by slice with numpy, in memory that grows with slices and not with rows; TFMA does both row by row.
+    It replaces TFX's Evaluator and writes the same artifacts, which TFMA can load. It scores rows in batches and adds
+    up sums by slice with numpy, in memory that grows with slices and not with rows; TFMA does both row by row.
 
     Component `outputs` contains:
       - `evaluation`: Channel of type `standard_artifacts.ModelEvaluation`: the metrics by slice, in TFMA's format.
-      - `blessing`: Channel of type `standard_artifacts.ModelBlessing`, with TFX's marks and properties.
+      - `blessing`: Channel of type `standard_artifacts.ModelBlessing`, with the marker file and properties of TFX.
     """
 
     SPEC_CLASS = EvaluatorSpec
@@ -47,11 +47,11 @@ class Evaluator(base_component.BaseComponent):
 
         Args:
           examples: a channel of `Examples` with the split "eval".
-          model: a channel of `Model`, judged by the signature that `eval_config` names.
+          model: a channel of `Model`, evaluated by the signature that `eval_config` names.
           eval_config: metrics, slices and thresholds. Each model needs `signature_name`, `prediction_key`,
-            `label_key` and one preprocessing function, a signature that returns the label and the weight.
+            `label_key` and one preprocessing function: the name of a signature that returns label and weight.
           baseline_model: a channel of `Model` that the model is compared with.
-          code_fingerprint: digest of the code that runs, so that the cache sees a change of it.
+          code_fingerprint: digest of the code that runs, so that a change of it invalidates the cache.
         """
         spec = spec_with_outputs(
             EvaluatorSpec,

@@ -17,11 +17,11 @@ from embedding_core.errors import DataError
 
 Positions: TypeAlias = npt.NDArray[np.int64]
 _Row: TypeAlias = tuple[tuple[Any, ...], ...]
-"""The values of the columns of one specification, in one row."""
+"""The values of one row in the columns of a slicing specification."""
 
 
 class SliceGroups:
-    """Numbers the slices in the order in which rows of them occur; the slice of all rows is number 0.
+    """Numbers the slices in the order of their first rows; the slice of all rows is number 0.
 
     Attributes:
       keys: TFMA's key of each slice, by number.
@@ -38,7 +38,7 @@ class SliceGroups:
         self.keys: list[SliceKey] = [()]
 
     def of_rows(self, serialized: npt.NDArray[np.object_]) -> tuple[Positions, Positions]:
-        """Return pairs of row and slice, as two arrays of one length.
+        """Return all pairs of a row and a slice that it belongs to: an array of rows and one of slices.
 
         Args:
           serialized: tf.Examples.
@@ -67,7 +67,7 @@ class SliceGroups:
 
 @dataclasses.dataclass(frozen=True)
 class _Slicing:
-    """One specification of slices, its columns, and the slices of the rows that occurred, by their values."""
+    """One slicing specification, its columns, and a cache of slice numbers by the values of a row in these columns."""
 
     spec: tfma.slicer.SingleSliceSpec
     columns: list[str]
@@ -81,17 +81,17 @@ class _Slicing:
         features = {name: _array(values) for name, values in cells if values}
         try:
             return slice_keys(features, self.spec)
-        except ValueError as error:  # TFMA's files hold texts as UTF-8
+        except ValueError as error:  # a text is not UTF-8, which TFMA requires
             raise DataError(f"cannot slice the metrics by {self.columns}: {error}; slice by another column.") from error
 
 
 def _array(values: tuple[Any, ...]) -> npt.NDArray[Any]:
-    """Return the values as they are: NumPy's own texts lose NULs at their end."""
+    """Return an array of the values; bytes become objects, because NumPy's bytes type drops NULs at their end."""
     return np.array(values, object if isinstance(values[0], bytes) else None)
 
 
 def _cells(records: pa.RecordBatch, name: str) -> list[tuple[Any, ...]]:
-    """Return the values of each row of a column; an absent column has none."""
+    """Return the values of each row of a column; rows of an absent column have none."""
     index = records.schema.get_field_index(name)
     if index < 0:
         return [()] * records.num_rows

@@ -1,4 +1,4 @@
-"""Collects the names of TFMA (0.47) that are not in its public interface: its sums, its checks, and its files."""
+"""Wraps the internals of TFMA (0.47) that Evaluator uses: accumulators of metrics, validation, and file formats."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def computations_of(config: tfma.EvalConfig) -> list[Computation]:
     """Return the computations of all metrics, each after those that it needs, without duplicates."""
     distinct: dict[Any, Computation] = {}
     for one in to_computations(list(config.metrics_specs), eval_config=config):
-        # Values that are made of sums may have the key of these sums.
+        # A derived metric may have the same key as the sums that it is computed from.
         distinct.setdefault((is_derived(one), *one.keys), one)
     return list(distinct.values())
 
 
 def is_derived(computation: Computation) -> bool:
-    """Whether it computes values from values, and not from rows."""
+    """Return whether it computes metrics from other metrics, and not from rows."""
     return isinstance(computation, tfma.metrics.DerivedMetricComputation)
 
 
@@ -45,7 +45,7 @@ def thresholds_of(combiner: Combiner) -> list[float]:
 
 
 def bucket(number: int, labels: float, predictions: float, weights: float) -> Bucket:
-    """Make one interval of a histogram of predictions, from its weighted sums."""
+    """Make one bucket of a calibration histogram from its weighted sums."""
     return Bucket(number, labels, predictions, weights)
 
 
@@ -74,7 +74,7 @@ def validated(all_metrics: Iterable[SlicedMetrics], config: tfma.EvalConfig) -> 
 
 
 def eval_run_json(config: tfma.EvalConfig, data_location: str, models: Mapping[str, str]) -> str:
-    """Return `eval_config.json` of an evaluation."""
+    """Return the content of `eval_config.json`, which TFMA keeps with an evaluation."""
     from tensorflow_model_analysis.writers import eval_config_writer
 
     return str(eval_config_writer._serialize_eval_run(config, data_location, "tfrecords_gzip", dict(models)))

@@ -1,4 +1,4 @@
-"""ExampleGen: the user's rows as train and eval splits of tf.Examples. Importing it loads no TFX."""
+"""ExampleGen: converts the user's rows to train and eval splits of tf.Examples. Importing it does not load TFX."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ExampleGen"]
 
 
 def __getattr__(name: str) -> Any:
-    # The configuration is checked by this folder's `settings`, and its readers look at the first rows, without TFX.
+    # Checks of the configuration use `settings` and the readers of this package, and must not load TFX.
     if name != "ExampleGen":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from components.example_gen.component import ExampleGen

@@ -1,4 +1,4 @@
-"""Columns of any Arrow type as what a tf.Example can hold: bytes, int64, float32, or lists of these."""
+"""Converts Arrow columns to what a tf.Example can hold: bytes, int64, float32, or lists of these."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 class UnsupportedTypeError(Exception):
-    """A column has a type that an example cannot hold; the caller knows its name and file."""
+    """A column has a type that an example cannot hold; the caller adds the column's name and file."""
 
 
 def normal(column: pa.Array) -> pa.Array:
-    """Convert the column to large_binary, int64, float (same width), date32, timestamp[us] (UTC), or a list of these.
+    """Convert the column to large_binary, int64, float32, float64, date32, timestamp[us] (UTC), or a list of these.
 
-    Dictionaries are decoded, booleans are 0 and 1, decimals numbers; a NaN is a missing value; nulls within lists are
-    left out; lists of at most one value in every row become scalars.
+    Dictionaries are decoded, booleans become 0 and 1, decimals numbers, float16 float32, and NaN null. Nulls within
+    lists are dropped. A list column with at most one value in every row becomes a scalar column.
 
     Raises:
-      UnsupportedTypeError: no such column, as a struct or a list of lists.
+      UnsupportedTypeError: the type cannot be converted (a struct, a list of lists), or a value does not fit int64.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks else pa.array([], column.type)
@@ -83,10 +83,10 @@ def kind_of(column: pa.Array) -> str:
 
 
 def tokens(name: str, batch: Batch) -> pa.Array:
-    """Convert the column to the tokens of the examples: text and int64 as they are, times as ISO text, floats float32.
+    """Convert the column to tokens: text and int64 stay as they are, times become ISO text, floats become float32.
 
     Raises:
-      DataError: a float64 is more precise than a tf.Example can hold, so that tokens would change or run together.
+      DataError: a float64 is more precise than a tf.Example can hold, so that tokens would change or become equal.
     """
     column = batch.columns[name]
     values = flat_values(column)
@@ -98,7 +98,7 @@ def tokens(name: str, batch: Batch) -> pa.Array:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Return the column without loss as what an example can hold: times and float64 as text."""
+    """Convert the column without loss to what an example can hold: times and float64 become text."""
     values = flat_values(column)
     if pa.types.is_temporal(values.type):
         return _rewrap(column, _times(values))
@@ -130,12 +130,16 @@ def _rewrap(column: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
-    """Return the column as float32, and the reasons of the rows whose values are not finite numbers, by position.
+    """Convert the column to float32.
 
-    Text is parsed only if all is text, as in CSV; "nan" is missing; times become seconds since 1970.
+    Text is parsed only if all values of the batch are text, as in CSV; "nan" is missing. Times become seconds since
+    1970.
+
+    Returns:
+      The column; and by position of each row with a value that is not a finite float32, the reason.
 
     Raises:
-      DataError: the column holds text or bytes.
+      DataError: the column holds text or bytes, and the batch is not all text.
     """
     column = batch.columns[name]
     values = flat_values(column)
@@ -163,7 +167,7 @@ def _parsed(values: pa.Array, decimal: str) -> tuple[pa.Array, dict[int, str]]:
     reasons: dict[int, str] = {}
     try:
         if decimal != ".":
-            raise pa.ArrowInvalid  # Arrow reads a point alone
+            raise pa.ArrowInvalid  # Arrow accepts only a decimal point
         numbers = values.cast(pa.float64())
     except pa.ArrowInvalid:
         array, reasons = map_values(values, lambda value: float(number(value, decimal)), float("nan"))

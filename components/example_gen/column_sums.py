@@ -1,4 +1,4 @@
-"""Sums up the columns of a batch of rows. No TFX, no TensorFlow."""
+"""Summarizes the columns of a batch of rows. No TFX, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from components.example_gen.rows import Mask, flat_values, values_per_row
 
 
 def summary_of(column: pa.Array, chosen: Mask, *, known_to_differ: bool) -> ColumnSummary:
-    """Sum up the chosen rows of a column of an example.
+    """Summarize the chosen rows of a column.
 
     Args:
       column: texts or numbers, or lists of these.
-      chosen: the rows.
-      known_to_differ: whether earlier values differ, so that these need not be compared.
+      chosen: mask of the rows.
+      known_to_differ: whether values of previous batches differ, so that these need not be compared.
     """
     rows = column.filter(pa.array(chosen))
     counts = values_per_row(rows)

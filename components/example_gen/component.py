@@ -24,7 +24,7 @@ from embedding_core.schema import Json
 
 
 class ExampleGenSpec(FileBasedExampleGenSpec):
-    """Parameters and outputs of ExampleGen: those of TFX's own, with the format and our settings."""
+    """Parameters and outputs of TFX's file-based ExampleGen, with a format and settings instead of `custom_config`."""
 
     PARAMETERS: ClassVar[Json] = {
         **{key: given for key, given in FileBasedExampleGenSpec.PARAMETERS.items() if key != keys.CUSTOM_CONFIG},
@@ -35,11 +35,11 @@ class ExampleGenSpec(FileBasedExampleGenSpec):
 
 
 class ExampleGen(FileBasedExampleGen):
-    """Brings files of rows into the pipeline: CSV, TFRecord of tf.Examples, or Parquet.
+    """Reads rows from CSV, TFRecord (of tf.Examples) or Parquet files into the pipeline.
 
-    A file-based ExampleGen of TFX (patterns with {SPAN}, {VERSION} or {YYYY}, {MM}, {DD}; runs again when a file has
-    changed) with further rules: text stays as it is in the data, rows are filtered, and split by hash, column or
-    time; bad rows are named, and set aside up to an allowed rate.
+    It extends TFX's file-based ExampleGen, which accepts patterns with {SPAN}, {VERSION} or {YYYY}, {MM}, {DD} and runs
+    again when a file has changed. It keeps text as it is in the data, filters rows, and splits them by hash, column or
+    time. It reports bad rows, and sets them aside up to an allowed rate.
 
     Component `outputs` contains:
       - `examples`: Channel of type `Examples`: the splits "train" and "eval" as gzipped TFRecord of tf.Examples, the
@@ -63,16 +63,16 @@ class ExampleGen(FileBasedExampleGen):
 
         Args:
           input_base: the folder of the data.
-          pattern: glob of the files under it; may hold {YYYY}, {MM} and {DD}, or {SPAN}. With `spans` in the settings
-            the files of all these spans are read; otherwise those of the one span that TFX chooses: the latest, or that
-            of `range_config`.
+          pattern: glob of the files under `input_base`; may hold {YYYY}, {MM} and {DD}, or {SPAN}. If the settings
+            have `spans`, the files of all these spans are read; otherwise those of one span: that of
+            `range_config`, or the latest.
           data_format: "csv", "tfrecord" or "parquet".
           settings: columns, row filters, split and more.
-          range_config: the span that TFX chooses.
+          range_config: the span to read, as TFX defines it.
           spans: "<first>/<last>" in place of the bounds in the settings; an empty side is open, "" keeps the bounds.
 
         Raises:
-          ConfigError: the format is none of these, or the pattern has `**`.
+          ConfigError: `data_format` is none of these, or the pattern has `**`.
         """
         if data_format not in DATA_FORMATS:
             raise ConfigError(f"`data_format` is {data_format!r}: it must be one of {', '.join(DATA_FORMATS)}.")
@@ -92,18 +92,18 @@ class ExampleGen(FileBasedExampleGen):
             data_spans=spans,
             code_fingerprint=_code_fingerprint(),
         )
-        # TFX's own constructor takes no further parameters; what is above it builds the component from a spec.
+        # TFX's constructor does not accept our parameters; that of its base class takes the spec.
         super(FileBasedExampleGen, self).__init__(spec=spec)
 
 
 def _named_splits() -> Any:
-    """Return the names of the splits for TFX; how large they are is in the settings."""
+    """Return the names of the splits for TFX; the settings determine the rows of each, not `hash_buckets`."""
     splits = [example_gen_pb2.SplitConfig.Split(name=name, hash_buckets=1) for name in SPLITS]
     return example_gen_pb2.Output(split_config=example_gen_pb2.SplitConfig(splits=splits))
 
 
 def _code_fingerprint() -> str:
-    """Compute a digest of this folder's source, so that TFX's cache knows when the code has changed."""
+    """Compute a digest of this folder's source, so that a change of the code invalidates TFX's cache."""
     digest = hashlib.sha256()
     for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -34,7 +34,7 @@ class CsvFormat(Section):
     columns: Listed[str] | None = None
 
     def mistakes(self) -> Mistakes:
-        """Yield the rules that the fields break, as pairs of the key and the words after it."""
+        """Yield the rules that the fields break, as pairs of the key and the message that follows it."""
         if not self.delimiter or any(sign in self.delimiter for sign in _LINE_ENDS):
             yield "delimiter", f"is {self.delimiter!r}: it must be the text between two fields, and not a line break."
         elif self.delimiter == r"\t":
@@ -68,13 +68,13 @@ class CsvFormat(Section):
 
     @property
     def codec(self) -> str:
-        """The encoding to read with: UTF-8 with or without a byte order mark."""
+        """The codec to read with; that of UTF-8 skips a byte order mark."""
         return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
 
 
 def _is_text_encoding(name: str) -> bool:
     try:
         "a".encode(name)
-    except (LookupError, ValueError, TypeError):  # base64, for one, does not encode text: a LookupError
+    except (LookupError, ValueError, TypeError):  # LookupError also for codecs that do not encode text, such as base64
         return False
     return True

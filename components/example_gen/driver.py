@@ -1,4 +1,4 @@
-"""The driver of ExampleGen: lists the files before anything runs or is taken from the cache."""
+"""The driver of ExampleGen: finds and fingerprints the files before TFX looks for a cached result."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from embedding_core.schema import Json
 class Driver(FileBasedDriver):
     """TFX's driver, with an error if no file matches, and a finer fingerprint of the files.
 
-    TFX's fingerprint is of the number of files, their total size and their times in seconds: a file that was replaced
-    by one of the same size within a second, or renamed, would go unseen. KFP runs TFX's own driver.
+    TFX's fingerprint covers the number of files, their total size and their modification times in seconds. It misses a
+    file that was renamed, or replaced by one of the same size within a second. KFP runs TFX's driver instead of this.
     """
 
     def resolve_exec_properties(self, exec_properties: Json, *args: Any, **kwargs: Any) -> Json:
         """Fill in the span, the version and the fingerprint of the files.
 
         Raises:
-          DataError: no file matches.
+          DataError: no file matches, the files cannot be grouped by span, or a span that must have a file has none.
         """
         input_base = exec_properties[standard_component_specs.INPUT_BASE_KEY]
         try:
-            # TFX takes the folder for a pattern.
+            # TFX interprets the folder as a part of the pattern.
             literal = {**exec_properties, standard_component_specs.INPUT_BASE_KEY: escaped(input_base)}
             resolved: Json = super().resolve_exec_properties(literal, *args, **kwargs)
         except ValueError as error:
@@ -56,7 +56,7 @@ class Driver(FileBasedDriver):
 
 
 def _size_and_time(path: str) -> tuple[int, int]:
-    """Read size and time of change of a file, in nanoseconds if it is local: TFX's file systems round to seconds."""
+    """Return a file's size and modification time; TFX's `stat`, which rounds to seconds, is for remote files only."""
     if os.path.exists(path):
         local = os.stat(path)
         return local.st_size, local.st_mtime_ns

@@ -1,7 +1,8 @@
 """Encodes columns as serialized tf.Examples, with the same bytes for the same row on every run.
 
-The protobuf libraries write the features of an example in an order that changes from run to run (a hash map's), so the
-wire format is written here, column by column: features in the order of their names. A missing value has no feature.
+The protobuf libraries write the features of an example in the order of a hash map, which changes from run to run.
+This module therefore writes the wire format itself, column by column, with features in the order of their names. A
+missing value has no feature.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from components.example_gen.rows import Mask, flat_values, is_list, values_per_r
 
 _Lengths: TypeAlias = npt.NDArray[np.int64]
 
-# Tags: field << 3 | 2 (length-delimited), of Feature's oneof and of messages with one or two fields.
+# Tags, field << 3 | 2 (length-delimited): of Feature's oneof, and of the first and second field of any message.
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = b"\x0a", b"\x12", b"\x1a"
 _FIRST, _SECOND = b"\x0a", b"\x12"
-_VARINT_BYTES = 10  # of a negative number
-_MANY = 1 << 16  # from here on, sorting lengths is faster than a table of all lengths
+_VARINT_BYTES = 10  # the maximum, which every negative number needs
+_MANY = 1 << 16  # from this length on, sorting the lengths is faster than a table of all possible lengths
 
 
 def examples(columns: Mapping[str, pa.Array]) -> list[bytes]:
@@ -38,7 +39,7 @@ def examples(columns: Mapping[str, pa.Array]) -> list[bytes]:
 
 
 def _joined(parts: list[pa.Array]) -> pa.Array:
-    """Concatenate binary arrays row by row; a null is empty."""
+    """Concatenate binary arrays row by row; a null counts as empty."""
     nothing = pa.scalar(b"", pa.large_binary())
     return pc.binary_join_element_wise(*parts, nothing, null_handling="replace", null_replacement="")
 
@@ -49,7 +50,7 @@ def _lengths(values: pa.Array) -> _Lengths:
 
 
 def _entries(name: str, column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Encode the map entry of one feature: what is before the values of each row, and the values."""
+    """Encode the map entry of one feature: the bytes before the values of each row, and the values."""
     key = _field(_FIRST, name.encode())
     kind = column.type.value_type if is_list(column.type) else column.type
     if not is_list(column.type) and not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
@@ -85,7 +86,7 @@ def _binary(offsets: _Lengths, data: pa.Buffer) -> pa.Array:
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """Encode each text as a field; null is empty."""
+    """Encode each text as a field; a null becomes empty."""
     texts = values.cast(pa.large_binary())
     missing = texts.is_null().to_numpy(zero_copy_only=False)
     return _joined([_prefixes(_lengths(texts), None, missing=missing), texts])
@@ -99,7 +100,7 @@ def _floats(values: pa.Array) -> pa.Array:
 
 
 def _varints(values: pa.Array) -> pa.Array:
-    """Encode each whole number in groups of 7 bits, the lowest first; null is empty."""
+    """Encode each integer as a varint: groups of 7 bits, the lowest first; a null becomes empty."""
     numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
     shifts = np.arange(0, 7 * _VARINT_BYTES, 7, dtype=np.uint64)
     rest = numbers[:, None] >> shifts
@@ -120,7 +121,7 @@ def _prefixes(
     *,
     missing: Mask | None = None,
 ) -> pa.Array:
-    """Return what is before the bytes of each row, which their length determines; null if the row is missing."""
+    """Return the bytes that precede the values of each row, given the length of the values; null if it has none."""
     distinct, indices = _unique(lengths)
     encoded = [_prefix(length, key, tag, repeated) for length in distinct.tolist()]
     return pa.array(encoded, pa.large_binary()).take(pa.array(indices, mask=missing))

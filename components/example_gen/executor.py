@@ -34,7 +34,7 @@ _INGEST_FACT = "ingest"
 
 
 class Executor(ComponentExecutor, BaseBeamExecutor):
-    """Reads groups of files in parallel, each row once, and publishes the shards when all are there."""
+    """Reads groups of files in parallel, each row once, and publishes the shards when all are written."""
 
     COMPONENT = "ExampleGen"
 
@@ -62,7 +62,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         gaps = {"count": data.gaps.total, "first": data.gaps.first}
         facts = {**tally.facts(settings), "files_ignored": data.ignored[:SHOWN], "spans_without_file": gaps}
         examples.set_string_custom_property(_INGEST_FACT, json.dumps(facts))
-        if not settings.passthrough:  # records that are kept as they are may hold a NaN, which is counted as missing
+        if not settings.passthrough:  # passthrough keeps NaNs, which summaries count as missing
             fact = summaries_to_json(tally.kept, _shown_summaries(tally, settings))
             examples.set_string_custom_property(COLUMNS_FACT, fact)
         pieces = pieces_fact(find_pieces(data.files, input_base, settings), properties[keys.SETTINGS], digests)
@@ -72,7 +72,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
     def _ingest(
         self, groups: Sequence[Sequence[str]], properties: Properties, staging: str
     ) -> tuple[Tally, dict[str, str]]:
-        """Return the counts of the rows, and the sha256 of every file."""
+        """Ingest the groups in parallel; return the counts of the rows, and the sha256 of every file."""
         work = beam.ParDo(_Ingest(properties[keys.DATA_FORMAT], properties[keys.SETTINGS], staging))
         with self._make_beam_pipeline() as pipeline:
             _ = pipeline | "Files" >> beam.Create(list(enumerate(groups))) | beam.Reshuffle() | "Ingest" >> work
@@ -85,7 +85,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
 
 
 def _shown_summaries(tally: Tally, settings: Settings) -> Summaries:
-    """Return the summaries for ML Metadata: of columns that may be private, the counts alone."""
+    """Return the summaries for ML Metadata; if a column is private, columns other than floats keep only counts."""
     if not settings.private:
         return tally.summaries
     return {
@@ -98,10 +98,10 @@ def _shown_summaries(tally: Tally, settings: Settings) -> Summaries:
 
 
 def settings_of(exec_properties: Json) -> Settings:
-    """Return the settings, with the bounds of the spans that were given beside them.
+    """Return the settings; their bounds of the spans are replaced by those in `data_spans`, if it is given.
 
     Raises:
-      ConfigError: they break a rule, or bounds are given and the pattern has no placeholders.
+      ConfigError: settings or bounds break a rule, or bounds are given and the pattern has no placeholders.
     """
     text, spans = exec_properties[keys.SETTINGS], exec_properties.get(keys.DATA_SPANS)
     if not spans:
@@ -117,14 +117,14 @@ def settings_of(exec_properties: Json) -> Settings:
 
 
 def _bound(text: str) -> str | int | None:
-    """Parse a bound: a number for {SPAN}, else a date."""
+    """Parse a bound: a number for {SPAN}, else a date; None if it is empty."""
     return int(text) if text.isdigit() else text or None
 
 
 class _Ingest(beam.DoFn):
-    """Ingests one group of files; the counts, or an error in the data, go into a file in `staging`.
+    """Ingests one group of files, and writes the counts, or an error in the data, to a file in `staging`.
 
-    An error in the data is not raised in Beam: a runner would try again, and wrap the message in its own.
+    An error in the data is not raised within Beam, because a runner would retry, and wrap the message in its own.
     """
 
     def __init__(self, data_format: str, settings: str, staging: str) -> None:
@@ -171,7 +171,7 @@ def _pattern(properties: Properties) -> str:
 
 
 def _publish(tally: Tally, staging: str, examples: types.Artifact) -> None:
-    """Move the shards into the splits' folders, all or none, in place of those of an earlier attempt."""
+    """Move the shards into the splits' folders, all or none; they replace those of a previous attempt."""
     examples.split_names = artifact_utils.encode_split_names(list(SPLITS))
     try:
         for split in SPLITS:

@@ -21,7 +21,7 @@ def _one_or_more(value: object) -> object:
 
 
 def _as_numbers(value: object) -> object:
-    """Read a list of columns as columns of numbers."""
+    """Convert a list of columns to a mapping of each column to "float"."""
     texts = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
     return dict.fromkeys(value, "float") if isinstance(value, list | tuple) and texts else value
 
@@ -74,7 +74,7 @@ class Label(Section):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The columns of the data that hold the answer."""
+        """The columns of the data that the label is read or computed from."""
         return (*([self.column] if self.column else []), *self.columns)
 
     @property
@@ -83,7 +83,7 @@ class Label(Section):
         return self.key or "label"
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         if (self.column is None) == (self.key is None):
             yield "", "must have either `column` (of the data) or `key` (that your `preprocessing_fn` returns)."
         elif self.positive and self.above is not None:

@@ -1,4 +1,4 @@
-"""Turns the label into 0 and 1, checks the sample weight, and names the rows that hold too many values."""
+"""Converts the label to 0 and 1, and finds bad rows: no label, an invalid weight, or too many values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OTHER = -1.0
 
 
 def several_values(name: str, column: pa.Array) -> dict[int, str]:
-    """Return the reasons of the rows that hold more than one value, by position."""
+    """Return, by position of each row that holds more than one value, the reason why it is bad."""
     if not is_list(column.type):
         return {}
     lengths = values_per_row(column)
@@ -27,9 +27,11 @@ def several_values(name: str, column: pa.Array) -> dict[int, str]:
 
 
 def label_values(label: Label, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
-    """Compute the label as float32 0 and 1 (-1 for any other value), and the reasons of the bad rows by position.
+    """Compute the label as float32: 0, 1, or -1 for any other value.
 
-    Under a bound, a value that is not a number makes a bad row.
+    Returns:
+      The labels; and by position of each bad row, the reason. A row is bad if it has several values or none, or with
+      `label.above` if its value is not a finite number.
     """
     column = batch.columns[label.data_column]
     reasons = several_values(label.data_column, column)
@@ -89,9 +91,9 @@ def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, count
     Args:
       label: the column, and which of its values are 1.
       batch: the rows.
-      values: what `label_values` made of them.
-      good: the rows that are not bad.
-      counts: added to.
+      values: the labels that `label_values` returned.
+      good: mask of the rows that are not bad.
+      counts: updated by this function.
     """
     column = _first(batch.columns[label.data_column]).filter(pa.array(good))
     for entry in pc.value_counts(column).to_pylist():
@@ -108,7 +110,7 @@ def _shown(value: object) -> str:
 
 
 def weight_reasons(name: str, column: pa.Array) -> dict[int, str]:
-    """Return the reasons of the rows without a weight of 0 or more, by position."""
+    """Return, by position of each row without a weight of 0 or more, the reason why it is bad."""
     values = _first(column)
     good = pc.fill_null(pc.greater_equal(values, 0), False).to_numpy(zero_copy_only=False)
     return {

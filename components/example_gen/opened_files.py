@@ -1,6 +1,6 @@
-"""Opens and unpacks files wherever TFX's file systems reach, and reports damage with the file's name.
+"""Opens and decompresses files, local or on TFX's file systems, with errors that name the file.
 
-TensorFlow and TFX are loaded for remote files alone: local files are opened by Python itself.
+TensorFlow and TFX are loaded only for remote files; Python opens local files itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _START = 10
 
 
 class _Remote(io.RawIOBase):
-    """Makes a binary stream of Python's out of a file of TFX's file systems; `io` needs more than their `read`."""
+    """Adapts a file of TFX's file systems to `io.RawIOBase`, which `io.BufferedReader` requires."""
 
     def __init__(self, path: str) -> None:
         from tfx.dsl.io import fileio
@@ -54,7 +54,7 @@ class _Remote(io.RawIOBase):
 
 
 class _Unpacked(io.BufferedReader):
-    """Closes the packed stream with the unpacked one, which unpackers leave open."""
+    """A decompressed stream that also closes the compressed one, which decompressors leave open."""
 
     def __init__(self, packed: io.BufferedReader, compression: Compression) -> None:
         super().__init__(unpacked(packed, compression), buffer_size=_BUFFER)
@@ -71,7 +71,7 @@ def open_file(path: str) -> io.BufferedReader:
 
 
 def open_unpacked(path: str, compression: Compression | None = None) -> io.BufferedReader:
-    """Return the file as a binary stream, unpacked.
+    """Return the file as a decompressed binary stream.
 
     Args:
       path: the file.
@@ -94,17 +94,17 @@ def open_unpacked(path: str, compression: Compression | None = None) -> io.Buffe
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Turn what reading a file may raise into a DataError that names it."""
+    """Convert the errors of reading a file to a DataError that names the file."""
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path} is truncated or damaged ({error}): write it again.") from error
     except OSError as error:
-        if error.errno is None:  # raised by an unpacker, not by the system
+        if error.errno is None:  # raised by a decompressor, not by the system
             raise DataError(f"{path} is truncated or damaged ({error}): write it again.") from error
         raise DataError(f"{path} cannot be read: {error}") from error
     except Exception as error:
-        # TensorFlow's file systems raise errors of their own, which can be named only if TensorFlow is loaded.
+        # TensorFlow's file systems raise OpError, which is available only if TensorFlow is loaded.
         if "tensorflow" in sys.modules and isinstance(error, sys.modules["tensorflow"].errors.OpError):
             raise DataError(f"{path} cannot be read: {error}") from error
         raise

@@ -1,4 +1,4 @@
-"""Reads the rows of Parquet files, every value with its type."""
+"""Reads the rows of Parquet files as batches of typed columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH = 16_384
 
 
 def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
-    """Yield batches of a Parquet file, in which a single row cannot be damaged.
+    """Yield batches of a Parquet file. `bad` is unused: damage cannot be limited to single rows.
 
     Raises:
       DataError: the file is empty or damaged, a needed column is absent or of a type that no example can hold.
@@ -32,7 +32,7 @@ def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Bat
     with opened_parquet(path) as file:
         names = file.schema_arrow.names
         check_columns(path, names, settings.needed)
-        # A hash of the whole row needs the whole row.
+        # A hash of the whole row needs all columns.
         whole = settings.passthrough or isinstance(settings.split, SplitByHash)
         first = 1
         for records in file.iter_batches(_BATCH, columns=None if whole else list(settings.needed)):
@@ -42,7 +42,7 @@ def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Bat
 
 @contextlib.contextmanager
 def opened_parquet(path: str) -> Iterator[parquet.ParquetFile]:
-    """Open a Parquet file; what goes wrong while the block reads it is one error that names it.
+    """Open a Parquet file; errors of reading it within the block become a DataError that names it.
 
     Raises:
       DataError: the file is empty or damaged, or holds pickled Python objects.
@@ -65,8 +65,8 @@ def typed_batch(place: str, records: pa.RecordBatch, settings: Settings, first: 
     """Make a batch of typed columns.
 
     Args:
-      place: file and word for a row, as errors name it.
-      records: the columns; those that are needed and not there are missing throughout.
+      place: what precedes a row's number in errors: the file, and the word "row".
+      records: the columns that were read; needed columns that are absent become null in every row.
       settings: names the columns that are needed.
       first: number of the first row, counted from 1.
 
@@ -92,7 +92,7 @@ def typed_batch(place: str, records: pa.RecordBatch, settings: Settings, first: 
 
 
 def _contents(columns: Mapping[str, pa.Array], index: npt.NDArray[np.int64]) -> list[bytes]:
-    """Return the rows as examples of all their columns."""
+    """Encode the rows, with all their columns, as tf.Examples."""
     chosen = pa.array(index)
     taken = {name: column.take(chosen) for name, column in columns.items()}
     return examples({name: plain(column) for name, column in taken.items()})

@@ -1,4 +1,4 @@
-"""Describes the data that was read, span by span or file by file, so that a later run recognizes it."""
+"""Describes the data that was read, span by span or file by file, so that a later run can recognize it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Piece:
 
 
 def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> list[Piece]:
-    """Return the files in pieces, in order of their spans.
+    """Group the files into pieces: one per span, in order, or one per file if there are no spans.
 
     Args:
       files: paths that `find_files` returned.
@@ -64,7 +64,7 @@ def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> li
 
 
 def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> Json:
-    """Describe the data of Examples: `rows`, a digest of the settings that choose rows, and `pieces`.
+    """Describe the data of Examples: `rows`, a digest of the settings that select rows, and `pieces`.
 
     Args:
       pieces: pieces of the data.
@@ -85,7 +85,7 @@ def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[st
 
 
 def rows_digest(settings_json: str) -> str:
-    """Compute a digest of the settings that choose which rows of the files become examples of which split."""
+    """Compute a digest of the settings that determine the rows of each split: `row_filters` and `split`."""
     given = json.loads(settings_json)
     chosen = {key: given.get(key) or None for key in ("row_filters", "split")}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]

@@ -100,7 +100,7 @@ class RowFilter(Section):
         return tuple(Condition(self.column, name.rstrip("_"), value) for name, value in given.items())
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         if not self.conditions:
             keys = ", ".join(key for key in self.keys() if key != "column")
             yield "", f"has no condition: give column {self.column!r} at least one of {keys}."
@@ -151,7 +151,7 @@ class SplitByColumn(Section):
         return (self.column,)
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         both = [value for value in self.train if value in self.eval]
         if both:
             yield "eval", f"is {list(self.eval)!r}: {both[0]!r} is also in `split.train`; a value belongs to one split."

@@ -1,4 +1,4 @@
-"""Declares the settings of ExampleGen: columns, filters, split, label. No TFX, no TensorFlow."""
+"""Declares the settings of ExampleGen: columns, filters, split and label. Imports neither TFX nor TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ _ONLY_IF_SET = ("seed", "passthrough", "private")
 
 
 class Settings(Section):
-    """How rows become examples.
+    """The settings of ExampleGen: how rows of the data become tf.Examples.
 
     Attributes:
-      columns: kind of each column that is kept: "token", as it is in the data, or "float": float32, CSV text is parsed.
+      columns: kind of each column to keep, by name: "token" keeps its values, "float" converts them to float32 (text of
+        CSV files is parsed).
       row_filters: filters that a row must pass.
       split: rule that assigns rows to the train and the eval split.
       allowed_bad_rate: share of the rows read that may be set aside as bad.
       seed: seed of the hash split and of the order of rows.
       passthrough: whether all other columns are kept too (CSV: as tokens; TFRecord: each record as it is).
       spans: spans that are read; None leaves the choice to TFX, which reads the latest.
-      csv: how CSV files are written.
+      csv: format of the CSV files.
       label: the label, if it is a column of the data; rows without it are bad.
       weight: column of the sample weight; rows without a weight of 0 or more are bad.
-      single_valued: columns of one value a row at most; rows with several are bad.
+      single_valued: columns that hold at most one value per row; rows with several are bad.
       whole_numbers: token columns in which 3.0 is written as 3.
-      private: whether a column is private; messages then show digests of texts that are not numbers or times.
+      private: whether any column is private; messages on a value that is not a number or time then show a digest of
+        its text.
 
     Raises:
       ConfigError: a value breaks its rule.
@@ -56,7 +58,7 @@ class Settings(Section):
     private: bool = False
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         if not self.columns and not self.passthrough:
             yield "columns", "is empty: name at least one column, or set `passthrough`."
         if self.label is not None and self.label.column is None:
@@ -72,13 +74,14 @@ class Settings(Section):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Every column that is kept, filtered by or split by, by name."""
+        """The names of all columns that are kept, or that a row filter or the split reads, sorted."""
         return tuple(sorted({*self.columns, *(one.column for one in self.row_filters), *self.split.columns}))
 
     def to_mapping(self) -> Json:
-        """Give the settings as plain JSON values.
+        """Return the settings as plain JSON values.
 
-        Examples record a digest of `row_filters` and `split` in this form (`rows_digest`), so it must not change.
+        Examples artifacts record a digest of `row_filters` and `split` in this form (`rows_digest`), so the form must
+        not change.
         """
         values = super().to_mapping()
         values["row_filters"] = [
@@ -94,15 +97,15 @@ class Settings(Section):
         return {key: value for key, value in values.items() if value or key not in _ONLY_IF_SET}
 
     def to_json(self) -> str:
-        """Give the exec property of ExampleGen, which `from_json` reads."""
+        """Return the settings as JSON text: the exec property of ExampleGen, which `from_json` reads."""
         return json.dumps(self.to_mapping())
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """Read the exec property of ExampleGen.
+        """Read the settings from the exec property of ExampleGen.
 
         Raises:
-          ConfigError: it is not JSON, has an unknown key, or a value breaks its rule.
+          ConfigError: the text is not JSON, has an unknown key, or a value breaks its rule.
         """
         try:
             return cls.from_mapping(json.loads(text))

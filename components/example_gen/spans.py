@@ -15,12 +15,12 @@ _OPEN = (0, 1 << 62)
 
 
 def is_dated(pattern: str) -> bool:
-    """Return whether the spans of a pattern of files are dates: it has {YYYY}, {MM} and {DD}."""
+    """Return whether the spans of a file pattern are dates, that is, whether it has {YYYY}, {MM} and {DD}."""
     return all(part in pattern for part in ("{YYYY}", "{MM}", "{DD}"))
 
 
 class Gaps(NamedTuple):
-    """The spans without a file: how many, and the first few."""
+    """The spans without a file: their number, and the first few of them as text."""
 
     total: int
     first: tuple[str, ...]
@@ -47,7 +47,7 @@ class Spans(Section):
     every: Positive = 1
 
     def bound_mistakes(self, pattern: str) -> Mistakes:
-        """Yield the bounds that do not fit the placeholders of a pattern."""
+        """Yield the bounds that do not fit the placeholders of a file pattern."""
         for key in ("first", "last"):
             value = getattr(self, key)
             fits = _is_date(value) if is_dated(pattern) else type(value) is int
@@ -57,16 +57,16 @@ class Spans(Section):
 
 
 class PatternSpans(Spans):
-    """The spans of one pattern of files.
+    """The spans to read, with the file pattern that they belong to.
 
     Attributes:
-      pattern: the pattern below the folder of the data, with its placeholders.
+      pattern: file pattern relative to the data folder, with the placeholders of its spans.
     """
 
     pattern: Text
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         if is_dated(self.pattern) == ("{SPAN}" in self.pattern):
             yield "pattern", f"is {self.pattern!r}: it must have {{YYYY}}, {{MM}} and {{DD}}, or {{SPAN}}."
         else:
@@ -74,7 +74,7 @@ class PatternSpans(Spans):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Return the numbers of the first and the last span; that of a date is its day since the year 1."""
+        """The numbers of the first and the last span: `date.toordinal()` of a date; 0 and 2**62 if a bound is open."""
         low, high = (
             open_end if bound is None else self._number(str(bound))
             for bound, open_end in zip((self.first, self.last), _OPEN, strict=True)
@@ -85,7 +85,9 @@ class PatternSpans(Spans):
         return datetime.date.fromisoformat(bound).toordinal() if is_dated(self.pattern) else int(bound)
 
     def gaps(self, present: Collection[int]) -> Gaps:
-        """Find the spans of the range that are not among those present.
+        """Find the spans without a file among those expected: from the first of the range, in steps of `every`.
+
+        An open bound of the range is the smallest or largest span present.
 
         Args:
           present: the numbers of the spans that have files; at least one.
@@ -97,11 +99,11 @@ class PatternSpans(Spans):
         expected = range(low, high + 1, self.every)
         absent = (span for span in expected if span not in inside)
         shown = tuple(str(self.name_of(span)) for span in itertools.islice(absent, _SHOWN))
-        total = max(0, (high - low) // self.every + 1)  # `len` is limited to 63 bits
+        total = max(0, (high - low) // self.every + 1)  # `len(expected)` would fail above 2**63 - 1
         return Gaps(total - sum(span in expected for span in inside), shown)
 
     def name_of(self, number: int) -> str | int:
-        """Return the span as a person names it: an ISO date, or its number."""
+        """Return the name of a span as users write it: an ISO date, or the number itself."""
         return datetime.date.fromordinal(number).isoformat() if is_dated(self.pattern) else number
 
 

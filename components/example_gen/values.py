@@ -1,4 +1,4 @@
-"""Reads one value of the data as a number, a text or a point in time. No TFX, no TensorFlow."""
+"""Parses and compares values of the data: numbers, text and times. Imports neither TFX nor TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from typing import TypeAlias
 
 from embedding_core.display import shown_token
 
-Value: TypeAlias = str | int | float | datetime.date  # a datetime is a date
+Value: TypeAlias = str | int | float | datetime.date  # includes datetime, a subclass of date
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 TRUE, FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
-# Texts that programs write for a missing value, to suggest the remedy; only those configured count as missing.
+# Texts that programs often write for a missing value. They are only used in messages: a value counts as missing only
+# if the configuration lists it.
 _MARKS = frozenset({"?", "na", "n/a", "#n/a", "null", "none", "nil", "-", "--", ".", "missing", "unknown", r"\n"})
 _COMMA = re.compile(r"[+-]?\d*,\d+\Z")
 _DIGITS = re.compile(r"-?\d+(\.\d+)?\Z")
 _FRACTION = re.compile(r"(:\d\d)\.(\d+)")
-# Unix times from 1973 to 2100 in seconds, milli-, micro- and nanoseconds (the ranges do not meet), to microseconds.
+# Unix times from 1973 to 2100 in seconds, milli-, micro- and nanoseconds: low and high end of the range, and the factor
+# and divisor that convert to microseconds. The ranges do not overlap.
 _UNITS = ((1e8, 4.1e9, 10**6, 1), (1e11, 4.1e12, 10**3, 1), (1e14, 4.1e15, 1, 1), (1e17, 4.1e18, 1, 10**3))
 
 _hides_texts = contextvars.ContextVar("hides_texts", default=False)
 
 
 def number(value: Value, decimal: str = ".") -> float:
-    """Return the value as a number; whole numbers stay exact.
+    """Return the value as a number; text of digits alone becomes an int, other text a float.
 
     Args:
-      value: a number, or text that means one.
-      decimal: sign before the fraction in text.
+      value: a number, or the text of one.
+      decimal: decimal separator of text.
 
     Raises:
-      ValueError: it is a text that is not a number, or a time; the message holds the remedy if one is likely.
+      ValueError: the value is a date or time, or text that is not a number; the message suggests a likely remedy.
     """
     if isinstance(value, (int, float)):
         return value
@@ -66,12 +68,12 @@ def _cure(text: str, decimal: str) -> str:
 
 
 def stands_for_missing(text: str) -> bool:
-    """Whether programs often write the text for a missing value."""
+    """Return whether programs often write this text for a missing value."""
     return text.strip().casefold() in _MARKS
 
 
 def instant(value: Value) -> int:
-    """Return the point in time that a value means, in microseconds since 1970 UTC; without a zone it is UTC.
+    """Return the time that a value stands for, in microseconds since 1970 UTC; a time without a zone is in UTC.
 
     Args:
       value: a date or datetime, an ISO date or time, or a Unix time in seconds, milli-, micro- or nanoseconds.
@@ -107,9 +109,10 @@ def _from_unix(value: str | int | float) -> int:
 
 
 def same(value: Value, given: str | int | float | bool, decimal: str = ".") -> bool:
-    """Whether a value of the data is the given one: numbers as numbers, text as text.
+    """Return whether a value of the data equals a value of the configuration.
 
-    A given true is also yes, and a false no: YAML reads the words so, if they are not in quotes.
+    Two texts are compared as text, dates as points in time, and all else as numbers. A configured True equals "true",
+    "yes" and "1" in any case, and False "false", "no" and "0", because YAML reads an unquoted yes or no as a boolean.
     """
     if isinstance(given, bool):
         return str(value).casefold() in (TRUE if given else FALSE)
@@ -125,7 +128,10 @@ def same(value: Value, given: str | int | float | bool, decimal: str = ".") -> b
 
 @contextlib.contextmanager
 def hiding_texts(wanted: bool) -> Iterator[None]:
-    """Show digests of texts in the messages of the block: in a shifted row, they are another column's."""
+    """Show digests in place of texts in the error messages of the block, if `wanted`.
+
+    If the fields of a row are shifted, the text in a public column may belong to a private one.
+    """
     token = _hides_texts.set(wanted)
     try:
         yield
@@ -140,6 +146,6 @@ def _quoted(value: Value) -> str:
 
 
 def short(value: object) -> str:
-    """Return the value as a message shows it, cut off at 60 characters."""
+    """Return the repr of a value for a message, shortened to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

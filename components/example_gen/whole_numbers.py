@@ -1,4 +1,7 @@
-"""Handles ids that are written as 3 in one place and as 3.0 in another, as pandas does to a column with a gap."""
+"""Unifies ids that are written as 3 in some files and as 3.0 in others.
+
+pandas writes 3.0, because it converts an integer column with missing values to float.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ import pyarrow.compute as pc
 from components.example_gen.rows import BadRows, Batch, flat_values, is_list
 from components.example_gen.settings import Settings
 
-_BEYOND = float(1 << 53)  # from here on a float64 is not every whole number
+_BEYOND = float(1 << 53)  # above it, float64 cannot represent every whole number
 
 
 def with_whole_numbers(batch: Batch, settings: Settings, bad: BadRows) -> Batch:
-    """Write 3.0 as 3 in the columns of `settings.whole_numbers`; text that is not a number stays as it is.
+    """Write 3.0 as 3 in the columns of `settings.whole_numbers`; other text stays as it is.
 
-    A column of floats becomes one of whole numbers; its rows with a fraction are bad.
+    A float column becomes int64. Its rows with a fraction, or with a number beyond 2**53, are bad.
     """
     reasons: dict[int, str] = {}
     columns = dict(batch.columns)
@@ -28,7 +31,7 @@ def with_whole_numbers(batch: Batch, settings: Settings, bad: BadRows) -> Batch:
             values, fractions = _whole(values)
             reasons |= {row: f"column {name!r}: {why}" for row, why in _of_rows(column, fractions).items()}
         elif not pa.types.is_integer(values.type):
-            # Of a sign that is not the decimal one, only what cannot be thousands.
+            # If the point is not the decimal separator, it may separate thousands (3.000), so only ".0" is removed.
             values = pc.replace_substring_regex(values, rf"^([+-]?\d+)([{batch.decimal}]0*|[.]0)$", r"\1")
         columns[name] = pa.LargeListArray.from_arrays(column.offsets, values) if is_list(column.type) else values
     batch = dataclasses.replace(batch, columns=columns)
@@ -42,7 +45,7 @@ def _whole(values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     whole = pa.array(np.where(good & valid, numbers, 0).astype(np.int64), mask=~valid)
     return whole, {
-        # The value itself is not shown: tokens may be private.
+        # Leaves out the value itself, because tokens may be private.
         int(at): "a number that is not whole (or beyond 2**53), and `data.whole_numbers` names the column"
         for at in np.flatnonzero(valid & ~good)
     }
@@ -56,7 +59,7 @@ def _of_rows(column: pa.Array, reasons: dict[int, str]) -> dict[int, str]:
 
 
 def count_whole_numbers(column: pa.Array) -> tuple[int, int]:
-    """Count the values of a column of text that are written as 3, and as 3.0."""
+    """Count the values of a text column that are written like 3, and those like 3.0; zeros for a column of numbers."""
     values = flat_values(column)
     if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
         return 0, 0

@@ -1,4 +1,4 @@
-"""EmbeddingPusher: proves that the exported model computes what was trained, then publishes it in one rename."""
+"""EmbeddingPusher: verifies that the exported model computes the same as the trained one, then publishes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["EmbeddingPusher"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, because publishing and checking a version are of use without the 20 seconds that TFX's import takes.
+    # Lazy, so that publishing or checking a version does not wait 20 seconds for the import of TFX.
     if name != "EmbeddingPusher":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has EmbeddingPusher")
     from components.pusher.component import EmbeddingPusher

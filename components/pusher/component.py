@@ -32,18 +32,18 @@ class EmbeddingPusherSpec(ComponentSpec):
 
 
 class EmbeddingPusher(base_component.BaseComponent):
-    """Exports the serving-only model, proves that it computes what was trained, and publishes a version of it.
+    """Exports a serving-only model, verifies that it computes the same as the trained one, and publishes it.
 
-    The exported model looks up on CPU, holds its vocabularies and no slots, and loads with TensorFlow
-    alone. It is loaded in a fresh process and scores rows of the eval split and generated edge
-    cases. If it differs from the training lookup and model, or from the model that was evaluated, by
-    more than the tolerance, nothing is pushed. A version folder appears in one rename, complete.
+    The exported model looks rows up on the CPU, contains its vocabularies but no slots, and needs only
+    TensorFlow to load. A fresh process loads it and scores rows of the eval split and generated edge
+    cases. If the results differ from those of the training lookup and model, or of the evaluated model,
+    by more than the tolerance, nothing is pushed. A server never sees an incomplete version.
 
     Component `outputs` contains:
       - `pushed_model`: Channel of type `standard_artifacts.PushedModel`: the model (nothing if it was not
         pushed). Custom properties: `pushed` (1 or 0), `pushed_destination`, `pushed_version`, `reason` (why it
-        was not pushed), `parity` (the figures, JSON), `nonfinite_rows` (how many of which table, JSON, if
-        that is the reason), `model_digest`, `vocabularies_digest`, `vocabularies` (the digest of each, JSON).
+        was not pushed), `parity` (the measured differences, JSON), `nonfinite_rows` (number of rows by table,
+        JSON, if that is the reason), `model_digest`, `vocabularies_digest`, `vocabularies` (digest of each, JSON).
     """
 
     SPEC_CLASS = EmbeddingPusherSpec
@@ -69,7 +69,7 @@ class EmbeddingPusher(base_component.BaseComponent):
         """Construct an EmbeddingPusher.
 
         Args:
-          model: a channel of `Model`, as evaluated, from EmbeddingTrainer.
+          model: a channel of `Model`, from EmbeddingTrainer: the model that was evaluated.
           model_run: a channel of `ModelRun`, from EmbeddingTrainer: checkpoint and `training.json`.
           examples: a channel of `Examples`.
           vocabularies: a channel of `Vocabularies`, from VocabularyGen.
@@ -78,13 +78,14 @@ class EmbeddingPusher(base_component.BaseComponent):
           transform_graph: a channel of `TransformGraph`, for dense features and transformed columns.
           schema: a channel of `Schema`; needed if dense features are raw columns, without a transform graph.
           model_blessing: a channel of `ModelBlessing`, from TFX's Evaluator; a model that is not blessed is not pushed.
-          quality_blessing: a channel of `ModelBlessing`, from QualityGate; likewise, with its reason.
-          push: tolerance, absolute below 1 and relative above; number of versions that stay; type of the served
-            rows. None is `Push()`; its `destination` is not read.
-          parity_rows: number of rows that are compared, before edge cases are added.
-          parity_split: the split that they are from.
-          republish: any text. A new text makes the cache miss, so that a model whose version was removed, or is not
-            the newest any more, is pushed again.
+          quality_blessing: a channel of `ModelBlessing`, from QualityGate; a model that is not blessed is not pushed,
+            and QualityGate's reason is recorded.
+          push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep) and
+            `rows_dtype` (type of the served rows); its `destination` is ignored. None means `Push()`.
+          parity_rows: number of rows that are compared, not counting edge cases.
+          parity_split: the split that these rows are taken from.
+          republish: any text. A new text makes the cache miss, so that a model is pushed again if its version was
+            removed or is no longer the newest.
 
         Raises:
           ConfigError: `parity_rows` is less than 1.

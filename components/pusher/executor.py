@@ -1,4 +1,4 @@
-"""The executor of EmbeddingPusher: export, proof, publication, and the facts on the artifact."""
+"""The executor of EmbeddingPusher: exports, compares and publishes a model, and records facts on the artifact."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ _log = logging.getLogger(__name__)
 
 
 class Executor(ComponentExecutor, PusherExecutor):
-    """Pushes a serving-only model after proving that it computes what was trained and evaluated."""
+    """Pushes a serving-only model after verifying that it agrees with the trained and the evaluated model."""
 
     COMPONENT = "EmbeddingPusher"
 
     def execute(self, execution: Execution) -> None:
-        """Push the model, or record on the artifact why not; in either case record its inputs.
+        """Push the model, or record on the artifact why it was not pushed.
+
+        Unless the model is not blessed, the digests of its vocabularies are recorded in either case.
 
         Raises:
-          EmbeddingError: an input is damaged or of another run, or the destination cannot be written.
+          EmbeddingError: an input is damaged or from another run, or the destination is not writable.
         """
         pushed = execution.output(keys.PUSHED_MODEL)
         missed = self._missed(execution)
@@ -65,7 +67,7 @@ class Executor(ComponentExecutor, PusherExecutor):
         _put(pushed, model_digest=published.digest, parity=parity, reason="")
 
     def _missed(self, execution: Execution) -> list[str]:
-        """List why the model is not blessed, a sentence for each component that refused it."""
+        """Return why the model is not blessed, one sentence per component that refused it; empty if it is blessed."""
         reasons = [] if self.CheckBlessing(execution.inputs) else ["the Evaluator's thresholds were not met."]
         for blessing in execution.inputs.get(keys.QUALITY_BLESSING, ()):
             if not self.CheckBlessing({keys.MODEL_BLESSING: [blessing]}):
@@ -73,9 +75,9 @@ class Executor(ComponentExecutor, PusherExecutor):
         return reasons
 
     def _push(self, folder: str, trained: Trained, execution: Execution) -> tuple[Publication, Json]:
-        """Export into `folder` and publish a copy; it gets its version only if it agrees with training.
+        """Export the model to `folder` and publish a copy, which becomes a version only if it passes the comparison.
 
-        If an execution published this very model but ended before it was recorded, its version is used.
+        If a previous execution published the same model but ended before that was recorded, its version is used.
         """
         properties, evaluated = execution.properties, self.GetModelPath(execution.inputs)
         examples = execution.split_folders(keys.EXAMPLES, properties.get(keys.PARITY_SPLIT) or "eval")
@@ -111,20 +113,20 @@ class Executor(ComponentExecutor, PusherExecutor):
         except NonfiniteError as error:
             raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
         except ParityError as error:
-            if not measured:  # the model could not be scored: an error of this run, which the cache must not repeat
+            if not measured:  # could not be scored: an error of this run, which must not be cached
                 raise
             raise _NotPushedError(str(error), parity=measured[0].to_dict()) from error
         return published, measured[0].to_dict()
 
     def _refuse(self, pushed: types.Artifact, reason: str, **figures: Json) -> None:
         """Mark the artifact as not pushed, and record why."""
-        _log.info("nothing is pushed: %s", reason)  # the report shows it
+        _log.info("nothing is pushed: %s", reason)  # not a warning: the report shows it
         self._MarkNotPushed(pushed)
         _put(pushed, reason=reason, **figures)
 
 
 class _NotPushedError(Exception):
-    """Why a model is not pushed, with the figures measured."""
+    """Says why a model is not pushed, with the figures measured."""
 
     def __init__(self, reason: str, **figures: Json) -> None:
         super().__init__(reason)
@@ -149,7 +151,7 @@ def _put(artifact: types.Artifact, **facts: Any) -> None:
 
 
 def _one_digest(digests: Mapping[str, str]) -> str:
-    """Compute one sha256 over all vocabularies, names included."""
+    """Compute one sha256 over the names and digests of all vocabularies."""
     lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
     return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -162,7 +164,7 @@ def _clear(folder: str) -> None:
 
 @contextlib.contextmanager
 def _local(uri: str) -> Iterator[str]:
-    """Yield a local folder for the content of `uri`: itself, or one that is copied there at the end."""
+    """Yield a local folder for the content of `uri`: itself, or a scratch folder that is copied there at the end."""
     if not is_remote(uri):
         yield uri
         return

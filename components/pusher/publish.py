@@ -1,9 +1,9 @@
-"""Publishes a version so that no server sees half of it: hidden copy, check, manifest, one rename.
+"""Publishes a version so that no server sees an incomplete one: hidden copy, check, manifest, one rename.
 
-TF Serving takes any folder with a numeric name for a version, complete or not, so the number is given last:
+TF Serving takes any folder with a numeric name for a version, complete or not, so the copy gets its number last:
 
-    .version.tmp-<id>/   the copy: files, read back; the caller's check loads this very copy; manifest, fsync
-    <version>/           the same folder after one rename, under the lock of the folder of versions
+    .version.tmp-<id>/   files are copied and read back; the caller's check loads this copy; then manifest and fsync
+    <version>/           the same folder after one rename, made while `.versions.lock` is locked
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ def publish(
 ) -> Publication:
     """Publish the SavedModel in `source` as the next version below `base`.
 
-    Versions strictly increase: unix seconds, or one more than the largest number there, whichever is larger. If
-    anything fails, earlier versions stay as they were and nothing is left behind.
+    Versions strictly increase: Unix seconds, or one more than the largest number there, whichever is larger. If
+    anything fails before the rename, existing versions stay as they were and nothing is left behind.
 
     Args:
       source: folder of a SavedModel.
-      base: folder of the versions, made if it is missing; or an address of an object store, which has other rules
-        (`components.pusher.object_store`).
-      check: called with the path of the hidden copy before it gets its number: returns JSON values for the
-        manifest, or raises to stop the push.
+      base: folder of the versions, created if it is missing; or an address of an object store, for which other rules
+        apply (`components.pusher.object_store`).
+      check: called with the path of the hidden copy before it gets its number; returns JSON values for the
+        manifest, or raises an error to stop the push.
       keep_last: how many of the newest versions to keep, or None for all.
-      clock: seconds since 1970.
+      clock: returns the time in seconds since 1970.
 
     Raises:
-      ConfigError: `keep_last` is below 1; it is given, and a number below `base` is not a version; or nothing can be
-        written to `base`.
-      CheckpointError: the source is not a SavedModel, the copy is not what was read, or the disk is full.
+      ConfigError: `keep_last` is below 1; it is given, and a numbered entry of `base` is not a version; `base` is not
+        writable; or no number below 2**63 is left.
+      CheckpointError: the source is not a SavedModel, the copy differs from what was read, or the disk is full.
     """
     _require_some(keep_last)
     if not Path(source, MODEL).is_file():
@@ -75,7 +75,7 @@ def publish(
     root = os.path.abspath(base)
     _make_ready(root)
     if keep_last is not None and number_names(root):
-        _require_versions(root)  # before anything is published: what is not a version would be removed
+        _require_versions(root)  # before anything is published, as `keep_newest` checks it only afterwards
     with hidden_folder(os.path.join(root, _HIDDEN)) as copy:
         with _writing(root):
             files = copy_model(source, copy)
@@ -90,7 +90,7 @@ def publish(
 
 
 def _make_ready(root: str) -> None:
-    """Make the folder of versions, and remove what dead pushers left there."""
+    """Create the folder of versions, and remove what pushers that died left there."""
     try:
         os.makedirs(root, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK):
@@ -104,7 +104,7 @@ def _make_ready(root: str) -> None:
 
 
 def _remove_leftovers_of_earlier_release(root: str) -> None:
-    """Remove hidden folders of pushers that died and that had a lock file beside the folder."""
+    """Remove hidden folders that pushers of an earlier release left when they died, and the lock files beside them."""
     for lock in filter(_EARLIER_LOCK.match, os.listdir(root)):
         path = os.path.join(root, lock)
         with locked_file(path, wait=False) as is_dead:
@@ -133,7 +133,7 @@ def require_local(base: StrPath) -> None:
     """Refuse addresses of object stores.
 
     Raises:
-      ConfigError: `base` is such an address.
+      ConfigError: `base` is an address of an object store.
     """
     if is_remote(base):
         raise ConfigError(
@@ -142,10 +142,10 @@ def require_local(base: StrPath) -> None:
 
 
 def _require_versions(base: StrPath) -> None:
-    """Refuse a folder in which a numbered folder is not a published version: it must not be removed.
+    """Refuse a folder with a numbered entry that is not a published version, because that must not be removed.
 
     Raises:
-      ConfigError: it is not a local folder, has no number in it, or one that is not a version.
+      ConfigError: `base` is not a local folder, has no numbered entry, or has one that is not a version.
     """
     require_local(base)
     root = Path(base).absolute()
@@ -172,12 +172,12 @@ def _require_version(path: Path) -> None:
 
 
 def _has_no_file(path: Path) -> bool:
-    """Whether the folder holds no file, like a version whose files were deleted."""
+    """Return whether the path is a folder without any file, such as a version whose files were deleted."""
     return path.is_dir() and not any(names for _, _, names in os.walk(path))
 
 
 def _give_number(copy: str, root: str, clock: Callable[[], float]) -> int:
-    """Rename the copy to the next version, one pusher at a time."""
+    """Rename the copy to the next version number, while no other pusher does."""
     with _order_lock(root):
         version = max(int(clock()), *(number + 1 for number in served_versions(root)), 1)
         if version > _LARGEST_VERSION:
@@ -194,13 +194,13 @@ def _order_lock(root: str) -> contextlib.AbstractContextManager[bool]:
 
 
 def keep_newest(base: StrPath, count: int) -> list[int]:
-    """Remove all but the newest `count` versions; returns those removed.
+    """Remove all but the newest `count` versions; return the numbers removed.
 
-    One rename hides each version before its files are removed, so that no server sees half a version.
+    One rename hides each version before its files are removed, so that no server sees an incomplete version.
 
     Raises:
-      ConfigError: `count` is below 1, a number below `base` is not a version (then nothing is removed), or nothing can
-        be removed there.
+      ConfigError: `count` is below 1, a numbered entry of `base` is not a version (then nothing is removed), or
+        versions cannot be removed.
     """
     _require_some(count)
     _require_versions(base)
@@ -220,7 +220,7 @@ def keep_newest(base: StrPath, count: int) -> list[int]:
 
 
 def set_version_aside(base: StrPath, version: int) -> str | None:
-    """Rename a damaged version so that no server takes it; returns its new path, or None if it is not there.
+    """Rename a damaged version so that no server loads it; return its new path, or None if it does not exist.
 
     Call it only if there is another version to serve.
 

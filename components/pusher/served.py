@@ -1,4 +1,4 @@
-"""Lists, reads and verifies served versions, local or at an address, and recognizes a version whose record was lost."""
+"""Lists, reads and verifies served versions, local or in an object store, and finds one that was never recorded."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Publication:
 
 
 def number_names(base: StrPath) -> list[str]:
-    """List the names that are numbers in a folder, local or at an address: versions, but files and other folders too.
+    """List the names in a folder, local or in an object store, that are numbers; not all of them need be versions.
 
     Returns:
-      The names, in no order; none if there is no such folder.
+      The names, unsorted; none if there is no such folder.
     """
     return [name for name in names_in(base) if name.isascii() and name.isdigit()]
 
 
 def served_versions(base: StrPath) -> list[int]:
-    """List the numbers in a folder of versions, the smallest first; none if there is no such folder."""
+    """List the numbers among the names in a folder of versions, ascending; none if there is no such folder."""
     return sorted({int(name) for name in number_names(base)})
 
 
@@ -38,7 +38,7 @@ def manifest_facts(destination: str, version: int) -> Json:
     """Read the facts in the manifest of a version.
 
     Raises:
-      ConfigError: it cannot be read.
+      ConfigError: the manifest cannot be read.
     """
     path = os.path.join(destination, str(version))
     try:
@@ -51,12 +51,12 @@ def manifest_facts(destination: str, version: int) -> Json:
 
 
 def damage_of(base: str, version: int, digest: str | None = None) -> str | None:
-    """Say what is wrong with a version that is served; None if it is as published.
+    """Return what is wrong with a served version, or None if it is as published.
 
     Args:
       base: folder or address of the versions.
       version: its number.
-      digest: digest of its content, as the push recorded it; another model under that number is wrong too.
+      digest: digest of its content that the push recorded, which the version must have; None skips this check.
     """
     path = os.path.join(base, str(version))
     try:
@@ -69,22 +69,23 @@ def damage_of(base: str, version: int, digest: str | None = None) -> str | None:
 
 
 def identity_of(sources: Json, settings: Json, model: str) -> str:
-    """Compute a digest that two pushes of the same model share.
+    """Compute a digest that is the same for two pushes of the same model.
 
     Args:
       sources: URIs of the artifacts that the model was made of.
-      settings: settings of its export and proof.
-      model: folder of the evaluated SavedModel; its files count, because a URI is used again if metadata is lost.
+      settings: settings of its export and comparison.
+      model: folder of the evaluated SavedModel; its files are part of the digest, because a new metadata store uses
+        the URIs of a lost one again.
     """
     files = {name: one for name, one in folder_digests(model).items() if name != "manifest.json"}
     return json_digest({"sources": sources, "settings": settings, "model": files})
 
 
 def find_published(base: str, identity: str) -> tuple[Publication, Json] | None:
-    """Find the newest version, with its facts, if it has that identity and is as it was published.
+    """Return the newest version and its facts if it has that identity and is as published; else None.
 
-    That is a version whose pusher died, or whose disk was full, before it was recorded: pushing it again would serve
-    a second copy, and leave the first one without a record.
+    Such a version was published by a pusher that died, or whose disk was full, before it recorded the push. Pushing the
+    model again would serve a second copy, and leave the first one unrecorded.
     """
     newest = max(served_versions(base), default=None)
     if newest is None:

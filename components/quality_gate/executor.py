@@ -23,7 +23,7 @@ QUALITY_FILE = "quality.json"
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):
-    """Counts, measures and judges."""
+    """Measures the eval split and the retrieval quality of the model, and applies the quality rules."""
 
     COMPONENT = "QualityGate"
 
@@ -31,7 +31,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         """Write `quality.json`, and bless the model if every rule is met.
 
         Raises:
-          EmbeddingError: an input is damaged, or of another run.
+          EmbeddingError: an input is damaged, or from another run.
         """
         counts, retrieval = _measure(execution)
         checks = judge(counts, retrieval, Rules.from_mapping(execution.json(keys.RULES)))

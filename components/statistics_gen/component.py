@@ -12,7 +12,7 @@ from components.statistics_gen.executor import Executor
 
 
 class StatisticsGenSpec(ComponentSpec):
-    """Inputs, parameters and outputs of StatisticsGen: those of TFX's that the pipeline uses, and the sample."""
+    """Inputs, parameters and outputs of StatisticsGen: those of TFX's that the pipeline uses, and `sample_rows`."""
 
     PARAMETERS = parameters({}, optional={keys.SAMPLE_ROWS: int})
     INPUTS = channels(keys.EXAMPLES)
@@ -22,10 +22,10 @@ class StatisticsGenSpec(ComponentSpec):
 class StatisticsGen(base_beam_component.BaseBeamComponent):
     """Computes statistics of raw columns, for SchemaGen, ExampleValidator and the report.
 
-    With `sample_rows`, histograms, quantiles, deviations and frequent values are of a sample, which TFDV computes in
-    this process. Numbers of rows, missing values and values, least, largest and mean number, and whether a column is
-    constant are those of all rows, which ExampleGen counted. Without `sample_rows`, or for Examples of another
-    ExampleGen, it is TFX's StatisticsGen.
+    With `sample_rows`, TFDV computes histograms, quantiles, standard deviations and frequent values from a sample, in
+    this process. The numbers of rows, values and missing values, the minimum, maximum and mean, and whether a column is
+    constant are exact: ExampleGen computed them from all rows. Without `sample_rows`, or if another ExampleGen wrote
+    the Examples, TFX's StatisticsGen does all the work.
 
     Component `outputs` contains:
       - `statistics`: Channel of type `standard_artifacts.ExampleStatistics`, in TFDV's format. Its custom property
@@ -40,6 +40,6 @@ class StatisticsGen(base_beam_component.BaseBeamComponent):
 
         Args:
           examples: a channel of `Examples`.
-          sample_rows: least number of rows of each split in the sample, if it has as many; 0 takes all rows.
+          sample_rows: minimum number of sampled rows per split (all rows of a smaller split); 0 means no sampling.
         """
         super().__init__(spec=spec_with_outputs(StatisticsGenSpec, examples=examples, sample_rows=sample_rows))

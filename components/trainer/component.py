@@ -41,11 +41,11 @@ class EmbeddingTrainer(base_component.BaseComponent):
     """Trains a model of embedding tables and a dense part.
 
     Component `outputs` contains:
-      - `model`: Channel of type `Model`: a SavedModel whose lookup runs on CPU, with the signatures that the
-        Evaluator wants, so that it judges what will be served.
-      - `model_run`: Channel of type `ModelRun`: `checkpoints/` with the final state, `dense/` with what later runs
-        start their dense part from, `training.json` with what the model was made of, `history.json` with the curves,
-        `logs/` for TensorBoard.
+      - `model`: Channel of type `Model`: a SavedModel that looks rows up on the CPU, as the served model does, with the
+        signatures that the Evaluator needs.
+      - `model_run`: Channel of type `ModelRun`: `checkpoints/` with the final state, `dense/` with the state that later
+        runs start their dense part from, `training.json` with all that defined the model, `history.json` with the
+        training curves, `logs/` for TensorBoard.
     """
 
     SPEC_CLASS = EmbeddingTrainerSpec
@@ -72,20 +72,20 @@ class EmbeddingTrainer(base_component.BaseComponent):
           examples: a channel of `Examples` with the splits "train" and "eval", raw.
           vocabularies: a channel of `Vocabularies`, from VocabularyGen.
           table_configs: a channel of `TableConfigs`, from TableConfigGen.
-          model: dotted module with `build(config, embeddings, dense, **arguments)`.
+          model: dotted name of a module that defines `build(config, embeddings, dense, **arguments)`.
           custom_config: fields of `components.trainer.run.Settings`: `training` (a `TrainingConfig`), `arguments` of
             the model, `dense`, `label_key` and `weight_key` (names of columns; of transformed ones if there is a
             transform graph).
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight;
             without one they are raw columns of numbers.
           schema: a channel of `Schema`; needed if there is no transform graph.
-          warm_start: a channel of `EmbeddingCheckpoint` that tables and slots start from, and the dense part as
-            `dense_start` of `custom_config` chooses.
+          warm_start: a channel of `EmbeddingCheckpoint` that tables and slots start from; `dense_start` of
+            `custom_config` says what the dense part takes from it.
           run_fn: dotted path of the function that trains.
-          code_fingerprint: digest of the code that runs, so that the cache sees a change of it.
-          resume_dir: folder that keeps checkpoints while training, outside of what a failed run loses; each
-            run has its own folder in there, and removes it when it is done.
-          training_steps: replaces the steps or epochs of `custom_config` if it is above 0.
+          code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
+          resume_dir: folder for checkpoints during training and, if it is local, for encoded rows; unlike outputs,
+            it survives a failed run. Each run has its own subfolder of checkpoints, and removes it when it is done.
+          training_steps: if above 0, replaces the steps or epochs of `custom_config`.
         """
         spec = spec_with_outputs(
             EmbeddingTrainerSpec,

@@ -18,7 +18,7 @@ from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.history import History
 
 _VERTEX_PREFIX = "ai_platform_"
-"""Keys of `custom_config` that are for the job that the trainer runs in, and not for the trainer."""
+"""Prefix of the keys of `custom_config` that configure the Vertex AI job; the run_fn does not get them."""
 
 
 class Executor(ComponentExecutor, trainer_executor.GenericExecutor):
@@ -47,7 +47,7 @@ class Executor(ComponentExecutor, trainer_executor.GenericExecutor):
         """Train, and record facts on the outputs.
 
         Raises:
-          EmbeddingError: data, configuration or training forbid it.
+          EmbeddingError: the data or the configuration is invalid, or the training fails.
         """
         outputs = [execution.output(key) for key in (keys.MODEL, keys.MODEL_RUN)]
         trainer_executor.GenericExecutor.Do(self, execution.inputs, execution.outputs, execution.properties)
@@ -60,7 +60,7 @@ def _made(artifact: types.Artifact) -> int:
 
 
 def put_facts(outputs: Sequence[types.Artifact]) -> None:
-    """Record on the outputs what lineage and report show of a training; the ModelRun is the last of them."""
+    """Record on the outputs the facts that lineage and report show; the last output must be the ModelRun."""
     facts = _facts(outputs[-1].uri)
     for artifact in outputs:
         for name, value in facts.items():
@@ -68,7 +68,7 @@ def put_facts(outputs: Sequence[types.Artifact]) -> None:
 
 
 def _facts(run_folder: str) -> Json:
-    """Return what lineage and report show of the model; nothing if another run_fn wrote no such files."""
+    """Read the facts from the files of a ModelRun; empty if another run_fn wrote no `training.json`."""
     if not fileio.exists(os.path.join(run_folder, "training.json")):
         return {}
     run = RunDescription.load(run_folder)

@@ -1,4 +1,4 @@
-"""Reads tf.Examples for Transform in batches: TFX's reader hands each record through Beam's Python code."""
+"""Reads tf.Examples for Transform in batches, because TFX's reader passes every record through Beam's Python code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _BATCH = 4096
 
 
 class BatchedExamples(TFExampleRecord):
-    """TFX's reader of TFRecord files of tf.Examples, with TensorFlow's own reading of files."""
+    """TFX's reader of TFRecord files of tf.Examples, changed to read the files with tf.data, in batches."""
 
     def BeamSource(self, batch_size: int | None = None) -> beam.PTransform:  # noqa: N802
-        """Return a transform from the start of a pipeline to record batches of the columns of the schema.
+        """Return a Beam source of record batches with the columns of the schema.
 
         Args:
-          batch_size: rows of each batch but the last of a file; None leaves the choice to this class.
+          batch_size: rows of each batch (the last one of a file may have fewer); None means 4096.
         """
         return _Read(self._file_pattern, self._schema.SerializeToString(), batch_size or _BATCH)
 

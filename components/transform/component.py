@@ -15,7 +15,7 @@ from embedding_core.schema import Json
 
 
 class TransformSpec(ComponentSpec):
-    """Inputs, parameters and outputs of Transform: those of TFX's that the pipeline uses, and the base."""
+    """Inputs, parameters and outputs of Transform: those of TFX's that the pipeline uses, and the base checkpoint."""
 
     PARAMETERS = parameters({keys.PREPROCESSING_FN: str, keys.CUSTOM_CONFIG: str})
     INPUTS = channels(keys.EXAMPLES, keys.SCHEMA, optional=[keys.BASE_CHECKPOINT])
@@ -25,8 +25,8 @@ class TransformSpec(ComponentSpec):
 class Transform(base_beam_component.BaseBeamComponent):
     """Analyses the train split and writes the graph that computes dense features, label and weight.
 
-    As TFX's Transform, which reads row by row, traces `preprocessing_fn` twice as often and knows no base checkpoint;
-    without what this pipeline does not use: materialized examples, statistics and the analyzer cache.
+    Replaces TFX's Transform, which reads row by row, traces `preprocessing_fn` twice as often and has no base
+    checkpoint. Leaves out what this pipeline does not use: materialized examples, statistics and the analyzer cache.
 
     Component `outputs` contains:
       - `transform_graph`: Channel of type `TransformGraph`, for training and serving.
@@ -48,10 +48,10 @@ class Transform(base_beam_component.BaseBeamComponent):
         Args:
           examples: a channel of `Examples` with the splits "train" and "eval"; the former is analysed.
           schema: a channel of `Schema`.
-          preprocessing_fn: dotted path of the function, which takes `inputs` and `custom_config`.
+          preprocessing_fn: dotted path of the function, which takes `inputs` and optionally `custom_config`.
           custom_config: a JSON object for that function.
-          base_checkpoint: a channel of `EmbeddingCheckpoint`: dense features keep the ranges of its dense part, which
-            the function finds as `ranges` in its `custom_config`.
+          base_checkpoint: a channel of `EmbeddingCheckpoint`; the function finds the ranges of its dense features as
+            `ranges` in `custom_config`, so that it can keep them.
         """
         spec = spec_with_outputs(
             TransformSpec,

@@ -36,7 +36,7 @@ Preprocessing: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
-    """Analyses the columns that `preprocessing_fn` analyses, and reads no others."""
+    """Runs the analyzers of `preprocessing_fn`, and reads only the columns that they need."""
 
     COMPONENT = "Transform"
 
@@ -83,7 +83,7 @@ def _config(execution: Execution) -> Json:
 
 
 def _bound(function: Callable[..., Any], config: Json) -> Preprocessing:
-    """Bind `custom_config`, if the function takes it."""
+    """Bind the argument `custom_config`, if the function has it."""
     taken = keys.CUSTOM_CONFIG in inspect.signature(function).parameters
     return functools.partial(function, custom_config=config) if taken else function
 
@@ -94,7 +94,7 @@ def _schema(execution: Execution) -> schema_pb2.Schema:
 
 
 def _reader(execution: Execution, schema: schema_pb2.Schema) -> Any:
-    """Return TFX's reader of the split, or for TFRecord files of tf.Examples one that reads them in batches."""
+    """Return a reader of the split: `BatchedExamples` for TFRecord files of tf.Examples, else TFX's own."""
     reader = tfxio_utils.get_split_tfxio(execution.inputs[keys.EXAMPLES], _SPLIT, _NAME, schema)
     if type(reader) is not TFExampleRecord:
         return reader

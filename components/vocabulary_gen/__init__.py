@@ -1,4 +1,4 @@
-"""VocabularyGen: counts the tokens of all categorical features in one pass. Importing it loads no TFX."""
+"""VocabularyGen: counts the tokens of all categorical features in one pass. This import does not load TFX."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["VocabularyGen"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, because the configuration reads the rules without the 20 seconds that TFX's import takes.
+    # Lazy, so that the configuration can import the vocabulary rules without the 20 seconds that TFX takes.
     if name != "VocabularyGen":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from components.vocabulary_gen.component import VocabularyGen

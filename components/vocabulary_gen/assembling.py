@@ -1,4 +1,4 @@
-"""Puts together what the workers found out: vocabularies, and the errors in the data that only all of it shows."""
+"""Assembles vocabularies from the messages of all workers, and raises errors that only the data as a whole shows."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]
     """Make one vocabulary from the messages of all sources, in any order, and from the base if there is one.
 
     Raises:
-      DataError: a feature is absent, empty or of mixed type in all of the data.
-      ConfigError: thresholds that leave no token.
+      DataError: a feature is absent, empty or of mixed type in the data as a whole, or a text vocabulary can hold none
+        of the tokens.
+      ConfigError: the thresholds leave out every token.
       VocabularyError: the base is damaged.
     """
     received = list(messages)
@@ -35,7 +36,7 @@ def assemble_vocabulary(plan: CountingPlan, name: str, messages: Iterable[bytes]
 
 
 def read_facts(messages: Iterable[bytes]) -> list[Json]:
-    """Read what the sources report on features, from all messages on a vocabulary."""
+    """Read the facts on features from all messages on a vocabulary."""
     return [json.loads(message[1:]) for message in messages if message[:1] == FACTS]
 
 
@@ -43,7 +44,7 @@ def summaries_of(plan: CountingPlan, name: str, facts: list[Json]) -> dict[str, 
     """Summarize each feature that feeds a vocabulary.
 
     Raises:
-      DataError: a feature is absent, empty or of mixed type in all of the data.
+      DataError: a feature is absent, empty or of mixed type in the data as a whole.
     """
     return {
         feature.name: _summary(
@@ -57,7 +58,7 @@ def check_any_token(name: str, size: int, unrepresentable: int) -> None:
     """Check that a vocabulary is not empty.
 
     Raises:
-      DataError: it is empty: a text vocabulary can hold none of its tokens.
+      DataError: it is empty, because a text vocabulary can hold none of its tokens.
     """
     if not size:
         raise DataError(
@@ -98,7 +99,7 @@ def _summary(feature: CountedFeature, facts: list[Json], has_base: bool) -> Feat
 
 
 def _dtype(feature: CountedFeature, facts: list[Json], rows: int) -> Any:
-    """Return the one dtype that the column has wherever it has a value."""
+    """Return the dtype of the column; raise DataError if it has no value, or its dtype is not the same everywhere."""
     seen: dict[str, str] = {}
     for dtype, place in sorted((item for fact in facts for item in fact["dtypes"].items()), key=lambda item: item[1]):
         seen.setdefault(dtype, place)
@@ -120,8 +121,8 @@ def assemble_sources(messages: Iterable[bytes]) -> Json:
     """Add up the facts on all sources.
 
     Returns:
-      "rows" and "bad_rows", how many; "bad", [{"source", "row", "reason"}] of those that are named;
-      "problems", messages on sources that cannot be used; in the order of the sources.
+      "rows" and "bad_rows": their numbers; "bad": list of {"source", "row", "reason"}, at most a thousand per source;
+      "problems": messages on sources that cannot be used. Both lists are in the order of the sources.
     """
     facts = sorted((json.loads(message[1:]) for message in messages), key=lambda fact: str(fact["source"]))
     return {

@@ -39,7 +39,7 @@ def read_base(folder: str, evolution: Evolution) -> Base:
 
 
 def base_tables(plan: CountingPlan) -> dict[str, TokenTable] | None:
-    """Make lookup tables of the base's tokens, by vocabulary; None without a base."""
+    """Make lookup tables of the tokens of the base, by vocabulary; None without a base."""
     if plan.base is None:
         return None
     names = [name for name in plan.rules if plan.has_base(name)]
@@ -53,14 +53,14 @@ def make_vocabulary(
     counts: npt.NDArray[np.int64],
     features: Mapping[str, FeatureSummary],
 ) -> Vocabulary:
-    """Make the vocabulary of counted tokens, evolved from the base's if it has one of that name.
+    """Make a vocabulary from counted tokens; evolve the vocabulary of that name in the base, if there is one.
 
     Args:
-      plan: what was counted.
+      plan: the plan of the counting.
       name: name of the vocabulary.
       tokens: [n] large_binary, each token once.
       counts: [n] int64.
-      features: summary of each feature.
+      features: summary of each feature that feeds the vocabulary, by name.
 
     Raises:
       ConfigError: the thresholds leave out every token.

@@ -1,10 +1,10 @@
-"""Counts the tokens of a batch of rows, all features at once, inside the graph.
+"""Counts the tokens of a batch of rows, for all features at once, in one TensorFlow graph.
 
-Values are made distinct before they become tokens: `tokens_of` works value by value, so the tokens of
-the distinct values, each as often as its value, are the tokens of the batch. Features of the same kind
-go through one `tokens_of` side by side, so that the graph stays small however many features there are;
-its outputs are a handful of tensors, all token bytes in one string. With a base vocabulary, tokens are
-looked up in it there too, to count those that it does not have.
+Values are deduplicated before they become tokens: `tokens_of` works value by value, so a token of a
+distinct value counts as often as the value occurs. Features of the same dtype and separator are
+concatenated and share one call of `tokens_of`, so that the graph stays small however many features there
+are. Its outputs are a handful of tensors, with all token bytes in one string. If there are base
+vocabularies, the graph also looks the tokens up in them, and counts those that they do not have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Counted: TypeAlias = "dict[str, tf.Tensor]"
 CountBatch: TypeAlias = Callable[..., Counted]
 Transform: TypeAlias = "Callable[[tf.Tensor], Mapping[str, Values]]"
 BaseTables: TypeAlias = "Mapping[str, TokenTable]"
-"""The tokens of each vocabulary of the base, by name."""
+"""Lookup tables of the tokens of each vocabulary of the base, by name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,9 @@ class BatchCounts:
       tokens: large_binary [n], not necessarily distinct.
       counts: int64 [n], how often each token occurs.
       histogram: int64 [longest + 1], how many rows have 0, 1, ... tokens.
-      widest: the most values that a row of the column holds.
-      new_rows: rows with a token that the base vocabulary does not have; 0 without one.
-      new_tokens: token occurrences that it does not have; 0 without one.
+      widest: largest number of values in a row of the column.
+      new_rows: number of rows with a token that the base vocabulary does not have; 0 without a base vocabulary.
+      new_tokens: number of occurrences of such tokens; 0 without a base vocabulary.
     """
 
     tokens: pa.Array
@@ -56,12 +56,12 @@ class BatchCounts:
 def examples_counter(
     features: Sequence[CountedFeature], transform: Transform | None = None, base: BaseTables | None = None
 ) -> CountBatch:
-    """Trace a function that counts a batch of serialized tf.Examples.
+    """Make a graph function that counts a batch of serialized tf.Examples.
 
     Args:
       features: what to count, each column with the dtype of the data.
-      transform: function from serialized tf.Examples to Transform's output, for the columns `after_transform`.
-      base: tokens of the base vocabularies.
+      transform: function from serialized tf.Examples to Transform's output, for columns with `after_transform`.
+      base: lookup tables of the base vocabularies.
 
     Returns:
       A function from string [B] to what `batch_counts` reads; it raises one of `example_records.PARSE_ERRORS`
@@ -84,7 +84,7 @@ def examples_counter(
 
 
 def values_counter(features: Sequence[CountedFeature], base: BaseTables | None = None) -> CountBatch:
-    """Make a function from the values of each feature's column to what `batch_counts` reads."""
+    """Make a graph function from the values of each feature's column to what `batch_counts` reads."""
     columns, tables = [feature.column for feature in features], _tables(features, base)
     traced: CountBatch = tf.function(
         lambda values: _count_values(columns, values, tables), reduce_retracing=True, autograph=False
@@ -99,18 +99,18 @@ def _tables(features: Sequence[CountedFeature], base: BaseTables | None) -> list
 def _count_values(
     columns: Sequence[ColumnConfig], values: Sequence[Values], base: Sequence[TokenTable | None] | None = None
 ) -> Counted:
-    """Count the tokens of one batch; a graph function.
+    """Count the tokens of one batch, in the graph.
 
     Args:
       columns: description of each column.
       values: the values of each column: [B], or dense, sparse or ragged [B, None].
-      base: for each column the tokens of the base, or None if the base has none for it; None without a base.
+      base: lookup table of the base vocabulary of each column, or None for a column without one; None without a base.
 
     Returns:
-      Tensors over all columns, in the order of `_by_kind`: "bytes" string [], all tokens without a gap;
-      "lengths" [n] of each token in bytes; "counts" [n]; "tokens" [columns] how many tokens each has;
-      "rows" [columns, longest + 1] histogram of tokens per row; "widest" [columns] most values in a row; with a
-      base "new_rows" and "new_tokens" [columns].
+      Tensors over all columns, in the order of `_by_kind`: "bytes" string [], all tokens concatenated;
+      "lengths" [n] of each token in bytes; "counts" [n]; "tokens" [columns], number of tokens of each;
+      "rows" [columns, longest + 1], histogram of tokens per row; "widest" [columns], most values in a row; with a
+      base also "new_rows" and "new_tokens" [columns].
     """
     groups = []
     for kind in _by_kind(columns):
@@ -128,7 +128,7 @@ def _count_values(
 
 
 def _by_kind(columns: Sequence[ColumnConfig]) -> list[list[int]]:
-    """Group the positions of the columns that become tokens in the same way."""
+    """Group the positions of the columns by dtype and separator, on which their conversion to tokens depends."""
     kinds: dict[tuple[str, str | None], list[int]] = {}
     for position, column in enumerate(columns):
         kinds.setdefault((column.dtype, column.separator), []).append(position)
@@ -138,7 +138,7 @@ def _by_kind(columns: Sequence[ColumnConfig]) -> list[list[int]]:
 def _count_group(
     column: ColumnConfig, rows: Sequence[tf.RaggedTensor], base: Sequence[TokenTable | None] | None
 ) -> Counted:
-    """Count columns of one kind, laid end to end."""
+    """Count the concatenated values of columns of one kind."""
     uniques = [tf.unique_with_counts(_hashable(values.values)) for values in rows]
     sizes = tf.stack([tf.size(unique.y) for unique in uniques])
     distinct = tf.concat([unique.y for unique in uniques], 0)
@@ -147,7 +147,7 @@ def _count_group(
     widths = tf.stack([values.row_lengths() for values in rows])
 
     def over_rows(of_value: tf.Tensor) -> tf.Tensor:
-        """Sum over each row what its distinct values have, [columns, B]."""
+        """Sum a number that is given per distinct value over the values of each row, [columns, B]."""
         starts = tf.unstack(tf.cumsum(sizes, exclusive=True), len(rows))
         index = tf.concat([unique.idx + start for unique, start in zip(uniques, starts, strict=True)], 0)
         return tf.reshape(_sums(tf.gather(of_value, index), tf.reshape(widths, [-1])), tf.shape(widths))
@@ -168,7 +168,7 @@ def _count_group(
 
 
 def _not_in(base: Sequence[TokenTable | None], tokens: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Mark with 1 each token that its column's table does not have, else 0 (also without a table), int64 [tokens]."""
+    """Return 1 for each token that its column's table does not have, else 0 (also without a table), int64 [tokens]."""
     parts = [
         tf.zeros_like(part, tf.int64) if table is None else tf.cast(table.ids_of(part) < 0, tf.int64)
         for table, part in zip(base, tf.split(tokens, sizes, num=len(base)), strict=True)
@@ -177,7 +177,7 @@ def _not_in(base: Sequence[TokenTable | None], tokens: tf.Tensor, sizes: tf.Tens
 
 
 def _hashable(values: tf.Tensor) -> tf.Tensor:
-    """Convert floats to their bits, so that all NaN are one value."""
+    """Convert floats to their bits, so that NaNs with the same bits are one value."""
     return tf.bitcast(values, tf.int32) if values.dtype == tf.float32 else values
 
 
@@ -186,7 +186,7 @@ def _unhashable(column: ColumnConfig, values: tf.Tensor) -> tf.Tensor:
 
 
 def _sums(values: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Sum consecutive stretches of int64 [n]: one int64 for each of `lengths`."""
+    """Sum consecutive segments of int64 [n] that have the given lengths; int64 [number of segments]."""
     running = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(values)], 0)
     ends = tf.cumsum(tf.cast(lengths, tf.int64))
     return tf.gather(running, ends) - tf.gather(running, ends - tf.cast(lengths, tf.int64))

@@ -32,7 +32,7 @@ _REPORT, _OF_PARTS = "report", "of_parts"
 
 @beam.typehints.with_output_types(tuple[str, bytes])
 class _CountFile(beam.DoFn):
-    """A path of a TFRecord file of tf.Examples -> messages by vocabulary."""
+    """Counts a TFRecord file of tf.Examples, given its path; yields messages by vocabulary."""
 
     def __init__(self, plan: CountingPlan) -> None:
         self._plan = plan
@@ -49,7 +49,7 @@ class _CountFile(beam.DoFn):
 
 @beam.typehints.with_output_types(tuple[str, bytes])
 class _CountArrow(beam.DoFn):
-    """Arrow record batches -> messages by vocabulary, once for each bundle."""
+    """Counts Arrow record batches; yields messages by vocabulary at the end of each bundle."""
 
     def __init__(self, plan: CountingPlan, source: str) -> None:
         self._plan = plan
@@ -72,7 +72,10 @@ class _CountArrow(beam.DoFn):
 
 
 class _Write(beam.DoFn):
-    """All messages of one vocabulary -> its files; yields what the report shows of it, as JSON."""
+    """Writes the files of one vocabulary from all its messages; yields its entry in the report, as JSON.
+
+    For a vocabulary in parts, writes one part, and passes the facts that `_Merge` needs on to it.
+    """
 
     def __init__(self, plan: CountingPlan, folder: str) -> None:
         self._plan = plan
@@ -87,7 +90,7 @@ class _Write(beam.DoFn):
             name, facts = write_part(self._plan, name, messages, self._folder)
             yield TaggedOutput(_OF_PARTS, (name, json.dumps(facts).encode()))
             return
-        if self._plan.rules[name].parts > 1:  # what the sources say of it: for the merge
+        if self._plan.rules[name].parts > 1:  # the facts on its features, for `_Merge`
             yield from (TaggedOutput(_OF_PARTS, (name, message)) for message in messages)
             return
         try:
@@ -100,7 +103,7 @@ class _Write(beam.DoFn):
 
 
 class _Merge(beam.DoFn):
-    """What is known of the parts of one vocabulary, and of its features -> its files; yields as `_Write`."""
+    """Writes the files of one vocabulary from its parts and the facts on its features; yields its report entry."""
 
     def __init__(self, plan: CountingPlan, folder: str) -> None:
         self._plan = plan
@@ -117,7 +120,7 @@ class _Merge(beam.DoFn):
 
 
 def _facts(vocabulary: Vocabulary) -> Json:
-    """Return a vocabulary's facts for report and lineage; with a base also the evolution of its tokens and drift."""
+    """Return a vocabulary's facts for report and lineage; with a base also its evolution and the drift of features."""
     facts = {key: getattr(vocabulary, key) for key in ("digest", "coverage", "total_count", "private")}
     if vocabulary.evolution is None:
         return facts
@@ -126,7 +129,7 @@ def _facts(vocabulary: Vocabulary) -> Json:
 
 
 def count_files(pipeline: beam.Pipeline, files: Sequence[str], plan: CountingPlan, label: str = "") -> beam.PCollection:
-    """Count TFRecord files of tf.Examples: messages by vocabulary."""
+    """Count TFRecord files of tf.Examples; return messages by vocabulary."""
     return (
         pipeline
         | f"Files{label}" >> beam.Create(list(files), reshuffle=False)
@@ -136,7 +139,7 @@ def count_files(pipeline: beam.Pipeline, files: Sequence[str], plan: CountingPla
 
 
 def count_arrow(pipeline: beam.Pipeline, source: tfxio.TFXIO, plan: CountingPlan, label: str) -> beam.PCollection:
-    """Count what TFXIO reads, of any payload: messages by vocabulary; the label names the source in messages."""
+    """Count a TFXIO source of any payload format; return messages by vocabulary, in which `label` names the source."""
     return (
         pipeline
         | f"Read[{label}]" >> source.BeamSource()
@@ -145,7 +148,7 @@ def count_arrow(pipeline: beam.Pipeline, source: tfxio.TFXIO, plan: CountingPlan
 
 
 def write_vocabularies(messages: beam.PCollection, plan: CountingPlan, folder: str, report: str) -> None:
-    """Write the vocabularies of all messages into a folder, and a JSON list of the sources' results into a file."""
+    """Write all vocabularies into a folder, and a JSON list with the facts on each and on the sources into a file."""
 
     def write_report(keyed: tuple[None, Iterable[str]]) -> None:
         with fileio.open(report, "w") as file:

@@ -1,4 +1,4 @@
-"""Adds up token counts in Arrow: memory is bounded by the distinct tokens, however many rows there are."""
+"""Adds up token counts in Arrow arrays; memory grows with the number of distinct tokens, not of rows."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def merge_counts(parts: Iterable[Part]) -> Part:
 class TokenCounts:
     """Running sums of token counts by vocabulary.
 
-    Parts are kept as they come and merged when they outgrow what has been merged before, so each token
-    is hashed a few times at most. All vocabularies are merged together: their parts share buffers.
+    Parts are collected, and merged when they hold more tokens than the result of the last merge (and more
+    than a million), so that a token is hashed only a few times. All vocabularies are merged at once, because
+    their parts share buffers.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class TokenCounts:
         self._pending += len(tokens)
 
     def compact(self, *, always: bool = False) -> None:
-        """Merge what was added, if that pays; call it after each batch."""
+        """Merge what was added, if `always` or if it outgrew the last merge; call it after each batch."""
         if not always and self._pending <= max(_PENDING_LIMIT, self._merged):
             return
         self._parts = {name: [merge_counts(parts)] for name, parts in self._parts.items()}
@@ -60,7 +61,7 @@ class TokenCounts:
 
 
 def write_counts(tokens: pa.Array, counts: npt.NDArray[np.int64]) -> Iterator[bytes]:
-    """Yield the counts as Arrow messages of some 64 MB each, for transport."""
+    """Yield the counts as Arrow messages of about 64 MB each, for transport."""
     rows = max(1, len(tokens) * _BYTES_PER_MESSAGE // max(1, tokens.nbytes))
     for start in range(0, len(tokens), rows):
         part = slice(start, start + rows)
@@ -72,7 +73,7 @@ def write_counts(tokens: pa.Array, counts: npt.NDArray[np.int64]) -> Iterator[by
 
 
 def read_counts(message: bytes) -> Part:
-    """Return what one message of `write_counts` holds, without copying."""
+    """Return the tokens and counts in one message of `write_counts`, without copying."""
     table = pa.ipc.open_stream(message).read_all().combine_chunks()
     token, count = (table[name].chunk(0) for name in ("token", "count"))
     return token, count.to_numpy()

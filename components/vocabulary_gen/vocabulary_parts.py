@@ -1,7 +1,8 @@
-"""Merges vocabularies that no worker can hold: tokens are counted and sorted in parts, then the parts are merged.
+"""Makes vocabularies that no worker can hold in memory: counts and sorts tokens in parts, then merges the parts.
 
-A hash of a token chooses its part. Each part is merged separately, perhaps on another worker, and
-written as sorted blocks below the artifact's folder; one worker then merges them, a block of each in memory at a time.
+The hash of a token chooses its part. The counts of each part are added up separately, perhaps on another worker, and
+written as sorted blocks below the artifact's folder. One worker then merges the parts, with one block of each in memory
+at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ROWS_OF_A_BLOCK = 1 << 15
 
 
 def is_part(key: str) -> bool:
-    """Whether messages under that key are of one part of a vocabulary."""
+    """Return whether messages with that key are on one part of a vocabulary."""
     return "\n" in key
 
 
@@ -56,7 +57,7 @@ def check_parts(plan: CountingPlan) -> None:
 
 
 def write_part(plan: CountingPlan, key: str, messages: Iterable[bytes], folder: str) -> tuple[str, Json]:
-    """Merge the counts of one part, and write it sorted.
+    """Add up the counts of one part, and write it sorted.
 
     Returns:
       The vocabulary's name, and the facts on the part that the merge needs.
@@ -95,14 +96,15 @@ def merge_parts(plan: CountingPlan, name: str, messages: Iterable[bytes], folder
     Args:
       plan: plan of the counting.
       name: name of the vocabulary.
-      messages: facts of all sources, and what `write_part` returned of each part, as JSON.
+      messages: facts of all sources, and the facts on each part that `write_part` returned, as JSON.
       folder: folder of the Vocabularies.
 
     Returns:
       Facts on the vocabulary for the report.
 
     Raises:
-      DataError: a feature is absent, empty or of mixed type in all of the data.
+      DataError: a feature is absent, empty or of mixed type in the data as a whole, or a text vocabulary can hold none
+        of the tokens.
       ConfigError: the thresholds leave out every token.
     """
     received, rule = list(messages), plan.rules[name]

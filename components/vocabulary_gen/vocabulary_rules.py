@@ -20,7 +20,7 @@ class VocabularyRule(Section):
     parts: Positive = 1
 
     def counting_rule(self) -> Json:
-        """Give what the counting depends on, without the fields of a subclass."""
+        """Return the fields that the counting depends on, without those of a subclass; `parts` only if above 1."""
         rule: Json = {"min_count": self.min_count, "max_size": self.max_size}
         return {**rule, "parts": self.parts} if self.parts > 1 else rule
 
@@ -38,5 +38,5 @@ class Evolution(Section):
     expire_after: Positive | None = None
 
     def evolution_rule(self) -> Json:
-        """Give the mode and the expiry, without the fields of a subclass."""
+        """Return `mode` and `expire_after`, without the fields of a subclass."""
         return {"mode": self.mode, "expire_after": self.expire_after}

@@ -1,7 +1,7 @@
-"""Writes and reads embedding checkpoints: logical tables and slots by name, verified, without topology.
+"""Writes and reads embedding checkpoints: tables and slots by name, verified, whatever the topology of the training.
 
 On disk: a TensorFlow tensor bundle `tables` (plain `tf.train.load_checkpoint(folder + "/tables")` reads
-`<table>` and `<table>/<slot>`) and `manifest.json`.
+`<table>` and `<table>/<slot>`), the folder `vocabularies`, optionally the folder `dense`, and `manifest.json`.
 """
 
 from embedding_core.checkpoint.bundle import BundleReader, BundleWriter

@@ -1,9 +1,9 @@
-"""Reads the index of a TensorFlow checkpoint: at which bytes of its data files each tensor is.
+"""Reads the index of a TensorFlow checkpoint, which says where in the data files the bytes of each tensor are.
 
-TensorFlow's readers return a tensor that was saved whole only whole, which for a table takes as much memory again. With
-the index a tensor is read from its data file in slices. The file is a LevelDB table
-(https://github.com/google/leveldb/blob/main/doc/table_format.md) without compression, of a `BundleHeaderProto` under
-the empty key and one `BundleEntryProto` per tensor; all checksums are masked CRC-32C.
+TensorFlow's readers always load the whole of a tensor that was saved in one piece, which for a table takes as much
+memory again. With the index, a tensor can be read from its data file in slices. The index file is an uncompressed
+LevelDB table (https://github.com/google/leveldb/blob/main/doc/table_format.md) of a `BundleHeaderProto` under the empty
+key and one `BundleEntryProto` per tensor and per saved slice of a tensor. All checksums are masked CRC-32C.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BundleEntry(NamedTuple):
     Attributes:
       dtype: type of its numbers.
       shape: its shape.
-      parts: the parts it was saved in, in the order of the rows; empty if they are not of whole rows.
+      parts: the parts in which it was saved, in the order of the rows; empty if a part does not hold whole rows.
     """
 
     dtype: tf.DType
@@ -58,7 +58,7 @@ class BundleEntry(NamedTuple):
 
 
 def crc32c(data: bytes, before: int = 0) -> int:
-    """Compute the CRC-32C of the data, going on from the checksum of the data before them."""
+    """Compute the CRC-32C of `data`, continuing from `before`, the checksum of the data that precede it."""
     return int(google_crc32c.extend(before, data))
 
 
@@ -96,7 +96,7 @@ def _parsed(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
     for key, value in _records(data):
         if not key:
             shards = int(BundleHeaderProto.FromString(value).num_shards)
-        elif key.startswith(b"\0"):  # a slice; those of a tensor come in the order of their first rows
+        elif key.startswith(b"\0"):  # a slice; the slices of a tensor are sorted by their first row
             name = key[1 : key.index(_END_OF_NAME)].decode()
             slices.setdefault(name, []).append(BundleEntryProto.FromString(value))
         else:
@@ -108,7 +108,7 @@ def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     footer = data[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("its last bytes are not those of an index")
-    _, at = _varint(footer, 0)  # offset and size of the meta-index, which is empty
+    _, at = _varint(footer, 0)  # skips offset and size of the meta-index, which is empty
     _, at = _varint(footer, at)
     for _, handle in _block(data, *_handle(footer, at)):
         yield from _block(data, *_handle(handle, 0))
@@ -163,7 +163,7 @@ def _part(message: BundleEntryProto) -> _Part:
 
 
 def _rows(part: TensorSliceProto, shape: tuple[int, ...]) -> int:
-    """Return the rows of a slice that holds all columns of its rows; 0 of one that does not."""
+    """Return the number of rows of a slice if it holds all their columns, else 0."""
     lengths = [
         extent.length if extent.HasField("length") else size for extent, size in zip(part.extent, shape, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Writes a table of an embedding checkpoint for other programs: Parquet, and TensorBoard's embedding projector."""
+"""Exports a table of an embedding checkpoint to Parquet, or to TensorBoard's embedding projector."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class _Source:
 
 
 def extract_to_parquet(folder: StrPath, table: str, path: StrPath, *, slice_bytes: int = SLICE_BYTES) -> int:
-    """Write a table as a Parquet file of `row`, `token`, `count` and `vector`; memory is bounded by a slice.
+    """Write a table as a Parquet file with columns `row`, `token`, `count` and `vector`, one slice at a time.
 
-    `token` is text, or bytes if a token is not UTF-8, or the sha256 of the token if the vocabulary is private. It and
-    `count` are null in rows that have no token.
+    `token` is text, or bytes if any token is not UTF-8, or the sha256 of the token if the vocabulary is private. In
+    rows that have no token, `token` and `count` are null.
 
     Args:
       folder: the embedding checkpoint; its files are verified first.
       table: name of the table.
-      path: the file to write; an existing file is replaced in one rename.
+      path: the file to write; an existing file is replaced by one rename.
       slice_bytes: bytes of the table held in memory at once.
 
     Returns:
@@ -124,7 +124,7 @@ def extract_to_projector(
       folder: the embedding checkpoint; its files are verified first.
       table: name of the table.
       destination: the folder to make.
-      limit: largest number of rows; a browser can show some ten thousand.
+      limit: largest number of rows; a browser can show about ten thousand.
       slice_bytes: bytes of the table held in memory at once.
 
     Returns:
@@ -157,7 +157,7 @@ def extract_to_projector(
 
 
 def _most_frequent(source: _Source, limit: int) -> npt.NDArray[np.int64]:
-    """Find the rows of the most frequent tokens, ascending; in an evolved vocabulary they need not come first."""
+    """Return the rows of the most frequent tokens, ascending; in an evolved vocabulary these need not come first."""
     counts = np.full(source.table.vocabulary_size, -1, np.int64)
     if source.vocabulary is not None:
         counts[: len(source.vocabulary)] = source.vocabulary.counts

@@ -26,20 +26,20 @@ def load_checkpoint_into(
     slots: bool = True,
     slice_bytes: int = SLICE_BYTES,
 ) -> Manifest:
-    """Fill variables with the rows of an embedding checkpoint of the same tables and vocabularies.
+    """Fill variables with the rows of an embedding checkpoint that has the same tables and vocabularies.
 
     Args:
       folder: the checkpoint; its files are verified first.
-      tables: the variables, float32 [rows, dim], by `<table>` and `<table>/<slot>`; a list of variables is a table
-        that is sharded, in blocks of consecutive rows (such as `variables` of TensorFlow's ShardedVariable).
-      config: the tables they belong to.
+      tables: the variables, float32 [rows, dim], by `<table>` and `<table>/<slot>`; a list of variables is a sharded
+        table, in blocks of consecutive rows (such as `variables` of TensorFlow's ShardedVariable).
+      config: configuration of these tables.
       vocabulary_digests: the digest of every vocabulary in use now.
       slots: whether slots are loaded too.
       slice_bytes: bytes of a table held in memory at once.
 
     Raises:
       CheckpointError: a file is damaged, or a table, slot, shape, optimizer or vocabulary differs (all
-        differences are named). The variables are as they were then.
+        differences are named). No variable is changed then.
     """
     folder = os.fspath(folder)
     manifest = verify(folder)
@@ -125,7 +125,7 @@ def _other_shapes(key: str, wanted: tuple[int, ...], blocks: list[tf.Variable]) 
 
 
 def rename_hint(shape: tuple[int, ...], others: Mapping[str, tuple[int, ...]]) -> str:
-    """Name what has the same shape under another name, as a hint in the message on a missing table or slot."""
+    """Return a hint for the message on a missing table or slot: the others that have its shape, or ""."""
     alike = [key for key, other in others.items() if other == shape]
     return f" (renamed from {' or '.join(map(repr, alike))}?)" if alike else ""
 

@@ -1,4 +1,4 @@
-"""Converts a training checkpoint to an embedding checkpoint: logical tables and slots by name, without topology."""
+"""Converts a training checkpoint of any topology to an embedding checkpoint: tables and slots by name."""
 
 from __future__ import annotations
 
@@ -46,24 +46,25 @@ def retrieve(
     """Write the tables and slots of a training checkpoint as an embedding checkpoint.
 
     Args:
-      training_checkpoint: prefix of a `tf.train.Checkpoint`, without '.index', of whatever trained the tables: an
-        engine of this project, TensorFlow's `TPUEmbedding` (stacked by SparseCores, too: see `stacked`), or Keras'
+      training_checkpoint: prefix of a `tf.train.Checkpoint`, without '.index'. The tables were trained by an engine of
+        this project, by TensorFlow's `TPUEmbedding` (for tables stacked by SparseCores see `stacked`), or by Keras'
         optimizers (see `stored_keys`).
       config: the tables and their optimizers; a table without an optimizer has no slots.
-      destination: the folder to write, which must not exist or be empty.
-      vocabularies: those that the tables' rows belong to, by name; they are kept in the checkpoint, so that
+      destination: the folder to write, which must be absent or empty.
+      vocabularies: those that the tables' rows belong to, by name; they are stored in the checkpoint, so that
         its rows can be found by token even if the run that made them is deleted.
       step: training step; None reads it from the checkpoint (0 if it has none).
       root: path at which the training checkpoint holds the tables, such as "embedding"; None finds it.
       nonfinite: whether a NaN or infinity in a table or slot is an "error" or is kept and counted.
-      dense: folder of the dense part that was trained with the tables (`checkpoint.dense`), which is copied if there
-        is one.
+      dense: folder of the dense part that was trained with the tables (`checkpoint.dense`), which is copied if it
+        exists; or None.
       slice_bytes: bytes of a table held in memory at once.
-      progress: called with table, rows done and rows in total.
+      progress: called with the key of a table or slot, its rows done and its rows in total.
 
     Raises:
-      CheckpointError: tables or slots are missing, there are others, shapes differ (all are named), the
-        checkpoint is damaged, a row is not finite, or the destination is not empty. Nothing is written then.
+      CheckpointError: tables or slots are missing, unexpected or of another shape (all are named), a vocabulary is
+        missing or another one, the checkpoint is damaged, a row is not finite (if `nonfinite` is "error"), or the
+        destination is not empty. Nothing is written then.
     """
     reader = BundleReader(os.fspath(training_checkpoint))
     layouts = read_layouts(reader, config, root)
@@ -89,7 +90,7 @@ def retrieve(
 def _plain_rows(
     reader: BundleReader, config: EmbeddingConfig, root: str | None, slice_bytes: int
 ) -> Callable[[str], Iterable[tuple[int, Rows]]]:
-    """Return a function that reads the slices of a table or slot that the checkpoint holds by its name."""
+    """Return a function that reads the slices of a table or slot from a checkpoint of tables that are not stacked."""
     root = find_root(reader, config) if root is None else root
     stored = stored_keys(reader, config, root)
     _check_keys(reader, table_shapes(config), stored, root)
@@ -112,9 +113,9 @@ def write_tables(
     """Write an embedding checkpoint from slices of rows.
 
     Args:
-      destination: the folder to write, which must not exist or be empty.
+      destination: the folder to write, which must be absent or empty.
       config: the tables and their optimizers.
-      rows_of: gives the slices of a table or slot: (number of the first row, rows).
+      rows_of: returns the slices of a table or slot, given its key: (number of the first row, rows).
       step: training step.
       vocabularies: by name, at least those that the tables' rows belong to.
       files: texts to keep in the checkpoint, by file name.
@@ -152,7 +153,7 @@ def used_vocabularies(config: EmbeddingConfig, vocabularies: Mapping[str, Vocabu
     """Select the vocabularies that the rows of the tables belong to.
 
     Raises:
-      CheckpointError: one is not given, or is not the one that its table was planned from.
+      CheckpointError: one is not given, or its number of tokens does not fit its table.
     """
     used = {}
     for table in config.tables:

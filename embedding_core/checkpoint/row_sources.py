@@ -1,4 +1,4 @@
-"""Finds for every row of a new table the row of the previous run's table that it continues, by token."""
+"""Finds, by token, the row of the previous run's table that each row of a new table continues from."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _TOKENS_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowSources:
-    """The previous run's row of every row of a table.
+    """The row of the previous run that each row of a table continues from.
 
     Attributes:
       table: the new table.
-      rows: [rows of the new table] int64, the earlier row, or -1 for a new row.
-      vocabulary: the new table's; None if its rows are raw ids.
-      earlier: the vocabulary of the earlier rows; None for raw ids.
-      kept: [tokens of the new vocabulary], whether the token had a row.
+      rows: [rows of the new table] int64, the previous row, or -1 for a new row.
+      vocabulary: vocabulary of the new table; None if its rows are raw ids.
+      earlier: vocabulary of the previous rows; None for raw ids.
+      kept: [tokens of the new vocabulary] bool, whether the token had a row.
     """
 
     table: TableConfig
@@ -42,7 +42,7 @@ class RowSources:
     kept: npt.NDArray[np.bool_]
 
     def name_of(self, row: int) -> bytes:
-        """Return what identifies a new row: its token, or its out-of-vocabulary row as bytes that no token can have."""
+        """Return what identifies a row of the new table: its token or, without one, bytes that no token can be."""
         tokens = len(self.kept)
         if self.vocabulary is not None and row < tokens:
             return bytes(self.vocabulary.tokens[row].as_py())
@@ -56,22 +56,22 @@ def row_sources(
     earlier_vocabularies: Mapping[str, Vocabulary],
     new_rows: NewRows = "initializer",
 ) -> RowSources:
-    """Find the earlier row of every row of a table.
+    """Find the previous row of every row of a table.
 
-    A token that had a row keeps it. Out-of-vocabulary row j continues row ``j % k`` of the k earlier ones,
-    which is exact if k divides the new number: the tokens hashed to j were hashed to ``j % k``.
+    A token that had a row continues from it. Out-of-vocabulary row j continues from row ``j % k`` of the k previous
+    ones. This is exact if k divides the new number of such rows: all tokens hashed to j were hashed to ``j % k``.
 
     Args:
       table: the new table.
-      earlier: the table of the same name that is to be continued.
-      vocabularies: the new ones by name.
-      earlier_vocabularies: those that the earlier rows belong to, by name.
-      new_rows: a token without an earlier row starts from the "initializer", or from the "oov" row that it was
-        trained in (if the earlier table had any).
+      earlier: the previous table of the same name.
+      vocabularies: the new vocabularies, by name.
+      earlier_vocabularies: those that the previous rows belong to, by name.
+      new_rows: what a token without a previous row starts from: the "initializer", or the "oov" row in which it was
+        trained (if the previous table had any).
 
     Raises:
-      CheckpointError: one of the tables has a vocabulary and the other raw ids, or raw ids have another
-        number of rows.
+      CheckpointError: one of the tables has a vocabulary and the other raw ids, or both have raw ids but different
+        numbers of rows.
     """
     if table.vocabulary is None or earlier.vocabulary is None:
         if (table.vocabulary, table.vocabulary_size) != (earlier.vocabulary, earlier.vocabulary_size):
@@ -95,7 +95,7 @@ def row_sources(
 
 
 def _find(tokens: pa.Array, others: pa.Array, rows: npt.NDArray[np.int64]) -> None:
-    """Write into `rows` the index of each token among the others, part by part to bound the memory of hash tables."""
+    """Write the index of each token in `others`, if any, into `rows`; part by part, to bound memory for hash tables."""
     count = max(1 << 18, len(others) // 32)
     for start in range(0, len(others), count):
         known = others.slice(start, count)
@@ -108,7 +108,7 @@ def _find(tokens: pa.Array, others: pa.Array, rows: npt.NDArray[np.int64]) -> No
 
 
 def _buckets(tokens: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
-    """Return the out-of-vocabulary row of each token, as `TokenTable` hashes them."""
+    """Return the number of the out-of-vocabulary row to which `TokenTable` hashes each token."""
     strings = np.array(tokens.to_pylist(), object)
     numbers: npt.NDArray[np.int64] = tf.strings.to_hash_bucket_fast(tf.constant(strings, tf.string), buckets).numpy()
     return numbers
@@ -118,10 +118,10 @@ def sources_report(sources: RowSources) -> Json:
     """Report the kept, new and dropped tokens of a table, as a JSON object.
 
     Returns:
-      "rows"; and of a table with a vocabulary "kept", "new" and "dropped" (tokens), "kept_traffic" (share of
-      the new data's tokens that find a kept row), "largest_new" and "largest_dropped" (tokens and counts), and
-      "largest_gains" and "largest_losses" (tokens, kept ones too, by how their share of all tokens changed from
-      "before" to "now"). For a private vocabulary, digests replace tokens.
+      "rows"; for a table with a vocabulary also "kept", "new" and "dropped" (numbers of tokens), "kept_traffic"
+      (share of the token occurrences in the new data whose row is kept), "largest_new" and "largest_dropped" (tokens
+      with counts), "largest_gains" and "largest_losses" (the tokens whose share of all occurrences changed most,
+      from "before" to "now"). For a private vocabulary, digests replace tokens.
     """
     report: Json = {"rows": sources.table.vocabulary_size}
     new, old = sources.vocabulary, sources.earlier
@@ -153,7 +153,7 @@ def _largest(vocabulary: Vocabulary, chosen: npt.NDArray[np.bool_], private: boo
 def _movements(
     sources: RowSources, old: Vocabulary, new: Vocabulary, dropped: npt.NDArray[np.bool_], private: bool
 ) -> dict[str, list[Json]]:
-    """Return the tokens whose share of the traffic changed most; new and dropped tokens count too."""
+    """Return the tokens whose share of all occurrences changed most; new and dropped tokens are included."""
 
     def before(part: slice) -> npt.NDArray[np.float64]:
         rows = np.where(sources.kept[part], sources.rows[: len(new)][part], 0)
@@ -180,7 +180,7 @@ def _movements(
 
 
 def _top(rows: int, value: Callable[[slice], npt.NDArray[Any]]) -> list[tuple[int, float]]:
-    """Return the rows of the largest values above 0, and the values; reads a part of the rows at a time."""
+    """Return the rows with the largest values above 0, and the values; computes a part of the values at a time."""
     best: list[tuple[float, int]] = []
     for start in range(0, rows, _TOKENS_AT_ONCE):
         values = value(slice(start, min(start + _TOKENS_AT_ONCE, rows)))

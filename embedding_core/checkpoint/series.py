@@ -1,7 +1,7 @@
-"""Writes training checkpoints as sealed folders, and restores the newest good one of a series.
+"""Writes training checkpoints as sealed folders, and restores the newest undamaged one of a series.
 
-A folder holds a plain `tf.train.Checkpoint` named `ckpt-<step>`, TensorFlow's state file `checkpoint` (so that
-`tf.train.latest_checkpoint` finds it; this project never asks it) and `manifest.json`.
+A folder holds a plain `tf.train.Checkpoint` named `ckpt-<step>`, TensorFlow's state file `checkpoint` (for
+`tf.train.latest_checkpoint`, which this project does not use) and `manifest.json`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TrainingCheckpoint(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """Path of the checkpoint as TensorFlow spells it."""
+        """Prefix of the TensorFlow checkpoint: its path without '.index'."""
         return os.path.join(self.folder, f"ckpt-{self.step}")
 
 
@@ -61,7 +61,7 @@ def write_training_checkpoint(
     files: Mapping[str, str] | None = None,
     facts: Json | None = None,
 ) -> TrainingCheckpoint:
-    """Write a training checkpoint, in one rename; one that exists is replaced.
+    """Write a training checkpoint to a temporary folder, then rename it; an existing checkpoint is replaced.
 
     Args:
       folder: the folder to make.
@@ -100,9 +100,9 @@ def read_training_checkpoint(folder: StrPath) -> TrainingCheckpoint:
 def latest_training_checkpoint(folder: StrPath) -> str:
     """Find the checkpoint `ckpt-<step>` with the highest step in a folder, by the names of its files.
 
-    TensorFlow's state file, which names the latest too, is not read: if it is damaged, the folder looks empty.
-    If there is a manifest, which this project's trainer writes, all files are verified. The checksums of plain
-    TensorFlow checkpoints are verified when their tensors are read.
+    TensorFlow's state file, which also names the latest checkpoint, is not read: if it is damaged, the folder looks
+    empty. If there is a manifest, which this project's trainer writes, it names the step, and all files are verified.
+    The checksums of plain TensorFlow checkpoints are verified when their tensors are read.
 
     Returns:
       The prefix of the checkpoint.
@@ -124,13 +124,13 @@ class CheckpointSeries:
     """The training checkpoints of one run, each in a folder `step-<step>`. Only one process may use it at a time."""
 
     def __init__(self, folder: StrPath) -> None:
-        """Use a folder, which is made if it is missing; what a kill in the middle of a save left in it is removed."""
+        """Use a folder, which is created if it is missing; what an interrupted save left in it is removed."""
         self.folder = os.fspath(folder)
         make_folders(self.folder)
         remove_leftovers(self.folder)
 
     def steps(self) -> list[int]:
-        """List the steps that have a folder, newest first; whether these are good is not known yet."""
+        """List the steps that have a folder, newest first; the folders are not verified."""
         return sorted((int(match[1]) for match in map(_FOLDER.match, names_in(self.folder)) if match), reverse=True)
 
     def path(self, step: int) -> str:
@@ -164,19 +164,19 @@ class CheckpointSeries:
                 remove_folder(self.path(step))
 
     def restore(self, restore: Callable[[TrainingCheckpoint], None]) -> TrainingCheckpoint | None:
-        """Restore the newest checkpoint that verifies, with a warning for every one passed over.
+        """Restore the newest checkpoint that passes verification, with a warning for every newer one.
 
-        Newer ones that do not are set aside under `step-<step>.damaged`, so that the run can save there again.
+        The newer ones are renamed to `step-<step>.damaged`, so that the run can save these steps again.
 
         Args:
-          restore: restores the state; it is called with one checkpoint after the other until it raises no
-            CheckpointError.
+          restore: restores the state; it is called with one verified checkpoint after the other, newest first, until
+            it raises no CheckpointError.
 
         Returns:
           The checkpoint that was restored, or None if there is none at all.
 
         Raises:
-          CheckpointError: there are checkpoints, but none verifies and can be restored.
+          CheckpointError: there are checkpoints (or renamed ones), but none passes verification and can be restored.
         """
         problems = []
         for step in self.steps():

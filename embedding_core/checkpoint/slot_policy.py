@@ -13,8 +13,8 @@ from embedding_core.warm_start import ChangedOptimizer
 def carried_slots(old: Optimizer | None, new: Optimizer | None, policy: ChangedOptimizer) -> set[str]:
     """Return the slots that the new optimizer inherits from the old one; the others get their initial value.
 
-    The same optimizer keeps all. "convert" keeps the accumulators, which are the sum of squared gradients in
-    Adagrad, FTRL and (with `beta2` 1) AdagradMomentum alike.
+    An optimizer of the same class keeps all slots. Otherwise "convert" keeps the accumulators if both optimizers are
+    Adagrad, FTRL or AdagradMomentum with `beta2` 1, whose accumulators are all sums of squared gradients.
     """
     if type(old) is type(new):
         return {slot.name for slot in new.slots} if new else set()
@@ -29,13 +29,13 @@ def _sums_squares(optimizer: Optimizer | None) -> bool:
 
 
 def ftrl_linears(optimizer: FTRL, rows: Rows, accumulators: Rows) -> Rows:
-    """Compute the linear terms from which FTRL computes these very rows, which another optimizer trained.
+    """Compute the linear terms from which FTRL reproduces rows that another optimizer trained.
 
-    FTRL computes a row from its slots whenever it is updated: with linear terms of zero a trained row would be lost at
-    its next gradient. This is the rule of `update_rules.ftrl` solved for the linear term.
+    FTRL recomputes a row from its slots at every update, so with linear terms of zero a trained row would be lost at
+    its next gradient. The formula is that of `update_rules.ftrl`, solved for the linear term.
 
     Raises:
-      CheckpointError: the optimizer's learning rate follows a schedule.
+      CheckpointError: the optimizer's learning rate is a schedule.
     """
     rate = optimizer.learning_rate
     if callable(rate):

@@ -3,9 +3,9 @@
 Tables are found by name: `<root>/<table>`. The keys of the slots depend on what trained the tables:
 
 * an engine of this project, or TensorFlow's `TPUEmbedding` on a TPU: `<root>/<table>.S<slot>`;
-* one of Keras' legacy optimizers: `<root>/<table>/.OPTIMIZER_SLOT/<optimizer>/<its name of the slot>`;
-* one of Keras' newer optimizers: a number in the optimizer, whose variable the checkpoint's graph of objects names
-  `<optimizer>/<its name of the slot>/<variable of the table>`.
+* one of Keras' legacy optimizers: `<root>/<table>/.OPTIMIZER_SLOT/<optimizer>/<Keras' name of the slot>`;
+* one of Keras' newer optimizers: a number below the optimizer; the object graph of the checkpoint gives the variable's
+  name, `<optimizer>/<Keras' name of the slot>/<variable of the table>`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _KERAS_NAMES = {"accumulators": "accumulator", "momenta": "m", "velocities": "v"
 
 
 def training_key(key: str, root: str = "embedding") -> str:
-    """Spell the key of a table (`t`) or slot (`t/momenta`) in a `tf.train.Checkpoint` with the tables at `root`.
+    """Return the key of a table (`t`) or slot (`t/momenta`) in a `tf.train.Checkpoint` with the tables at `root`.
 
     Args:
       key: key of the table or slot.
-      root: path of the tables in the checkpoint; "" for its top.
+      root: path of the tables in the checkpoint; "" for its top level.
     """
     return f"{root}{'/' if root else ''}{key.replace('.', '..').replace('/', '.S')}{VALUE}"
 
 
 def find_root(reader: BundleReader, config: EmbeddingConfig) -> str:
-    """Find the path at which a checkpoint holds the tables: the one with most of them.
+    """Find the path at which a checkpoint holds the tables: the one that has most of them.
 
     Raises:
-      CheckpointError: no place has a table, or two places have equally many.
+      CheckpointError: no path has a table, or several have equally many.
     """
     tables_at: dict[str, int] = {}
     for table in config.tables:
@@ -60,7 +60,7 @@ def find_root(reader: BundleReader, config: EmbeddingConfig) -> str:
 
 
 def stored_keys(reader: BundleReader, config: EmbeddingConfig, root: str) -> dict[str, str]:
-    """Find the stored key of every table and slot; what is missing has the key that an engine would have given it."""
+    """Find the stored key of every table and slot; a missing one gets the key that an engine would have given it."""
     names = _full_names(reader)
     keys = {}
     for table in config.tables:
@@ -75,7 +75,7 @@ def stored_keys(reader: BundleReader, config: EmbeddingConfig, root: str) -> dic
 
 
 def _of_keras(reader: BundleReader, names: Mapping[str, str], table: str, slot: str) -> str | None:
-    """Return the key of a slot that a Keras optimizer made, or None."""
+    """Return the key of a slot that a Keras optimizer made; None unless exactly one fits."""
     beneath = table.removesuffix(VALUE) + "/.OPTIMIZER_SLOT/"
     keys = [key for key in reader.entries if key.startswith(beneath) and key.endswith(f"/{slot}{VALUE}")]
     if table in names:
@@ -85,7 +85,7 @@ def _of_keras(reader: BundleReader, names: Mapping[str, str], table: str, slot: 
 
 
 def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Find what else of a table's form ([rows, dim]) is at the root: its shape, by the name it would have here."""
+    """Return the shape of every other [rows, dim] tensor at the root, by its name as a table or slot."""
     prefix, taken = (f"{root}/" if root else ""), set(known)
     shapes = {}
     for key, entry in reader.entries.items():
@@ -97,7 +97,7 @@ def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str
 
 
 def _full_names(reader: BundleReader) -> dict[str, str]:
-    """Return the name that each variable had in its program, by key."""
+    """Return the full name of each variable, which the object graph of the checkpoint has, by key."""
     if _GRAPH not in reader.entries:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Computes first rows that depend on the token alone, whatever row it gets."""
+"""Computes initial rows that depend on the token, not on the number of its row."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import tensorflow as tf
 
 from embedding_core.config import TableConfig
 
-_TOKENS_AT_ONCE = 8192  # double precision of a whole slice would take several times its memory
+_TOKENS_AT_ONCE = 8192  # float64 numbers of a whole slice would take several times its memory
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def token_rows(table: TableConfig, tokens: Sequence[bytes], *, seed: int) -> npt.NDArray[np.float32]:
-    """Compute the first rows of tokens, from the table's initializer.
+    """Compute the initial rows of tokens, by the table's initializer.
 
-    Each number is a function of seed, table name, token and column: SplitMix64 (Steele et al., 2014) of the
-    token's keyed BLAKE2b digest gives a uniform number, the inverse of the distribution function the rest.
+    Each number is a function of seed, table name, token and column: SplitMix64 (Steele et al., 2014), seeded with the
+    token's keyed BLAKE2b digest, gives a uniform number, which the inverse distribution function converts.
 
     Returns:
       float32 [number of tokens, dim].
@@ -38,10 +38,10 @@ def token_rows(table: TableConfig, tokens: Sequence[bytes], *, seed: int) -> npt
 
 
 def _distributed(name: str, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Numbers of the initializer's distribution, of scale 1, from uniform ones in (0, 1)."""
+    """Convert uniform numbers in (0, 1) to the initializer's distribution, with scale 1."""
     if name == "uniform":
         return 2 * uniform - 1
-    low = 0.5 * math.erfc(math.sqrt(2))  # a truncated normal is within two standard deviations
+    low = 0.5 * math.erfc(math.sqrt(2))  # a truncated normal distribution ends at two standard deviations
     normal: npt.NDArray[np.float64] = tf.math.ndtri(tf.constant(low + uniform * (1 - 2 * low), tf.float64)).numpy()
     return normal
 
@@ -53,7 +53,7 @@ def _keys(salt: bytes, tokens: Sequence[bytes]) -> npt.NDArray[np.uint64]:
 
 
 def _uniform(keys: npt.NDArray[np.uint64], columns: int) -> npt.NDArray[np.float64]:
-    """Numbers in (0, 1): [number of keys, columns]."""
+    """Return uniform numbers in (0, 1): [number of keys, columns]."""
     with np.errstate(over="ignore"):
         state = keys[:, None] + np.arange(1, columns + 1, dtype=np.uint64) * _GOLDEN
         state = (state ^ (state >> np.uint64(30))) * _MIX_1

@@ -1,7 +1,7 @@
 """Looks up the ids of tokens, with one policy for unknown tokens in training and serving.
 
 An *unknown token* (not in the vocabulary) goes to one of the table's `oov_rows`, by its hash; if the table has none,
-it is dropped. *Invalid ids*, which only raw integer features can have, are left to the lookup of rows, which applies
+it is dropped. *Invalid ids*, which only raw integer features can have, are handled by the lookup of rows, which applies
 the feature's `invalid_id` (`embedding_core.normal_form`).
 """
 
@@ -28,7 +28,7 @@ def _count_lines(path: str) -> int:
 def kept(rows: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:
     """Keep the flat values of a ragged `[B, None]` for which the bool `[N]` `keep` is true.
 
-    The same as tf.ragged.boolean_mask, with a tenth of its operations.
+    Does the same as tf.ragged.boolean_mask, with a tenth of its operations.
     """
     before = tf.concat([[0], tf.cumsum(tf.cast(keep, rows.row_splits.dtype))], 0)
     splits = tf.gather(before, rows.row_splits)
@@ -36,7 +36,7 @@ def kept(rows: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:
 
 
 class TokenTable(tf.Module):
-    """Token -> id of one table: the same lookup in the training input and in an exported model.
+    """Maps tokens to the ids of one table, in the same way in the training input and in an exported model.
 
     A token of the vocabulary gets its line number. Any other token gets
     ``tokens + fingerprint64(token) % oov_rows``, as in `tf.lookup.StaticVocabularyTable`; with
@@ -91,13 +91,13 @@ class TokenTable(tf.Module):
           tokens: string `[B, None]`.
 
         Returns:
-          int64 `[B, None]`, rows in the same order, without unknown tokens that were dropped.
+          int64 `[B, None]`, in the same order; without the unknown tokens if the table has no row for them.
         """
         ids = tokens.with_flat_values(self.ids_of(tokens.flat_values))
         return ids if self.oov_rows else kept(ids, ids.flat_values >= 0)
 
     def ids_of(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Look up ids of a flat string tensor, of the same shape; -1 for an unknown token that has no row."""
+        """Look up the ids of a flat string tensor: int64 of the same shape, -1 for an unknown token that has no row."""
         if self._table is None:
             known = tf.fill(tf.shape(tokens), tf.constant(0 if self.oov_rows == 1 else -1, tf.int64))
         else:

@@ -1,4 +1,4 @@
-"""Turns raw columns into tokens: the one graph function that counting, training and serving share.
+"""Converts raw columns to tokens, with the same TensorFlow operations in counting, training and serving.
 
 The tokens of each type of value:
 
@@ -14,7 +14,7 @@ a token that holds LF, CR or NUL       a token that no text vocabulary can hold:
                                        has no row, and is looked up as an unknown token
 =====================================  ==================================================================
 
-The tokens of a value do not depend on other values; counting relies on that.
+The tokens of a value do not depend on other values; the counting of vocabularies relies on this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from embedding_core.config import ColumnConfig
 from embedding_core.errors import DataError
 
 MISSING_INT = -(2**63)
-MISSING_FLOAT = float("nan")  # one object, so that specifications with it are equal
+MISSING_FLOAT = float("nan")  # one object: NaN != NaN, but specifications that hold the same object are equal
 
 Values: TypeAlias = "tf.Tensor | tf.SparseTensor | tf.RaggedTensor"
 
@@ -39,18 +39,18 @@ _SMALLEST_FLOAT_DIGITS = 6
 
 
 def parse_spec(columns: Iterable[ColumnConfig]) -> dict[str, tf.io.RaggedFeature | tf.io.FixedLenFeature]:
-    """Specify how to read raw columns from serialized tf.Examples; columns `after_transform` are left out.
+    """Specify how to read raw columns from serialized tf.Examples; columns with `after_transform` are left out.
 
-    String and int64 columns are read ragged: a missing value, an empty list and a list of any length are
-    all legal, and no int64 is free to mean "missing". Floats are read with a fixed length (NaN
-    for missing), because a malformed float list read with a variable length can end the process
-    inside TensorFlow's parser.
+    String and int64 columns are read as ragged features, so a missing value, an empty list and a list of any
+    length are all valid. A fixed-length int64 feature would need a default value, which could also occur in the
+    data. Float columns are read with a fixed length (NaN for missing), because reading a malformed float list
+    with a variable length can crash the process inside TensorFlow's parser.
 
     Returns:
       Column name -> feature specification for `tf.io.parse_example`.
 
     Raises:
-      DataError: a multivalent float column, or one column with two dtypes.
+      DataError: a float column is multivalent, or a column is given two dtypes.
     """
     spec: dict[str, tf.io.RaggedFeature | tf.io.FixedLenFeature] = {}
     for column in columns:
@@ -94,7 +94,7 @@ def tokens_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
 
 
 def texts_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
-    """Compute the same as `tokens_of`, with "" for each value that gives no token."""
+    """Compute the tokens as `tokens_of` does, but keep "" for each value that gives no token."""
     rows = rows_of(column, values)
     texts = rows.with_values(text_of(column, rows.values))
     if column.separator is None:
@@ -104,14 +104,14 @@ def texts_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
 
 
 def rows_of(column: ColumnConfig, values: Values) -> tf.RaggedTensor:
-    """Arrange the values of a column by row, before they become tokens.
+    """Convert the values of a column to a ragged tensor with one row per example; inner dimensions are flattened.
 
     Args:
       column: description of the column.
       values: [B], [B, n], or sparse or ragged [B, None].
 
     Returns:
-      [B, None] of the values' dtype.
+      [B, None] values, in the dtype given.
 
     Raises:
       DataError: the values have another dtype than the column (found while tracing).
@@ -141,7 +141,7 @@ def text_of(column: ColumnConfig, values: tf.Tensor) -> tf.Tensor:
 
 
 def _shortest_text(values: tf.Tensor) -> tf.Tensor:
-    """Format with the fewest significant digits, 6 to 9, that read back as the same float32."""
+    """Format floats with the fewest significant digits, 6 to 9, from which the same float32 can be read."""
     text = tf.strings.as_string(values, precision=_LARGEST_FLOAT_DIGITS, shortest=True)
     for digits in range(_LARGEST_FLOAT_DIGITS - 1, _SMALLEST_FLOAT_DIGITS - 1, -1):
         shorter = tf.strings.as_string(values, precision=digits, shortest=True)

@@ -1,4 +1,4 @@
-"""Holds tables and updates them step by step: in this process, or on a TPU, real or simulated."""
+"""Holds and trains embedding tables: in this process, or on a real or simulated TPU."""
 
 from embedding_core.engines.host import HostEngine
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy, initialize_simulated_tpu, simulated_tpu

@@ -1,4 +1,4 @@
-"""Packs the activations and gradients of a core into one vector: one tensor to send to each."""
+"""Packs the activations, or the gradients, of each core into one vector, so that one tensor is sent per core."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from embedding_core.translate import Model
 
 
 def vectors_of_cores(activations: Sequence[tf.Tensor], cores: int) -> list[tf.Tensor]:
-    """Activations of each table, [rows of all cores, dim], as one vector per core."""
+    """Pack the activations of all tables, each [rows of all cores, dim], into one vector per core."""
     rows = [tf.reshape(values, [cores, -1]) for values in activations]
     return list(tf.unstack(rows[0] if len(rows) == 1 else tf.concat(rows, 1), num=cores))
 
 
 def unpacked(vector: tf.Tensor, model: Model, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
-    """Return the activations in the vector of one core, in the order of the features.
+    """Unpack the vector of one core into the activations of each feature, in the order of the features.
 
     Args:
       vector: vector of one core.
@@ -29,7 +29,7 @@ def unpacked(vector: tf.Tensor, model: Model, shapes: Sequence[tf.TensorShape]) 
       shapes: the output shape of each feature, fully defined.
     """
     sizes = [rows * table.dim for table in model.tables for rows in output_rows(model, table.name, shapes)]
-    constant = functools.cache(tf.constant)  # most features have the same shape, and there are many cores
+    constant = functools.cache(tf.constant)  # most features share a shape, and every core repeats this
     activations = {
         place: tf.reshape(piece, constant((*shapes[place].as_list(), model.features[place].dim)))
         for place, piece in zip(_order(model), tf.split(vector, sizes), strict=True)
@@ -40,7 +40,7 @@ def unpacked(vector: tf.Tensor, model: Model, shapes: Sequence[tf.TensorShape]) 
 def packed_gradients(
     gradients: Sequence[tf.Tensor | None], model: Model, shapes: Sequence[tf.TensorShape]
 ) -> tf.Tensor:
-    """Return the gradients of one core as one vector, table by table.
+    """Pack the gradients of one core into one vector, table by table.
 
     Args:
       gradients: gradients of the activations, in the order of the features; None counts as zeros.
@@ -48,7 +48,7 @@ def packed_gradients(
       shapes: the output shape of each feature, fully defined.
 
     Raises:
-      DataError (ValueError): a gradient is not a tensor, or of another shape.
+      DataError (ValueError): a gradient is not a dense tensor, or does not have the shape of its activations.
     """
     checked = [_checked(*item) for item in zip(gradients, model.features, shapes, strict=True)]
     flat = tf.constant([-1])
@@ -56,12 +56,12 @@ def packed_gradients(
 
 
 def _order(model: Model) -> list[int]:
-    """Return the places of the features, table by table."""
+    """Return the positions of the features in `model.features`, table by table."""
     return [place for table in model.tables for place in model.features_of(table.name)]
 
 
 def _checked(gradient: tf.Tensor | None, feature: FeatureSpec, shape: tf.TensorShape) -> tf.Tensor:
-    """Return the gradient of one feature on one core, in the shape of its activations."""
+    """Check the gradient of one feature on one core; return zeros in the shape of its activations if it is None."""
     expected = [*shape.as_list(), feature.dim]
     if gradient is None:
         tf.get_logger().warning(

@@ -1,7 +1,7 @@
-"""Declares the one interface of what holds embedding tables, looks them up and trains them.
+"""Declares the interface of engines, which hold embedding tables, look up their rows and train them.
 
-The layer, the trainer and the proof before a push use engines through it; `host.HostEngine` is the one that trains on
-this process, and the contract test holds every engine to the same oracle.
+The layer, the trainer and the parity check before a push use engines through this interface. `host.HostEngine` trains
+in this process. The contract test compares every engine with the same reference implementation.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Lookup(NamedTuple):
 
     Attributes:
       activations: runs the lookup; returns float32 activations in the order of the features.
-      update: trains the tables with the gradients of those activations, [*activation]; None if the tables are
-        trainable variables, which a Keras optimizer updates.
+      update: trains the tables with the gradients of those activations, one per activation; None if the tables
+        are trainable variables, which a Keras optimizer updates.
     """
 
     activations: Callable[[], list[tf.Tensor]]
@@ -35,8 +35,8 @@ class Engine(abc.ABC):
     """The tables of a model, with their lookup and their training.
 
     Attributes:
-      trains_itself: whether `Lookup.update` updates the tables.
-      on_tpu: whether it runs under a TPU's strategy, real or simulated.
+      trains_itself: whether `Lookup.update` updates the tables; otherwise a Keras optimizer does.
+      on_tpu: whether the engine runs under the strategy of a real or simulated TPU.
       tables: the trackable with the checkpoint keys `<table>` and `<table>/<slot>`.
     """
 
@@ -46,13 +46,13 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
-        """Create the variables; may be called again, and by every replica.
+        """Create the variables; may be called several times, and by every replica.
 
-        An engine that needs to know the shapes of a batch leaves it to the first lookup if neither argument gives them.
+        If an engine needs the shapes of a batch and neither argument gives them, the first lookup builds it.
 
         Args:
           input_shapes: per-replica shapes of the flat inputs, or None if unknown.
-          batch_size: rows per replica, in place of shapes.
+          batch_size: rows per replica, instead of shapes.
         """
 
     @abc.abstractmethod
@@ -78,7 +78,7 @@ class Engine(abc.ABC):
 
 
 class Box:
-    """Carries a replica's value through a merge_call untouched."""
+    """Wraps a replica's value, so that merge_call passes it on unchanged."""
 
     def __init__(self, value: Any):
         self.value = value

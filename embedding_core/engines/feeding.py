@@ -1,4 +1,4 @@
-"""Checks what `enqueue` is given for one core, and packs it into one batch per table."""
+"""Checks the inputs of `enqueue` for one core, and packs them into one batch per table."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def check_inputs(model: Model, values: Sequence[Ids], core_devices: Collection[s
     Args:
       model: the features.
       values: one core's inputs, flat.
-      core_devices: the devices that inputs may not be on.
+      core_devices: devices of the cores; inputs must not be on them.
 
     Raises:
-      DataError (ValueError): an input of another kind, or on a core's device.
+      DataError (ValueError): an input is not dense, sparse or ragged, or is on a core's device.
     """
     for value, feature in zip(values, model.features, strict=True):
         if not kind_of(value):
@@ -56,7 +56,7 @@ def check_weights(model: Model, values: Sequence[Ids], weights: Sequence[Weights
     """Refuse weights of dense inputs, and weights of another kind than their inputs.
 
     Raises:
-      DataError (ValueError): such a weight.
+      DataError (ValueError): there is such a weight.
     """
     for value, weight, feature in zip(values, weights, model.features, strict=True):
         if weight is None:
@@ -95,10 +95,12 @@ def packed_inputs(
       values: inputs, flat.
       weights: weights or None, flat.
       core: number of the core.
-      explicit: whether to give the output row and weight of every id.
+      explicit: whether to give the output row and weight of every id, even if the inputs do not need them.
 
     Raises:
-      DataError (ValueError): a batch that does not fill its output shape.
+      DataError (ValueError): a batch does not have as many output rows as its output shape, or a feature cannot have
+        such ids or weights.
+      tf.errors.InvalidArgumentError: the same, if it is known only at run time; or a weight is not finite.
     """
     batches = []
     for table in model.tables:
@@ -110,7 +112,7 @@ def packed_inputs(
 
 
 def _ids_of(feature: FeatureSpec, shape: tf.TensorShape, value: Ids, weight: Weights) -> FeatureIds:
-    """Return the ids of one feature: cheaply for dense and plainly combined ragged ids, else by the normal form."""
+    """Return the ids of one feature; ragged ids that are only combined do not need the slower normal form."""
     kind, rows = kind_of(value), math.prod(shape.as_list())
     sequence = feature.max_sequence_length > 0 and feature.output_shape is None
     if kind == "dense":
@@ -122,7 +124,7 @@ def _ids_of(feature: FeatureSpec, shape: tf.TensorShape, value: Ids, weight: Wei
     elif kind == "ragged" and not sequence and feature.invalid_id == "error":
         return _ragged_ids(feature, rows, value, weight)
     form = normal_form(feature, value, weight, weighted_sequences=True)
-    if feature.invalid_id != "error":  # the lookup on the host fails on an invalid id, naming the table
+    if feature.invalid_id != "error":  # for "error", the lookup on the host fails and names the table
         form = with_valid_ids(feature, form)
     form = _with_rows(feature, form, rows)
     return FeatureIds(form.ids, rows, None, form.segments, form.weights)
@@ -146,7 +148,7 @@ def _wrong_rows(feature: FeatureSpec, actual: int, expected: int) -> DataError:
 
 
 def _with_rows(feature: FeatureSpec, form: NormalForm, expected: int) -> NormalForm:
-    """Return the form, checked to have the number of output rows that the engine was built for."""
+    """Check that the form has the number of output rows that the engine was built for."""
     if isinstance(form.rows, int):
         if form.rows != expected:
             raise _wrong_rows(feature, form.rows, expected)

@@ -1,4 +1,4 @@
-"""Copies the caller's configurations into TensorFlow's classes for a real TPU, and refuses what it would ignore."""
+"""Copies the caller's configurations for TensorFlow's classes on a real TPU, and refuses ignored settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from embedding_core.translate import (
 
 
 def is_real_tpu(strategy: tf.distribute.Strategy) -> bool:
-    """Whether a strategy runs on a TPU."""
+    """Return whether a strategy runs on a real TPU."""
     return isinstance(strategy, tf.distribute.TPUStrategy | tf.distribute.experimental.TPUStrategy)
 
 
@@ -38,15 +38,15 @@ def embedding_feature(strategy: tf.distribute.Strategy) -> str:
 
 
 def copied_configs(feature_config: FeatureConfigs, optimizer: GivenOptimizer) -> tuple[Any, Any]:
-    """Copy feature configurations and optimizer for TensorFlow's classes, which change what they are given.
+    """Copy feature configurations and optimizer for TensorFlow's classes, which modify their arguments.
 
     Args:
       feature_config: an EmbeddingConfig, or a structure of `tf.tpu.experimental.embedding.FeatureConfig`.
       optimizer: optimizer of this project or of TensorFlow, or None.
 
     Raises:
-      ConfigError (ValueError): a hyperparameter out of range, a learning rate that is a function of the step, or a
-        policy for invalid ids, which TensorFlow's classes do not have.
+      ConfigError (ValueError): a hyperparameter is out of range, a learning rate is a function of the step, or the
+        policy for invalid ids is not "error", the only one that TensorFlow's classes have.
     """
     model = model_of(feature_config, optimizer, needs_optimizer=False)
     _refuse_policies(feature_config)
@@ -83,15 +83,15 @@ def _refuse_policies(feature_config: FeatureConfigs) -> None:
 
 
 def refuse_ignored(model: Model, trainer: Trainer) -> None:
-    """Refuse attributes of optimizers that would be ignored by what trains the tables (TensorFlow 2.16).
+    """Refuse attributes of optimizers that the trainer of the tables would ignore (as of TensorFlow 2.16).
 
     Args:
       model: the tables.
-      trainer: "engine" for one of this project; "V2" for SparseCores, to which TensorFlow does not pass them on; "V0"
-        for a TPU without an embedding engine, on which a Keras optimizer trains the tables.
+      trainer: "engine" for an engine of this project; "V2" for SparseCores, to which TensorFlow does not pass them on;
+        "V0" for a TPU without an embedding engine, on which a Keras optimizer trains the tables.
 
     Raises:
-      ConfigError (ValueError): such an attribute is set, or a packing that would change numbers.
+      ConfigError (ValueError): such an attribute is set, or `low_dimensional_packing_status` would change results.
     """
     for table in model.tables:
         if table.optimizer is None:
@@ -118,6 +118,6 @@ def _value(table: TableSpec, name: str, default: Any) -> Any:
 
 
 def _moves_untouched_rows(optimizer: Optimizer) -> bool:
-    """Whether a gradient of zero may change a row or its slots."""
+    """Return whether a gradient of zero may change a row or its slots."""
     bounds = (optimizer.weight_decay_factor, optimizer.clip_weight_min, optimizer.clip_weight_max)
     return not isinstance(optimizer, SGD | Adagrad) or any(bound is not None for bound in bounds)

@@ -1,8 +1,8 @@
 """Emulates pipelined lookups, whose activations are one step old.
 
-With `pipeline_execution_with_tensor_core` a TPU looks up a batch while the step before it still
-computes, so that the lookup does not see that step's update. Here the update is done at once, and
-the next lookup is given the previous values of the rows that it changed.
+With `pipeline_execution_with_tensor_core` a TPU looks up a batch while the previous step is still
+running, so the lookup does not see that step's update. Here the update is applied immediately, and
+the next lookup returns the previous values of the rows that the update changed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from embedding_core.engines.tables import unmirrored
 
 
 class EarlierRows:
-    """The rows of one table that the last update changed, before and after; empty after a lookup.
+    """The rows of one table that the last update changed, with their values before and after it.
 
-    A row that something else has written since, such as a restored checkpoint, is not given its previous value.
+    The engine calls `forget` after each lookup. A row that has been overwritten since the update, for example by
+    restoring a checkpoint, is looked up with its current value.
     """
 
     def __init__(self, dim: int):
@@ -31,28 +32,28 @@ class EarlierRows:
         )
 
     def keep(self, ids: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> None:
-        """Remember an update.
+        """Store an update.
 
         Args:
-          ids: int64 [N] rows, each once.
-          before: [N, dim], their values before it.
-          after: [N, dim], their values after it.
+          ids: int64 [N], distinct ids of the updated rows.
+          before: [N, dim], the rows before the update.
+          after: [N, dim], the rows after the update.
         """
         order = tf.argsort(ids)
         self._set(*(tf.gather(values, order) for values in (ids, before, after)))
 
     def _set(self, ids: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> None:
-        """Id -1 comes first, so that there is always something to compare with."""
+        """Store sorted ids and their rows, after an entry with id -1, so that `applied_to` always finds an entry."""
         self._ids.assign(tf.concat([tf.constant([-1], tf.int64), ids], 0))
         self._before.assign(tf.concat([tf.zeros([1, self._dim]), before], 0))
         self._after.assign(tf.concat([tf.zeros([1, self._dim]), after], 0))
 
     def forget(self) -> None:
-        """Forget the update: the next lookup sees the table as it is."""
+        """Drop the stored update: the next lookup sees the table as it is."""
         self._set(tf.zeros([0], tf.int64), tf.zeros([0, self._dim]), tf.zeros([0, self._dim]))
 
     def applied_to(self, rows: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Return rows [N, dim] of `ids` as they were before the update that is remembered."""
+        """Return `rows` [N, dim] of `ids`, with the values before the stored update for the rows that it changed."""
         known = self._ids.read_value()
         places = tf.searchsorted(known[tf.newaxis], ids[tf.newaxis], side="right")[0] - 1
         changed = tf.equal(tf.gather(known, places), ids)

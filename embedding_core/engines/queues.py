@@ -1,7 +1,8 @@
-"""Queues the batches that wait: ids for a core's lookup, and looked-up ids for their gradients.
+"""Queues pending batches: ids that wait for a core's lookup, and looked-up ids that wait for their gradients.
 
-First in, first out; safe across tf.functions; not part of checkpoints. If a TPU would wait forever, these fail with
-tf.errors.InvalidArgumentError and say what to do. When a step fails, the batches that wait are dropped.
+The queues are first in, first out, can be shared by several tf.functions, and are not part of checkpoints. When a TPU
+would wait forever, they fail with tf.errors.InvalidArgumentError, whose message says what to do. When a step fails, the
+pending batches are dropped.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class CoreQueues:
         self._queues = [_new_queue(_CAPACITY, [*WIRE_TYPES, tf.int32, tf.bool]) for _ in range(cores)]
 
     def put(self, batches: dict[int, list[TableIds]], training: tf.Tensor) -> list[tf.Operation]:
-        """Add a batch to the queue of each core given, one TableIds per table; the operations that do so."""
+        """Enqueue a batch, one TableIds per table, for each core given; return the enqueue operations."""
         message = f"{_CAPACITY} batches wait for a core: dequeue as often as you enqueue."
         fullest = tf.reduce_max(tf.stack([self._queues[core].size() for core in batches]))
         flag = tf.cast(training, tf.bool)
         flat = {core: flattened(parts) for core, parts in batches.items()}
-        checked = [part for parts in flat.values() for part in parts]  # feed all cores or none
+        checked = [part for parts in flat.values() for part in parts]  # if one input fails, no core is fed
         with tf.control_dependencies(checked), _after(tf.debugging.Assert(fullest < _CAPACITY, [message])):
             return [self._queues[core].enqueue([*parts, flag]) for core, parts in flat.items()]
 
@@ -52,7 +53,7 @@ class CoreQueues:
     def take(
         self, cores: Sequence[int], tables: Sequence[TableSpec], rows: Sequence[Sequence[int]]
     ) -> tuple[list[TableBatch], tf.Tensor]:
-        """Return the oldest batch of each core, joined, and whether it is for training.
+        """Dequeue the oldest batch of each core; return them joined, and whether they are for training.
 
         Args:
           cores: consecutive cores.
@@ -82,10 +83,10 @@ def _one_flag(flags: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 class WaitingBatch:
-    """The training batch that was looked up last and waits for its gradients.
+    """Holds the training batch that was looked up last, until its gradients arrive.
 
-    A batch with a name may be forgotten: by its name the engine knows which lookups get gradients. One without a
-    name may not.
+    If the batch has a name, the next batch of that name replaces it, because `QueuedEngine` names every lookup and not
+    every lookup gets gradients. If it has no name, a dequeue before its gradients arrive is an error.
     """
 
     def __init__(self, tables: int, name: str | None, failures: tf.Variable):
@@ -96,7 +97,7 @@ class WaitingBatch:
             self._since = unmirrored(lambda: tf.Variable(-1, trainable=False, dtype=tf.int64))
 
     def replace(self, batches: Sequence[TableBatch], training: tf.Tensor) -> tf.Tensor:
-        """Keep a batch if it is for training; an int32 scalar that depends on it."""
+        """Drop the held batch, and hold this one if it is for training; return an int32 scalar that depends on both."""
         with _after(self._cleared()):
             return tf.cond(training, lambda: self._put(batches), lambda: tf.constant(0))
 
@@ -106,7 +107,7 @@ class WaitingBatch:
             return tf.constant(1)
 
     def _waits(self) -> tf.Tensor:
-        """Whether there is a batch that was put after the last failure."""
+        """Return whether a batch is held that was stored after the last failed step."""
         return tf.logical_and(self._queue.size() > 0, tf.equal(self._since, self._failures))
 
     def _cleared(self) -> tf.Tensor:
@@ -125,7 +126,7 @@ class WaitingBatch:
             return tf.constant(1)
 
     def take(self) -> list[TableBatch]:
-        """Return the batch, for its gradients."""
+        """Remove and return the batch, to apply its gradients."""
         message = (
             "apply_gradients without a training batch: dequeue a batch that was enqueued with training=True first, "
             "once for each apply_gradients. A step that failed dropped its batch."
@@ -142,5 +143,5 @@ def _shaped(batch: TableBatch) -> TableBatch:
 
 
 def _after(operation: tf.Operation | None) -> Any:
-    """Return a context whose operations run after that one; in eager mode that one has run already."""
+    """Return a context whose operations run after the given one, which in eager mode has already run."""
     return tf.control_dependencies([] if operation is None or tf.executing_eagerly() else [operation])

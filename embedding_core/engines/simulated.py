@@ -1,9 +1,9 @@
 """Emulates the TPU embedding engine on the CPU host of a simulated TPU.
 
 Each core has a queue of batches. `dequeue` takes one batch from every core's queue, looks all of them up together and
-gives each core its part. `apply_gradients` collects the gradients of all cores and updates every touched row once.
-Both meet the other cores in a merge_call. The variables are the device memory: one full variable per table and slot;
-a host's block is a range of its rows.
+gives each core its part. `apply_gradients` collects the gradients of all cores and updates the touched rows. In both,
+the cores synchronize in a merge_call. The variables emulate the device memory: one full variable per table and slot, of
+which each host's block is a range of rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HOST = "CPU:0"
 
 
 class SimulatedEngine(QueuedEngine):
-    """The engine of a simulated TPU, with the methods of `TPUEmbedding` for its queues.
+    """The engine of a simulated TPU, with the methods `enqueue`, `dequeue` and `apply_gradients` of `TPUEmbedding`.
 
     Attributes:
       variables: tables and slots by table name, then "parameters" or the name of a slot; empty before `build`.
@@ -54,18 +54,18 @@ class SimulatedEngine(QueuedEngine):
     def __init__(
         self, model: Model, seed: int, strategy: SimulatedTPUStrategy, *, pipelined: bool, track: Track | None = None
     ):
-        """Create nothing yet.
+        """Read the configuration; variables are created by `build`, or by the first `enqueue`.
 
         Args:
           model: tables and features.
           seed: seed of the initial rows.
           strategy: the simulated TPU.
           pipelined: whether activations may be one step old.
-          track: function that is called with each checkpoint key and variable; None keeps them in `tables`.
+          track: called with each checkpoint key and its variable; None adds the variables to `tables`.
 
         Raises:
           EngineError (RuntimeError): the cores have no embedding engine.
-          ConfigError (ValueError): an attribute of an optimizer is set that would be ignored.
+          ConfigError (ValueError): an optimizer has an attribute set that would be ignored.
         """
         super().__init__(model)
         self.tables = Tables()
@@ -95,7 +95,7 @@ class SimulatedEngine(QueuedEngine):
         return bool(self.variables)
 
     def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
-        """Build if the arguments fix the shapes of all outputs; else the first lookup builds."""
+        """Build if the arguments determine the shapes of all outputs; otherwise the first lookup builds."""
         if batch_size is not None:
             self.occupy(batch_size)
         elif input_shapes is not None:
@@ -105,11 +105,11 @@ class SimulatedEngine(QueuedEngine):
                 self.occupy(list(input_shapes))
 
     def occupy(self, per_replica_input_shapes: Nested = None, per_replica_batch_size: int | None = None) -> None:
-        """Fix the output shapes, create variables and queues, and occupy the simulated TPU.
+        """Fix the output shapes, create variables and queues, and claim the simulated TPU; do nothing the second time.
 
         Raises:
           EngineError (RuntimeError): another engine was built since the TPU was initialized.
-          DataError (ValueError): shapes that contradict each other or are not fully defined.
+          DataError (ValueError): shapes contradict each other, or are not fully defined.
         """
         if self.built:
             return
@@ -127,14 +127,14 @@ class SimulatedEngine(QueuedEngine):
             if self._iterations is not None:
                 self._track(ITERATIONS, self._iterations)
             self._queues = CoreQueues(self._cores)
-            drop = tf.function(self._queues.drop, autograph=False)  # traced once, and not for every function
+            drop = tf.function(self._queues.drop, autograph=False)  # traced once, not in every function
             self._steps = Steps(lambda: self._drop(drop))
             if self._pipelined:
                 self._earlier = {table.name: EarlierRows(table.dim) for table in self.model.tables}
         self._strategy.embedding_engine = self
 
     def step_failed(self) -> None:
-        """Drop every waiting batch, so that the next step sees nothing of the one that failed."""
+        """Drop every pending batch, so that nothing of the failed step reaches the next one."""
         if self._steps is not None:
             self._steps.failed()
 
@@ -179,10 +179,10 @@ class SimulatedEngine(QueuedEngine):
         return keyed_variables(self.model.tables, self.variables)
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
-        """Return the tables while a serving function is traced. As on a TPU, training cannot read them.
+        """Return the tables while a serving function is traced; as on a TPU, they cannot be read at other times.
 
         Raises:
-          EngineError (RuntimeError): called from eager code or from a training step.
+          EngineError (RuntimeError): called from eager code, within a strategy, or before `build`.
         """
         if not tf.executing_eagerly() and not tf.distribute.has_strategy() and self.built:
             return {table.key: self.variables[table.name]["parameters"] for table in self.model.tables}
@@ -206,7 +206,7 @@ class SimulatedEngine(QueuedEngine):
     def _enqueue(
         self, features: Nested, weights: Nested, training: bool | tf.Tensor, name: str | None, device: str | None
     ) -> None:
-        del name  # it pairs dequeue with apply_gradients; a core's queue is first in, first out
+        del name  # pairs dequeue with apply_gradients only; a core's queue is first in, first out
         context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
         if context is not None:
             refuse_nested(context)
@@ -245,7 +245,7 @@ class SimulatedEngine(QueuedEngine):
         raise DataError(f"Non-TPU device {device} passed to enqueue. The simulated cores are {names}.")
 
     def _batches_of(self, core: int, values: list[Ids], weights: list[Weights], explicit: bool) -> list[TableIds]:
-        """Pack what one core is given into one batch per table; the first call builds the engine."""
+        """Check one core's inputs and pack them into one batch per table; the first call builds the engine."""
         features = self.model.features
         check_inputs(self.model, values, self._strategy.extended.worker_devices)
         input_shapes = [shapes.input_shape(value, feature) for value, feature in zip(values, features, strict=True)]
@@ -284,12 +284,12 @@ class SimulatedEngine(QueuedEngine):
         return context
 
     def _dequeue_all(self, name: str | None) -> list[tf.Tensor]:
-        """Return the activations of every core, each as one vector."""
+        """Look up one batch of every core; return the activations as one vector per core."""
         with tf.device(_HOST):
             with self._calls().call() as done:
                 batches, training = self._taken(range(self._cores))
                 activations = self._looked_up(batches, self._cores)
-                with tf.control_dependencies(activations):  # a batch that cannot be looked up waits for no gradients
+                with tf.control_dependencies(activations):  # hold the batch only after its lookup succeeded
                     done.append(self._waiting_for(name).replace(batches, training))
             for earlier in self._earlier.values():
                 earlier.forget()
@@ -299,7 +299,7 @@ class SimulatedEngine(QueuedEngine):
         return list(zip(self.model.tables, batches, strict=True))
 
     def _taken(self, cores: Sequence[int]) -> tuple[list[TableBatch], tf.Tensor]:
-        """Return the oldest batch of each core's queue, joined, and whether it is for training."""
+        """Dequeue the oldest batch of each core; return them joined, and whether they are for training."""
         return self._queues.take(cores, self.model.tables, [self._rows(table) for table in self.model.tables])
 
     def _waiting_for(self, name: str | None) -> WaitingBatch:
@@ -308,7 +308,7 @@ class SimulatedEngine(QueuedEngine):
         return self._waiting[name]
 
     def _looked_up(self, batches: Sequence[TableBatch], cores: int) -> list[tf.Tensor]:
-        """Return the activations of each table, [rows of all cores, dim]."""
+        """Return the activations of each table, [rows of all these cores, dim]."""
         combined = traced_once(activations_of)
         return [
             combined(table.combiner, self._rows_of(table, batch), batch, cores * sum(self._rows(table)))
@@ -322,7 +322,7 @@ class SimulatedEngine(QueuedEngine):
         return rows if table.quantization is None else quantized(rows, table.quantization)
 
     def _dequeue_one(self, core: int) -> tf.Tensor:
-        """Look up for one core, without gradients: in control flow or a nested function the cores cannot meet."""
+        """Look up one core's batch, not for training; cores cannot synchronize in control flow or nested functions."""
         message = (
             "dequeue of a training batch inside control flow or a tf.function within strategy.run: call dequeue and "
             "apply_gradients at the top level of the function given to strategy.run, and pass the activations on."
@@ -383,7 +383,7 @@ class SimulatedEngine(QueuedEngine):
 
 
 def _optimizer(table: TableSpec) -> Optimizer:
-    """Return the table's optimizer; on a TPU every table has one, which `model_of` checked."""
+    """Return the table's optimizer; `model_of` has checked that on a TPU every table has one."""
     if table.optimizer is None:
         raise EngineError(f"table {table.name!r} has no optimizer: give it one, or give TPUEmbedding one.")
     return table.optimizer

@@ -1,4 +1,4 @@
-"""Emulates a TPU slice of hosts and cores by a strategy over logical CPU devices."""
+"""Emulates a TPU slice, with its hosts and cores, by a strategy over logical CPU devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embedding_core.errors import ConfigError, EngineError
 EmbeddingFeature: TypeAlias = Literal["V1", "V0"]
 ReplicaContext: TypeAlias = Any  # a tf.distribute.ReplicaContext
 
-_SPARE_CORES = 8  # logical devices made at the first call, so that other small topologies can follow it
+_SPARE_CORES = 8  # the first call creates devices for at least this many cores, as no more can be added later
 _lock = threading.Lock()
 
 
@@ -22,7 +22,7 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
 
     Attributes:
       hosts: number of hosts.
-      cores_per_host: number of cores of each.
+      cores_per_host: number of cores of each host.
       embedding_feature: "V1" if the cores have an embedding engine, else "V0".
       embedding_engine: the engine that was built since the last initialization, or None.
     """
@@ -36,7 +36,7 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
         self.embedding_engine: Any = None
 
     def run(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        """Run a function on every core; when it raises, the embedding engine drops the batches that wait.
+        """Run a function on every core; if it raises, the embedding engine drops the pending batches.
 
         Args:
           fn: the function.
@@ -54,10 +54,10 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[Any], Any], options: Any = None
     ) -> tf.distribute.DistributedDataset:
-        """Call `dataset_fn` once per host, as on a TPU; its dataset yields per-replica batches in turn.
+        """Call `dataset_fn` once per host, as on a TPU; every step takes one batch per core from its host's dataset.
 
         Args:
-          dataset_fn: from a tf.distribute.InputContext to a dataset of per-replica batches.
+          dataset_fn: takes a tf.distribute.InputContext and returns a dataset of per-replica batches.
           options: tf.distribute.InputOptions or None.
         """
         if self.hosts == 1:
@@ -77,16 +77,16 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
 def simulated_tpu(
     *, hosts: int = 1, cores_per_host: int = 2, embedding_feature: EmbeddingFeature = "V1"
 ) -> SimulatedTPUStrategy:
-    """Make a strategy over hosts x cores_per_host logical CPU devices, freshly initialized as a TPU would be.
+    """Create a strategy over hosts x cores_per_host logical CPU devices, in the state of a newly initialized TPU.
 
     Args:
       hosts: number of hosts, >= 1.
-      cores_per_host: number of cores of each, >= 1.
+      cores_per_host: number of cores of each host, >= 1.
       embedding_feature: "V1" emulates a TPU with an embedding engine (`engines.TPUEmbedding`), "V0" one without
-        (`engines.TPUEmbeddingV0`), as v5e is.
+        (`engines.TPUEmbeddingV0`), such as v5e.
 
     Raises:
-      ConfigError (ValueError): an argument out of range.
+      ConfigError (ValueError): an argument is out of range.
       EngineError (RuntimeError): TensorFlow already runs with fewer logical devices.
     """
     for name, value in (("hosts", hosts), ("cores_per_host", cores_per_host)):
@@ -103,7 +103,7 @@ def simulated_tpu(
 
 
 def initialize_simulated_tpu(strategy: SimulatedTPUStrategy) -> None:
-    """Forget the engine that was built on a strategy, as `tf.tpu.experimental.initialize_tpu_system` does on a TPU."""
+    """Release the engine of a strategy, as `tf.tpu.experimental.initialize_tpu_system` does on a TPU."""
     strategy.embedding_engine = None
 
 
@@ -125,7 +125,7 @@ def _ensure_devices(needed: int) -> None:
 
 
 def core_of(context: ReplicaContext) -> int:
-    """Return the number of the core that a replica context is of."""
+    """Return the number of the core on which a replica runs."""
     return int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
@@ -138,7 +138,7 @@ def refuse_nested(context: ReplicaContext) -> None:
     """Refuse a call of enqueue inside control flow or a nested function.
 
     Raises:
-      EngineError (RuntimeError): the cores cannot meet there.
+      EngineError (RuntimeError): the call is inside one of these, where the cores cannot synchronize.
     """
     try:
         context.merge_call(lambda strategy: None)

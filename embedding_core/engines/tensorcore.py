@@ -1,4 +1,4 @@
-"""Keeps whole tables on every core of a TPU without an embedding engine (as v5e): `TPUEmbeddingV0`."""
+"""Keeps whole tables on every core of a TPU without an embedding engine, such as v5e: `TPUEmbeddingV0`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
     """A drop-in for `tf.tpu.experimental.embedding.TPUEmbeddingV0` that also runs on a simulated TPU.
 
     Every core holds every table as a trainable variable; lookups are differentiable, and the caller's
-    Keras optimizer updates the tables. On a real TPU creating one gives a `HardwareTPUEmbeddingV0`.
+    Keras optimizer updates the tables. On a real TPU, the constructor returns a `HardwareTPUEmbeddingV0`.
     """
 
     def __new__(cls, feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, seed: int = 0) -> Any:
-        """Make one of this class, or on a TPU one of TensorFlow's."""
+        """Create an instance of this class, or on a real TPU of TensorFlow's class."""
         if is_real_tpu(tf.distribute.get_strategy()):
             return HardwareTPUEmbeddingV0(feature_config, optimizer)
         return super().__new__(cls)
@@ -36,12 +36,13 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
 
         Args:
           feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`, or an EmbeddingConfig.
-          optimizer: one of `tf.tpu.experimental.embedding` or `embedding_core`; names the slots, None for no slots.
+          optimizer: one of `tf.tpu.experimental.embedding` or `embedding_core`, which determines only which slots are
+            created; None for no slots.
           seed: seed of the initial rows.
 
         Raises:
           EngineError (RuntimeError): created outside of a TPU strategy's scope.
-          ConfigError (ValueError): a hyperparameter out of range, or one that a Keras optimizer would ignore.
+          ConfigError (ValueError): a hyperparameter is out of range, or a Keras optimizer would ignore it.
         """
         strategy = tf.distribute.get_strategy()
         if not isinstance(strategy, SimulatedTPUStrategy):
@@ -54,11 +55,11 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
         self._state = _State(feature_config, model.tables, strategy, seed)
 
     def build(self) -> None:
-        """Create the tables and slots, one copy per core; does nothing the second time."""
+        """Create the tables and slots, one copy per core; do nothing the second time."""
         if self._state.variables:
             return
         context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
-        if context is not None:  # the first lookup, on every core: the cores meet to create one variable for all
+        if context is not None:  # in the first lookup, on every core: together they create each variable once
             context.merge_call(lambda strategy: self._create())
             return
         with self._state.strategy.scope():
@@ -78,7 +79,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
 
     @as_written
     def embedding_lookup(self, features: Nested, weights: Nested = None) -> Nested:
-        """Activations of the features, differentiable with respect to the tables.
+        """Look up the features; the activations are differentiable with respect to the tables.
 
         Args:
           features: dense, sparse or ragged ids in the structure of `feature_config`.
@@ -102,7 +103,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
 
 
 class _State:
-    """What checkpoints shall not follow."""
+    """Holds the attributes that checkpoints must not track."""
 
     def __init__(
         self, feature_config: FeatureConfigs, tables: tuple[TableSpec, ...], strategy: SimulatedTPUStrategy, seed: int
@@ -115,7 +116,7 @@ class _State:
 
 
 def _checked(features: Nested, weights: Nested) -> tuple[Nested, Nested]:
-    """Features and finite weights; no feature is looked up, or trained, when a weight of another one is refused."""
+    """Check that all weights are finite before any feature is looked up, so that an invalid one stops every lookup."""
     flat = [
         finite_weight(path_name(path), weight) if kind_of(weight) in ("sparse", "ragged") else weight
         for path, weight in zip(paths_of(features), tf.nest.flatten(weights), strict=True)
@@ -126,7 +127,7 @@ def _checked(features: Nested, weights: Nested) -> tuple[Nested, Nested]:
 
 
 class HardwareTPUEmbeddingV0(tf.tpu.experimental.embedding.TPUEmbeddingV0):
-    """TensorFlow's own class on a real TPU, given copies of the caller's configurations."""
+    """TensorFlow's own class on a real TPU, given copies of the caller's configurations, which it would modify."""
 
     def __init__(self, feature_config: FeatureConfigs, optimizer: GivenOptimizer):
         refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=False), "V0")

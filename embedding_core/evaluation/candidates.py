@@ -1,4 +1,4 @@
-"""Collects the candidates of a two-tower model: their vectors, and their counts in the positive rows of a split."""
+"""Collects the candidates of a two-tower model, with their vectors and their counts in positive training rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BATCH = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Catalog:
-    """The candidates, by id of the feature that identifies them.
+    """The candidates; every array is indexed by the id of the feature that identifies a candidate.
 
     Attributes:
       vectors: float32 `[tokens, d]`.
@@ -41,12 +41,12 @@ class Catalog:
     known: npt.NDArray[np.bool_]
 
     def ids_of(self, ids: tf.RaggedTensor) -> Ids:
-        """Return the candidate of each row, int64 `[B]`; -1 if the row has none, or an unknown one."""
+        """Return the candidate id of each row, int64 `[B]`; -1 if the row has no candidate, or an unknown token."""
         return _single(ids, len(self.counts))
 
 
 def candidate_feature(run: RestoredRun) -> str:
-    """Find the feature that identifies a candidate.
+    """Return the feature that identifies a candidate.
 
     Raises:
       DataError: the candidate tower does not read exactly one categorical feature, and `training.negatives` does not
@@ -66,7 +66,7 @@ def candidate_feature(run: RestoredRun) -> str:
 
 
 def candidates_of(run: RestoredRun, inputs: Inputs, feature: str, files: Sequence[str]) -> Catalog:
-    """Read the split once, and compute the vectors of all candidates.
+    """Read the train split once; count the candidates and compute their vectors.
 
     Args:
       run: the trained model.
@@ -106,13 +106,13 @@ def _names(config: EmbeddingConfig) -> list[str]:
 
 
 def _only(inputs: Inputs, features: Sequence[str], *, dense: bool) -> Inputs:
-    """Reduce the inputs to some features, so that nothing else is read."""
+    """Restrict the inputs to some features, so that the others are not read."""
     config = config_of_features(inputs.config, features)
     return dataclasses.replace(inputs, config=config, dense=inputs.dense if dense else ())
 
 
 def _single(ids: tf.RaggedTensor, tokens: int) -> Ids:
-    """Return the single id of each row; -1 for none or an unknown one."""
+    """Return the only id of each row; -1 if the row has no id, or that of an unknown token."""
     lengths = ids.row_lengths().numpy()
     if (lengths > 1).any():
         raise DataError("a row has several candidates: Recall@k needs one candidate per row; split such rows.")
@@ -123,7 +123,7 @@ def _single(ids: tf.RaggedTensor, tokens: int) -> Ids:
 
 
 def _first_seen(ids: Ids, known: npt.NDArray[np.bool_]) -> tuple[Ids, Ids]:
-    """Find the candidates that were not known before, and the first row of each."""
+    """Return the candidates in `ids` that are not yet known, and the first row of each."""
     distinct, rows = np.unique(ids, return_index=True)
     new = (distinct >= 0) & ~known[np.maximum(distinct, 0)]
     return distinct[new], rows[new]
@@ -142,7 +142,7 @@ def _vectors(run: RestoredRun, names: Sequence[str], batch: ModelInputs) -> Vect
 
 
 def _vectors_alone(run: RestoredRun, feature: str, tokens: int) -> Vectors:
-    """Compute the vectors of all tokens of a feature that the candidate tower reads alone."""
+    """Compute the vectors of all tokens, for a candidate tower that reads only this feature."""
     parts = []
     for start in range(0, max(tokens, 1), _BATCH):
         ids = tf.range(start, min(start + _BATCH, tokens), dtype=tf.int64)

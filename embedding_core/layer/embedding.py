@@ -1,4 +1,4 @@
-"""Looks up and trains embedding tables in a Keras layer, the same under every strategy: `TPUEmbedding`."""
+"""Defines `TPUEmbedding`, a Keras layer that looks up and trains embedding tables under any strategy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HELPER = "tpu_embedding_helper_dummy"
 
 @dataclasses.dataclass
 class _State:
-    """State that Keras shall neither track nor wrap."""
+    """Attributes of the layer that Keras must neither track nor wrap."""
 
     config: Prepared
     arguments: Json
@@ -53,28 +53,29 @@ class _State:
 class TPUEmbedding(tf_keras.layers.Layer):
     """Looks up and combines rows of embedding tables; a drop-in for the layer of TensorFlow Recommenders.
 
-    Created in the scope of a TPU's strategy, real or `engines.simulated_tpu()`, the TPU's engine holds and
-    trains the tables: `trainable_variables` has one virtual variable whose gradient, when it is computed,
-    updates them. Elsewhere `table_update` says who trains:
+    If the layer is created in the scope of a TPU's strategy (a real one, or `engines.simulated_tpu()`), the TPU's
+    engine holds and trains the tables. `trainable_variables` then has one virtual variable, and computing its gradient
+    updates the tables. On a TPU without an embedding engine the tables are `trainable_variables`. Off a TPU,
+    `table_update` selects what trains the tables:
 
-    * "keras", the default, as in TensorFlow Recommenders: the tables are `trainable_variables`, and whichever
-      Keras optimizer the model is trained with updates them.
-    * "engine": the TPU's own rules, by the optimizer given to this layer, in the backward pass; only rows that
-      the batch touched, each once. A CPU or a GPU then trains the numbers that the TPU would, and the memory of a
-      step is proportional to the batch. There is one virtual variable, as on a TPU.
+    * "keras", the default, as in TensorFlow Recommenders: the tables are `trainable_variables`, and the Keras
+      optimizer that trains the model updates them.
+    * "engine": the optimizer given to this layer updates the tables in the backward pass, by the TPU's update rules
+      and by default only in the rows that the batch touched. A CPU or GPU then computes the same updates as the TPU,
+      and the memory of a step is proportional to the batch. There is one virtual variable, as on a TPU.
 
-    The two differ. One step from a weight of 1 with a gradient of 1 and Adam(0.1): Keras, which corrects the
-    bias of its first moments, gives 0.900; the TPU, which does not, gives 0.684. Keras' Adam also moves
+    The results of the two differ. After one step of Adam(0.1) from a weight of 1 with a gradient of 1, Keras, which
+    corrects the bias of the moments, gives 0.900; the TPU, which does not, gives 0.684. Keras' Adam also changes
     rows that were not looked up.
 
-    The virtual variable's gradient must be computed beside the lookup: in the same function, not from outside
-    of a tf.cond, a loop or a tf.function that holds the lookup. Otherwise the gradient raises an error. Every
-    tape.gradient through a lookup updates the tables, whichever variables it is for: compute all gradients in one
-    call (a second one through the same lookup fails), and set `trainable = False` to leave the tables as they are.
-    Weights of ids get no gradient.
+    The virtual variable's gradient must be computed in the same function as the lookup, not outside of a tf.cond, a
+    loop or a tf.function that contains the lookup; otherwise the gradient raises an error. Every tape.gradient
+    through a lookup updates the tables, whichever variables it is for: compute all gradients in one call (a second
+    one through the same lookup fails), and set `trainable = False` to leave the tables unchanged. The weights of ids
+    get no gradient.
 
-    A Keras optimizer with a schedule must be stepped, as the one that the model is compiled with is: its tables
-    follow its `iterations`. See `keras_optimizer` for models that were loaded.
+    If `optimizer` is a Keras optimizer with a learning rate schedule, the tables follow its `iterations`, so it must be
+    stepped: use the optimizer that the model is compiled with. See `keras_optimizer` for models that were loaded.
 
     Ids are dense [B] or [B, 1], sparse or ragged; an activation is [B, dim], [B, max_sequence_length, dim] for
     a sequence, or the configured output shape and dim. Activations have the layer's compute dtype; tables
@@ -97,18 +98,20 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
         Args:
           feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`, or an EmbeddingConfig.
-          optimizer: that of tables without one: "sgd", "adagrad", "adam", "ftrl", an optimizer of tf_keras (legacy
-            or new), of `tf.tpu.experimental.embedding` or `embedding_core`; None off a TPU leaves out the slots.
+          optimizer: optimizer of the tables that have none of their own: "sgd", "adagrad", "adam", "ftrl", one of
+            tf_keras (legacy or new), of `tf.tpu.experimental.embedding` or `embedding_core`; off a TPU, None leaves out
+            the slots.
           pipeline_execution_with_tensor_core: whether activations on a TPU may be one step old.
-          batch_size: rows per replica, for a TPU if inputs have unknown shapes; SparseCores need it from the start.
+          batch_size: rows per replica, for a TPU if the inputs have unknown shapes; SparseCores need it when the layer
+            is created, unless every feature has an output shape.
           embedding_feature: on a TPU, HardwareFeature.EmbeddingFeature.UNSUPPORTED keeps whole tables on every core.
-          table_update: who trains the tables off a TPU; see the class.
+          table_update: what trains the tables off a TPU; see the class.
           seed: seed of the initial rows: the same seed gives a table of the same name the same rows everywhere.
-          **arguments: of every Keras layer: name, dtype, trainable.
+          **arguments: arguments of any Keras layer: name, dtype, trainable.
 
         Raises:
-          ConfigError (ValueError): an optimizer or hyperparameter that tables cannot have, two tables of one name,
-            another `table_update`, or an invalid `batch_size`.
+          ConfigError (ValueError): an unsupported optimizer or hyperparameter, two tables with one name, or an invalid
+            `table_update` or `batch_size`.
         """
         super().__init__(autocast=False, **arguments)
         if table_update not in ("keras", "engine"):
@@ -153,32 +156,33 @@ class TPUEmbedding(tf_keras.layers.Layer):
         if engine.trains_itself:
             helper = self.add_weight(name=_HELPER, shape=(1,), initializer="zeros", dtype=tf.float32)
             setattr(self, _HELPER, helper)
-        else:  # Keras lists what is an attribute
+        else:  # Keras tracks variables that are attributes
             setattr(self, _HELPER, list(engine.tables_by_config().values()))
-        super().build(input_shape)  # last: replicas that wait for each other to create variables each come here
+        super().build(input_shape)  # last, as it sets `built`: all replicas must create the variables together
 
     @property
     def _model(self) -> Model:
         return self._state.config.model
 
     def call(self, features: Nested, weights: Nested = None, serving_config: FeatureConfigs = None) -> Nested:
-        """Look up features and combine them.
+        """Look up the rows of features and combine them.
 
         Args:
           features: dense, sparse or ragged integer ids, in the structure of `feature_config`; with
             `serving_config`, in its structure.
           weights: None, or weights of sparse and ragged features, or None, in the structure of `features`.
-          serving_config: a structure of FeatureConfig over this layer's tables: looks up on CPU by it instead.
+          serving_config: a structure of FeatureConfig with this layer's tables; if given, the lookup follows it instead
+            of `feature_config`, and runs on CPU.
 
         Returns:
           Activations, in the structure of `feature_config` (or of `serving_config`).
 
         Raises:
-          DataError (ValueError): a feature is missing or unknown, or its kind, rank or weight cannot be; a table of
+          DataError (ValueError): a feature is missing, unknown, or of an invalid kind, rank or weight; or a table of
             `serving_config` is not of this layer.
-          EngineError (RuntimeError): made under a TPU's strategy and called outside of it, or the other way around;
-            called inside control flow on a TPU.
-          tf.errors.InvalidArgumentError: an id is outside its table.
+          EngineError (RuntimeError): the layer was created under a TPU's strategy and is called outside of it, or the
+            other way around; or it is called inside control flow on a TPU.
+          tf.errors.InvalidArgumentError: an id is outside its table, or in training a weight is not finite.
         """
         if serving_config is not None:
             return self._served(features, weights, serving_config)
@@ -200,9 +204,9 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return tf.nest.pack_sequence_as(self._model.structure, cast)
 
     def _trained(self, lookup: Lookup) -> list[tf.Tensor]:
-        """Return the activations of a lookup, whose gradients train the tables if the engine does that itself."""
+        """Return the activations of a lookup; if the engine trains the tables, their gradients update the tables."""
         train = lookup.update
-        if train is None or not self.trainable:  # a tape computes the trap's gradient even if nobody asks for it
+        if train is None or not self.trainable:  # every tape.gradient through `trapped` would train
             return lookup.activations()
         helper = getattr(self, _HELPER)
 
@@ -215,8 +219,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def loss_scale_optimizer(self) -> LossScaler:
         """The LossScaleOptimizer that scales the loss, or None.
 
-        Set this in a training loop of your own if the layer trains its tables, since nothing in a gradient says that
-        it was scaled. `model.fit` and `LossScaleOptimizer.minimize` are seen without it.
+        Set this in a custom training loop if the layer trains its tables, because a gradient does not show that it is
+        scaled; set None if the loss is not scaled. `model.fit` and `LossScaleOptimizer.minimize` do not need it.
         """
         return self._state.loss_scale.optimizer
 
@@ -226,10 +230,10 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
     @property
     def non_trainable_weights(self) -> list[tf.Variable]:
-        """Those of every Keras layer; while Keras copies weights by their order, the layer's own tables and slots too.
+        """Those of any Keras layer and, while Keras copies weights as a list, the tables and slots of an engine.
 
-        So `get_weights`, `set_weights`, EarlyStopping, `clone_model` and `.h5` files have the tables, and a training
-        loop that asks for variables does not.
+        Therefore `get_weights`, `set_weights`, EarlyStopping, `clone_model` and `.h5` files include the tables, but a
+        training loop that asks for variables does not get them.
 
         Raises:
           EngineError (RuntimeError): the tables are in a real TPU's memory, which Keras cannot copy.
@@ -250,9 +254,9 @@ class TPUEmbedding(tf_keras.layers.Layer):
     def keras_optimizer(self) -> GivenOptimizer:
         """The Keras optimizer whose learning rate and iterations the tables follow, or None.
 
-        A layer that was made by `from_config`, as `load_model` and `clone_model` do, has a copy that nobody steps or
-        assigns to. If it trains its tables itself, name the one to follow: `layer.keras_optimizer =
-        model.optimizer`. The hyperparameters must be those of the configuration.
+        A layer that was made by `from_config`, as `load_model` and `clone_model` do, has a copy of the optimizer, which
+        no training loop steps. If such a layer trains its tables itself, set the optimizer to follow before training:
+        `layer.keras_optimizer = model.optimizer`. Its hyperparameters must be those of the configuration.
         """
         rate = followed(self._state.config.optimizer)
         return None if rate is None else rate.optimizer
@@ -283,14 +287,14 @@ class TPUEmbedding(tf_keras.layers.Layer):
         """The float32 [rows, dim] tables by the caller's TableConfig.
 
         Raises:
-          EngineError (RuntimeError): under a TPU's strategy, as they are in the TPU's memory, other than while a
-            function outside of the strategy is traced to be exported.
+          EngineError (RuntimeError): the tables are in a TPU's memory; they can be read only while a function is traced
+            outside of the strategy, as for an export.
         """
         return self._state.engine.tables_by_config()
 
     @property
     def table_variables(self) -> Mapping[str, tf.Variable]:
-        """Tables and slots that the layer trains itself, float32 [rows, dim], by `<table>` and `<table>/<slot>`.
+        """The tables and slots that the layer trains itself, float32 [rows, dim], by `<table>` and `<table>/<slot>`.
 
         Empty before `build`, if Keras trains the tables, and if they are in a real TPU's memory.
         """
@@ -298,18 +302,18 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
     @property
     def table_holder(self) -> Tables:
-        """The trackable that checkpoints the tables, and the slots that the layer has, under these names."""
+        """The trackable that checkpoints the tables as `<table>`, and the layer's slots as `<table>/<slot>`."""
         return self._state.engine.tables
 
     def update_embedding_table(self, table: AnyTable, embedding_table: tf.Tensor) -> None:
-        """Give a table other rows; its slots stay.
+        """Overwrite the rows of a table; its slots do not change.
 
         Args:
           table: the TableConfig that the layer was configured with.
           embedding_table: a variable, tensor or array [rows, dim].
 
         Raises:
-          DataError (ValueError): no table of this layer, or another shape.
+          DataError (ValueError): the table is not of this layer, or `embedding_table` has another shape.
           EngineError (RuntimeError): the tables are in a real TPU's memory, or not built yet.
         """
         names = [spec.name for spec in self._model.tables if spec.key is table]
@@ -336,10 +340,11 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return variable
 
     def get_config(self) -> Json:
-        """Return the arguments as JSON can hold them; `from_config` gives an equal layer.
+        """Return the arguments as a JSON object, from which `from_config` makes an equal layer.
 
         Raises:
-          ConfigError (ValueError): a learning rate or an initializer is a function, which JSON cannot hold.
+          ConfigError (ValueError): JSON cannot hold an argument, such as a learning rate or initializer that is a
+            function.
         """
         given = dict(self._state.arguments)
         feature = given["embedding_feature"]
@@ -360,7 +365,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         return cls(feature_config, optimizer, embedding_feature=feature, **config)
 
     def save_own_variables(self, store: Store) -> None:
-        """Write what Keras' own file formats shall hold: weights, or the tables and slots of an engine."""
+        """Write the weights, or the tables and slots of an engine, to a file in one of Keras' own formats."""
         if self._state.engine.trains_itself:
             write_tables(self._state.engine, store, self.name)
         else:
@@ -380,7 +385,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         super().load_own_variables(store)
 
     def __getstate__(self) -> Any:
-        """Refuse copy.deepcopy and pickle of the layer alone; whole models are copied by their configuration.
+        """Refuse copy.deepcopy and pickle of the layer alone; whole models are copied through their configuration.
 
         Raises:
           EngineError (RuntimeError): always.

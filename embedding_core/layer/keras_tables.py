@@ -1,4 +1,4 @@
-"""Holds tables as trainable variables, which the model's Keras optimizer trains."""
+"""Holds tables as trainable variables, which the Keras optimizer of the model updates."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from embedding_core.translate import Model
 
 
 class KerasTables(Engine):
-    """Trainable variables, as replicated by the strategy in force; lookups are differentiable.
+    """Tables as trainable variables, replicated by the current strategy; lookups are differentiable.
 
-    The slots are the Keras optimizer's. Those that an older Keras optimizer creates for us are saved under the
-    TPU's keys too, so that a TPU can continue with them.
+    The slots belong to the Keras optimizer. Those of a legacy Keras optimizer (see `translate.KerasSlots`) are also
+    saved under the TPU's checkpoint keys, so that training can continue on a TPU.
     """
 
     trains_itself = False
@@ -35,7 +35,7 @@ class KerasTables(Engine):
         if self._variables:
             return
         context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
-        if context is not None:  # the replicas meet to create one variable for all
+        if context is not None:  # together, the replicas create each variable once
             context.merge_call(lambda strategy: self._create())
             return
         self._create()
@@ -57,6 +57,6 @@ class KerasTables(Engine):
         return Lookup(lambda: look_up_forms(features, tables, forms, values), None)
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
-        """Return the tables by the caller's TableConfig; creates them if need be."""
+        """Return the tables by the caller's TableConfig; create them if needed."""
         self.build()
         return {table.key: self._variables[table.name]["parameters"] for table in self._model.tables}

@@ -1,4 +1,4 @@
-"""Copies the layer's configuration, so that the caller's objects never change, and writes it to JSON."""
+"""Copies the layer's configuration, so that the caller's objects never change, and converts it to and from JSON."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """What the layer was given, prepared for an engine.
+    """The configuration of a layer, prepared for an engine.
 
     Attributes:
-      feature_config: as given.
-      copies: the same structure with copies of tables, whose optimizers are the TPU's.
+      feature_config: the configuration as given.
+      copies: the same structure with copies of features and tables, whose optimizers are translated to the TPU's; an
+        EmbeddingConfig is not copied, as it is frozen.
       optimizer: the TPU's optimizer of tables without their own, or None.
       model: tables and features; `TableSpec.key` is the caller's TableConfig.
     """
@@ -45,7 +46,8 @@ def prepared(feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, needs
     """Copy the configuration and translate its optimizers.
 
     Raises:
-      ConfigError (ValueError): an unsupported optimizer, a hyperparameter out of range, two tables of one name.
+      ConfigError (ValueError): an unsupported optimizer or structure, a hyperparameter out of range, or two tables with
+        one name.
     """
     optimizer = table_optimizer(optimizer)
     _check_leaves(feature_config)
@@ -89,7 +91,7 @@ def flat_inputs(model: Model, features: Nested, weights: Nested) -> tuple[list[I
     """Return features and weights in the order of the configured features.
 
     Raises:
-      DataError (ValueError): a feature is missing or unknown, by name, or a container has another type.
+      DataError (ValueError): a feature is missing or unknown, or a container has another type.
     """
     values = [_tensor(value) for value in flat_like("features", model.structure, features)]
     if weights is None:
@@ -116,7 +118,7 @@ def flat_shapes(structure: Nested, given: Nested) -> list[tf.TensorShape] | None
     try:
         pairs = flat_pairs("input_shape", structure, given, nested_values=True)
         return [tf.TensorShape(shape) for _, shape in pairs]
-    except (TypeError, ValueError):  # the call names the feature that is missing
+    except (TypeError, ValueError):  # the lookup raises an error that names the missing feature
         return None
 
 
@@ -124,7 +126,8 @@ def config_to_json(feature_config: FeatureConfigs, optimizer: GivenOptimizer) ->
     """Return the feature configuration and optimizer as a JSON object.
 
     Raises:
-      ConfigError (ValueError): something that JSON cannot hold: a callable learning rate, a function as initializer.
+      ConfigError (ValueError): JSON cannot hold a part of it, such as a callable learning rate or a function as
+        initializer.
     """
     if isinstance(feature_config, EmbeddingConfig):
         return {"embedding_config": feature_config.to_json(), "optimizer": _optimizer_to_json(optimizer)}
@@ -233,7 +236,7 @@ def _initializer_to_json(table: AnyTable) -> Json:
 
 
 def _initializer_from_json(value: Json) -> Any:
-    if "module" in value:  # a class of the user
+    if "module" in value:  # a user-defined class
         return tf_keras.saving.deserialize_keras_object(value)
     return tf_keras.initializers.deserialize(value)
 

@@ -1,11 +1,12 @@
 """Divides the gradients that train tables by the scale of a LossScaleOptimizer.
 
 A layer that trains its tables receives the gradients before the optimizer does, so they are those of the scaled loss.
-Nothing public says that a loss was scaled: TensorFlow calls a gradient function with tensors alone, a tape does not
+No public API tells whether a loss was scaled: TensorFlow calls a gradient function with tensors only, a tape does not
 know the optimizer, a Keras layer knows neither its model nor the model's optimizer, and LossScaleOptimizer does not
-list its instances. So `model.fit` and `minimize` are recognized on the stack (`call_stack`), and any other training
-loop must set the layer's `loss_scale_optimizer`. If there may be one, but nothing shows whether it scales the loss, the
-gradient fails: a wrong guess would train tables 32,768 times too fast.
+list its instances. So `model.fit` and `minimize` are recognized on the call stack (`call_stack`), and any other
+training loop must set the layer's `loss_scale_optimizer`. If the loss may be scaled but it is unknown whether it is,
+computing the gradient raises an error: by a wrong guess the tables would be trained 32,768 times too fast, at the
+default initial scale.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ LossScaler: TypeAlias = Any  # a tf_keras.mixed_precision.LossScaleOptimizer, or
 
 
 class LossScale:
-    """What is known of the scale of one layer's loss.
+    """Finds the scale of one layer's loss, and removes it from gradients.
 
     Attributes:
-      optimizer: the LossScaleOptimizer that the user named, or None.
+      optimizer: the LossScaleOptimizer that the user set, or None.
     """
 
     def __init__(self) -> None:
         self.optimizer: LossScaler = None
-        self._none_scales = False  # said by naming None
+        self._none_scales = False  # whether the user set the optimizer to None
 
     def name(self, optimizer: LossScaler) -> None:
-        """Record which optimizer scales the loss; None says that none does.
+        """Set the optimizer that scales the loss; None means that the loss is not scaled.
 
         Raises:
           ConfigError (ValueError): it is not a LossScaleOptimizer.
@@ -44,7 +45,7 @@ class LossScale:
         self._none_scales = optimizer is None
 
     def unscaled(self, gradients: Gradients, layer: str, compute_dtype: str) -> Gradients:
-        """Gradients of the unscaled loss; zeros if any overflowed, as no step is taken then.
+        """Return the gradients of the unscaled loss; zeros if any is not finite, as the optimizer skips such a step.
 
         Args:
           gradients: gradients of the activations.
@@ -82,7 +83,7 @@ class LossScale:
 
 
 def _everywhere(condition: tf.Tensor) -> tf.Tensor:
-    """Whether a condition holds in every replica: the optimizer skips the step of all of them."""
+    """Return whether a condition holds in every replica, as the optimizer skips a step in all replicas or in none."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return condition

@@ -1,4 +1,4 @@
-"""Holds tables in a real TPU's memory, or whole on each core of a TPU without an embedding engine."""
+"""Holds tables in a real TPU's memory, or whole tables on each core of a TPU without an embedding engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from embedding_core.translate import config_to_tensorflow
 
 
 class HardwareTables(QueuedEngine):
-    """A real TPU with a V1 engine: TensorFlow's own class."""
+    """Tables on a real TPU with a V1 engine, through TensorFlow's own class."""
 
     def __init__(self, prepared: Prepared, *, pipelined: bool):
         self.tables = TPUEmbedding(prepared.copies, prepared.optimizer, pipelined)
@@ -36,12 +36,12 @@ class HardwareTables(QueuedEngine):
             self.tables.build(per_replica_input_shapes=shapes)
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
-        """See `Engine`; only while a model is exported."""
+        """See `Engine`; works only while a model is exported."""
         return _by_callers_config(self._prepared, self.tables.embedding_tables)
 
 
 class SparseCoreTables(HardwareTables):
-    """A real TPU with SparseCores (V2): TensorFlow's own class, which looks up by being called."""
+    """Tables on a real TPU with SparseCores (V2), through TensorFlow's own class, which is called without queues."""
 
     def __init__(self, prepared: Prepared, *, pipelined: bool, batch_size: int | None):
         given = prepared.copies
@@ -73,10 +73,10 @@ class SparseCoreTables(HardwareTables):
 
 
 def _output_shape(feature: Any, batch_size: int | None) -> tf.TensorShape:
-    """Return what TensorFlow must know of a feature before it makes the tables.
+    """Return the output shape of a feature, which TensorFlow needs before it creates the tables.
 
     Raises:
-      ConfigError (ValueError): the rows of a batch are not known.
+      ConfigError (ValueError): the batch size is unknown.
     """
     if batch_size is None:
         raise ConfigError(
@@ -88,7 +88,7 @@ def _output_shape(feature: Any, batch_size: int | None) -> tf.TensorShape:
 
 
 class ReplicatedTables(Engine):
-    """Whole tables on every core of a TPU without an embedding engine; the Keras optimizer trains them."""
+    """Whole tables on every core of a TPU without an embedding engine; a Keras optimizer trains them."""
 
     trains_itself = False
     on_tpu = True
@@ -115,7 +115,7 @@ class ReplicatedTables(Engine):
 
 
 def _by_callers_config(prepared: Prepared, tables: Mapping[Any, Any]) -> dict[AnyTable, tf.Variable]:
-    """Key tables by the caller's configs; the engine keys them by the copies that it got, or by stacked names."""
+    """Key tables by the caller's configs; the engine keys them by copies of these, or by names of stacked tables."""
     places = {id(feature.table): place for place, feature in enumerate(tf.nest.flatten(prepared.copies))}
     keys = {table.name: table.key for table in prepared.model.tables}
     by_config = {}

@@ -1,8 +1,8 @@
-"""Updates tables in the gradient of a virtual variable.
+"""Updates tables when the gradient of a virtual variable is computed.
 
-Tables that an engine trains are not trainable variables, so a tape would not follow a lookup. The lookup is made to
-depend on a weight of one zero. Computing that weight's gradient passes the gradients of the activations to the engine,
-once, and gives zero for the weight itself.
+Tables that an engine trains are not trainable variables, so a tape would not record a lookup. Therefore the lookup is
+made to depend on a trainable weight of shape [1], which is zero. Computing its gradient passes the gradients of the
+activations to the engine, once, and returns zero for the weight itself.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from embedding_core.errors import EngineError
 def trapped(
     helper: tf.Variable, look_up: Callable[[], list[tf.Tensor]], update: Callable[[Gradients], None], owner: str
 ) -> list[tf.Tensor]:
-    """Call `look_up`, with a gradient that is given to `update`.
+    """Call `look_up`, and pass the gradients of its activations to `update` when they are computed.
 
-    The gradient must be computed in the graph that made the lookup. In that of a tf.cond, a loop or another
-    tf.function TensorFlow would never run the update, or could not build it: the gradient fails there.
+    The gradient must be computed in the graph of the lookup. In the graph of a tf.cond, a loop or another tf.function,
+    TensorFlow would never run the update or could not build it, so the gradient fails there.
 
     Args:
       helper: the trainable weight [1].
-      look_up: makes the activations.
+      look_up: returns the activations.
       update: takes the gradients of the activations.
       owner: name of the layer, for messages.
 
     Raises:
-      tf.errors.InvalidArgumentError: by the gradient, if it is computed in another graph.
-      EngineError (RuntimeError): by a second gradient of one lookup, which would be a second update.
+      tf.errors.InvalidArgumentError: when the gradient runs, if it was computed in another graph.
+      EngineError (RuntimeError): when a second gradient of one lookup is computed, as it would be a second update.
     """
     here = _graph()
     updates: list[bool] = []
@@ -49,7 +49,7 @@ def trapped(
                     "Compute all gradients in one call, of the sum of the losses and for all variables together."
                 )
             updates.append(True)
-            # TensorFlow loses the shape of what was sliced out of a concatenation.
+            # In TensorFlow the gradient of a concatenated tensor has lost its static shape.
             update([tf.ensure_shape(values, shape) for values, shape in zip(gradients, shapes, strict=True)])
             return tf.zeros_like(weight)
 
@@ -66,7 +66,7 @@ def _graph() -> tf.Graph | None:
 
 
 def _refused(owner: str) -> tf.Tensor:
-    """Make a gradient that fails when it runs, and refers to nothing outside, so that a SavedModel may hold it."""
+    """Return a gradient that fails when it runs; it uses no outer tensors, so that a SavedModel can hold it."""
     message = (
         f"The tables of layer {owner!r} cannot be trained from here: it was called inside tf.cond, a loop or another "
         "tf.function than the one that computes the gradient. Call the layer before, beside the GradientTape, and pass "

@@ -1,7 +1,7 @@
-"""Records the graph that TensorFlow really ran: after placement, inlining and optimization, device by device.
+"""Records the graph that TensorFlow actually ran: after placement, inlining and optimization, device by device.
 
-`tf.summary.trace_on` records it. The requested devices in a traced graph are not reliable: a lookup runs on the device
-of its table, and soft placement moves operations that a device does not support.
+The record is made by `tf.summary.trace_on`. The devices requested in a traced graph are not reliable: a lookup runs on
+the device of its table, and soft placement moves operations that a device does not support.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Node(NamedTuple):
 
     Attributes:
       definition: NodeDef of the operation.
-      scope: name of the function that it is in, or "".
+      scope: name of the called function that contains it, or "" if it is in the graph itself.
       compiled: whether it is inside a function that XLA compiles.
     """
 
@@ -40,7 +40,7 @@ class ExecutedCall(NamedTuple):
     Attributes:
       traced: operations before placement, including those of called functions, by scope and name.
       placed: operations as they ran, by name, without those inside functions that XLA compiled.
-      variables: handle of the captured variable, by name of the argument's operation in `placed`.
+      variables: handles of the captured variables, by the name of the `_Arg` operation in `placed` that receives it.
     """
 
     traced: Mapping[tuple[str, str], Node]
@@ -76,7 +76,7 @@ def run_once(function: Callable[..., object], *arguments: object) -> ExecutedCal
 
 
 def _recorded(call: Callable[[], object]) -> Iterator[list[tf.compat.v1.GraphDef]]:
-    """Yield the partitions of every function graph that ran during the call."""
+    """Yield, for every function graph that ran during the call, its partitions (one per device)."""
     with tempfile.TemporaryDirectory() as folder:
         writer = tf.summary.create_file_writer(folder)
         tf.summary.trace_on(graph=True, profiler=False)
@@ -95,7 +95,7 @@ def _recorded(call: Callable[[], object]) -> Iterator[list[tf.compat.v1.GraphDef
 
 
 def _traced(graph: tf.compat.v1.GraphDef) -> dict[tuple[str, str], Node]:
-    """Collect all operations, including those of called functions, with whether XLA compiles them."""
+    """Collect all operations, including those of called functions, and note whether XLA compiles them."""
     functions = {function.signature.name: function for function in graph.library.function}
     operations: dict[tuple[str, str], Node] = {}
     waiting = [("", False, graph.node)]

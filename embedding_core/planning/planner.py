@@ -1,14 +1,14 @@
-"""Plans the tables of a model from vocabularies and the user's overrides. No TensorFlow.
+"""Plans the tables of a model from vocabularies and the user's overrides, without TensorFlow.
 
 Each vocabulary gets one table of the same name, so that features sharing a vocabulary share the table
-(unless a feature names another `table`). Defaults, each of which an override replaces:
+(unless a feature names another `table`). Defaults, each of which an override can replace:
 
-* rows: the vocabulary and 1 row for all unknown tokens;
+* rows: one per token of the vocabulary, and 1 for all unknown tokens;
 * dim: ``6 * rows ** 0.25`` (Wang et al. 2017, "Deep & Cross Network for Ad Click Predictions", section 4.2),
   rounded up to a multiple of 8 (what a TPU pads rows to), at most 64;
 * combiner "mean"; optimizer Adagrad at 0.05;
-* initializer a truncated normal of width 0.05: a rare token keeps most of its initial row, and a wide
-  initializer is noise (on the taxi example 0.05 gives an AUC higher by 0.003 than ``1 / sqrt(dim)``).
+* initializer: a truncated normal with stddev 0.05. Training changes the row of a rare token little, so a
+  wide initializer adds noise (on the taxi example, the AUC is 0.003 higher with 0.05 than with ``1 / sqrt(dim)``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PERCENTILES = {"auto": "p95", "p50": "p50", "p90": "p90", "p95": "p95", "p99": 
 
 
 def default_dim(rows: int) -> int:
-    """Compute the default length of a row: ``6 * rows ** 0.25`` rounded up to a multiple of 8, at most 64."""
+    """Compute the default dimension of a table: ``6 * rows ** 0.25`` rounded up to a multiple of 8, at most 64."""
     return min(64, 8 * math.ceil(6 * math.sqrt(math.sqrt(rows)) / 8))
 
 
@@ -49,19 +49,19 @@ def plan_tables(
     lengths: Mapping[str, Mapping[str, float]] | None = None,
     columns: Mapping[str, ColumnConfig] | None = None,
 ) -> EmbeddingConfig:
-    """Lay out the tables of a model.
+    """Plan the tables and features of a model.
 
     Args:
       features: per feature an object with `name`, `vocabulary`, `column` (fields of `ColumnConfig`), and
         optionally `table` and `max_sequence_length`: a whole number, or "auto" (the 95th
         percentile of the feature's lengths in the data, at least 1), "p50", "p90", "p95", "p99" or "max".
       vocabulary_sizes: number of tokens of each vocabulary, an int or a numpy integer.
-      overrides: by table, or "*" for all tables without that override.
-      lengths: percentiles of the tokens per example, by feature.
-      columns: column found in the data, by feature; without it, the column that the feature names.
+      overrides: settings by table; those of "*" hold for every table that does not override them.
+      lengths: measured percentiles of the number of tokens per example, by feature.
+      columns: columns as found in the data, by feature; a feature without one gets its configured column.
 
     Returns:
-      The tables in the order in which the features first use them.
+      The configuration; its tables are in the order in which the features first use them.
 
     Raises:
       ConfigError: an unknown key, table or vocabulary (the error names the nearest known one), two vocabularies in
@@ -98,7 +98,7 @@ def plan_from_vocabularies(
     """Call `plan_tables` with the sizes, lengths and columns that counting measured.
 
     Raises:
-      ConfigError: as `plan_tables`; or a feature was not counted in the vocabulary that it names.
+      ConfigError: as in `plan_tables`; or the vocabulary that a feature names was not counted from it.
     """
     summaries: dict[str, FeatureSummary] = {}
     for feature in features:
@@ -117,7 +117,7 @@ def plan_from_vocabularies(
 
 
 def plan_report(config: EmbeddingConfig, topology: Topology | None = None) -> Json:
-    """Report rows and bytes of every table and its slots, in total and on a topology, as a JSON object."""
+    """Return, as JSON, rows and bytes of every table and its slots, in total, and the memory plan of a topology."""
     tables: dict[str, Json] = {}
     for table in config.tables:
         values, slots = table_bytes(table)

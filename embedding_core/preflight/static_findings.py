@@ -1,4 +1,4 @@
-"""Finds problems of a configuration that show without tracing a program."""
+"""Finds problems of a configuration without tracing a program: batch size, memory, ignored hyperparameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IGNORED = re.compile(r"`(\w+)` of the optimizer of table '([^']+)'")
 
 
 def batch_findings(batch_size: int, topology: Topology) -> Iterator[Finding]:
-    """Find a global batch that cannot be cut into equal parts, one per core."""
+    """Find a global batch whose size is not a multiple of the number of cores."""
     cores = topology.hosts * topology.cores_per_host
     rest = batch_size % cores
     if rest:
@@ -33,7 +33,7 @@ def batch_findings(batch_size: int, topology: Topology) -> Iterator[Finding]:
 
 
 def memory_findings(plan: Json) -> Iterator[Finding]:
-    """Find tables that do not fit on a core, in a plan of `topology.memory_plan`."""
+    """Find the tables that do not fit into the memory of a core, in a plan made by `topology.memory_plan`."""
     if plan["fits"]:
         return
     tables = plan["tables"]
@@ -52,7 +52,7 @@ def without_ignored(config: EmbeddingConfig, hardware: Hardware) -> tuple[Embedd
     """Find all hyperparameters that the hardware would silently ignore.
 
     Returns:
-      The configuration with the defaults of these, which can be traced, and the findings.
+      The configuration with these hyperparameters reset to their defaults, so that it can be traced, and the findings.
     """
     findings: list[Finding] = []
     while hardware != "V1":
@@ -78,12 +78,12 @@ def _with_default(config: EmbeddingConfig, table: str, name: str) -> EmbeddingCo
 
 
 def finding_of(error: ConfigError, kind: str) -> Finding:
-    """Convert an error of this project to a finding: its message has the same three parts."""
+    """Convert an error of this project to a finding; its message has the form "<what>: <rule>; <remedy>."."""
     what, _, rest = str(error).partition(": ")
     rule, _, remedy = rest.partition("; ")
     return Finding(kind=kind, what=what, rule=rule.rstrip("."), remedy=remedy.rstrip(".") or "change it")
 
 
 def trained_by_other_rules(config: EmbeddingConfig, hardware: Hardware) -> bool:
-    """Return whether tables on V0 train by other rules than on an engine: Keras' Adam and Ftrl are not lazy."""
+    """Return whether a table on V0 has Adam or FTRL, by which Keras, unlike an engine, updates all rows in a step."""
     return hardware == "V0" and any(isinstance(table.optimizer, Adam | FTRL) for table in config.tables)

@@ -17,7 +17,7 @@ _SENDING = ("SendTPUEmbeddingGradients", "XlaSparseDenseMatmulGrad")
 
 
 def untrained_findings(traced: Traced, config: EmbeddingConfig, hardware: Hardware) -> Iterator[Finding]:
-    """Find tables that no operation of the program updates."""
+    """Find tables that no operation of the program updates; with an engine these are all tables or none."""
     if hardware == "V0":
         written = _written(traced)
         names = [table.name for table in config.tables if not any(_is_of(name, table.name) for name in written)]
@@ -42,5 +42,5 @@ def _written(traced: Traced) -> set[str]:
 
 
 def _is_of(variable: str, table: str) -> bool:
-    """Return whether a variable has a table's name; TensorFlow appends a number to a second one."""
+    """Return whether a variable has a table's name, to which TensorFlow may have appended a number."""
     return re.fullmatch(rf"{re.escape(table)}(?:_\d+)?", variable) is not None

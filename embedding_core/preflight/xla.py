@@ -1,9 +1,8 @@
 """Checks whether XLA can compile what a core would run: each kind of operation alone, then the whole program.
 
-XLA for CPU stands in for XLA for TPU. Compiling a whole program names only the first operation without a kernel, so
-each kind (by type and by the types of inputs and outputs) is first compiled alone, in a separate function. Among the
-operations inside a function that the step calls (a tf.cond, tf.while_loop or inner tf.function), again only the first
-is named.
+XLA for CPU stands in for XLA for TPU. A compilation error names only the first operation without a kernel, so each kind
+of operation (its type, its dtypes and the functions that it calls) is first compiled alone. Inside a function that the
+step calls (a tf.cond, tf.while_loop or inner tf.function), only the first operation without a kernel is found.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from embedding_core.preflight.trace import Traced, name_and_line
 _NO_KERNEL = re.compile(r"No registered '(\w+)' OpKernel")
 _REPORTED = "Failed getting HLO text: '"
 _OPAQUE = (tf.resource, tf.variant)
-# Operations that only a TPU or its strategy has. The program is cut at these.
+# Operations that only a TPU or its strategy has. They are not compiled, and their outputs become arguments.
 _OF_TPU = (
     *("RecvTPUEmbeddingActivations", "SendTPUEmbeddingGradients", "CrossReplicaSum", "AllToAll", "CollectivePermute"),
     *("TPUReplicateMetadata", "TPUReplicatedInput", "TPUReplicatedOutput"),
 )
 _STAND_IN = 4  # size for a dimension that is only known at run time
-_LARGEST = 1 << 24  # most values of a variable that is made so that functions which read it can be compiled
+_LARGEST = 1 << 24  # maximum number of values of a stand-in variable
 
 
 class Compiled(NamedTuple):
     """The result of compiling.
 
     Attributes:
-      findings: one for each kind of operation without a kernel, or one for the whole program.
+      findings: one for each type of operation without a kernel; else one if the whole program does not compile.
       kinds: number of kinds of operations that were compiled alone.
       whole: result for the whole program, in words.
     """
@@ -45,7 +44,7 @@ class Compiled(NamedTuple):
 
 
 def compile_findings(traced: Traced) -> Compiled:
-    """Compile what a core of the traced program would run. Call eagerly; nothing runs."""
+    """Compile what a core of the traced program would run, without running it. Call this in eager mode."""
     library = traced.graph.as_graph_def().library
     variables = _Variables(traced.graph)
     kinds = {_kind(op): op for op in reversed(traced.on_core) if not _is_of_tpu(op)}
@@ -94,14 +93,18 @@ def _is_of_tpu(op: tf.Operation) -> bool:
 
 
 def _is_cut(op: tf.Operation, variables: _Variables) -> bool:
-    """Return whether the program is cut at an operation: only a TPU has it, or it uses state that does not exist."""
+    """Return whether an operation is left out of the whole program.
+
+    Left out are operations that only a TPU has, and those that use resources or variants. A call of a function is kept
+    if all its resources are variables with stand-ins.
+    """
     touched = [one for one in (*op.inputs, *op.outputs) if one.dtype in _OPAQUE]
     calls = any(value.WhichOneof("value") == "func" for value in op.node_def.attr.values())
     return _is_of_tpu(op) or (bool(touched) and not (calls and all(map(variables.has, touched))))
 
 
 class _Variables:
-    """Stand-ins for the variables that the traced graph captured, of the same types and shapes."""
+    """Stand-in variables for those that the traced graph captured, of the same dtypes and shapes."""
 
     def __init__(self, graph: tf.Graph) -> None:
         self._captured = {inner.name: outer.op for outer, inner in graph.captures if outer.dtype == tf.resource}
@@ -109,9 +112,9 @@ class _Variables:
         self._any = tf.Variable(0.0, shape=tf.TensorShape(None), trainable=False)
 
     def handle(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return a handle in place of a captured one; without a stand-in, that of a variable of unknown shape."""
+        """Return the handle of a variable's stand-in, or of a variable of unknown shape if it can have no stand-in."""
         if not self.has(tensor):
-            return tf.identity(self._any.handle)  # a tensor of the calling function
+            return tf.identity(self._any.handle)  # `tf.identity` makes it a tensor of the function being traced
         name = self._name(tensor)
         if name not in self._made:
             shape, dtype = self._form(name)
@@ -120,7 +123,7 @@ class _Variables:
         return tf.identity(self._made[name].handle)
 
     def has(self, tensor: tf.Tensor) -> bool:
-        """Return whether a handle belongs to a variable that is small enough to make."""
+        """Return whether a handle belongs to a captured variable that is small enough for a stand-in."""
         captured = self._captured.get(self._name(tensor))
         if captured is None or captured.type != "VarHandleOp":
             return False
@@ -137,7 +140,7 @@ class _Variables:
 
 
 class _Part:
-    """Some operations of a graph, as a function of the plain tensors that they take from other operations."""
+    """A function that runs some operations of a graph on the tensors that they take from its other operations."""
 
     def __init__(self, operations: Sequence[tf.Operation], library: FunctionDefLibrary, variables: _Variables) -> None:
         self._variables = variables
@@ -158,7 +161,7 @@ class _Part:
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
-        """Specifications of the arguments, with static shapes; constants and variables are not arguments."""
+        """Specifications of the arguments, with static shapes; constants, strings and resources are not arguments."""
         return [
             tf.TensorSpec(
                 [_STAND_IN if size is None else size for size in one.shape] if one.shape.rank else [], one.dtype
@@ -181,13 +184,13 @@ class _Part:
     def _fixed(self, tensor: tf.Tensor) -> tf.Tensor:
         if tensor.op.type == "Const":
             return tf.constant(tf.make_ndarray(tensor.op.node_def.attr["value"].tensor), tensor.dtype)
-        if tensor.dtype == tf.string:  # XLA supports texts only as constants
+        if tensor.dtype == tf.string:  # XLA supports strings only as constants
             return tf.constant("")
         return self._variables.handle(tensor)
 
 
 def _bare(op: tf.Operation, inputs: Sequence[str]) -> tf.compat.v1.NodeDef:
-    """Copy the operation's definition without device, cluster and control inputs."""
+    """Copy an operation's definition with the given inputs, without device, internal attributes and control inputs."""
     node = tf.compat.v1.NodeDef()
     node.CopyFrom(op.node_def)
     node.device = ""
@@ -206,7 +209,7 @@ def _is_argument(tensor: tf.Tensor) -> bool:
 
 
 def _compile_error(part: _Part) -> str | None:
-    """Return TensorFlow's error when it lowers the part for XLA; None if there is none."""
+    """Lower the part to XLA's HLO, and return the message of TensorFlow's error; None if there is no error."""
     try:
         tf.function(part, jit_compile=True, autograph=False).experimental_get_compiler_ir(*part.specs)(stage="hlo")
     except Exception as error:  # TensorFlow raises ValueError, TypeError and its own errors

@@ -1,4 +1,4 @@
-"""Measures the difference between the training lookup and an exported signature.
+"""Measures how much the outputs of an exported signature differ from those of training.
 
 One side is the lookup and the dense model as training ran them. The other is the SavedModel, loaded
 by a fresh Python process that imports only TensorFlow. Both get the same rows.
@@ -39,7 +39,8 @@ class Difference:
       rows: number of compared rows.
       max_abs: largest absolute difference; infinite if shapes differ or only one side is NaN.
       non_finite: number of entries that are NaN or infinite on either side.
-      within: whether every entry is finite and within ``tolerance * max(1, |expected|)``.
+      within: whether there are rows, and every entry is finite and differs by at most
+        ``tolerance * max(1, |expected|)``.
     """
 
     name: str
@@ -56,7 +57,7 @@ class ParityReport:
     Attributes:
       tolerance: largest allowed difference, absolute below 1 and relative above.
       differences: one per output.
-      broken: largest difference by rule that an over-tolerance row tests, as ``<feature>: <rule>``.
+      broken: largest difference of the rows over the tolerance, by the rule that they test, ``<feature>: <rule>``.
     """
 
     tolerance: float
@@ -130,21 +131,22 @@ class ParityReport:
 
 
 def _json_number(value: float) -> float | str:
-    """Write infinity, which JSON does not have, as text."""
+    """Return the number; infinity and NaN, which JSON does not have, as text."""
     return value if np.isfinite(value) else str(value)
 
 
 def compare(
     expected: Arrays, actual: Arrays, *, tolerance: float, signature: str, rules: Sequence[str] | None = None
 ) -> ParityReport:
-    """Compare the outputs of two sides, name by name.
+    """Compare outputs with their expected values, by name.
 
     Args:
       expected: arrays of training, by output name; [rows, ...].
-      actual: arrays of the exported signature, by the same names; others are ignored.
+      actual: arrays of the exported signature, by the same names; a missing one differs by infinity, others are
+        ignored.
       tolerance: largest allowed difference, absolute below 1 and relative above.
       signature: prefix of the names in the report.
-      rules: rule that each row tests, for the report's `broken`.
+      rules: the rule that each row tests, for the report's `broken`; None leaves that empty.
     """
     differences, broken = [], dict[str, float]()
     for name, left in expected.items():
@@ -159,7 +161,7 @@ def compare(
 
 
 def _gaps(expected: npt.ArrayLike, actual: npt.ArrayLike | None) -> tuple[Gaps, Marks]:
-    """Compute the absolute difference of each entry, and whether it is not finite on either side."""
+    """Compute the absolute difference of each entry, and whether one or both of its values are not finite."""
     left = np.asarray(expected, np.float64)
     right = np.asarray(np.nan if actual is None else actual, np.float64)
     if left.shape != right.shape:
@@ -200,7 +202,8 @@ def score_in_fresh_process(
       The signature's outputs, [rows, ...].
 
     Raises:
-      ParityError: the SavedModel does not load, lacks the signature, or fails on the rows; the message says which.
+      ParityError: the SavedModel does not load, lacks the signature, fails on the rows or exceeds the timeout, or
+        there are no rows; the message says which.
     """
     requests = {signature: inputs}
     return score_signatures(saved_model_dir, requests, batch_size=batch_size, timeout=timeout)[signature]
@@ -213,7 +216,7 @@ def score_signatures(
     batch_size: int = 512,
     timeout: float = 900.0,
 ) -> dict[str, Outputs]:
-    """Score the inputs of several signatures in one process, as `score_in_fresh_process`."""
+    """Score the inputs of several signatures in one process; see `score_in_fresh_process`."""
     with scratch_folder("score") as folder:
         folders = {signature: Path(folder, signature) for signature in requests}
         for signature, inputs in requests.items():
@@ -225,7 +228,7 @@ def score_signatures(
 
 
 def _run(command: list[str], model: str, timeout: float) -> None:
-    # On the CPU, like the lookups of the exported model: the parent may still hold the accelerator.
+    # Scores on the CPU, as the exported model looks up: the parent may still hold the accelerator.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     reading, writing = os.pipe()  # the child ends when `writing` closes, even if this process is killed
     try:

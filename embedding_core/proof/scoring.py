@@ -1,7 +1,7 @@
 """Loads a SavedModel with TensorFlow alone, scores inputs and writes the outputs; runs as a program.
 
-``parity.score_in_fresh_process`` starts it isolated (``python -I``), like a server that knows nothing of this project:
-a SavedModel that needs this project, Keras or TFT to load fails here rather than in production.
+``parity.score_in_fresh_process`` starts it isolated (``python -I``), like a server without this project: a
+SavedModel that needs this project, Keras or TFT to load fails here rather than in production.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _score(signature: Any, inputs: dict[str, Any], batch_size: int) -> dict[str,
 
 
 def main(model: str, batch_size: str, *requests: str) -> None:
-    """Score requests with the SavedModel in `model`: each request is a folder of inputs, named after its signature."""
-    gc.disable()  # while TensorFlow loads: nothing that it makes is garbage
+    """Score requests with the SavedModel at `model`: each request is a folder of inputs, named after its signature."""
+    gc.disable()  # while TensorFlow loads, a collection would find nothing to free
     import tensorflow as tf
 
     gc.freeze()

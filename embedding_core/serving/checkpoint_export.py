@@ -1,4 +1,4 @@
-"""Exports a SavedModel of embeddings alone from an embedding checkpoint: no model, no slots, no TPU."""
+"""Exports the tables of an embedding checkpoint as a SavedModel, without model, slots or TPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def export_embeddings(
     features: Collection[str] | None = None,
     rows_dtype: str = "float32",
 ) -> tuple[str, ...]:
-    """Write a SavedModel that answers the vectors of features, by the lookup of `export_model`.
+    """Write a SavedModel that returns the vectors of features, with the same lookup as in `export_model`.
 
     Args:
       checkpoint: folder of an embedding checkpoint, written by `checkpoint.retrieve` or `checkpoint.remap` from
@@ -38,7 +38,8 @@ def export_embeddings(
 
     Raises:
       CheckpointError: the checkpoint is damaged, the destination is not empty, or rows are not finite.
-      ConfigError: a feature is unknown, or is made by a transform, which a checkpoint does not hold.
+      ConfigError: a feature is unknown, or is made by a transform, which a checkpoint does not hold; or `features` is
+        empty.
     """
     folder = os.fspath(checkpoint)
     config = _chosen(verify(folder).config, features)
@@ -77,7 +78,7 @@ def _chosen(config: EmbeddingConfig, features: Collection[str] | None) -> Embedd
 
 
 def _table(reader: BundleReader, name: str, shape: tuple[int, int]) -> tf.Variable:
-    """Read a table slice by slice into the variable that is exported, so that it is in memory once."""
+    """Read a table slice by slice into a variable, so that only one copy of it is in memory."""
     rows = tf.Variable(tf.zeros(shape), trainable=False)
     for start, part in reader.slices(name):
         rows.scatter_update(tf.IndexedSlices(tf.constant(part), tf.range(start, start + len(part), dtype=tf.int64)))

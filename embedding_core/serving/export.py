@@ -39,8 +39,8 @@ def export_model(
 ) -> tuple[str, ...]:
     """Write a SavedModel that looks up on CPU and loads with TensorFlow alone.
 
-    It holds the tables without slots, the vocabularies as assets, the dense part and its transform, and
-    computes with the functions that training uses (`tokens`, `ids`, `lookup`).
+    It holds the tables without slots, the vocabularies as assets, the dense part and its transform, and computes with
+    the functions that training uses (modules `tokens`, `ids` and `lookup`).
 
     Args:
       destination: folder to write; it must be absent or empty.
@@ -50,17 +50,17 @@ def export_model(
       vocabularies: path of the plain token file by vocabulary name.
       model: the dense part, made by `model_inputs.build_model`.
       dense: source of dense inputs and of columns `after_transform`; None if there are none.
-      labels: source of label and weight; adds the signatures `transform_features` and `transform_labels`, which
-        TFX's Evaluator needs. None adds neither.
+      labels: source of label and weight; adds the signatures `transform_labels` and, if there are dense inputs,
+        `transform_features`, which TFX's Evaluator needs. None adds neither.
       signatures: names of the signatures to write besides `serving_default`; None for all that the model can have.
-      top_k: number of candidates that `top_k` answers.
-      rows_dtype: "float32", or "float16" for tables of half the size, whose vectors are rounded to 11 bits.
+      top_k: number of candidates that the signature `top_k` returns.
+      rows_dtype: "float32", or "float16" for tables of half the size, whose values are rounded to 11 significant bits.
 
     Returns:
       The names of the signatures written.
 
     Raises:
-      CheckpointError: the tables are not those of the configuration, or hold NaN.
+      CheckpointError: the tables are not those of the configuration, or a table or the model holds NaN or infinity.
       VocabularyError: a vocabulary is missing or has another size.
       ConfigError: the destination is not empty, a signature or `rows_dtype` is unknown, an input has no source, or
         the model has a Lambda layer.

@@ -1,19 +1,20 @@
-"""Looks up all features of an exported model together, in few operations: fast paths of `lookup.combine`.
+"""Looks up all features of an exported model together, in few operations, with the results of `lookup.combine`.
 
-At a batch of one a lookup costs as much as the number of its operations, so all that can be done once for all features
-is done once. Tables of equal dim follow each other in one *block* (`table_blocks`), and the features of a block are
-looked up together: an id becomes a place in the block, and one operation gathers, or combines, the rows of all of them.
+For a batch of one row, the time of a lookup depends on the number of its operations, so everything that can be done
+once for all features is done once. Tables of equal dim, except large ones, are concatenated in one *block*
+(`table_blocks`), and the features of a block are looked up together: ids become positions in the block, and one
+operation gathers, or gathers and combines, the rows of all these features.
 
 ========================  ==============================================================================
 features                  operations for all features of a block
 ========================  ==============================================================================
-of one value, `[B]`       the ids as `[features, B]`, one comparison with the tables' rows, one gather
-of several, ragged        the ids as one list, filtered only if there is something to drop; one operation gathers
+of one value, `[B]`       stack the ids to `[features, B]`; one comparison with the numbers of rows, one gather
+of several, ragged        concatenate the ids; filter them only if some must be dropped; one operation gathers
                           and combines
 ========================  ==============================================================================
 
-A block is read whole (`read_value`, which copies nothing) and then gathered from. Gathering from the variable itself
-would make it one that is copied at every other reading: TensorFlow's copy-on-read.
+A block is first read with `read_value`, which copies nothing, and rows are gathered from the result. Gathering from the
+variable itself would switch it to TensorFlow's copy-on-read mode, in which every `read_value` copies the whole block.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from embedding_core.normal_form import segments_of_splits
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The place of a table's rows in a block.
+    """The location of a table's rows in a block.
 
     Attributes:
       block: variable `[all rows, dim]`.
       name: name of the block.
-      start: the place of the table's first row in it.
-      count: how many rows the table has.
-      nothing: the place of a row of zeros in the block, or None.
+      start: position of the table's first row in the block.
+      count: number of rows of the table.
+      nothing: position of a row of zeros in the block; None if it has none.
     """
 
     block: tf.Variable
@@ -54,7 +55,7 @@ class Rows:
 
 
 class Counts(NamedTuple):
-    """A number for each of some features, int64 `[features]`."""
+    """Numbers of invalid or dropped ids of some features, int64 `[features]`."""
 
     features: tuple[str, ...]
     counts: tf.Tensor
@@ -62,12 +63,12 @@ class Counts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Single:
-    """The ids of one feature of one value.
+    """The ids of one feature that has one value per example.
 
     Attributes:
       rows: rows of the table.
-      ids: int64 `[B]`; one outside the table gives zeros.
-      lengths: int32 `[B]`, bytes of the tokens, if the id does not show that an example has no token.
+      ids: int64 `[B]`; an id outside the table gives zeros.
+      lengths: int32 `[B]`, bytes of each token, 0 if it is missing; None if missing tokens have ids outside the table.
     """
 
     rows: Rows
@@ -77,13 +78,13 @@ class Single:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Several:
-    """The ids of one feature of any number of values, whose rows are combined.
+    """The ids of one feature that has any number of values per example, whose rows are combined.
 
     Attributes:
       rows: rows of the table.
-      ids: int64 `[B, None]`; one outside the table counts as not there.
-      lengths: int32 `[N]`, bytes of the tokens, if the id does not show whether there is a token.
-      combiner: how several rows become one.
+      ids: int64 `[B, None]`; an id outside the table is dropped.
+      lengths: int32 `[N]`, bytes of each token, 0 if it is missing; None if missing tokens have ids outside the table.
+      combiner: how the rows of an example become one vector.
     """
 
     rows: Rows
@@ -93,21 +94,21 @@ class Several:
 
     @property
     def unit(self) -> tuple[bool, str, str]:
-        """What features that are combined by one operation have in common."""
+        """The key that features share if one operation combines them; features with `lengths` sort first."""
         return self.lengths is None, self.rows.name, self.combiner
 
 
 def is_row(ids: tf.Tensor, rows: Any) -> tf.Tensor:
-    """Whether ids are in 0 .. rows - 1; as unsigned numbers, the negative ones are the largest."""
+    """Return whether ids are in 0 .. rows - 1; as unsigned integers, negative ids are larger than all others."""
     return tf.less(tf.bitcast(ids, tf.uint64), tf.constant(rows, tf.uint64))
 
 
 def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[str, tf.Tensor], list[Counts]]:
-    """Look up the row of each id; zeros for an absent id, or one outside its table.
+    """Look up the row of each id; zeros for a missing id, or one outside its table.
 
     Args:
       features: ids by name.
-      missing: the id of an example without an id.
+      missing: the id that marks an example without one; it is not counted.
 
     Returns:
       float32 `[B, dim]` by name, and how many ids were outside their table.
@@ -125,7 +126,7 @@ def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[s
 
 
 def _stacked(features: Sequence[Single]) -> tf.Tensor:
-    """Return the ids `[features, B]`, -1 for no token; first the features that have lengths."""
+    """Stack the ids to `[features, B]`, with -1 for missing tokens; features with lengths must come first."""
     with_lengths = sum(one.lengths is not None for one in features)
     ids = tf.stack([one.ids for one in features])
     if not with_lengths:
@@ -136,7 +137,11 @@ def _stacked(features: Sequence[Single]) -> tf.Tensor:
 
 
 def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the rows of ids `[features, B]`, float32 `[features, B, dim]`, and which ids are outside their table."""
+    """Gather the rows of ids `[features, B]` from the block of all these tables.
+
+    Returns:
+      float32 `[features, B, dim]`, zeros for ids outside their table; and which ids are outside, bool `[features, B]`.
+    """
     outside = tf.bitcast(ids, tf.uint64) >= tf.constant([[one.count] for one in rows], tf.uint64)
     places = ids + tf.constant([[one.start] for one in rows], tf.int64)
     nothing = rows[0].nothing
@@ -150,14 +155,14 @@ def _gathered(rows: Sequence[Rows], ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def look_up_sequence(rows: Rows, ids: tf.RaggedTensor, length: int) -> tf.Tensor:
-    """Look up the first ids of each example in sequence, float32 `[B, length, dim]`; zeros elsewhere."""
+    """Look up the first `length` ids of each example, float32 `[B, length, dim]`; zeros for other positions."""
     padded = ids.to_tensor(default_value=-1, shape=[None, length])
     gathered, _ = _gathered([rows], tf.reshape(padded, [1, -1]))
     return tf.reshape(gathered, [-1, length, gathered.shape[-1]])
 
 
 def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tensor], list[Counts]]:
-    """Combine the rows of each example, float32 `[B, dim]` by name, and how many ids were dropped."""
+    """Return the combined rows of each example, float32 `[B, dim]` by name, and how many ids were dropped."""
     if not features:
         return {}, []
     names = sorted(features, key=lambda name: features[name].unit)
@@ -178,9 +183,9 @@ def look_up_several(features: Mapping[str, Several]) -> tuple[dict[str, tf.Tenso
 def _filtered(
     features: Sequence[Several], splits: tf.Tensor, batch: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the places of the ids that count, the row of each, and how many ids were dropped, int64 `[features]`.
+    """Return the positions of the valid ids in the block, their segments, and how many ids were dropped, by feature.
 
-    A row is feature * B + example. `splits` has the places at which its ids begin and end, `[features, B + 1]`.
+    The segment of an id is feature * B + example. `splits` holds the row splits of each feature, `[features, B + 1]`.
     """
     count, sizes = len(features), splits[:, -1]
     offsets = tf.cumsum(sizes, exclusive=True)
@@ -203,9 +208,10 @@ def _filtered(
 
 
 def _of_each(facts: Sequence[int], offsets: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Repeat the fact of each feature for each of its ids, int64 `[N]`; a feature has `sizes` ids, from `offsets` on.
+    """Repeat a number of each feature for each of its ids, int64 `[N]`.
 
-    Computes it as ranges that begin at fact + offset, less the position of the id: five times as fast as a gather.
+    The ids of a feature start at its entry of `offsets`, and its entry of `sizes` is their number. The result is the
+    ranges that start at number + offset, minus the position of each id: five times as fast as a gather.
     """
     first = offsets + tf.constant(facts, tf.int64)
     ranges = tf.raw_ops.RaggedRange(starts=first, limits=first + sizes, deltas=tf.ones([], tf.int64)).rt_dense_values
@@ -213,7 +219,7 @@ def _of_each(facts: Sequence[int], offsets: tf.Tensor, sizes: tf.Tensor) -> tf.T
 
 
 def _valid(features: Sequence[Several], ids: tf.Tensor, offsets: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Tell which ids count, bool `[N]`: tokens that are there, and ids inside their table."""
+    """Return which ids are valid, bool `[N]`: with lengths, those of non-empty tokens, else those in their table."""
     lengths = [one.lengths for one in features if one.lengths is not None]
     with_lengths = len(lengths)
     tokens = [tf.greater(tf.concat(lengths, 0), 0)] if with_lengths else []
@@ -228,7 +234,7 @@ def _valid(features: Sequence[Several], ids: tf.Tensor, offsets: tf.Tensor, size
 def _parts(
     places: tf.Tensor, segments: tf.Tensor, counts: tf.Tensor, sizes: Sequence[int]
 ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-    """Places and segments of each unit, which has so many features; `counts` is the number of ids of each feature."""
+    """Split positions and segments by unit; `counts` has the ids of each feature, `sizes` the features of each unit."""
     owner = [number for number, size in enumerate(sizes) for _ in range(size)]
     left = tf.math.segment_sum(counts, tf.constant(owner))
     number = len(sizes)

@@ -1,7 +1,8 @@
 """Makes synthetic rows for warm-up requests, and for the request that a report shows.
 
-A column that may be shown gets tokens of its vocabulary, so that the request looks up real rows. A private column, or
-one that shares its vocabulary or raw column with a private one, gets made-up tokens. Numbers are always made up.
+A column gets tokens of its vocabulary, so that the request looks up real rows. A private column, or one that shares its
+vocabulary or raw column with a private one, gets made-up tokens. Raw ids count up from 0, and dense columns get made-up
+values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from embedding_core.serving.serving_module import columns_of
 
 Value: TypeAlias = "bytes | int | float"
 
-_FIRST_MADE_UP = 10**18  # far above the ids that a data set counts up from 0
+_FIRST_MADE_UP = 10**18  # far above the ids of a data set that numbers them from 0
 _KINDS = {bytes: "bytes_list", int: "int64_list", float: "float_list"}
 
 

@@ -40,7 +40,7 @@ class CandidateIndex(tf.Module):
     """Vectors of all candidates, searched exactly by one matrix product per batch."""
 
     def __init__(self, candidates: tf.Tensor, vocabulary_file: str) -> None:
-        """Hold the vectors `[tokens, n]` of a vocabulary file's tokens, in its order."""
+        """Hold the vectors `[tokens, n]` of a vocabulary file's tokens, in the order of the file."""
         super().__init__()
         with tf.device("/device:CPU:0"):
             self.vectors = tf.Variable(candidates, trainable=False, name="candidates")
@@ -56,7 +56,7 @@ class CandidateIndex(tf.Module):
 
     @classmethod
     def of(cls, module: ServingModule, model: tf_keras.Model, vocabularies: Mapping[str, str]) -> CandidateIndex | None:
-        """Make the index of a model whose candidate tower reads one feature with a vocabulary; None for any other."""
+        """Make the index if the candidate tower reads a single feature with a vocabulary, not a sequence; else None."""
         names = tuple(model.candidate_features)
         features = {feature.name: feature for feature in module.config.features}
         if len(names) != 1 or names[0] not in features or features[names[0]].max_sequence_length:

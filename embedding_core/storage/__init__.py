@@ -1,6 +1,6 @@
-"""Writes files and folders whole, seals them, verifies them, locks them and computes their digests.
+"""Writes files and folders whole or not at all, seals, verifies and locks them, and computes their digests.
 
-Loads TensorFlow only for a path that is an address of an object store.
+Imports TensorFlow only for a path that is an address of an object store.
 """
 
 from embedding_core.storage.digests import FileDigest, file_digest, folder_digests

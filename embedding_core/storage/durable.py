@@ -1,4 +1,4 @@
-"""Brings files and folders to the disk, writes a file whole, and finds free names."""
+"""Syncs files and folders to the disk, writes a file whole or not at all, and finds free names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from embedding_core.storage.file_access import StrPath, is_remote, move
 
 
 def sync(path: StrPath) -> None:
-    """Bring a local file, or the list of names of a local folder, to the disk."""
+    """Sync a local file, or the entries of a local folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -19,7 +19,7 @@ def sync(path: StrPath) -> None:
 
 
 def sync_tree(folder: StrPath) -> None:
-    """Bring every file and folder of a local tree to the disk, the innermost first."""
+    """Sync every file and folder of a local tree to the disk, the innermost first."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
             sync(os.path.join(parent, name))
@@ -28,10 +28,10 @@ def sync_tree(folder: StrPath) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: StrPath) -> Iterator[str]:
-    """Replace a file when the block ends without an error; the file is never seen half written.
+    """Make or replace a file when the block ends without an error; no reader sees it half written.
 
     Yields:
-      The path to write to, beside the file.
+      The temporary path to write to, beside the file.
     """
     path = os.fspath(path)
     half = f"{path}.{os.getpid()}.new"

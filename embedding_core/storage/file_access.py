@@ -1,6 +1,6 @@
 """Opens, lists, moves and removes files: local ones, and with TensorFlow those at an address such as gs://bucket/x.
 
-TensorFlow is imported only for an address. Every error is an OSError, whichever file system raised it.
+TensorFlow is imported only for an address. Its errors become OSErrors, except in `exists`, `is_folder` and `names_in`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def make_folders(path: StrPath) -> None:
 
 
 def move(source: StrPath, target: StrPath, *, replace: bool = False) -> None:
-    """Rename a file or folder; the target must not exist unless it is a file to replace."""
+    """Rename a file or folder; the target must not exist, unless it is a file and `replace` is true."""
     with tensorflow_errors_as_os_errors():
         _gfile().rename(source, target, replace) if is_remote(source) else os.rename(source, target)
 

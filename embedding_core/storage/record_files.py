@@ -1,4 +1,4 @@
-"""Says how TFRecord files are compressed."""
+"""Derives the compression of TFRecord files from their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from embedding_core.errors import DataError
 
 
 def record_compression(files: Iterable[str]) -> str:
-    """Return TensorFlow's name of the compression of TFRecord files: names that end in .gz are gzipped.
+    """Return TensorFlow's name of the compression of TFRecord files: "GZIP" if their names end in .gz, else "".
 
     Raises:
       DataError: some files are gzipped and some are not.

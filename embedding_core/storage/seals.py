@@ -1,4 +1,4 @@
-"""Seals JSON objects with a digest of themselves, so that damage is noticed."""
+"""Adds a digest to a JSON object and verifies it when the object is read, so that damage is noticed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from embedding_core.schema import Json
 
 SEAL = "sha256"
-"""The usual key of the digest."""
+"""The default key of the digest."""
 
 
 def sealed_json(facts: Mapping[str, object], seal: str = SEAL) -> bytes:
-    """Write a JSON object with a digest of itself under the key `seal`."""
+    """Serialize a JSON object, with its digest under the key `seal`."""
     return (json.dumps({**facts, seal: json_digest(facts)}, indent=2, sort_keys=True) + "\n").encode()
 
 
 def unsealed_json(data: bytes | str, seal: str = SEAL) -> Json:
-    """Read what `sealed_json` was given.
+    """Parse what `sealed_json` returned, verify the digest, and return the object without it.
 
     Raises:
-      ValueError: the data are not what `sealed_json` wrote.
+      ValueError: the data are not what `sealed_json` returned.
     """
     try:
         facts = json.loads(data)
@@ -33,5 +33,5 @@ def unsealed_json(data: bytes | str, seal: str = SEAL) -> Json:
 
 
 def json_digest(facts: Mapping[str, object]) -> str:
-    """Compute the sha256 of a JSON object, whatever the order of its keys, in hexadecimal digits."""
+    """Compute the sha256 of a JSON object, in hexadecimal digits; the order of its keys does not change it."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

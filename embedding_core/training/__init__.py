@@ -1,4 +1,4 @@
-"""Trains models with embedding tables: input pipeline, loop, checkpoints. Knows nothing of TFX."""
+"""Trains models with embedding tables: input pipeline, loop, checkpoints. Does not depend on TFX."""
 
 from embedding_core.training.checkpoints import fingerprint
 from embedding_core.training.job import TrainingJob

@@ -21,7 +21,7 @@ _SCALE = ("column", "log1p", "mean", "deviation", "limit")
 
 
 def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...]) -> Json:
-    """Describe a model's inputs, in order, as JSON: weights mean nothing for other inputs, even of the same shapes."""
+    """Describe a model's inputs, in order, as JSON: weights are useless for other inputs, even if the shapes agree."""
     features = [
         [feature.name, config.table_of(feature.name).dim, feature.max_sequence_length] for feature in config.features
     ]
@@ -39,18 +39,19 @@ def start_dense(
     """Give the dense part and its optimizer the values of a previous run, or leave them as they are.
 
     Args:
-      start: source and choices.
-      trainable: model and optimizer whose variables are filled, all or none.
+      start: folder of the previous dense part, and what to restore from it.
+      trainable: model and optimizer to fill: all weights or none, and all slots or none.
       inputs: description of the model's inputs, made by `dense_inputs`.
       ranges: scale of each dense feature in this run.
       optimizer: name of the dense optimizer.
 
     Returns:
       The report: `dense` and `optimizer`, "restored" or "new", each with a reason under `<key>_reason` if new;
-      `variables`, the names of those restored; `ranges`, by dense feature "kept", "measured" or "not recorded".
+      `variables`, the names of the restored weights; `ranges`, by dense feature "kept" (the scale of the previous run),
+      "measured" (a new one) or "not recorded".
 
     Raises:
-      CheckpointError: the saved dense part is damaged, or it differs and `start.dense` is "require".
+      CheckpointError: the saved dense part is damaged, or it is missing or differs and `start.dense` is "require".
     """
     saved = read_dense(start.folder)
     weights, slots = named_variables(trainable.model, trainable.optimizer)
@@ -107,7 +108,7 @@ def _optimizer_reason(start: DenseStart, saved: DensePart, slots: Mapping[str, t
 
 
 def _differences(saved: DensePart, variables: Mapping[str, tf.Variable], kind: str) -> str:
-    """List different keys, shapes and dtypes; empty if there are none."""
+    """Describe the differences in keys, shapes and dtypes; empty if there are none."""
     now = shapes_and_dtypes(variables)
     before = {key: list(value) for key, value in saved.variables.items() if key.startswith(kind)}
     parts = [

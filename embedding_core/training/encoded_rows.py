@@ -1,8 +1,9 @@
 """Encodes the rows of a split once, as ids and numbers, so that later passes need not parse tf.Examples.
 
 An encoded file holds the rows of one file of tf.Examples in the same order, so that a pass over either gives the same
-batches. Its records are of little-endian words of 32 bits: the number of ids of each feature; the dense features, the
-label and the weight as float32; the ids in the order of the features, of two words each if a feature has no vocabulary.
+batches. A record consists of little-endian 32-bit words: the number of ids of each feature; the dense features, the
+label and the weight as float32; the ids in the order of the features, all as int32, or all as int64 (two words) if any
+feature has no vocabulary.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from embedding_core.training.row_stream import batches_by_file
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from embedding_core.training.validation_split import Keep
 
-_BATCH = 1024  # rows that are parsed at once: enough for speed, and few if rows have long lists
+_BATCH = 1024  # rows that are parsed at once: enough for speed, few enough for memory if rows have long lists
 _PARSED_AHEAD = 2
 _WORD = 4
 _LONGEST = 2**31 - 1
@@ -29,7 +30,7 @@ class RowFormat:
     """Encodes batches as records, and decodes records."""
 
     def __init__(self, inputs: Inputs) -> None:
-        """Take the features and numbers of the inputs."""
+        """Derive the layout of the records from the inputs."""
         self._features = [feature.name for feature in inputs.config.features]
         self._dense = inputs.dense
         known = all(inputs.config.table_of(name).vocabulary is not None for name in self._features)
@@ -60,7 +61,7 @@ class RowFormat:
 
     @as_written
     def decode(self, records: tf.Tensor) -> Batch:
-        """Decode records, string [B]."""
+        """Decode records, string [B], into a batch."""
         count = len(self._features)
         words = tf.io.decode_raw(records, tf.int32, fixed_length=_WORD * self._head)
         lengths = tf.cast(words[:, :count], tf.int64)
@@ -105,7 +106,7 @@ def encode_files(
       parser: parses the rows.
       form: encodes them.
       keep: filter of serialized rows; None for all.
-      check: called for each batch; it raises an error to end the encoding.
+      check: called for each batch; it may raise an error to stop the encoding.
 
     Returns:
       Paths of the encoded files, in the order of the sorted names of `files`.

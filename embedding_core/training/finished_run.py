@@ -27,10 +27,10 @@ _FILE = "training.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunDescription:
-    """Everything that defined a trained model.
+    """The settings and data that a model was trained with, and its final step and checkpoint.
 
     Attributes:
-      model: dotted module with `build`.
+      model: dotted name of the module with the function `build`.
       arguments: arguments of `build`.
       config: tables and features.
       training: settings of the training.
@@ -38,7 +38,7 @@ class RunDescription:
       label, weight: names of label and sample weight among the transformed columns, or None.
       step: step of the final state.
       checkpoint: name of the final checkpoint, in `checkpoints/`.
-      vocabularies: digest of each vocabulary that rows belong to.
+      vocabularies: digest of each vocabulary of the tables, by name.
     """
 
     model: str
@@ -109,7 +109,7 @@ def restore_weights(
 
     Args:
       prefix: path of the checkpoint, written under any strategy.
-      model: dotted module with `build`.
+      model: dotted name of the module with the function `build`.
       config: tables and features.
       dense: names of the dense features.
       arguments: arguments of `build`.

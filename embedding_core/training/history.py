@@ -29,9 +29,9 @@ class History:
     Attributes:
       train: entries of `step`, `loss` (mean since the previous entry), `rows_per_second`.
       evals: entries of `step`, `loss`, `auc` (null if the eval split has one class).
-      validations: the same for the validation part of the train split, which early stopping chooses by; else empty.
+      validations: the same for the validation part of the train split, which early stopping uses; else empty.
       seconds: seconds spent training, including those of the runs that this one resumed.
-      facts: single figures, such as rows, steps per epoch and the best step.
+      facts: other values, such as numbers of rows, steps per epoch and the step of the final state.
     """
 
     train: list[Json] = dataclasses.field(default_factory=list)
@@ -41,7 +41,7 @@ class History:
     facts: Json = dataclasses.field(default_factory=dict)
 
     def add_train(self, step: int, loss: float, rows_per_second: float) -> None:
-        """Record the mean loss of the steps since the previous entry."""
+        """Record the mean loss and the rate of the steps since the previous entry."""
         self.train.append({"step": step, "loss": _number(loss), "rows_per_second": round(rows_per_second, 1)})
 
     def add_eval(self, step: int, result: Evaluation) -> None:
@@ -61,7 +61,7 @@ class History:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     def save(self, path: str) -> None:
-        """Write as JSON, in one rename."""
+        """Write the history as JSON, and replace the file in one rename."""
         with tf.io.gfile.GFile(path + ".new", "w") as file:
             file.write(self.to_json())
         tf.io.gfile.rename(path + ".new", path, overwrite=True)
@@ -79,10 +79,10 @@ class History:
 
 
 class Summaries:
-    """Curves for TensorBoard, in the folders `train`, `validation` and `eval`."""
+    """Writes curves for TensorBoard, in the folders `train`, `validation` and `eval`."""
 
     def __init__(self, folder: str) -> None:
-        """Write below `folder`."""
+        """Open the writers of the three folders below `folder`."""
         self._train = tf.summary.create_file_writer(os.path.join(folder, "train"))
         self._eval = tf.summary.create_file_writer(os.path.join(folder, "eval"))
         self._validation = tf.summary.create_file_writer(os.path.join(folder, "validation"))

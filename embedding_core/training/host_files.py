@@ -3,7 +3,7 @@
 On a TPU of several hosts one process drives all of them, and each host reads its own input. Host h of n gets
 the files h, h + n, h + 2n, ... in the order of their names, and gives 1/n of every global batch. Hosts may have
 different numbers of rows: an epoch lasts until the last host has read its rows, and the others then give empty rows of
-weight 0. So each row is seen once per epoch, and the mean of a batch is over the rows that it has.
+weight 0. So each row is seen once per epoch, and the mean of a batch is over its real rows.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def files_by_host(files: Sequence[str], rows: Sequence[int], hosts: int, split: 
       files: TFRecord files.
       rows: number of rows of each file.
       hosts: number of hosts.
-      split: name of the split, for the error.
+      split: name of the split, for messages.
       must: whether fewer files than hosts are an error; else all hosts read all files.
 
     Returns:
       The files of each host; empty if every host has to read all of them.
 
     Raises:
-      DataError: there are fewer files than hosts, and `must`.
+      DataError: there are fewer files than hosts, and `must` is true.
     """
     if len(files) < hosts:
         few = f"the {split} split has {len(files)} files for {hosts} hosts"
@@ -67,7 +67,7 @@ def files_by_host(files: Sequence[str], rows: Sequence[int], hosts: int, split: 
 
 
 def check_batch(batch_size: int, hosts: int) -> None:
-    """Check that every host can give the same part of a global batch.
+    """Check that all hosts can give equal parts of a global batch.
 
     Raises:
       ConfigError: `batch_size` is not a multiple of `hosts`.
@@ -81,10 +81,10 @@ def check_batch(batch_size: int, hosts: int) -> None:
 
 
 def refuse_local_paths(files: Sequence[str]) -> None:
-    """Refuse paths that mean a different file on every host.
+    """Refuse local paths, which name a different file on every host.
 
     Raises:
-      ConfigError: a path is not an address.
+      ConfigError: a path is not an address of an object store.
     """
     local = [name for name in files if not is_remote(name)]
     if local:
@@ -95,7 +95,7 @@ def refuse_local_paths(files: Sequence[str]) -> None:
 
 
 def bound_to_one_process(transform: Transform, spec: Mapping[str, Spec]) -> Iterator[str]:
-    """Describe what in a transform works only in the coordinator's process.
+    """Yield, in words, what in a transform works only in the coordinator's process.
 
     The functions of a dataset run on the hosts, which have neither the coordinator's Python code nor its lookup tables
     and variables.

@@ -1,4 +1,4 @@
-"""Keeps encoded rows for later trainings on the same rows, vocabularies and transform, whatever else they change."""
+"""Keeps encoded rows for later trainings on the same rows, vocabularies and transform, with any other settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RowsFolder(NamedTuple):
 
     Attributes:
       path: an existing folder, with a folder for each split.
-      is_kept: whether later trainings read it; if so, its splits are sealed and verified.
+      is_kept: whether later trainings may read it; if so, its splits are sealed and verified.
     """
 
     path: str
@@ -45,9 +45,9 @@ def rows_key(inputs: Inputs, files: list[str], *others: Any) -> str:
     """Compute a digest of all that encoded rows depend on.
 
     Args:
-      inputs: tables, features and vocabularies; dims and optimizers do not count.
+      inputs: tables, features and vocabularies; dims and optimizers do not change the digest.
       files: TFRecord files of all splits.
-      others: JSON values: what the transform is, which rows are held back.
+      others: further JSON values, such as the digest of the transform and the share of rows that are held back.
     """
     features = []
     for feature in inputs.config.features:
@@ -61,11 +61,11 @@ def rows_key(inputs: Inputs, files: list[str], *others: Any) -> str:
 
 @contextlib.contextmanager
 def rows_folder(path: str | None) -> Iterator[RowsFolder]:
-    """Yield a folder for encoded rows: that of a previous training, if it is whole and no other process uses it.
+    """Yield a folder for encoded rows: `path`, locked, or a temporary folder if another process uses `path`.
 
     Args:
-      path: folder to keep, named by `rows_key`; folders beside it that no process uses are removed. None, or an address
-        of an object store, keeps nothing.
+      path: folder to keep, named by `rows_key`, with the rows of a previous training or new; folders beside it that no
+        process uses are removed. For None, or an address of an object store, the folder is temporary.
     """
     if path is None or is_remote(path):
         with scratch_folder("rows") as folder:
@@ -92,7 +92,7 @@ def _remove_others(path: str) -> None:
 
 
 def seal_split(folder: str) -> None:
-    """Seal the encoded files of a split, which are complete."""
+    """Seal the folder of a split, after all its files are encoded."""
     _SEALED.write(folder, {})
 
 

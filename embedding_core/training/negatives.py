@@ -18,7 +18,7 @@ Draw = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def _take(batch: Batch, rows: tf.Tensor) -> Batch:
-    """Gather rows of a batch by their numbers."""
+    """Gather rows of a batch by their indices."""
     taken = tf.nest.map_structure(lambda value: tf.gather(value, rows), _by_row(batch))
     return cast(Batch, {**taken, "rows": tf.size(rows)})
 
@@ -33,7 +33,7 @@ def _by_row(batch: Batch) -> dict[str, object]:
 
 
 def _drawn_by_count(counts: npt.NDArray[np.int64]) -> Draw:
-    """Draw rows of a vocabulary with the frequency of their tokens in the data."""
+    """Make a function that draws rows of a vocabulary in proportion to the counts of their tokens."""
     upper = tf.constant(np.cumsum(counts, dtype=np.float64) / np.sum(counts, dtype=np.float64))
 
     def draw(number: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -75,8 +75,8 @@ def negative_sampler(
 ) -> Callable[[tf.Tensor, Batch], Batch]:
     """Make a graph function (step, batch) -> the batch with drawn negatives after its rows.
 
-    The draws are a function of seed and step. A candidate drawn from another row of the batch is never that of the row
-    itself; a batch with a single positive then gets no negatives.
+    The draws are a function of seed and step. If candidates are taken from the batch, each comes from another positive
+    row, which may have the same candidate; a batch with a single positive row then gets no negatives.
 
     Args:
       negatives: what to draw.
@@ -86,7 +86,7 @@ def negative_sampler(
       counts: count of each token of the feature's vocabulary in the data, int64 [tokens]; for "count".
 
     Raises:
-      ConfigError: an unknown feature, an empty vocabulary, or counts of another length.
+      ConfigError: an unknown feature, an empty vocabulary, or counts that are missing, all 0 or of another length.
     """
     known = [feature.name for feature in config.features]
     for name in (negatives.feature, *negatives.within_batch):

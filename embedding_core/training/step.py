@@ -1,4 +1,4 @@
-"""Trains many steps in one call of a graph, and predicts for the evaluation."""
+"""Trains many steps in one call of a tf.function, and predicts for evaluations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from embedding_core.training_config import TrainingConfig
 
 
 class StepsDone(NamedTuple):
-    """Losses and counts of a number of steps.
+    """Losses and counts of some training steps.
 
     Attributes:
       losses: float32 [steps].
@@ -134,7 +134,8 @@ class Trainable:
         """Run one replica's part of a step.
 
         Returns:
-          Its part of the loss, the global rows, its positives, and its number of bad values by column.
+          The replica's part of the loss, the number of rows of the global batch, the replica's number of positives,
+          and its number of NaN or infinite values by column.
         """
         batch = self._with_all_rows(batch)
         with tf.GradientTape() as tape:
@@ -143,7 +144,8 @@ class Trainable:
             loss = self._loss(batch, logit, activations)
         variables = self.model.trainable_variables
         tables = [self._table(name) for name in self.table_optimizers] or self.embedding.trainable_variables
-        for_model, for_tables = tape.gradient(loss, (variables, tables))  # a layer that trains itself does it here
+        # A layer that trains its own tables updates them in this call.
+        for_model, for_tables = tape.gradient(loss, (variables, tables))
         if variables:
             self.optimizer.apply_gradients(zip(for_model, variables, strict=True))
         for optimizer, gradient, table in zip(self.table_optimizers.values(), for_tables, tables, strict=False):
@@ -152,7 +154,7 @@ class Trainable:
         return loss, tf.cast(batch["rows"], tf.int64), positives, _infinite(batch)
 
     def _with_all_rows(self, batch: Batch) -> Batch:
-        """Let `rows` count the rows of all hosts; before, each core of a host has that host's number."""
+        """Replace `rows`, which counts the rows of this replica's host, by the number of rows of all hosts."""
         if self._hosts == 1:
             return batch
         replica = tf.distribute.get_replica_context()
@@ -172,7 +174,7 @@ class Trainable:
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def predict(self, batch: Batch) -> Scores:
-        """Compute the logits of a batch; returns them with labels and weights."""
+        """Return the logits of a batch, with its labels and weights."""
         parts = self._strategy.run(calling_user_code(self._scores), args=(batch,))
         return Scores(*(tf.concat(self._strategy.experimental_local_results(part), 0) for part in parts))
 
@@ -193,16 +195,16 @@ def new_trainable(
     replicated: bool,
     hosts: int = 1,
 ) -> Trainable:
-    """Make layer, model and optimizers, in the scope of a strategy.
+    """Make the layer, the model and the optimizers; call this in the scope of a strategy.
 
     Args:
       config: tables and features.
       training: optimizers, rates and weights of the loss.
-      model: dotted module with `build`.
+      model: dotted name of the module with the function `build`.
       dense: names of the dense features.
       arguments: arguments of `build`.
       rows: number of rows of one replica's batch.
-      steps: number of steps of the run, over which rates fall.
+      steps: number of steps of the run, over which learning rates decay.
       replicated: whether every core of the TPU holds whole tables, which Keras' optimizers train.
       hosts: see `Trainable`.
     """

@@ -1,4 +1,4 @@
-"""Vocabularies: the tokens that rows belong to, with their counts and a digest. Loads no TensorFlow."""
+"""Defines vocabularies: the tokens that rows belong to, with their counts and a digest. Does not import TensorFlow."""
 
 from embedding_core.vocabulary.evolution import evolved_vocabulary
 from embedding_core.vocabulary.feature_summary import FeatureSummary, length_percentiles

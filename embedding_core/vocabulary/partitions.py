@@ -1,7 +1,7 @@
 """Partitions the tokens of a vocabulary that is too large for one process, and merges the sorted partitions.
 
-Each partition has its own tokens, in the total order (count descending, then bytes ascending). Merging holds one block
-of each partition in memory; `save_in_blocks` writes the merged blocks.
+A token is in one partition only, and each partition is in the total order (count descending, then bytes ascending).
+Merging holds one block of each partition in memory; `save_in_blocks` writes the merged blocks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def partition_of(tokens: pa.Array, partitions: int) -> npt.NDArray[np.int64]:
 
 
 def _hashes(tokens: pa.Array) -> npt.NDArray[np.uint64]:
-    """Sum (byte + 1) * factor ** (position + 1) over the bytes of each token, modulo 2 ** 64."""
+    """Sum (byte + 1) * factor ** (position + 2) over the bytes of each token, modulo 2 ** 64."""
     offsets = np.frombuffer(tokens.buffers()[1], np.int64)[tokens.offset : tokens.offset + len(tokens) + 1]
     data = np.frombuffer(tokens.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
@@ -60,7 +60,7 @@ def merge_sorted(partitions: Sequence[Iterator[Block]]) -> Iterator[Block]:
 
 
 class _Head:
-    """The block of a partition that is being read."""
+    """The unread rest of the current block of one partition."""
 
     def __init__(self, blocks: Iterator[Block]) -> None:
         self._blocks = blocks

@@ -1,9 +1,9 @@
 """Writes the files of vocabularies, reads them back and verifies them.
 
 A vocabulary is three files: `<name>.txt`, the tokens one per line, as tf.lookup, TensorFlow Transform and TensorBoard
-read them; `<name>.counts.npy`; and `<name>.json`, everything else. With a base there is a fourth,
-`<name>.evolution.npy`. A folder of several has `vocabularies.set`, which names them all, so that a missing one is an
-error; a folder of an earlier release has none.
+read them; `<name>.counts.npy`; and `<name>.json`, everything else. A vocabulary that evolved from a previous one, its
+base, has a fourth, `<name>.evolution.npy`. A folder of vocabularies also has `vocabularies.set`, which lists them all,
+so that a missing one is an error; folders of earlier releases lack it.
 
 Every function takes `open_file`, which opens a path as `open` does; pass another one for remote file systems.
 """
@@ -58,7 +58,7 @@ def save_in_blocks(
 
     Args:
       vocabulary: gives everything but tokens and counts.
-      blocks: tokens and counts, in the order of the rows.
+      blocks: tokens and counts, in the order of the rows; those after the first `size` tokens are ignored.
       size: number of tokens that get a row.
       folder: existing folder to write to.
       open_file: opens a path.
@@ -192,7 +192,7 @@ def _opened(folder: Folder, file_name: str, open_file: OpenFile) -> Iterator[Bin
 
 
 def save_set(folder: Folder, digests: Mapping[str, str], *, open_file: OpenFile = open) -> None:
-    """List the vocabularies of a folder in a file, after all of them are saved.
+    """Write the file that lists the vocabularies of a folder; call this after all of them are saved.
 
     Args:
       folder: folder of the vocabularies.
@@ -220,7 +220,7 @@ def load_vocabularies(
     """
     try:
         file_names = list_folder(folder)
-    except OSError as error:  # TFX's own error for a missing folder is one
+    except OSError as error:  # TFX's error for a missing folder is an OSError too
         raise VocabularyError(
             f"{os.fspath(folder)!r} cannot be read as a folder of vocabularies ({error!r}): give the URI of a "
             "Vocabularies artifact."

@@ -1,12 +1,12 @@
-"""Runs the pipeline once per day for a month of Online Retail, each run starting from the one before.
+"""Runs the pipeline once per day for a month of Online Retail, each run starting from the previous one.
 
-    python examples/online_retail/daily_runs.py <folder with the *.csv.gz files> [runs]
+    python examples/online_retail/daily_runs.py <folder with the *.csv.gz files> [<output folder>]
 
 The first run reads a month of purchases as one span, so that later runs have a model to start from. Every later run
-reads one day, starts from the tables of the run before, remapped by token, and extends its vocabularies. A run is
-judged on the next day's purchases by customers and of items that were known by then, with one drawn item for each: AUC
-over all pairs. Days that have been run are skipped. At the end `lineage.html` shows what the newest model was made of,
-day by day.
+reads one day, starts from the tables of the previous run, remapped by token, and extends that run's vocabularies. A run
+is evaluated by the AUC over the next day's purchases, of customers and items that were known before, and as many drawn
+pairs. Days that have been run are skipped. At the end `lineage.html` shows what the newest model was made of, day by
+day.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HISTORY_LENGTH = 20
 
 
 def days_of(purchases: Sequence[Purchase], first_month: str, month: str) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the spans: all of the first month under its last day, then every day of the month.
+    """Yield the rows of each span: the first month, dated with its last day, then each day until `month` ends.
 
     Args:
       purchases: those of the two months and of the first day after them are used.
@@ -38,8 +38,8 @@ def days_of(purchases: Sequence[Purchase], first_month: str, month: str) -> Iter
       month: "YYYY-MM".
 
     Yields:
-      The day, "YYYY-MM-DD", and its rows: purchases with split "train", and the next day's pairs, as far as known in
-      the evening, with split "pairs of <day>".
+      The day, "YYYY-MM-DD", and its rows: purchases with split "train", and the evaluation pairs of the next day with
+      split "pairs of <day>", which hold only what is known in the evening of the day.
     """
     known = distinct(purchase for purchase in purchases if purchase.date[:7] >= first_month)
     dates = sorted({purchase.date[:10] for purchase in known})
@@ -82,7 +82,7 @@ def overrides_of(day: str, *, is_first: bool, window: int = 1) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prepare the days, run those that are left, and write the lineage page."""
+    """Prepare the days, run those that have not been run, and write the lineage page."""
     given = _arguments(arguments)
     from pipelines.commands import lineage_command
     from pipelines.config import load_config

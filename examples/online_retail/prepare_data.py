@@ -5,8 +5,8 @@ gift-ware shop, one gzipped CSV a day. The task is retrieval: does this customer
 
     python examples/online_retail/prepare_data.py <folder with the *.csv.gz files> <output folder>
 
-writes ``train.parquet`` (purchases before the first evaluation day, label 1: the model draws its negatives
-while it trains) and ``eval.parquet`` (later purchases, label 1, and as many drawn pairs, label 0). Columns:
+writes ``train.parquet`` (purchases before the first evaluation day, label 1; negatives are drawn during training) and
+``eval.parquet`` (later purchases, label 1, and as many drawn pairs, label 0). Columns:
 
     CustomerID, StockCode   who, and which item
     Country                 of the customer
@@ -101,13 +101,13 @@ def distinct(purchases: Iterable[Purchase]) -> list[Purchase]:
 
 
 def draw_negatives(train: Iterable[Purchase], number: int, seed: int = 0) -> list[str]:
-    """Draw items uniformly from those of `train`, listed in order of first appearance."""
+    """Draw items uniformly, with replacement, from the distinct items of `train` in order of first appearance."""
     items = np.array(list(dict.fromkeys(purchase.item for purchase in train)), dtype=object)
     return list(np.random.RandomState(seed).choice(items, number))
 
 
 def _invoices(purchases: Iterable[Purchase]) -> list[list[Purchase]]:
-    """Purchases by invoice, invoices by the time of their first line."""
+    """Group purchases by invoice, and sort the invoices by the time of their first line."""
     groups: dict[str, list[Purchase]] = collections.defaultdict(list)
     for purchase in purchases:
         groups[purchase.invoice].append(purchase)
@@ -115,7 +115,7 @@ def _invoices(purchases: Iterable[Purchase]) -> list[list[Purchase]]:
 
 
 def _known_over_time(train: Iterable[Purchase], length: int) -> tuple[dict[str, _Known], dict[str, _Known]]:
-    """What was known just before each training invoice (by invoice), and at the end (by customer)."""
+    """Return what was known just before each training invoice (by invoice), and at the end (by customer)."""
     bought: dict[str, dict[str, None]] = collections.defaultdict(dict)
     before: dict[str, _Known] = {}
     after: dict[str, _Known] = {}
@@ -186,7 +186,7 @@ def _table(rows: Sequence[tuple[object, ...]]) -> pa.Table:
 
 
 def baselines(train: pa.Table, pairs: pa.Table) -> dict[str, float]:
-    """Compute the AUC of scorers that count and learn nothing, over the evaluation pairs.
+    """Compute the AUC of scores computed from counts, without a trained model, over the evaluation pairs.
 
     The popularity of an item is how often it was bought, in all training rows or in their last month.
     """

@@ -1,4 +1,4 @@
-"""Plans the tables of a model before any pass over the data, from the last run's sizes, limits, or an assumption."""
+"""Plans a model's tables without reading the data: vocabulary sizes come from the last run, limits or an assumption."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def planned_tables(
     Args:
       config: the pipeline.
       table_configs: folder of a TableConfigs artifact, used as it is. None plans the tables of the configuration: a
-        vocabulary has its size of the last run, else its `max_size`, else the assumed size.
-      assumed_tokens: size of a vocabulary about which nothing is known.
+        vocabulary has its size in the last run, but at most its `max_size`; else its `max_size`, else the assumed size.
+      assumed_tokens: size of a vocabulary that the last run did not have and that has no `max_size`.
 
     Raises:
       ConfigError: the folder has no table configs, or the configuration asks for lengths that only the data can give.
@@ -72,14 +72,14 @@ def _listed(names: Iterable[str], chosen: Container[str]) -> str:
 
 
 def memory_text(plan: Json) -> str:
-    """Describe what `memory_plan` returned: the fullest core and host."""
+    """Describe the memory of the fullest core and host, in a plan made by `memory_plan`."""
     used, limit = plan["fullest_core_bytes"] / GIB, plan["bytes_per_core"] / GIB
     hosts = max(plan["host_bytes"]) / GIB
     return f"{used:.3f} of {limit:.0f} GiB on the fullest core, {hosts:.3f} GiB on the fullest host"
 
 
 def _last_run(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:
-    """Return the newest table configs of this pipeline that can be read, and their folder."""
+    """Return the newest table configs of this pipeline that can be read, and their folder; None if there are none."""
     if not os.path.isfile(config.metadata_path):
         return None
     require_package(
@@ -87,7 +87,7 @@ def _last_run(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:
         f"the sizes of the last run are in {config.metadata_path!r}: name the folder of its TableConfigs with "
         "`--table-configs`, or to read them",
     )
-    from pipelines.lineage.graph import artifacts_of, open_store, trace  # it loads ML Metadata
+    from pipelines.lineage.graph import artifacts_of, open_store, trace  # it imports ML Metadata
 
     store = open_store(config.metadata_path)
     for artifact in reversed(artifacts_of(store, "components.TableConfigs", pipeline=config.name)):

@@ -1,9 +1,9 @@
 """Runs a compiled pipeline on this machine, task by task, as a Kubeflow backend would start its containers.
 
 Each task is a separate process: the command line of its container, with `{{$}}` replaced by an ExecutorInput that names
-inputs, parameters and output folders. Tasks share only files: the metadata of outputs is read from the file that a task
-writes for it, and passed on. This finds errors that a run in one process hides: output folders that nobody creates,
-integers that arrive as floats, artifact types that cannot be imported.
+inputs, parameters and output folders. Tasks share only files: the metadata of a task's outputs is read from the file
+that the task writes, and passed to later tasks. This finds errors that a run in one process hides: output folders that
+nobody creates, integers that arrive as floats, artifact types that cannot be imported.
 
     python -m pipelines.cluster.kfp_local pipeline.yaml --root runs/kfp --parameter data_folder=/data
 """
@@ -29,7 +29,7 @@ from embedding_core.errors import ConfigError, DataError
 Json: TypeAlias = Mapping[str, Any]
 Artifact: TypeAlias = dict[str, Any]
 Outputs: TypeAlias = dict[str, dict[str, Artifact]]
-"""By task and output, the artifact: `uri`, `metadata`, `name` and `type`."""
+"""The artifacts by task and output key; each has `uri`, `metadata`, `name` and `type`."""
 
 _INPUT = "{{$}}"
 
@@ -54,7 +54,7 @@ class _Run:
 
 
 def load_spec(path: str | os.PathLike[str]) -> Json:
-    """Read the specification from a compiled YAML file, without the document for Kubernetes.
+    """Read the pipeline specification, the first document of a compiled YAML file; the one for Kubernetes is ignored.
 
     Raises:
       DataError: the file cannot be read, or is not a compiled pipeline.
@@ -77,7 +77,7 @@ def run_compiled(
     python: str = sys.executable,
     log: Callable[[str], None] = print,
 ) -> Outputs:
-    """Run every task, in the order of their dependencies.
+    """Run all tasks in the order of their dependencies, and return their outputs.
 
     Args:
       spec: the specification.
@@ -191,7 +191,7 @@ def _start(command: Sequence[str], request: Json, python: str, container: Json, 
 
 
 def _with_output_metadata(request: Artifact) -> Artifact:
-    """Update the request with the metadata that the process wrote for its outputs."""
+    """Update the request with the metadata and URIs that the process wrote for its outputs."""
     path = request["outputs"]["outputFile"]
     if not os.path.isfile(path):
         return request

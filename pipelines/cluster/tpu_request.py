@@ -1,7 +1,7 @@
 """Translates the name of a TPU slice to the machines, labels and topologies of Vertex AI and GKE.
 
-They are taken from the pages of Cloud TPU, Vertex AI and GKE on planning TPUs. GKE counts chips; a slice's name counts
-cores for v2 to v5p (two in a chip) and chips for v5e and v6e.
+The values are from the documentation of Cloud TPU, Vertex AI and GKE on planning TPUs. GKE counts chips; a slice's name
+counts cores for v2 to v5p (two in a chip) and chips for v5e and v6e.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from embedding_core.planning.topology import named_topology
 
 
 class _Machines(NamedTuple):
-    cores_per_chip: int  # as the slice's name counts
+    cores_per_chip: int  # by how much one chip raises the number in a slice's name
     machine: Mapping[int, str]  # chips of one host -> machine type
-    label: str | None  # cloud.google.com/gke-tpu-accelerator; None if GKE has none
+    label: str | None  # value of cloud.google.com/gke-tpu-accelerator; None if GKE does not offer these TPUs
     cube: bool  # whether its topology has three dimensions
 
 
@@ -36,16 +36,16 @@ _VERTEX_TYPES = {"v2": "TPU_V2", "v3": "TPU_V3"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TpuRequest:
-    """The terms in which Vertex AI and GKE describe a slice.
+    """A TPU slice in the terms of Vertex AI and GKE.
 
     Attributes:
       name: name of the slice, such as "v5e-4".
       hosts: number of its machines.
       cores: number of its cores, as the slice's name counts them.
-      chips_per_host: number of TPU chips of each machine, `google.com/tpu` on GKE.
+      chips_per_host: number of TPU chips of each machine; the resource `google.com/tpu` on GKE.
       machine_type: machine type of each host.
       topology: arrangement of the chips as GKE and Vertex write it, such as "2x2" or "2x2x1".
-      label: GKE's name of the accelerator, or None if GKE does not have it.
+      label: GKE's name of the accelerator, or None if GKE does not offer it.
     """
 
     name: str
@@ -60,7 +60,7 @@ class TpuRequest:
         """Return the `machine_spec` of a Vertex worker pool.
 
         Raises:
-          ConfigError: Vertex has no such slice.
+          ConfigError: the slice has several hosts of v2 or v3, which Vertex does not offer.
         """
         kind = _VERTEX_TYPES.get(self.name.partition("-")[0])
         if kind is None:
@@ -76,7 +76,7 @@ class TpuRequest:
         """Return the labels of GKE's node pool for this slice.
 
         Raises:
-          ConfigError: GKE has no such nodes, or the slice has several hosts.
+          ConfigError: GKE does not offer these TPUs, or the slice has several hosts.
         """
         if self.label is None:
             raise ConfigError(f"`training.topology` is {self.name!r}: GKE has no such nodes; take v3 or later.")
@@ -93,15 +93,15 @@ class TpuRequest:
 
 
 def tpu_request(name: str, *, machine_type: str | None = None, topology: str | None = None) -> TpuRequest:
-    """Return the request for the slice of that name.
+    """Return the request for a slice, and check that the settings of `kubeflow` agree with it.
 
     Args:
       name: name of the slice, as in `training.topology`.
-      machine_type: `kubeflow.machine_type`, or None.
-      topology: `kubeflow.tpu_topology`, or None.
+      machine_type: `kubeflow.machine_type`, which must be that of the slice; None is not checked.
+      topology: `kubeflow.tpu_topology`, which must be that of the slice; None is not checked.
 
     Raises:
-      ConfigError: there is no such slice, or one of the others contradicts it.
+      ConfigError: the slice is unknown, or `machine_type` or `topology` contradicts it.
     """
     slice_ = named_topology(name)
     generation, _, size = slice_.name.replace("v5litepod", "v5e").partition("-")
@@ -122,7 +122,7 @@ def tpu_request(name: str, *, machine_type: str | None = None, topology: str | N
 
 
 def _topology(chips: int, dimensions: int) -> str:
-    """Return the usual shape of that many chips: powers of two as equal as possible, the shorter sides first."""
+    """Return the default topology: powers of two, as equal as possible, the shorter sides first (except 2x2x1)."""
     if dimensions == 3 and chips == 4:
         return "2x2x1"
     sides, power = [1] * dimensions, int(math.log2(chips))

@@ -277,7 +277,10 @@ def _stopped() -> int:
 
 
 def _show(error: Exception, debug: bool) -> None:
-    """Show the error in one line and name the log; if there is no log, show the traceback."""
+    """Show the error and name the log.
+
+    Show the traceback if `debug` is true, or if the error is unexpected and there is no log.
+    """
     expected, log = expected_message(error), run_log.current_log()
     if debug or (expected is None and log is None):
         traceback.print_exc()
@@ -291,14 +294,14 @@ def _show(error: Exception, debug: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command and exit: 1 after an error, 2 after wrong usage, 75 after SIGTERM, 130 after Ctrl-C.
+    """Run a command and exit with its code; 1 after an error, 2 after wrong usage, 75 after SIGTERM, 130 after Ctrl-C.
 
     Args:
       arguments: arguments of the command line; None takes those of the process.
     """
     silence()
     given = sys.argv[1:] if arguments is None else arguments
-    debug = ["--debug"] if "--debug" in given else []  # it may come before and after the command
+    debug = ["--debug"] if "--debug" in given else []  # the option may come before or after the command
     run_log.forget_log()
     try:
         app(args=[*debug, *(one for one in given if one != "--debug")])

@@ -1,4 +1,4 @@
-"""Defines `tfx-embeddings compare`, which prints settings and figures of two versions side by side."""
+"""Defines `tfx-embeddings compare`, which prints settings and figures that differ between two versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _DROPPED = (
     "finished",
     "parity",
 )  # they differ in every run, or are too many to compare by eye
-# Figures by token, and sentences: only `--all` prints them, as two days differ in hundreds of lines.
+# Figures by token or variable, and notes. They differ in hundreds of lines from day to day: the screen shows them with
+# `--all` only.
 _DETAILS = re.compile(
     r"(drift|warm_start\.(tables|dense)|training_note)\b|vocabularies\..*\.(digest|sample|evolution)\b"
 )
@@ -96,7 +97,7 @@ def _load(folder: Path, name: str) -> Figures:
 
 
 def _checked(report: Any) -> Figures:
-    """Check that the report has the parts that are compared."""
+    """Return the report; raise ValueError if it does not have the parts that are compared."""
     parts = [report.get(key) for key in ("push", "configuration")] if isinstance(report, dict) else [None]
     if not all(isinstance(part, dict) for part in parts) or not {"pushed", "reason"} <= report["push"].keys():
         raise ValueError("it is not a report of a run")

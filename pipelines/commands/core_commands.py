@@ -1,4 +1,4 @@
-"""Leaves out the commands that need TFX if TFX is not installed, and says in one line how to get them."""
+"""Hides the commands that need TFX if TFX is not installed, and says in one line how to get them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NEED_TFX = frozenset({"run", "compile", "parity", "metadata", "lineage"})
 
 
 class InstalledCommands(TyperGroup):
-    """A group whose commands are those that the installed packages can run.
+    """A group that only has the commands that the installed packages can run.
 
-    Contexts and commands have no types here: they are classes of click, which newer releases of typer contain.
+    Contexts and commands are typed as Any: they are classes of click, and newer releases of typer contain click.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Defines `tfx-embeddings verify | parity | rollback | keep-last | export-embeddings`, for models that are served."""
+"""Defines the commands about serving: `verify`, `parity`, `rollback`, `keep-last` and `export-embeddings`."""
 
 from __future__ import annotations
 

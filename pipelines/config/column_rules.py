@@ -1,4 +1,4 @@
-"""Checks the columns that features, row filters and slices share."""
+"""Checks how features, row filters, slices and the split use the columns of the data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _is_csv(data: Data) -> bool:
 
 
 def _private_columns(config: PipelineConfig) -> dict[str, str]:
-    """Return the columns that private features read, and the first such feature."""
+    """Return the columns that private features read, each with the name of the first feature that reads it."""
     columns: dict[str, str] = {}
     for feature in config.features.categorical:
         if feature.private:
@@ -66,7 +66,7 @@ def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
             continue
         for condition in row_filter.conditions:
             if condition.rule != "present":
-                # The value itself is not repeated here: messages end in logs.
+                # The message does not repeat the value, because messages are written to logs.
                 yield (
                     f"row_filters.{index}.{condition.rule}",
                     (
@@ -78,7 +78,7 @@ def _row_filters_show_nothing_private(config: PipelineConfig) -> Mistakes:
 
 
 def _plain_features_show_nothing_private(config: PipelineConfig) -> Mistakes:
-    """Require that every feature over a private column is private: its own vocabulary would hold the same tokens."""
+    """Require that all features of a private column are private: reports on the others would show its values."""
     private = _private_columns(config)
     for kind in ("categorical", "dense"):
         for index, feature in enumerate(getattr(config.features, kind)):
@@ -107,7 +107,7 @@ def _split_shows_nothing_private(config: PipelineConfig) -> Mistakes:
 
 
 def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
-    """Refuse columns that become one input of the served model (`embedding_core.columns.raw_columns.input_name`)."""
+    """Refuse columns with equal input names in the served model (`embedding_core.columns.raw_columns.input_name`)."""
     raw = {
         feature.source: f"features.categorical.{index}"
         for index, feature in enumerate(config.features.categorical)
@@ -130,10 +130,10 @@ def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
 
 
 def _input_key(column: str) -> str:
-    """Return what the names of two inputs must differ in."""
+    """Return the input name of a column in lower case; two columns must differ in it."""
     name = re.sub(r"\W", "_", column, flags=re.ASCII)
     name = name if name[:1].isalpha() else f"column_{name.lstrip('_')}"
-    return name.lower()  # TensorFlow's signatures do not tell capitals apart
+    return name.lower()  # TensorFlow's signatures ignore case
 
 
 def _whole_numbers_are_tokens(config: PipelineConfig) -> Mistakes:

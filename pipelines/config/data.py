@@ -52,7 +52,7 @@ class Data(CsvFormat):
         return any(part in self.path for part in ("{YYYY}", "{MM}", "{DD}", "{SPAN}"))
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the mistakes that involve several fields."""
         yield from super().mistakes()
         if self.format not in ("csv", None) and self.changed:
             yield self.changed[0], f"is given, and `data.format` is {self.format!r}: it is for CSV files; leave it out."

@@ -31,7 +31,9 @@ def data_files(data: Data) -> tuple[str, ...]:
 
 
 def missing_spans(data: Data) -> Gaps:
-    """Find the spans without a local file, between the bounds or between the first and the last file.
+    """Find the spans without a file, between the first and the last span; none if the path is remote.
+
+    A bound that `data.spans` leaves open is that of the files.
 
     Raises:
       ConfigError: no file matches.
@@ -64,7 +66,7 @@ def data_location(data: Data) -> tuple[str, str]:
       data: the data, its path absolute.
     """
     if os.path.isdir(data.path):
-        return data.path, "*"  # ExampleGen takes what is named like the format
+        return data.path, "*"  # of a whole folder, ExampleGen takes the files that are named like the format
     if os.path.isfile(data.path):
         return os.path.dirname(data.path), glob.escape(os.path.basename(data.path))
     parts = data.path.split("/")

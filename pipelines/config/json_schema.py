@@ -1,4 +1,4 @@
-"""Writes the JSON Schema of the configuration, which editors complete and check YAML files with."""
+"""Makes the JSON Schema of the configuration, with which editors complete and check YAML files."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pipelines.config.pipeline_config import PipelineConfig
 
 
 def config_schema() -> Json:
-    """Return the JSON Schema of the YAML file; descriptions are those of the docstrings.
+    """Return the JSON Schema of the YAML file; its descriptions come from the docstrings of the sections.
 
-    It accepts every file that `tfx-embeddings validate` accepts, but not the other way round: rules over several keys
-    are not in it.
+    It accepts every file that `tfx-embeddings validate` accepts, and others too: it does not contain the rules that
+    involve several keys.
     """
     schema = PipelineConfig.model_json_schema()
     schema["required"] = [key for key in schema["required"] if key not in PipelineConfig.FROM_THE_FILE]

@@ -1,4 +1,4 @@
-"""Defines the section `kubeflow`: how the pipeline runs on Kubeflow Pipelines or Vertex AI; a laptop ignores it."""
+"""Defines the section `kubeflow`: how the pipeline runs on Kubeflow Pipelines or Vertex AI. Local runs ignore it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Kubeflow(Section):
     resources: ByName[Resources] = Field(default_factory=dict)
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield a mistake for every Beam argument that does not start with `--`."""
         for index, argument in enumerate(self.beam_args):
             if not argument.startswith("--"):
                 yield f"beam_args.{index}", f"is {argument!r}: it must be one argument such as --runner=DataflowRunner."

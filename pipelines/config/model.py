@@ -1,4 +1,4 @@
-"""Declares the section of the model."""
+"""Defines the section `model`: which model is trained, and with which arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts values of the command line, `--set a.b.c=value`, over those of the file."""
+"""Applies the overrides of the command line, `--set a.b.c=value`, to the values of the file."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pipelines.config.yaml_text import parse_value
 def apply_overrides(
     tp: Any, mapping: Any, overrides: Iterable[str], lines: dict[str, int | str], mistakes: list[str]
 ) -> Any:
-    """Put every override over the values, later ones over earlier ones.
+    """Return the values with every override applied, in order: the last one of a key counts.
 
-    A list takes positions from 0, and one past its end appends; a list that the file leaves out starts from its
-    default. Short forms are written out, so that `model.arguments.depth=3` works if the file says
-    `model: ranking`.
+    The key of a list's entry is its position from 0; the position after the last entry appends. A list that the file
+    leaves out starts from its default. Short forms are expanded, so that `model.arguments.depth=3` works if the file
+    says `model: ranking`.
 
     Args:
       tp: type of the whole configuration.
       mapping: its plain values.
       overrides: texts `key=value`; the value is YAML.
-      lines: line of every dotted path; an override is its own.
-      mistakes: gets a line for every override that cannot be applied: it has no `=`, is not YAML, or names a key that
-        cannot exist.
+      lines: source of every dotted path, which is its line in the file; an override becomes the source of its path.
+      mistakes: list to which a line is added for every override that cannot be applied: it has no `=`, is not YAML,
+        or names a key that cannot exist.
     """
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -65,10 +65,10 @@ def _put(tp: Any, value: Any, path: list[str], new: Any, override: str) -> Any:
         return [*value[:index], _put(_child_type(tp, value, index), old, rest, new, override), *value[index + 1 :]]
     if not isinstance(value, dict):
         raise ConfigError(f"--set {override!r}: {value!r} must be a mapping, to have the key {key!r}; set that first.")
-    # Keys as the file has them: 1 and "1" are one.
+    # Keep the key as it is in the file: 1 and "1" are the same key.
     name = next((known for known in value if str(known) == key), key)
     child = _child_type(tp, value, key)
-    # Missing keys of a mapping get their defaults when it is read; positions of a list need the whole list now.
+    # A default list is needed now, because a position refers to it; other missing keys get their defaults later.
     old = value.get(name)
     if name not in value and _is_list(child):
         old = _default_of(tp, value, key)
@@ -82,7 +82,7 @@ def _hints(section: type[Section]) -> dict[str, Any]:
 
 
 def _bare(tp: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the type without its annotations, and these."""
+    """Return the type without its annotations, and the annotations."""
     return (tp.__origin__, tp.__metadata__) if typing.get_origin(tp) is typing.Annotated else (tp, ())
 
 
@@ -101,7 +101,7 @@ def _notes(tp: Any) -> list[Any]:
 
 
 def _section_type(tp: Any, value: Any) -> type[Section] | None:
-    """Return the section that the value is read as, None if the type holds no section."""
+    """Return the section that the value is read as; None if the type does not allow a section."""
     sections = [one for one in _alternatives(tp) if isinstance(one, type) and issubclass(one, Section)]
     key = next((note.key for note in _notes(tp) if isinstance(note, ChosenBy)), None)
     if key is not None and isinstance(value, Mapping):
@@ -110,7 +110,7 @@ def _section_type(tp: Any, value: Any) -> type[Section] | None:
 
 
 def _child_type(tp: Any, value: Any, key: str | int) -> Any:
-    """Return the type of the value under the key (or list position) of a value of that type; Any if it is unknown."""
+    """Return the type of the entry at a key or list position of the value; Any if it is unknown."""
     section = _section_type(tp, value)
     if section is not None:
         return _hints(section).get(str(key), Any)
@@ -123,12 +123,12 @@ def _child_type(tp: Any, value: Any, key: str | int) -> Any:
 
 
 def _is_list(tp: Any) -> bool:
-    """Whether the type holds a list and no mapping."""
+    """Return whether the type allows a list, and does not allow a section."""
     return _section_type(tp, None) is None and any(typing.get_origin(one) is tuple for one in _alternatives(tp))
 
 
 def _default_of(tp: Any, value: Any, key: str) -> Any:
-    """Plain default of a key of the section that the value is read as; None if it has none."""
+    """Return the default of a key of the section that the value is read as, as a plain value; None if it has none."""
     section = _section_type(tp, value)
     fields = {} if section is None else dict(zip(section.keys(), section.model_fields.values(), strict=True))
     default = fields[key].get_default(call_default_factory=True) if key in fields else None
@@ -136,7 +136,7 @@ def _default_of(tp: Any, value: Any, key: str) -> Any:
 
 
 def _expanded(tp: Any, value: Any) -> Any:
-    """Return the value with every short form written out, at any depth; anything else as it is."""
+    """Return the value with every short form expanded, at any depth; leave everything else as it is."""
     if isinstance(value, str):
         section = _section_type(tp, value)
         keys = [note.key for note in _notes(tp) if isinstance(note, ChosenBy)]

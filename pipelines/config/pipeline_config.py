@@ -86,5 +86,5 @@ class PipelineConfig(Section):
 
     @property
     def metadata_path(self) -> str:
-        """The sqlite file of ML Metadata on a laptop."""
+        """The sqlite file of ML Metadata in local runs."""
         return self.metadata or os.path.join(self.work_dir, "metadata.sqlite")

@@ -1,7 +1,7 @@
-"""Reads from their source what a user's Python modules define; nothing is imported.
+"""Finds out what a user's Python modules define by parsing their source; does not import them.
 
-Importing a model's module imports TensorFlow (8 s) and runs code; a syntax tree answers the questions
-of a configuration (is there such a function, what arguments does it take) in milliseconds.
+Importing a model's module imports TensorFlow (8 s) and runs code. The syntax tree tells in milliseconds what the
+checks of a configuration need: whether a function exists, and which arguments it takes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Argument:
     Attributes:
       annotation: source text of its type, "" if it has none.
       required: whether it has no default.
-      default: the default as YAML holds it (a tuple as a list), if the source says it in plain values, else `UNKNOWN`.
+      default: the default as YAML holds it (a tuple as a list); `UNKNOWN` if the source does not give it as a plain
+        value, or if there is none.
     """
 
     annotation: str
@@ -46,10 +47,10 @@ class Argument:
 
 
 def parse_module(name: str, python_path: str) -> ast.Module:
-    """Return the syntax tree of the module, found as an import would with `python_path` last on `sys.path`.
+    """Parse the source file of a module, which `source_file` finds.
 
     Raises:
-      ConfigError: there is no such module, or it is not Python.
+      ConfigError: there is no such module, or its source is not valid Python.
     """
     file = source_file(name, python_path)
     if file is None:
@@ -64,7 +65,7 @@ def parse_module(name: str, python_path: str) -> ast.Module:
 
 
 def source_file(name: str, python_path: str) -> str | None:
-    """Find the file of the module, as an import would with `python_path` last on `sys.path`; None if it has none."""
+    """Find the file that an import with `python_path` last on `sys.path` would load; None if there is none."""
     first, *rest = name.split(".")
     if not all(part.isidentifier() for part in (first, *rest)):
         return None
@@ -73,7 +74,7 @@ def source_file(name: str, python_path: str) -> str | None:
         if spec is None or spec.submodule_search_locations is None:
             return None
         whole = ".".join([first, *rest[: depth + 1]])
-        # The finder of the parent's folder, as find_spec of a dotted name would import the parents.
+        # `importlib.util.find_spec` of a dotted name would import the parent packages.
         spec = PathFinder.find_spec(whole, list(spec.submodule_search_locations))
     origin = spec.origin if spec else None
     return origin if origin and origin.endswith(".py") else None
@@ -88,7 +89,7 @@ def _top_spec(name: str, python_path: str) -> ModuleSpec | None:
 
 
 def defines(tree: ast.Module, name: str) -> bool:
-    """Whether the module binds the name at its top level: a function, a class, an import or an assignment."""
+    """Return whether the module defines the name at its top level: a function, a class, an import or an assignment."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return True
@@ -105,9 +106,9 @@ def defines(tree: ast.Module, name: str) -> bool:
 
 
 def keyword_arguments(tree: ast.Module, function: str, given: int) -> dict[str, Argument] | None:
-    """Return the arguments of the module's function beyond the first `given` ones; None if any name is taken.
+    """Return the arguments of the module's function after the first `given` ones; None if they are unknown.
 
-    That is so with `**arguments`, or if the function is not defined in the module itself.
+    They are unknown if the function takes `**arguments`, or is not defined in the module itself.
     """
     nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
     if not nodes or nodes[-1].args.kwarg is not None:
@@ -126,7 +127,7 @@ def _argument(tree: ast.Module, node: ast.arg, default: ast.expr | None) -> Argu
 
 
 def _plain_value(tree: ast.Module, node: ast.expr) -> Any:
-    """Evaluate the expression, or the module's constant of that name, if it is made of literals alone."""
+    """Evaluate the expression, or the module's constant that it names; `UNKNOWN` if it does not consist of literals."""
     if isinstance(node, ast.Name):
         constants = [one for one in tree.body if isinstance(one, ast.Assign) and _assigns(one, node.id)]
         node = constants[0].value if len(constants) == 1 else node
@@ -151,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def accepts(annotation: str, value: Any) -> bool:
-    """Whether a plain value fits the text of the annotation; unknown types take anything."""
+    """Return whether a plain value fits the annotation, given as source text; unknown types accept every value."""
     if not annotation:
         return True
     return _fits(ast.parse(annotation, mode="eval").body, value)
@@ -184,15 +185,15 @@ def _fits_generic(name: str, inner: ast.expr, value: Any) -> bool:
 
 
 def check_not_shadowed(python_path: str) -> None:
-    """Refuse a foreign package of one of our names, on `sys.path` or in the user's folder.
+    """Refuse another package that has the name of one of ours, on `sys.path` or in the user's folder.
 
     Raises:
-      ConfigError: naming the foreign package's folder.
+      ConfigError: there is such a package; the message gives its path.
     """
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
     for name in _OWN_PACKAGES:
-        # The first on sys.path is the one imported; the user's folder comes last, but a name of ours there
-        # could never be imported as the user means it.
+        # Python imports the first match on sys.path. The user's folder comes last, so a package there with one of our
+        # names could never be imported.
         seen = (_package_at(name, place or os.getcwd()) for place in sys.path)
         for package in (next(filter(None, seen), None), _package_at(name, python_path)):
             if package and os.path.dirname(os.path.realpath(package)) != ours:

@@ -1,4 +1,4 @@
-"""Prints a table of text. Columns that do not fit the screen are left out and named; no word is broken."""
+"""Prints a table of text. Columns that do not fit the screen are left out and named; no line is wrapped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]])
 
 
 def _fitting(widths: Mapping[str, int], width: int) -> list[str]:
-    """Return the columns that fit beside each other, at least the first."""
+    """Return the first columns that fit beside each other within the width; at least one."""
     names: list[str] = []
     used = -len(_GAP)
     for name, needed in widths.items():

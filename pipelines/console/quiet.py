@@ -33,7 +33,7 @@ _START_UP = re.compile(
 
 
 def silence() -> None:
-    """Silence warnings of other packages and TensorFlow's start-up lines; variables that the user set stay."""
+    """Silence warnings of other packages and TensorFlow's start-up lines; keep environment variables that are set."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")

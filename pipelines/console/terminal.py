@@ -11,7 +11,7 @@ from rich.text import Text
 from embedding_core.display import printable
 
 PLAIN: Any = {"markup": False, "soft_wrap": True}
-"""Options for lines with paths and messages: brackets are not markup, and lines can be copied from the screen."""
+"""Options for lines with paths and messages: brackets are not markup, and long lines are not broken, for copying."""
 
 _LAYOUT = "\n\t"
 

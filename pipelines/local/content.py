@@ -1,4 +1,4 @@
-"""Computes digests of what artifacts contain, for their metadata, and compares the two to find damage."""
+"""Computes digests of the files of artifacts, and compares them with those in the metadata to find damage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ml_metadata.proto import metadata_store_pb2 as mlmd
 from embedding_core.storage import file_digest, file_names_below
 
 CONTENT = "content"
-"""Custom property of an artifact: a JSON object of `Content`."""
+"""Custom property of an artifact that holds its `Content` as JSON."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,9 @@ class Content:
 
     Attributes:
       digest: sha256 over names and contents of all files, in order of their names.
-      stamp: sha256 over names, sizes and times of change.
+      stamp: sha256 over names, sizes and modification times of all files, in the same order.
       size: bytes of all files.
-      files: how many there are.
+      files: number of files.
     """
 
     digest: str
@@ -34,7 +34,7 @@ class Content:
 
 
 def read_content(folder: str) -> Content | None:
-    """Read every file of the folder, or the one file; None if nothing is there, or if it is remote."""
+    """Read every file of a folder, or a single file; return None if the path does not exist or is remote."""
     if not os.path.exists(folder):
         return None
     stamp = _stamp(folder)
@@ -51,9 +51,9 @@ def content_json(folder: str) -> str | None:
 
 
 def recorded_content(artifact: mlmd.Artifact) -> Content | None:
-    """Read what the metadata records of an artifact; None if it records nothing.
+    """Return the content of an artifact as the metadata recorded it; None if it was not recorded.
 
-    If the record cannot be read, because the store is damaged, the result equals no folder's content.
+    If the record cannot be parsed, because the store is damaged, the result differs from every folder's content.
     """
     if CONTENT not in artifact.custom_properties:
         return None
@@ -68,9 +68,9 @@ def is_as_recorded(uri: str, recorded: Content, *, by_digest: bool) -> bool:
 
     Args:
       uri: address of the folder.
-      recorded: what the metadata says of it.
-      by_digest: whether every byte is read; else names, sizes and times of change are compared first, and files are
-        read only if those differ. Only reading finds damage that keeps size and time.
+      recorded: its content as the metadata recorded it.
+      by_digest: whether to read every byte. If false, names, sizes and modification times are compared first, and the
+        files are read only if these differ. Only reading finds damage that changes neither size nor time.
     """
     if not os.path.exists(uri):
         return False
@@ -89,7 +89,7 @@ def _stamp(folder: str) -> str:
 
 
 def _files(folder: str) -> Iterator[tuple[str, str]]:
-    """Names below the folder, in order, and paths; a single file has its own name."""
+    """Yield the name below the folder and the path of every file, sorted; a single file has its base name."""
     if os.path.isfile(folder):
         yield os.path.basename(folder), folder
         return

@@ -1,7 +1,7 @@
 """Shows the progress of a run: a live display in a terminal, plain lines in a log.
 
-One line per pipeline node (its number, result and seconds) stays on the screen; below it the steps of the running node
-show rows or steps done, rate and time left.
+In a terminal, one line per finished node (its number, result and seconds) stays on the screen. Below, each task of the
+running node has a bar with the rows or steps done, the rate and the time left.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WORDS = {
 
 
 class _Rate(ProgressColumn):
-    """Units per second, in the task's own unit."""
+    """Shows the rate of a task in its unit, such as "1,200 rows/s"."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed or 0.0
@@ -44,7 +44,7 @@ class _Rate(ProgressColumn):
 
 
 class Display:
-    """Shows a run. Use it as a context manager, and give `node_changed` to the runner.
+    """Shows the progress of a run. Use it as a context manager, and give `node_changed` to the runner.
 
     Args:
       console: the console to write to; a terminal gets the live display, anything else plain lines.
@@ -102,7 +102,7 @@ class Display:
         if state.task not in self._tasks:
             if state.start:
                 self.say(f"{state.task}: {resumed(state)}")
-            # Work that is done when a bar is added does not count for its rate and the time left.
+            # What an earlier process did is `completed` from the start, so that rate and time left do not include it.
             self._tasks[state.task] = self._bars.add_task(
                 state.task, total=state.total, completed=state.start, unit=state.unit, detail=""
             )

@@ -26,7 +26,7 @@ _state = _State()
 
 
 def current_log() -> str | None:
-    """Return the log of the run in this process that failed, or None."""
+    """Return the path of the log of the run in this process that failed, or None."""
     return _state.failed
 
 
@@ -36,7 +36,7 @@ def forget_log() -> None:
 
 
 def to_screen(wanted: bool) -> None:
-    """Let later runs in this process write to the screen instead of a log."""
+    """Choose whether later runs in this process write to the screen instead of a log."""
     _state.on_screen = wanted
 
 
@@ -44,7 +44,8 @@ def to_screen(wanted: bool) -> None:
 def captured(work_dir: str) -> Iterator[TextIO]:
     """Redirect stdout and stderr, also of C++ and of child processes, to a new log file.
 
-    An error that ends the run is logged with its traceback. An empty log is removed, and so are the oldest ones.
+    An error that ends the run is logged with its traceback. If the log stays empty, it is removed. Only the newest 20
+    logs are kept. After `to_screen(True)`, nothing is redirected.
 
     Args:
       work_dir: folder of the pipeline; the log is in `logs` below it.
@@ -77,7 +78,7 @@ def captured(work_dir: str) -> Iterator[TextIO]:
 
 
 def _new_log(folder: str) -> str:
-    """Create an empty file that only its owner can read: messages of other packages may quote rows."""
+    """Create a log that only its owner can read, since messages of packages may quote rows; remove the oldest logs."""
     moment = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     path = os.path.join(folder, f"{moment}.log")
     try:

@@ -1,4 +1,4 @@
-"""Decides whether the version that a run pushed, perhaps from the cache, is served, or has to be pushed again."""
+"""Decides whether the version that a run pushed, or took from the cache, is served or has to be pushed again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelines.lineage.rollbacks import is_rolled_back
 
 
 def served_push(store: MetadataStore, pushed: int, destination: str) -> int | None:
-    """Return the PushedModel of the version that is served, given the one of a run.
+    """Return the id of the PushedModel of the newest served version, if it has the model of a run.
 
     Args:
       store: the metadata.
@@ -22,9 +22,9 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
       destination: folder of the served versions.
 
     Returns:
-      `pushed` itself if it was refused or is the newest version; else the push of the newest version if that one has
-      the same model; None if another model or no model is served, so that the run's
-      model has to be pushed again.
+      `pushed` itself if it was refused, or if its version is the newest; else the id of the newest version's
+      PushedModel if that has the same model. None if another model or no model is served: then the run's model has to
+      be pushed again.
     """
     nodes = trace(store, pushed)
     if not nodes[pushed].facts.get("pushed"):
@@ -56,7 +56,7 @@ def check_not_rolled_back(config: PipelineConfig, store: MetadataStore, pushed: 
 
 
 def damaged_version(store: MetadataStore, pushed: int, destination: str) -> tuple[int, str] | None:
-    """Return the number of a PushedModel's version and its damage; None if it is intact, or was never pushed."""
+    """Return the number of a PushedModel's version and what is wrong with it; None if it is intact or was refused."""
     facts = trace(store, pushed)[pushed].facts
     if not facts.get("pushed"):
         return None

@@ -1,4 +1,4 @@
-"""Builds a retrieval model: a query and a candidate vector, whose dot product is the logit.
+"""Builds a two-tower retrieval model: its logit is the dot product of a query vector and a candidate vector.
 
 Copy this file to write your own model. Serving treats a model with `query_features`, `candidate_features`,
 `query_vectors` and `candidate_vectors` as a two-tower model, and then also returns the top k candidates of a query.
@@ -40,7 +40,7 @@ class TwoTower(tf_keras.Model):
 
 
 class _Constant(tf_keras.layers.Layer):
-    """A column of ones, or of one trained scalar, with a row for each row of the input."""
+    """Returns a column of ones, or of one trained scalar (initially 0), with as many rows as the input."""
 
     def __init__(self, *, trained: bool) -> None:
         super().__init__()
@@ -84,7 +84,11 @@ def _sum(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def _tower(
     inputs: Mapping[str, tf.Tensor], width: int, hidden_units: Sequence[int], dropout: float, seed: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Build a bias `[B, 1]` and a vector `[B, width - 1]`: the sum of the features, plus an MLP if there is one."""
+    """Build a tower: the sum of its features' vectors, plus an MLP of them if there are `hidden_units`.
+
+    Returns:
+      The first column of the sum, which is the bias `[B, 1]`, and the other columns, the vector `[B, width - 1]`.
+    """
     vectors = [_one_vector(value) for value in inputs.values()]
     terms = [vector if vector.shape[-1] == width else _layers.Dense(width)(vector) for vector in vectors]
     if hidden_units:
@@ -111,18 +115,18 @@ def build(
     """Build the model.
 
     Each tower sums its features' vectors; with `hidden_units`, an MLP of them is added. The first
-    column of the sum is the tower's bias. With one feature a tower and no MLP, this is matrix
-    factorisation with biases. The vectors have two more columns, ``[q, b_q + b, 1]`` and
+    column of the sum is the tower's bias; ``b`` is one trained scalar. With one feature per tower and no MLP,
+    this is matrix factorisation with biases. The vectors have two more columns, ``[q, b_q + b, 1]`` and
     ``[c, 1, b_c]``, so that their dot product is the whole logit ``q . c + b_q + b_c + b``.
 
     Args:
       config: tables and features; unused here.
-      embeddings: activations by feature, `[B, dim]`, or `[B, L, dim]` for a sequence.
+      embeddings: activations by feature, `[B, dim]`, or `[B, L, dim]` for a sequence, which is averaged over `L`.
       dense: dense features by name, `[B, 1]`.
       query_features: names of the features, also dense ones, that describe the query, such as the customer.
       candidate_features: names of the features that describe the candidate, such as the item.
-      width: number of columns of a tower's sum, its bias included; None is that of the widest candidate feature.
-        A linear layer brings features of another width to it.
+      width: number of columns of a tower's sum, its bias included; None takes that of the widest candidate feature.
+        A linear layer maps features of another width to this one.
       hidden_units: widths of each tower's MLP; empty for none.
       dropout: share of the MLP's values to drop while training.
       seed: seed of the dropout masks.
@@ -131,7 +135,7 @@ def build(
       A model from all inputs of both towers to logits `[B, 1]`.
 
     Raises:
-      ConfigError: a feature is unknown, or in both towers.
+      ConfigError: a feature is unknown or in both towers, or a tower has no feature.
     """
     del config
     query = _choose("query_features", query_features, embeddings, dense)

@@ -1,4 +1,4 @@
-"""Translates the configuration into the arguments of each component. No TensorFlow here."""
+"""Translates the configuration into the arguments of each component, without importing TensorFlow."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def vocabulary_limits(config: PipelineConfig) -> dict[str, VocabularyLimits]:
 
 
 def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
-    """Make `tables` of TableConfigGen: what is overridden for each table in use, and for all ("*")."""
+    """Make `tables` of TableConfigGen: the overrides of each table in use, and those of all tables ("*")."""
     tables = {"*": TableSettings(optimizer=config.training.table_optimizer)}
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
@@ -54,13 +54,16 @@ def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
 
 
 def planned_topology(config: PipelineConfig) -> str | None:
-    """Make `topology` of TableConfigGen: the slice that the tables must fit in; hosts x cores name none."""
+    """Make `topology` of TableConfigGen: the slice that the tables must fit in.
+
+    It is None if `training.topology` does not name a slice: it is null, or hosts x cores such as "2x4".
+    """
     topology = config.training.topology
     return None if topology is None or "x" in topology else topology
 
 
 def quality_rules(config: PipelineConfig) -> Rules:
-    """Make `rules` of QualityGate: least rows, and the bounds of Recall@k."""
+    """Make `rules` of QualityGate: the least numbers of rows, and the bounds of Recall@k."""
     return Rules(
         min_rows=config.evaluation.min_rows,
         min_rows_per_class=config.evaluation.min_rows_per_class,
@@ -70,13 +73,13 @@ def quality_rules(config: PipelineConfig) -> Rules:
 
 
 def remap_policy(config: PipelineConfig) -> RemapPolicy:
-    """Make `policy` of CheckpointLoader: the choices for what the previous checkpoint does not have."""
+    """Make `policy` of CheckpointLoader: the choices for rows, tables and slots that the checkpoint does not have."""
     choices = {} if config.warm_start is None else config.warm_start.row_choices()
     return RemapPolicy(**choices, seed=config.seed)
 
 
 def dense_start(config: PipelineConfig) -> Json:
-    """Make `dense_start` of EmbeddingTrainer: what the dense part starts from; empty without a warm start."""
+    """Make `dense_start` in `trainer_config`: what the dense part starts from; empty without a warm start."""
     return {} if config.warm_start is None else config.warm_start.dense_choices()
 
 
@@ -96,7 +99,8 @@ def transform_config(config: PipelineConfig) -> Json:
 def example_settings(config: PipelineConfig) -> Settings:
     """Make `settings` of ExampleGen.
 
-    The seed is not among them: runs of several seeds train and judge on the same rows, ingested once.
+    They do not contain the seed, so that runs with different seeds train and are evaluated on the same rows, which are
+    ingested once.
     """
     return Settings(
         columns=column_kinds(config),
@@ -114,7 +118,7 @@ def example_settings(config: PipelineConfig) -> Settings:
 
 
 def _single_valued(config: PipelineConfig) -> tuple[str, ...]:
-    """List the columns that must have at most one value in a row: no lists, and nothing that only your code reads."""
+    """List the columns that may have at most one value per row: no lists, and none that only the user's code reads."""
     one = {feature.source for feature in config.features.dense if config.preprocessing_fn is None}
     for feature in config.features.categorical:
         if not (feature.multivalent or feature.separator or feature.after_transform):
@@ -128,7 +132,11 @@ def input_location(config: PipelineConfig) -> tuple[str, str]:
 
 
 def data_format(config: PipelineConfig) -> str:
-    """Return `data_format` of ExampleGen: "csv", "tfrecord" or "parquet"."""
+    """Return `data_format` of ExampleGen: "csv", "tfrecord" or "parquet".
+
+    Raises:
+      ConfigError: it is null, because `load_config` did not load the configuration.
+    """
     if config.data.format is None:
         raise ConfigError("`data.format` is null: it must be known; load the configuration with `load_config`.")
     return config.data.format
@@ -150,7 +158,7 @@ def trainer_config(config: PipelineConfig) -> Json:
 
 
 def training_config(config: PipelineConfig) -> TrainingConfig:
-    """Make what the trainer reads: the section `training`, the weights of the classes, and the seed."""
+    """Make the trainer's TrainingConfig: the section `training`, the weights of the classes, and the seed."""
     section = {name: getattr(config.training, name) for name in type(config.training).model_fields}
     zero, one = (config.class_weights.get(label, 1.0) for label in ("0", "1"))
     return TrainingConfig(**section, class_weights=(zero, one), seed=config.seed)

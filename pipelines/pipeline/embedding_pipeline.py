@@ -1,14 +1,21 @@
-"""Builds the pipeline from the configuration alone: TFX nodes from examples to a pushed model.
+"""Builds the pipeline that a configuration describes: TFX nodes from ExampleGen to EmbeddingPusher.
 
     ExampleGen ─► StatisticsGen ─► SchemaGen ─► ExampleValidator
-        │                              └─► Transform ─┐   (WarmStart ─► Transform, CheckpointLoader)
-        ├─► VocabularyGen ─► TableConfigGen ──────────┤   (BaseVocabularies ─► VocabularyGen)
+        │                              └─► Transform ─┐
+        ├─► VocabularyGen ─► TableConfigGen ──────────┤
         └─────────────────────────────────────► EmbeddingTrainer ─► CheckpointRetriever
                                                       ├─► QualityGate ─┐
                                                       └─► Evaluator ───┴─► EmbeddingPusher
 
-No Resolver: a warm start, a base of the vocabularies or a baseline model is a URI that the command line
-finds and an Importer brings in, which is the same on every orchestrator.
+Optional nodes provide artifacts of previous runs:
+
+    WarmStart ─► Transform, TableConfigGen, CheckpointLoader
+    CheckpointLoader ─► EmbeddingTrainer
+    BaseVocabularies ─► VocabularyGen
+    BaselineModel ─► Evaluator
+
+There is no Resolver: the command line finds the URIs of these artifacts, and Importers import them. This is the same on
+every orchestrator.
 """
 
 from __future__ import annotations
@@ -204,10 +211,10 @@ def _after_transform(config: PipelineConfig) -> bool:
 
 
 def _transform_config(config: PipelineConfig) -> Json:
-    """Return what Transform's function gets, with a digest of the user's own one: the cache must see a change of it."""
+    """Return `custom_config` of Transform, with a digest of the code, so that changed code invalidates the cache."""
     return {**component_inputs.transform_config(config), "code": preprocessing_fingerprint(config)}
 
 
 def _imported(name: str, uri: str | None, artifact_type: type[types.Artifact]) -> list[BaseNode]:
-    """Return the node, if any, that imports an artifact of a previous run."""
+    """Return a list with the Importer of an artifact of a previous run; empty if `uri` is None."""
     return [] if uri is None else [Importer(source_uri=uri, artifact_type=artifact_type).with_id(name)]

@@ -1,7 +1,7 @@
 """Computes a digest of the code that a run depends on, so that the cache notices a change.
 
-TFX's cache looks at inputs and parameters only: with a dotted `run_fn` a changed function would be
-served from cache. The digest of the sources is a parameter of the components that run them.
+TFX's cache compares only inputs and parameters. A function is given by its dotted path, so a change of its code would
+not invalidate the cache. Therefore the components that run the code have the digest of its sources as a parameter.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def code_fingerprint(config: PipelineConfig) -> str:
 
 
 def preprocessing_fingerprint(config: PipelineConfig) -> str:
-    """Compute a digest of the module of Transform's function, and of ours, which a user's function may call."""
+    """Compute a digest of the user's module with Transform's function, and of our modules that it may call."""
     modules = [] if config.preprocessing_fn is None else [config.preprocessing_fn.rpartition(".")[0]]
     files = [source_file(module, config.python_path) for module in (*modules, *_PREPROCESSING)]
     return digest_of_files([file for file in files if file is not None])
 
 
 def digest_of_files(files: Iterable[str]) -> str:
-    """sha256 over the contents of the files, in the order of their base names; their folders do not count."""
+    """Compute the sha256 over the contents of the files, in the order of their base names; paths are not hashed."""
     digest = hashlib.sha256()
     for file in sorted(set(files), key=lambda path: (os.path.basename(path), path)):
         with open(file, "rb") as source:

@@ -13,7 +13,7 @@ class PreviousRun:
       checkpoint: URI of an EmbeddingCheckpoint to start the tables from, or None to start cold.
       baseline: URI of a Model that the Evaluator compares with, or None.
       vocabularies: URI of Vocabularies that the new ones extend, or None to count from this run's data alone.
-      repeats: description of the previous training on this run's data that this run replaces; None without one.
+      repeats: description of a previous training on this run's data, which this run repeats or replaces; or None.
       notes: sentences for the console and the report: what was chosen and why.
     """
 

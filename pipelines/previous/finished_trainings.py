@@ -27,7 +27,7 @@ class Training:
     Attributes:
       run: its ModelRun.
       name: "version 7", or "the training #12".
-      version: the version that was pushed from it, or None.
+      version: number of the version that was pushed from it; None if the training was not found by its push.
     """
 
     run: Node
@@ -41,7 +41,7 @@ class FinishedTrainings:
 
     Attributes:
       graph: its artifacts, including the copies that rollbacks published.
-      live: ids of the EmbeddingCheckpoints that are present and unchanged.
+      live: ids of the EmbeddingCheckpoints that are LIVE in ML Metadata, which means present and unchanged.
       destination: folder of the served versions.
     """
 
@@ -50,20 +50,21 @@ class FinishedTrainings:
     destination: str
 
     def candidates(self, word: str) -> Iterator[Training]:
-        """Yield the trainings that a word refers to, the newest first.
+        """Yield the trainings that a word of `pipelines.config.bases` refers to, the newest first.
 
         Raises:
-          ConfigError: the folder has versions that the metadata does not know, or all versions are in another folder.
+          ConfigError: the serving folder has versions of trainings that the metadata does not know, or all versions
+            were pushed to another folder.
         """
         if word == TRAINED:
             return self._trained()
         return self._served() if word == SERVED else self._pushed()
 
     def checkpoint_of(self, training: Training) -> Node:
-        """Return the tables of a training, with the vocabularies that their rows belong to.
+        """Return the EmbeddingCheckpoint that was taken from a training.
 
         Raises:
-          ConfigError: the tables are gone.
+          ConfigError: it is gone or damaged.
         """
         for checkpoint in self._checkpoints():
             if training.run.id in checkpoint.inputs:
@@ -74,7 +75,7 @@ class FinishedTrainings:
         )
 
     def unknown_after(self, version: int) -> list[int]:
-        """Return the versions in the folder, newer than that one, that the metadata does not know."""
+        """Return the served versions newer than the given one whose trainings the metadata does not know."""
         known = {**pushes_of(self.graph, self.destination), **self._unrecorded()}
         return [one for one in served_versions(self.destination) if one > version and one not in known]
 
@@ -91,11 +92,11 @@ class FinishedTrainings:
         return next((one for one in models if one.producer is not None and one.producer == run.producer), None)
 
     def vocabularies_of(self, node: Node) -> Node | None:
-        """Return the Vocabularies of a checkpoint's or a training's rows; None if another pipeline made them."""
+        """Return the Vocabularies of the rows of a checkpoint or training; None if another pipeline made them."""
         return self._input(node, _VOCABULARIES)
 
     def start_of(self, run: Node) -> Node | None:
-        """Return the checkpoint that a training started from, before its rows were moved; None for a cold start."""
+        """Return the checkpoint that a training started from, before it was remapped; None for a cold start."""
         loaded = self._input(run, _CHECKPOINT)
         return None if loaded is None else self._input(loaded, _CHECKPOINT)
 
@@ -105,7 +106,7 @@ class FinishedTrainings:
         return None if vocabularies is None else self._input(vocabularies, _VOCABULARIES)
 
     def baseline_of(self, run: Node) -> Node | None:
-        """Return the Model that the newest evaluation of a training compared with; None if there was none."""
+        """Return the baseline Model of a training's newest evaluation that had a baseline, or None."""
         model = self.model_of(run)
         if model is None:
             return None
@@ -123,14 +124,17 @@ class FinishedTrainings:
         return self._input(checkpoint, _MODEL_RUN)
 
     def artifact_at(self, uri: str) -> Node | None:
-        """Return the artifact with that address."""
+        """Return the artifact with that address, or None."""
         return next((node for node in self.graph.values() if node.uri.rstrip("/") == uri.rstrip("/")), None)
 
     def _input(self, node: Node, kind: str) -> Node | None:
         return next(_inputs(self.graph, node, kind), None)
 
     def _checkpoints(self) -> list[Node]:
-        """Return those of finished trainings, the newest first. A loader's may belong to a run that never trained."""
+        """Return the live checkpoints of finished trainings, the newest first.
+
+        Those of CheckpointLoader are left out, because they may belong to a run that never trained.
+        """
         every = (self.graph[one] for one in sorted(self.live, reverse=True))
         return [one for one in every if one.producer is not None and one.producer.node == "CheckpointRetriever"]
 
@@ -155,7 +159,7 @@ class FinishedTrainings:
             yield Training(run, f"version {version}")
 
     def _unrecorded(self) -> dict[int, Node]:
-        """Find versions of this pipeline's trainings whose push died before the metadata recorded it."""
+        """Make a PushedModel, by version, for each push of this pipeline that was killed before it was recorded."""
         known, unrecorded = pushes_of(self.graph, self.destination), {}
         for version in served_versions(self.destination):
             run = None if version in known else self._run_of_version(version)
@@ -166,12 +170,12 @@ class FinishedTrainings:
     def _run_of_version(self, version: int) -> Node | None:
         try:
             facts = manifest_facts(self.destination, version)
-        except ConfigError:  # damaged, or another program's folder: it names no training of this pipeline
+        except ConfigError:  # damaged, or written by another program: it does not name a training
             return None
         return self.artifact_at(str(facts.get("sources", {}).get("model_run", "")))
 
     def _check_known(self, pushes: Graph) -> None:
-        """Refuse to start cold if versions were pushed that a word cannot refer to."""
+        """Refuse to start cold if there are versions, but none that this pipeline pushed to the folder."""
         if pushes:
             return
         elsewhere = sorted({os.path.dirname(one.facts["pushed_destination"]) for one in pushes_of(self.graph).values()})
@@ -195,9 +199,9 @@ def finished_trainings(config: PipelineConfig) -> FinishedTrainings:
 
 
 def trainings_behind(trainings: FinishedTrainings, uri: str) -> Iterator[tuple[Node, Node | None]]:
-    """Yield every training that went into the tables of a checkpoint, the newest first, and the Examples that it read.
+    """Yield the ModelRun and the Examples of every training that a checkpoint's tables come from, the newest first.
 
-    The records beside the artifacts continue the walk into other pipelines.
+    Trainings of other pipelines are found by the records beside the artifacts.
 
     Args:
       trainings: finished trainings of the pipeline that starts from the checkpoint.

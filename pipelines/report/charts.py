@@ -1,4 +1,4 @@
-"""Draws line charts as inline SVG, for a report that is one file."""
+"""Draws line charts as inline SVG, so that a report is a single file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def line_chart(
 
     Args:
       series: (x, y) points by name of the line; empty lines are left out.
-      x_label: name of x, which has whole numbers.
-      width: width in inches of 72 dots.
-      height: height in inches of 72 dots.
+      x_label: label of the x axis, whose ticks are whole numbers.
+      width: width in inches, at 72 dots per inch.
+      height: height in inches, at 72 dots per inch.
 
     Returns:
       The element without an XML header, for use in HTML.
@@ -36,7 +36,7 @@ def line_chart(
     axes.grid(alpha=0.25)
     figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize="small")  # never over a line
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text: small, and searchable
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text is not drawn as paths, so it is small and searchable
         FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
     return svg[svg.index("<svg") :]

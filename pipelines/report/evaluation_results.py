@@ -30,7 +30,7 @@ def read_quality(blessing_uri: str) -> Figures:
 
 
 def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures) -> list[Figures]:
-    """Return for every metric over all rows `metric`, `value` (None for NaN), `bound` and `outcome`; missed ones first.
+    """Return `metric`, `value` (None for NaN), `bound` and `outcome` of every metric over all rows; missed ones first.
 
     Args:
       config: the configuration that the Evaluator had.
@@ -54,7 +54,7 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
 
 
 def _without_meaning(config: PipelineConfig, quality: Figures) -> dict[str, None]:
-    """Return the metrics that are undefined, though TFMA gives 0: areas under a curve, if all labels are equal."""
+    """Return None for each metric that TFMA sets to 0 although it is undefined: AUCs, if all labels are equal."""
     counts = quality["eval_split"]
     areas = [name for name in _OF_BOTH_LABELS if name in config.evaluation.metrics]
     return {} if counts["positives"] and counts["negatives"] else dict.fromkeys(areas)
@@ -70,7 +70,7 @@ def _row(metric: str, value: float | None, bound: str, met: bool) -> Figures:
 
 
 def _bounds(config: PipelineConfig, has_baseline: bool) -> dict[str, str]:
-    """Return the configured bounds by metric, without the one that every evaluation meets."""
+    """Return the configured bounds in words, by metric; leave out the one that `eval_config` adds for TFMA."""
     return {
         name: words
         for metric in eval_config(config, has_baseline=has_baseline).metrics_specs[0].metrics
@@ -81,7 +81,7 @@ def _bounds(config: PipelineConfig, has_baseline: bool) -> dict[str, str]:
 
 
 def sliced_metrics(evaluation_uri: str) -> list[Figures]:
-    """Return for each slice its name, `slice`, and its `metrics`; the slices with the most rows first."""
+    """Return `slice` (its name) and `metrics` of every slice; the slices with the most rows first."""
     rows = [
         {
             "slice": ", ".join(_label(one) for one in metrics.slice_key.single_slice_keys),

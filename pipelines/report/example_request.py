@@ -1,6 +1,7 @@
-"""Writes a request to a pushed version that runs as it is, with the names and types of the version's inputs.
+"""Writes Python code that sends a request to a pushed version, with the names and types of its inputs.
 
-The values are synthetic (`embedding_core.serving.synthetic_rows`): tokens of private columns are invented.
+The code runs unchanged. Its values are synthetic (`embedding_core.serving.synthetic_rows`): tokens of private columns
+are invented.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ROWS = 2
 
 
 def request_text(version: str, run: RunDescription, vocabularies: str, transform_graph: str) -> str:
-    """Write lines of Python that ask a version for two rows by its signature `raw`; they only need TensorFlow.
+    """Write Python code that scores two rows with the signature `raw` of a version, and needs only TensorFlow.
 
     Args:
       version: folder of the pushed version.
@@ -45,7 +46,7 @@ def request_text(version: str, run: RunDescription, vocabularies: str, transform
 
 
 def _literal(value: npt.NDArray[Any]) -> str:
-    """Write the array as a Python literal, with its dtype if TensorFlow would choose another one."""
+    """Write the arguments of `tf.constant`: the array as a literal, and its dtype if it is neither float32 nor text."""
     if value.dtype == object:
         return repr([_shown(one) for one in value.tolist()])
     dtype = "" if value.dtype == np.float32 else f", tf.{value.dtype.name}"
@@ -53,7 +54,7 @@ def _literal(value: npt.NDArray[Any]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Decode bytes that are UTF-8."""
+    """Decode the bytes that are UTF-8, also in lists; leave other bytes as they are."""
     if isinstance(value, list):
         return [_shown(one) for one in value]
     try:

@@ -24,13 +24,14 @@ def parity_line(report: Report) -> str:
 
 
 def save_report(report: Report, folder: str, reports: str | None = None) -> str:
-    """Write `report.html` and `report.json` into the folder, and keep them among all reports.
+    """Write `report.html` and `report.json` into the folder, and a copy into the folder of all reports.
 
     Args:
       report: the figures.
       folder: folder of the last run's report.
-      reports: folder in which this report is kept as `<version>`, or as `refused-<time>` if nothing was pushed; None
-        keeps none. A version keeps the report of the run that pushed it, even if a later run takes it from the cache.
+      reports: folder of all reports: the copy is in `<version>`, or in `refused-<time>` if nothing was pushed. None
+        makes no copy. A version keeps the report of the run that pushed it, even if a later run takes it from the
+        cache.
 
     Returns:
       The path of `report.html` in the folder.
@@ -46,7 +47,7 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
 
 
 def _kept_in(report: Report, reports: str) -> str | None:
-    """Return the folder that keeps this report; None if it has the report of the run that pushed the version."""
+    """Return the folder for the copy; None if it already has the report of the run that pushed the version."""
     pushed, moment = report.push["pushed"], report.finished.replace(":", "").replace("-", "")
     folder = os.path.join(reports, str(report.push["version"]) if pushed else f"refused-{moment}")
     made_here = any(node["node"] == "EmbeddingPusher" and node["state"] == "executed" for node in report.nodes)
@@ -84,7 +85,7 @@ def _share(value: float | None) -> str:
 
 
 def figure_text(value: float | None) -> str:
-    """Format a count without digits after the point, any other figure with four, and None as a dash."""
+    """Format a whole number above 1 without decimals, any other number with four, and None as a dash."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value > 1 and float(value).is_integer() else f"{value:.4f}"

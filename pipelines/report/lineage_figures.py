@@ -31,7 +31,8 @@ class VocabularyChange:
       name: name of the vocabulary.
       size, coverage, digest: of this model's vocabulary.
       came, went, stayed: numbers of tokens that are new, gone, and in both; None without a previous model.
-      new_tokens, lost_tokens: most frequent tokens that came and went; empty if the column is private.
+      new_tokens, lost_tokens: the first 8 of the tokens that came and went, in the order of their vocabulary; empty if
+        the column is private.
     """
 
     name: str
@@ -50,7 +51,7 @@ class TokenRow:
     """The row of one token.
 
     Attributes:
-      vocabulary, token: the token.
+      vocabulary, token: name of the vocabulary, and the token.
       row: its row in every table of that vocabulary, from 0.
       count: number of its occurrences.
       digest: digest of the vocabulary that the row belongs to.
@@ -72,13 +73,13 @@ class Page:
     Attributes:
       start: id of the artifact that the page is about.
       nodes: its lineage, the artifact itself first; then the other artifacts of the pushes that it descends from.
-      files: by artifact the files from outside that it was made of, with `path` and `size`.
+      files: by id of an artifact, `path` and `size` of the external files that it was made of.
       vocabularies: changes of the model's vocabularies.
       tables: per table its rows, dim, bytes, and the rows of the previous model, or None.
       remap: per table what a warm start kept, added and dropped; empty without one.
-      metrics: by name the value of each figure and its previous value, or None.
+      metrics: by name of a figure, its value and that of the previous model, or None.
       before: version of the previous model, or None.
-      line: the pushed models that this one descends from by warm starts, the oldest first, and itself.
+      line: the pushed models that this one descends from by warm starts, the oldest first, and this one last.
     """
 
     start: int
@@ -97,12 +98,12 @@ def collect_page(
     before: Mapping[int, Node] | None = None,
     line: Sequence[Mapping[int, Node]] | None = None,
 ) -> Page:
-    """Read the figures.
+    """Read the figures of a lineage page.
 
     Args:
       nodes: a lineage, the artifact that the page is about first.
       before: lineage of the model pushed before it, or None.
-      line: lineages of the models that it descends from, the oldest first, and its own; None for its own only.
+      line: lineages of the models that it descends from, the oldest first, then its own; None means only its own.
     """
     start = next(iter(nodes.values()))
     previous = next(iter(before.values())) if before else None
@@ -219,7 +220,7 @@ def _tables(nodes: Mapping[int, Node], before: Mapping[int, Node]) -> list[Figur
 
 
 def _remap(nodes: Mapping[int, Node]) -> dict[str, Figures]:
-    """Return what the warm start of this model kept: facts of the nearest CheckpointLoader's checkpoint."""
+    """Return what the warm start kept, from the facts of the nearest checkpoint of a CheckpointLoader."""
     for node in nodes.values():
         if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
             return dict(node.facts["remap"])

@@ -12,7 +12,7 @@ from pipelines.lineage.graph import Node
 
 
 def lineage_tree(nodes: Mapping[int, Node]) -> Tree:
-    """Draw the lineage as a tree for a terminal; an artifact that occurs twice is written out once."""
+    """Draw the lineage as a tree for a terminal; an artifact that occurs twice is expanded only once."""
     root = next(iter(nodes.values()))
     tree = Tree(_label(root))
     _grow(tree, root, nodes, {root.id})

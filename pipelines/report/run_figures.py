@@ -54,7 +54,7 @@ def collect_report(
       runs: the node runs, the pusher's last.
       pushed: id of the PushedModel of the version that is served.
       changed: dotted keys of the settings that `--set` changed.
-      reports: folder of the reports of previous runs by version; None measures the baselines.
+      reports: folder of the reports of previous runs, by version; if None, the baselines are always measured.
     """
     store = open_store(config.metadata_path)
     lineage = trace(store, pushed)
@@ -117,7 +117,7 @@ def collect_report(
 
 
 def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) -> dict[str, Any] | None:
-    """Return the compared scores of a version from its report, if this run made nothing; else None."""
+    """Return the scores of model and baselines from the report of a version if all nodes were cached; else None."""
     if reports is None or not version or any(run.state != "cached" for run in runs):
         return None
     try:
@@ -141,7 +141,7 @@ def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
 
 
 def _better_baselines(scores: Sequence[Score]) -> list[str]:
-    """Write a sentence for each baseline that orders the rows better than the model."""
+    """Write a sentence for each baseline that has a higher AUC than the model."""
     model, *baselines = scores
     of_model = model.metrics["AUC"]
     better = [one for one in baselines if of_model is not None and (one.metrics["AUC"] or 0.0) > of_model]
@@ -170,7 +170,7 @@ def _output(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name:
 
 
 def _node(store: MetadataStore, run: NodeRun) -> Figures:
-    """Return the figures of a node run, with the seconds that its outputs took if they come from the cache."""
+    """Return the figures of a node run; `made_in` is how many seconds its outputs took, even if they were cached."""
     made_in = run.seconds
     if run.state == "cached" and run.execution is not None:
         producers = [trace(store, one)[one].producer for one in outputs_of(store, run.execution)[:1]]
@@ -264,7 +264,7 @@ def _tables(node: Node, config: EmbeddingConfig) -> list[Figures]:
 
 
 def _warm_start(lineage: Mapping[int, Node], history: Figures) -> Figures | None:
-    """Return what the nearest CheckpointLoader kept of the previous checkpoint, and the trainer of the dense part."""
+    """Return what the warm start kept of the previous tables and dense part; None for a cold start."""
     for node in lineage.values():
         if node.type == "components.EmbeddingCheckpoint" and "remap" in node.facts:
             dense = history["facts"].get("warm_start")
@@ -273,14 +273,14 @@ def _warm_start(lineage: Mapping[int, Node], history: Figures) -> Figures | None
 
 
 def _dense_notes(run: Node) -> dict[str, str]:
-    """Describe what is wrong with dense features, by their names in the report's table of the data."""
+    """Describe the problems of dense features, by the key that the report's table of the data shows."""
     dense = read_dense(os.path.join(run.uri, DENSE))
     problems = {} if dense is None else range_problems(dense.ranges)
     return {f"dense feature {name}": text for name, text in problems.items()}
 
 
 def _vocabulary(vocabulary: Vocabulary) -> Figures:
-    order = np.argsort(-vocabulary.counts, kind="stable")[:_MOST_FREQUENT]  # extended ones may have another order
+    order = np.argsort(-vocabulary.counts, kind="stable")[:_MOST_FREQUENT]  # extended ones may not be sorted by count
     return {
         "name": vocabulary.name,
         "size": len(vocabulary),
@@ -296,7 +296,7 @@ def _vocabulary(vocabulary: Vocabulary) -> Figures:
 
 
 def _drift(vocabulary: Vocabulary) -> list[Figures]:
-    """Return by feature the shares of the data that the base vocabulary does not know; empty without a base."""
+    """Return by feature the shares of rows and tokens that the base vocabulary lacks; empty without a base."""
     drift = {name: summary.drift for name, summary in vocabulary.features.items()}
     return [{"feature": name, "vocabulary": vocabulary.name, **shares} for name, shares in drift.items() if shares]
 
@@ -324,7 +324,7 @@ def _data(node: Node) -> dict[str, str]:
 
 
 def _line_breaks(vocabularies: Iterable[Vocabulary]) -> dict[str, str]:
-    """Count the tokens that a text vocabulary cannot hold, by vocabulary that has some (docs/decisions/0006)."""
+    """Count the tokens that a text file cannot hold, for each vocabulary that has some (docs/decisions/0006)."""
     return {
         f"tokens of {one.name} with a line break or NUL, which are looked up as unknown": f"{one.unrepresentable:,}"
         for one in vocabularies

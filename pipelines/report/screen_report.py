@@ -1,4 +1,4 @@
-"""Prints a report on one screen."""
+"""Prints the main figures of a report to the console, on about one screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelines.report.run_report import Report
 
 
 def print_report(report: Report, html: str, console: Console | None = None) -> None:
-    """Show the report on one screen.
+    """Print the main figures of a report.
 
     Args:
       report: the figures.

@@ -1,7 +1,7 @@
 """The same bytes under every Beam runner: in this process, in worker processes, and over the portable protocol.
 
-Flink and Spark speak that last protocol; Beam's own job service stands for theirs, and the workers are in this process
-(LOOPBACK), which leaves out nothing but the container that they would be in.
+Flink and Spark use the portable protocol. Here Beam's own job service replaces theirs, and the workers are in this
+process (LOOPBACK), so only the containers of the workers are not tested.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from embedding_core.errors import ConfigError
 
 pytestmark = pytest.mark.tfx
 
-NO_CONTAINER = "--sdk_container_image=none"  # else TFX packages itself for each executor
+NO_CONTAINER = "--sdk_container_image=none"  # without this flag, TFX builds a package of itself for each executor
 WORKERS = {
     "in_memory": ["--runner=DirectRunner", "--direct_running_mode=in_memory", NO_CONTAINER],
     "multi_processing": [
@@ -28,7 +28,7 @@ WORKERS = {
 
 @contextlib.contextmanager
 def job_service(log):
-    """Beam's own job service on a free port; yields the arguments of a pipeline that runs on it."""
+    """Run Beam's own job service on a free port; yield the pipeline arguments that select it."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -53,7 +53,7 @@ def wait_for(port, service, log):
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """Three CSV files, with ties among counts, so that an order by chance would show."""
+    """Write three CSV files in which tokens have equal counts, so that a nondeterministic order would show."""
     folder = tmp_path_factory.mktemp("rows")
     for part in range(3):
         lines = ["user,item,price"]
@@ -69,7 +69,7 @@ def context(arguments, folder):
 
 
 def ingest(rows, folder, arguments):
-    """Examples of the rows."""
+    """Run ExampleGen's executor over the rows; return the examples."""
     from tfx.proto import example_gen_pb2
     from tfx.types import standard_artifacts
     from tfx.utils import proto_utils
@@ -97,7 +97,7 @@ PARTS = {"user": {"parts": 3}, "item": {"parts": 16}}
 
 
 def count(examples, folder, arguments, rules=None):
-    """Digest of the vocabularies of the examples."""
+    """Run VocabularyGen's executor over the examples; return the digest of the vocabularies."""
     from components.artifacts import Vocabularies
     from components.vocabulary_gen.executor import Executor
     from pipelines.local.content import read_content
@@ -117,7 +117,7 @@ def count(examples, folder, arguments, rules=None):
 
 @pytest.fixture(scope="module")
 def here(rows, tmp_path_factory):
-    """Examples, and the digest of their vocabularies, by the runner in this process."""
+    """Return the examples, and the digest of their vocabularies, that the in-process runner makes."""
     folder = tmp_path_factory.mktemp("here")
     examples = ingest(rows, folder, WORKERS["in_memory"])
     return examples, count(examples, folder, WORKERS["in_memory"])

@@ -1,4 +1,4 @@
-"""One contract for every component: what a folder under `components/` must be."""
+"""The contract of every component: what its folder under `components/` must export and declare."""
 
 import ast
 import importlib
@@ -31,7 +31,7 @@ def keys_of(spec) -> set[str]:
 
 
 def written_out(path: pathlib.Path) -> set[str]:
-    """The string literals of a module."""
+    """Return the literals in a module's source."""
     return {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
 
 
@@ -118,15 +118,16 @@ class _WithoutGuarded(ast.NodeTransformer):
 
 
 def of_any_path(source):
-    """The source without the functions that treat addresses and local paths apart."""
+    """Return the source without the functions that call `is_remote`."""
     return ast.unparse(_WithoutGuarded().visit(ast.parse(source)))
 
 
 @pytest.mark.parametrize("folder", ["example_gen", "vocabulary_gen"])
 def test_what_runs_on_beams_workers_reads_and_writes_addresses(folder):
-    """By TFX's file functions, which know gs:// and s3://, in the pipeline that TFX makes; the driver is not a worker.
+    """Code on workers uses the pipeline that TFX makes, and TFX's file functions, which support gs:// and s3://.
 
-    A function that asks whether a path is an address may have a way of its own for the others.
+    The driver is not checked, because it does not run on a worker. A function that calls `is_remote` may use Python's
+    file functions for local paths.
     """
     for path in (ROOT / folder).glob("*.py"):
         if path.name != "driver.py":

@@ -1,4 +1,4 @@
-"""The arguments that outputs need are those that a change of which can change the output."""
+"""`needed_arguments` returns for each output the arguments that can change it."""
 
 import tensorflow as tf
 

@@ -17,9 +17,9 @@ from embedding_core.lookup import cpu_embedding_lookup
 from embedding_core.translate import initializer_to_core, model_of, optimizer_to_core
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 OPTIMIZERS = ("SGD", "Adagrad", "AdagradMomentum", "Adam", "FTRL")
-OTHER_VALUES = {  # where the default plus one is not a value
+OTHER_VALUES = {  # for attributes whose default plus one is invalid
     "use_gradient_accumulation": False, "clip_weight_min": -1.0, "clip_weight_max": 1.0, "weight_decay_factor": 0.1,
     "use_nesterov": True, "lazy_adam": False, "multiply_linear_by_learning_rate": True, "sum_inside_sqrt": False,
     "allow_zero_accumulator": True, "beta_1": 0.5, "beta_2": 0.5, "beta2": 0.5, "learning_rate_power": -0.25,
@@ -88,7 +88,7 @@ def test_hyperparameters_reach_the_update_rule(name):
 
 @pytest.mark.parametrize("cls", list(keras_optimizers._KINDS))
 def test_every_argument_of_a_keras_optimizer_is_passed_on_or_refused(cls):
-    """`_FREE` changes no numbers of tables; everything else is set to another value than its default here."""
+    """Change each argument that is not passed on, except `_FREE`: these do not affect results, or are handled apart."""
     values = {"amsgrad": True, "adaptive_epsilon": True, "nesterov": True, "use_ema": True}
     passed, free = (
         set(keras_optimizers._KINDS[cls].passed),
@@ -133,7 +133,7 @@ def test_what_hides_its_arguments_is_refused_too():
 
 
 def engines_of(optimizer):
-    """What trains a table by the TPU's rules: the mid-level engine, and the layer on a TPU and off it."""
+    """Yield makers of what trains a table by the TPU's rules: the mid-level class, the layer on and off a TPU."""
     feature = tpu.FeatureConfig(tpu.TableConfig(4, 1, name="t"))
 
     def under(cls):
@@ -190,7 +190,7 @@ def test_subclass_of_an_optimizer_is_refused():
 
 @tf_keras.saving.register_keras_serializable("tests")
 class Ones(tf_keras.initializers.Initializer):
-    """Not ones."""
+    """An initializer of the user that has the name of one of TensorFlow's, but fills with 7."""
 
     def __call__(self, shape, dtype=None, **arguments):
         return tf.fill(shape, 7.0)

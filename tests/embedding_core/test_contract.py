@@ -1,6 +1,6 @@
 """Every input kind, combiner and optimizer on every engine, against the numpy oracle.
 
-Updates are compared, not values: beside a value of 0.3 an update of 1e-4 that is lost looks like rounding.
+Updates are compared, not values: next to a value of 0.3, a lost update of 1e-4 looks like a rounding error.
 """
 
 import dataclasses
@@ -29,10 +29,10 @@ from embedding_core.serving import lookups
 from embedding_core.testing import Oracle, Samples, build_dense, build_ragged, build_sparse, oracle_lookup
 
 ROWS, DIM, BATCH, STEPS = 12, 3, 8, 3
-HOT_BATCH = 4096  # of two features: an id with more than 4,096 occurrences, whose gradients are tiny
-RTOL, ATOL = 5e-5, 5e-6  # of activations, float32 against float64
-OF_UPDATE, OF_LARGEST = 1e-3, 2e-5  # tolerance of an update, and as a part of the variable's largest
-ROUNDINGS = 4 * float(np.finfo(np.float32).eps)  # of the value beside the update: the roundings of a step
+HOT_BATCH = 4096  # one id then occurs more than 4,096 times in the two features, with tiny gradients
+RTOL, ATOL = 5e-5, 5e-6  # for activations, float32 against float64
+OF_UPDATE, OF_LARGEST = 1e-3, 2e-5  # tolerances relative to an update, and to the variable's largest update
+ROUNDINGS = 4 * float(np.finfo(np.float32).eps)  # tolerance relative to the value: rounding errors of a step
 KINDS = ("dense", "sparse", "ragged", "weighted_sparse", "weighted_ragged", "sparse_sequence", "ragged_sequence")
 COMBINERS = ("sum", "mean", "sqrtn")
 OPTIMIZERS = {
@@ -61,12 +61,12 @@ OPTIMIZERS = {
 }
 ENGINES = ("host", "layer", "1x2", "2x2", "v0")
 TOPOLOGIES = {engine: tuple(map(int, engine.split("x"))) for engine in ENGINES if "x" in engine}
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One cell of the product."""
+    """One combination of input kind, combiner, optimizer and engine."""
 
     kind: str
     combiner: str
@@ -84,7 +84,7 @@ class Case:
 
     @property
     def scale(self):
-        """The gradient of an activation, as a multiple of it."""
+        """The gradient of an activation, divided by the activation."""
         return 1e-6 if self.hot else 2.0
 
     @property
@@ -149,7 +149,7 @@ def traced(step, *examples):
 
 
 class Host:
-    """The host engine, eagerly, as the layer drives it."""
+    """Runs the host engine eagerly, with the calls that the layer makes."""
 
     cores, eager = 1, True
 
@@ -168,7 +168,7 @@ class Host:
 
 
 class Layer:
-    """The host engine in the Keras layer, inside tf.function, as users train with it."""
+    """Runs the host engine through the Keras layer, inside tf.function, as users train with it."""
 
     cores, eager = 1, False
 
@@ -190,7 +190,7 @@ class Layer:
 
 
 class Simulated:
-    """The simulated TPU as the contract drives it: every core enqueues its part."""
+    """Runs the simulated TPU; each core gets its part of the batch."""
 
     eager = False
 
@@ -223,7 +223,7 @@ class Simulated:
 
 
 class Replicated:
-    """Whole tables on every simulated core, trained by a Keras optimizer."""
+    """Runs simulated cores with a whole copy of the tables each, trained by a Keras optimizer."""
 
     cores, eager = 2, False
 
@@ -270,7 +270,7 @@ def parts_of(batch, cores):
 
 
 def built(case, batch, cores, order=None):
-    """The tensors of a batch, ids and weights, one structure per core."""
+    """Build the ids and the weights of a batch, each as one dict of tensors per core."""
     made = [
         {name: build(case.kind, samples, order) for name, samples in part.items()} for part in parts_of(batch, cores)
     ]
@@ -280,8 +280,8 @@ def built(case, batch, cores, order=None):
 
 @functools.cache
 def run(case):
-    """Number of cores, variables at first, activations of every step by core, and variables at the end."""
-    order = None if "one_by_one" in case.optimizer else np.random.default_rng(8)  # else the result is the order's
+    """Return the number of cores, the initial variables, the activations by step and core, and the final variables."""
+    order = None if "one_by_one" in case.optimizer else np.random.default_rng(8)  # one by one: the order matters
     engine = engine_of(case)
     first, activations = [variable.numpy() for variable in engine.variables()], []
     step = engine.step if engine.eager else None
@@ -294,7 +294,7 @@ def run(case):
 
 
 def assert_same_updates(first, found, expected):
-    """Every element moved as far as expected, but for roundings of a step: of the sum and of the value beside it."""
+    """Check that every element moved as far as expected, but for rounding errors of the update and the value."""
     for start, one, other in zip(first, found, expected, strict=True):
         before = start.astype(np.float64)
         wanted = other - before
@@ -305,7 +305,7 @@ def assert_same_updates(first, found, expected):
 
 
 def check(case):
-    """Activations of every step, and updates of tables and slots, are the oracle's."""
+    """Compare the activations of every step, and the updates of tables and slots, with the oracle's."""
     cores, first, activations, variables = run(case)
     oracle = Oracle(case.config, {"t": first[0]}, OPTIMIZERS[case.optimizer])
     for batch, found in zip(batches_of(case), activations, strict=True):
@@ -320,7 +320,7 @@ def check(case):
 
 
 def check_engines(case):
-    """Activations and updates of an engine are those of the host engine."""
+    """Compare the activations and updates of an engine with those of the host engine."""
     _, first, own, variables = run(case)
     _, _, of_host, host_variables = run(dataclasses.replace(case, engine="host"))
     for one, other in zip(own, of_host, strict=True):
@@ -341,7 +341,7 @@ BY_OPTIMIZER = [
     case for case in PRODUCT if case.kind == "weighted_ragged" and case.combiner == "mean" and case.optimizer != "sgd"
 ]
 SAMPLE = random.Random(0).sample([case for case in PRODUCT if case not in BY_KIND + BY_OPTIMIZER], 40)
-HOT = [  # one update per occurrence is another rule, and a Keras optimizer of "v0" follows it with SGD
+HOT = [  # not "one_by_one", which makes one update per occurrence, nor "v0", whose Keras SGD does so too
     Case(kind, "mean", *cell, hot=True)
     for kind in ("dense", "weighted_ragged")
     for cell in itertools.product(OPTIMIZERS, ENGINES)
@@ -353,7 +353,7 @@ REST = [case for case in PRODUCT if case not in BY_KIND + BY_OPTIMIZER + SAMPLE]
 
 
 def others(cases):
-    """The cases of engines other than the host, where the result does not hang on the order of the cores."""
+    """The cases of engines other than the host whose result does not depend on the order of the cores."""
     return [case for case in cases if case.engine != "host" and "one_by_one" not in case.optimizer]
 
 
@@ -396,7 +396,7 @@ def test_contract_sees_occurrences_that_do_not_accumulate(case, monkeypatch):
 
 
 def rows_of_paths(table, ids, combiner):
-    """The vectors of ragged ids by every path from rows to a vector, of which the first is the definition."""
+    """Yield name and vectors of each implementation that combines rows of ragged ids, the reference first."""
     segments, count, values = ids.value_rowids(), ids.nrows(), ids.values
     ones = tf.ones([tf.size(values)])
     divisors = weight_divisors(combiner, segments, count, ones)
@@ -465,7 +465,7 @@ def test_weight_that_is_not_finite_is_an_error_and_changes_nothing(engine, kind,
 
 
 def with_weight(samples, value):
-    """The samples with another weight for the last of the ids."""
+    """Replace the weight of the last id by `value`."""
     weights = [list(row) for row in samples.weights]
     next(row for row in reversed(weights) if row)[-1] = value
     return Samples(samples.ids, weights)

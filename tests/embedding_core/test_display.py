@@ -1,4 +1,4 @@
-"""What people are shown of tokens and other text of the data."""
+"""How tokens and other text from the data are shown to people."""
 
 import hashlib
 

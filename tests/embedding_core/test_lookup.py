@@ -1,4 +1,4 @@
-"""The CPU lookup against the documented cases, and against TensorFlow's own."""
+"""The CPU lookup gives the documented results, and those of TensorFlow's `serving_embedding_lookup`."""
 
 import numpy as np
 import pytest

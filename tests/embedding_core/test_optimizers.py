@@ -1,4 +1,4 @@
-"""Hyperparameters: out of range, of another kind, or without effect, they are refused by name."""
+"""Hyperparameters that are out of range, of the wrong type or without effect are refused by name."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A value goes to the leaf at its own path, or is refused; TensorFlow's check of structures is the reference."""
+"""Each value goes to the leaf at the same path; structures that differ by TensorFlow's check are refused."""
 
 from collections import OrderedDict, namedtuple
 
@@ -44,7 +44,7 @@ def built(structure, leaf, path=()):
 
 
 def twisted(draw, structure):
-    """A structure that is like another one, or nearly: other orders, other types of containers and keys."""
+    """Draw a variant of a structure: unchanged, in another order, or with other types of containers or keys."""
     if not isinstance(structure, dict | list | tuple):
         return structure
     fields = getattr(structure, "_fields", range(len(structure)))
@@ -78,7 +78,7 @@ def listed(structure):
 
 
 def is_like(one, other):
-    """TensorFlow's opinion; a list may stand for a tuple."""
+    """Return whether TensorFlow finds the structures the same if a tuple counts as a list."""
     try:
         tf.nest.assert_same_structure(listed(one), listed(other))
     except (TypeError, ValueError):
@@ -101,7 +101,7 @@ def test_values_go_to_their_own_paths_or_are_refused(pair):
 @settings(deadline=None, max_examples=25)
 @given(pairs())
 def test_ids_go_to_the_right_table_or_are_refused(pair):
-    """Table number n is full of n."""
+    """Table number n holds the value n, so that a vector shows its table."""
     structure, other = pair
     paths = paths_of(structure)
     tables = [tpu.TableConfig(1, 1, tf.constant_initializer(n), name=f"t{n}") for n in range(len(paths))]
@@ -154,7 +154,7 @@ def test_joined_names_are_not_paths():
 
 
 def test_part_of_a_structure():
-    """TensorFlow's tests leave out the end of a tuple."""
+    """TensorFlow's own tests leave out the last items of a tuple."""
     structure = {"b": ["f0", "f1"], "c": ZA("f2", "f3")}
     assert flat_pairs("inputs", structure, {"b": (0,)}, partial=True) == [("f0", 0)]
     assert flat_pairs("inputs", structure, {"c": ZA(2, 3)}, partial=True) == [("f2", 2), ("f3", 3)]

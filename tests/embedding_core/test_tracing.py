@@ -1,4 +1,4 @@
-"""AutoGraph converts the layers of users, and neither Keras' code nor this package's."""
+"""AutoGraph converts the layers of users, but neither Keras' code nor this package's."""
 
 import pytest
 import tensorflow as tf
@@ -69,7 +69,7 @@ def test_nothing_inside_a_function_as_written_is_converted(monkeypatch):
 
 
 def test_transform_of_a_user_may_need_autograph(tmp_path):
-    """A parser is kept from AutoGraph, a function that a user gives it is not."""
+    """AutoGraph skips the parser, but converts the function that a user gives it."""
     from embedding_core import EmbeddingConfig
     from embedding_core.training import Inputs
     from embedding_core.training.training_inputs import RowParser

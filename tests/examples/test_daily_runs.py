@@ -1,4 +1,4 @@
-"""The month of days: how it is cut into spans; and, slow, runs of it whose page is checked against the store."""
+"""The daily runs: how purchases become spans, and, in a slow test, the lineage page against the metadata store."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ def test_later_run_reads_a_window_and_goes_on_from_the_run_before(tmp_path):
 @pytest.mark.timeout(7200)
 @pytest.mark.skipif(not SHARED.exists(), reason="the data is not here")
 def test_page_of_the_days_says_what_the_store_says(tmp_path):
-    """Runs the first DAYS days; with DAILY, a folder in which `make daily` has run, those that are there."""
+    """Runs the first DAYS days; DAILY may name a folder of `make daily`, whose days are not run again."""
     from pipelines.lineage.graph import newest_artifact, open_store
     from tests.pipelines.lineage_check import check_page
 
@@ -87,7 +87,7 @@ def test_page_of_the_days_says_what_the_store_says(tmp_path):
 
 
 def _check_in_browser(path, folder):
-    """Every table and drawing stands in the document that Chromium makes of the page."""
+    """Check, if Chromium is installed, that its document of the page has every table and drawing."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         return

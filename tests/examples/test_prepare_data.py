@@ -1,4 +1,4 @@
-"""The preparation of the Online Retail files: what is kept, what is known when, and the published baselines."""
+"""The preparation of the Online Retail files: purchases kept, histories without later ones, published baselines."""
 
 import gzip
 from pathlib import Path

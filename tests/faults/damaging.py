@@ -1,4 +1,4 @@
-"""Damages files as disks, networks and people do."""
+"""Damages files: flips a bit, truncates, overwrites with zeros, swaps or deletes."""
 
 import os
 import random
@@ -13,8 +13,8 @@ def damage(path: str, kind: str, random_: random.Random, other: str) -> None:
     Args:
       path: the file.
       kind: one of KINDS.
-      random_: chooses where.
-      other: the file to swap it with.
+      random_: chooses the position.
+      other: the file to swap it with, for "swap".
     """
     if kind == "delete":
         os.remove(path)

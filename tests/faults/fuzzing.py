@@ -1,8 +1,8 @@
 """Sends mutated tf.Examples to an exported model, each in a batch with a good row.
 
 ``python -m tests.faults.fuzzing <folder> <signature> <first> <count>`` scores mutants and prints a letter for each as
-soon as it is known: `s` the good row is answered as alone, `e` the batch is an error, `r` Python's parser refused the
-mutant, `u` it fits no tensor, and `W` the good row is answered otherwise. A process that dies prints nothing more.
+soon as it is known: `s` the good row gets its usual answer, `e` the batch is an error, `r` Python's parser refused the
+mutant, `u` the mutant fits no tensor, and `W` the good row gets a wrong answer. A process that dies prints no more.
 ``python -m tests.faults.fuzzing <folder> export`` writes the model first.
 """
 
@@ -95,7 +95,7 @@ def mutant(number):
 
 
 def export(folder):
-    """Write the model: a sum over all inputs."""
+    """Export a model: one dense layer over all inputs."""
     import tf_keras
 
     from embedding_core.engines import HostEngine
@@ -115,16 +115,16 @@ def export(folder):
 
 
 def by_examples(signature, expected, row):
-    """The letter of a mutant sent as it is."""
+    """Send a mutant as a serialized example; return its letter."""
     try:
         logit = signature(examples=tf.constant([GOOD, row]))["logit"]
-    except (tf.errors.OpError, UnicodeDecodeError):  # the latter where the parser's message quotes bytes of the row
+    except (tf.errors.OpError, UnicodeDecodeError):  # the latter if the parser's message quotes bytes of the row
         return "e"
     return "s" if np.array_equal(logit[0], expected) else "W"
 
 
 def by_tensors(signature, expected, row):
-    """The letter of a mutant read by Python's parser and sent as named tensors."""
+    """Read a mutant with Python's parser, send it as named tensors, and return its letter."""
     try:
         tf.train.Example.FromString(row)
     except DecodeError:

@@ -25,7 +25,7 @@ def answer(folder):
 
 
 def main(base, report, model):
-    """Poll until told to stop."""
+    """Poll until SIGTERM, then write the report."""
     expected = answer(model)
     seen, loaded, wrong, stop = set(), 0, [], []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
@@ -35,11 +35,11 @@ def main(base, report, model):
         time.sleep(0.0005)
         last = bool(stop)
         new = sorted(name for name in os.listdir(base) if name.isdigit() and name not in seen)
-        for name in new if last else new[-1:]:  # the newest one, as a server; in the end all that there are
+        for name in new if last else new[-1:]:  # the newest one, as a server does; at the end all new ones
             seen.add(name)
             problem = found(os.path.join(base, name), expected)
             loaded += problem is None
-            if problem is not None and os.path.exists(os.path.join(base, name)):  # else it was taken away meanwhile
+            if problem is not None and os.path.exists(os.path.join(base, name)):  # else it was removed meanwhile
                 wrong.append(f"{name}: {problem}")
         if last:
             break
@@ -48,7 +48,7 @@ def main(base, report, model):
 
 
 def found(version, expected):
-    """What is wrong with a version; None where it answers as it should."""
+    """Return what is wrong with a version, or None if it gives the expected answer."""
     try:
         return None if answer(version) == expected else "other logits"
     except (OSError, ValueError, tf.errors.OpError) as error:

@@ -1,8 +1,9 @@
-"""Kills a process that pushes, at every call and at random moments, while a watcher polls as a server does.
+"""Kills a process that pushes, at every call that changes files or at random moments, while a watcher polls.
 
 ``python -m tests.faults.pushing <campaign> <trials> <seed> <folder> [<model>]`` with `interpose.c` preloaded prints one
-line of JSON. Each trial is a fork that publishes a model and records it as a PushedModel in ML Metadata. Without a
-SavedModel, files like one's are pushed; with one, a second watcher loads what it sees, and asks it (`loading.py`).
+line of JSON. Each trial forks processes that publish a model and record it as a PushedModel in ML Metadata: one is
+killed, the next one is not. Without `<model>`, files of random bytes are pushed; with it, a second watcher loads the
+versions and compares their answers (`loading.py`).
 """
 
 import ctypes
@@ -28,7 +29,7 @@ SIZES |= {"assets/words.txt": 20_000, "fingerprint.pb": 60}
 
 
 class Interposed:
-    """The preloaded library."""
+    """Calls the preloaded library, `interpose.c`."""
 
     def __init__(self):
         self.library = ctypes.CDLL(None)
@@ -57,7 +58,11 @@ class Records:
         self.store.put_artifacts([artifact])
 
     def wrong(self, base, kept):
-        """Records whose version is not there as recorded, but for those that `keep_last` removed."""
+        """Return the paths of wrong records, and the number of records.
+
+        A record is wrong if its version has another digest, or is missing although an older version is there:
+        `keep_last` removes the oldest versions only. Digests are checked for the newest `kept` versions.
+        """
         there = served_versions(base)
         found = [(one.uri, one.custom_properties) for one in self.store.get_artifacts_by_type("PushedModel")]
         recent = [(uri, said) for uri, said in found if int(said["version"].string_value) in there[-kept:]]
@@ -67,7 +72,7 @@ class Records:
 
 
 def make_model(folder, seed):
-    """Files like a SavedModel's."""
+    """Write random bytes to files named as those of a SavedModel."""
     random_ = random.Random(seed)
     for name, size in SIZES.items():
         path = os.path.join(folder, name)
@@ -77,7 +82,7 @@ def make_model(folder, seed):
 
 
 def forked(task):
-    """The exit status of a fork that runs the task."""
+    """Run the task in a fork; return its exit status."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -90,7 +95,7 @@ def forked(task):
 
 
 def watch(base, report):
-    """Poll as TensorFlow Serving does: every child with a numeric name is a version, and is loaded at once."""
+    """Poll as TensorFlow Serving does: every child with a numeric name is a version. Verify each when it appears."""
     seen, incomplete, polls, stop = set(), [], 0, []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
     while not stop:
@@ -102,7 +107,7 @@ def watch(base, report):
                 try:
                     verify_version(os.path.join(base, name))
                 except CheckpointError as error:
-                    if os.path.exists(os.path.join(base, name)):  # else an old version was taken away meanwhile
+                    if os.path.exists(os.path.join(base, name)):  # else `keep_last` removed it meanwhile
                         incomplete.append(str(error))
     with open(report, "w") as file:
         json.dump({"polls": polls, "seen": len(seen), "incomplete": incomplete}, file)
@@ -129,7 +134,7 @@ class Campaign:
         self.records.add(publish(self.model, self.base, check=self.verify, keep_last=self.kept))
 
     def verify(self, path):
-        """The caller's check: the copy has every file in full."""
+        """Check the hidden copy, as the caller of `publish`: it has every file in full."""
         assert sizes_below(path) == self.sizes
         return {}
 
@@ -137,14 +142,14 @@ class Campaign:
         return [name for name in os.listdir(self.base) if name.startswith(".version.tmp-")]
 
     def trial(self, task):
-        """A push that is killed, then one that is not."""
+        """Run a push that is killed, then one that is not."""
         self.figures["killed"] += forked(task) == -signal.SIGKILL
         self.figures["died_with_leftovers"] += bool(self.hidden())
         self.figures["failed_pushes"] += forked(self.push) != 0
         self.figures["leftovers"] += len(self.hidden())
 
     def watchers(self):
-        """Start one that compares files with their manifest and, of a SavedModel, one that loads what it sees."""
+        """Start a watcher that compares files with their manifest and, for a SavedModel, one that loads versions."""
         reading = os.fork()
         if reading == 0:
             watch(self.base, self.report)
@@ -178,7 +183,7 @@ class Campaign:
 
 
 def sizes_below(folder):
-    """The size of every file."""
+    """Return the size of every file below a folder, by relative path."""
     found = {}
     for root, _, names in os.walk(folder):
         for path in (os.path.join(root, name) for name in names):
@@ -187,7 +192,7 @@ def sizes_below(folder):
 
 
 def kill_at_every_call(campaign, trials, seed):
-    """A kill at call 1, 2, 3, ... of a push; with fewer trials at some of them."""
+    """Kill a push at its call 1, 2, 3, ...; if there are fewer trials than calls, at a random sample of them."""
 
     def count():
         campaign.push()
@@ -212,7 +217,7 @@ def kill_at_every_call(campaign, trials, seed):
 
 
 def kill_at_random(campaign, trials, seed):
-    """A kill at a random moment of a process that pushes all the time."""
+    """Kill, at a random moment, a process that pushes all the time."""
     random_ = random.Random(seed)
 
     def push_until_killed(delay):

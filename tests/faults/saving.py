@@ -1,4 +1,4 @@
-"""Kills a process that saves, at every call and at random moments, and fills its disk.
+"""Kills a process that saves, at every call that changes files or at random moments, or fills its disk.
 
 ``python -m tests.faults.saving <campaign> <trials> <seed> <folder>`` with `interpose.c` preloaded prints one line of
 JSON. TensorFlow is imported once; every trial is a fork of a process that has not run any operation yet.
@@ -30,9 +30,9 @@ from embedding_core.storage import remove_folder, remove_leftovers
 from embedding_core.training.checkpoints import RunState
 from embedding_core.vocabulary import Vocabulary
 
-COUNT, KILL, FULL = 1, 2, 3  # of interpose.c
+COUNT, KILL, FULL = 1, 2, 3  # modes of interpose.c
 KEPT = 2
-BEFORE = 5  # steps saved before the one that is hit, which is then the best so far
+BEFORE = 5  # steps saved before the step with the fault, which is the best so far
 LIBC = ctypes.CDLL(None)
 
 
@@ -46,9 +46,9 @@ def disarm() -> list[str]:
 
 
 class Job:
-    """A process' life: it starts, restores the newest state, checks it, and saves later ones.
+    """A training process: it starts, restores the newest state, checks it, and saves later ones.
 
-    The tables of step s hold s plus their row number, so that every state can be told from every other.
+    Row r of every table holds s + r at step s, so that the states of all steps differ.
     """
 
     def __init__(self, folder: str, rows: int) -> None:
@@ -78,10 +78,11 @@ class Job:
         return {key: np.full(shape, step, np.float32) + np.arange(shape[0])[:, None] for key, shape in shapes.items()}
 
     def restore(self) -> int:
-        """Restore; returns the step, 0 for a cold start.
+        """Restore the newest state, and check it and all artifacts; return its step, 0 for a cold start.
 
         Raises:
-          AssertionError: what was restored is no state that was saved, or files are there that should not be.
+          AssertionError: the restored state, its best state or an artifact is not one that was saved.
+          CheckpointError: no state can be restored, or an artifact is incomplete or damaged.
         """
         found = self.state.resume()
         step = int(self.step.numpy())
@@ -104,7 +105,7 @@ class Job:
             np.testing.assert_array_equal(np.concatenate([rows for _, rows in reader.slices(key)]), expected)
 
     def orphan_bytes(self) -> int:
-        """Bytes of files that belong to no checkpoint."""
+        """Count the bytes of files that belong to no kept checkpoint."""
         steps = sorted(int(name[5:]) for name in os.listdir(self.run_folder) if name.startswith("step-"))[-KEPT:]
         good = [f"step-{step}" for step in steps] + [f"best/step-{step - step % 3}" for step in steps]
         good = [os.path.join(self.run_folder, name) for name in good]
@@ -117,13 +118,13 @@ class Job:
         return total
 
     def advance(self, step: int) -> None:
-        """The state of a later step."""
+        """Set the state to that of a later step."""
         self.step.assign(step)
         for key, rows in self.expected(step).items():
             self.variables[key].assign(rows)
 
     def save(self) -> None:
-        """Save the state; every third one is the best so far."""
+        """Save the state, at every third step also as the best one."""
         if self.step.numpy() % 3 == 0:
             self.state.best_step.assign(self.step)
             self.state.save_best()
@@ -138,7 +139,7 @@ class Job:
 
 
 def forked(task) -> tuple[int, list[list]]:
-    """Run `task(tell)` in a fork; returns its exit status and what it told."""
+    """Run `task(tell)` in a fork; return its exit status and the messages that it sent with `tell`."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -162,7 +163,7 @@ def _bytes_of_dead_writers(folder: str) -> int:
 
 
 class Ledger:
-    """What the trials of a campaign came to."""
+    """Sums up the outcomes of a campaign's trials."""
 
     def __init__(self, campaign: str, seed: int) -> None:
         self.figures = {"campaign": campaign, "seed": seed, "trials": 0, "killed": 0, "lost": 0, "failed_restarts": 0}
@@ -193,7 +194,7 @@ def start(folder: str, rows: int, tell) -> Job:
 
 
 def _template(folder: str) -> list[str]:
-    """A run that has saved a few states, and the calls that its next save and retrieval make."""
+    """Make a run that has saved a few states; return the calls that its next save and retrieval make."""
 
     def prepare(tell):
         job = start(os.path.join(folder, "template"), 200, tell)
@@ -215,10 +216,10 @@ def _template(folder: str) -> list[str]:
 
 
 def _at_points(ledger: Ledger, folder: str, mode: int, points: list[int]) -> list[int]:
-    """A save of the same state with a fault at each point; the restart after each is in the next process.
+    """Save the same state with a fault at each point in turn; the next trial's process restarts from what is left.
 
     Returns:
-      The points at which the save went on as if nothing was wrong.
+      The points at which save and retrieval finished in spite of the fault.
     """
     unnoticed = []
     ledger.acknowledged = BEFORE
@@ -254,7 +255,7 @@ def _at_points(ledger: Ledger, folder: str, mode: int, points: list[int]) -> lis
 
 
 def kill_at_every_call(trials: int, seed: int, folder: str) -> dict:
-    """A kill at call 1, 2, 3, ... of a save and a retrieval; with fewer trials, at calls spread over all kinds."""
+    """Kill a save and retrieval at its call 1, 2, 3, ...; with fewer trials, at a sample of the calls of each kind."""
     calls = _template(folder)
     kinds = sorted({line.split()[0] for line in calls})
     points = list(range(1, len(calls) + 1)) if trials >= len(calls) else _spread(calls, trials, seed)
@@ -264,7 +265,7 @@ def kill_at_every_call(trials: int, seed: int, folder: str) -> dict:
 
 
 def _spread(calls: list[str], trials: int, seed: int) -> list[int]:
-    """Calls of every kind, the rarest kinds whole."""
+    """Sample the same number of calls of every kind; what a rare kind cannot use goes to more frequent ones."""
     random_ = random.Random(seed)
     by_kind: dict[str, list[int]] = {}
     for number, line in enumerate(calls, start=1):
@@ -277,7 +278,7 @@ def _spread(calls: list[str], trials: int, seed: int) -> list[int]:
 
 
 def kill_at_random(trials: int, seed: int, folder: str) -> dict:
-    """A kill at a random moment of a process that saves all the time; on a busy machine more, until one hits a save."""
+    """Kill, at random moments, a process that saves all the time; if no kill hits a save, go on to 200 trials."""
     random_ = random.Random(seed)
     ledger = Ledger("kill at a random moment", seed)
     while (done := ledger.figures["trials"]) < trials or (not ledger.figures["swept_bytes"] and done < 200):
@@ -305,7 +306,7 @@ def kill_at_random(trials: int, seed: int, folder: str) -> dict:
 
 
 def full_disk(trials: int, seed: int, folder: str) -> dict:
-    """A disk that is full from the n-th write of a save on, for every n: a clean error, and the last state restores."""
+    """Make the disk full from the n-th write of a save on: there must be an error, and the last state be restored."""
     writes = sum("write" in line.split()[0] for line in _template(folder))
     points = sorted(random.Random(seed).sample(range(1, writes + 1), min(trials, writes)))
     ledger = Ledger("disk full at every write of a save", seed)

@@ -1,4 +1,4 @@
-"""Damages every file of a checkpoint in every way: there is an error or an older correct state, never a wrong row."""
+"""Damages every file of checkpoints and vocabularies: the result is an error or a correct state, never a wrong row."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ VOCABULARY_FILES = ("item.txt", "item.counts.npy", "item.json", "item.evolution.
 
 
 class Run:
-    """Tables whose rows hold the step, and a series of checkpoints of them."""
+    """Tables whose values all equal the step, and the training state to save and restore them."""
 
     def __init__(self) -> None:
         engine = HostEngine(CONFIG)
@@ -65,7 +65,7 @@ def run():
 
 @pytest.fixture(scope="module")
 def good(run, tmp_path_factory):
-    """A series with two states, and an embedding checkpoint of each."""
+    """A series with two states, and an embedding checkpoint and a vocabulary for each."""
     folder = tmp_path_factory.mktemp("good")
     series = CheckpointSeries(folder / "series")
     for step in STEPS:
@@ -79,7 +79,7 @@ def good(run, tmp_path_factory):
 
 
 def evolved(step: int) -> Vocabulary:
-    """A vocabulary on its own, as VocabularyGen writes it where there is a base: no manifest seals its files."""
+    """An evolved vocabulary, as VocabularyGen writes it if there is a base: no manifest seals its files."""
     tokens, counts = pa.array([b"token 3", b"new %d" % step], pa.large_binary()), np.array([step, 2], np.int64)
     lengths = {"p50": 1, "max": step}
     summary = FeatureSummary(column=ColumnConfig(name="i"), rows=9, missing=1, token_count=step + 2, lengths=lengths)
@@ -87,7 +87,7 @@ def evolved(step: int) -> Vocabulary:
 
 
 def restored(run, folder, caplog) -> str:
-    """What a restart makes of a damaged series."""
+    """Restart from a damaged series; return the outcome."""
     run.set(0)
     caplog.clear()
     try:
@@ -104,7 +104,7 @@ def restored(run, folder, caplog) -> str:
 
 
 def loaded(run, folder) -> str:
-    """What a warm start makes of a damaged embedding checkpoint."""
+    """Start from a damaged embedding checkpoint; return the outcome."""
     run.set(0)
     try:
         load_checkpoint_into(folder / "embedding-10", run.variables, CONFIG, vocabulary_digests={"item": ITEMS.digest})
@@ -115,7 +115,7 @@ def loaded(run, folder) -> str:
 
 
 def read(good, folder) -> str:
-    """What a run makes of a damaged vocabulary: it must be the one that was written, to the last byte."""
+    """Load a damaged vocabulary; return the outcome. It is harmless if all bytes are those that were written."""
     try:
         found = load_vocabulary(folder / "vocabularies-10", "item")
     except VocabularyError:
@@ -130,7 +130,7 @@ def read(good, folder) -> str:
 
 
 def outcomes(good, tmp_path, random_, trials, name, paths, restart) -> dict[str, int]:
-    """Damage the file of a name, in the newest checkpoint or in all of them, `trials` times; what came of it."""
+    """Damage a file, in the newest checkpoint or in both, `trials` times; count the outcomes."""
     counts: dict[str, int] = {}
     for trial in range(trials):
         folder = tmp_path / "damaged"

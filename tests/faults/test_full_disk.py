@@ -1,4 +1,4 @@
-"""Fills the disk while a pipeline runs: there is one error, and the same run succeeds once there is room."""
+"""Runs a pipeline on a nearly full disk: there is one error, and the same run succeeds once there is room."""
 
 import os
 import subprocess
@@ -31,14 +31,14 @@ def disk(tmp_path):
 
 
 def fill(disk, free):
-    """Leave so many bytes."""
+    """Write a file that leaves `free` bytes on the disk."""
     facts = os.statvfs(disk)
     with open(disk / "filler", "wb") as file:
         file.write(bytes(max(0, facts.f_bavail * facts.f_frsize - free)))
 
 
 def run(pipeline, again):
-    """Run it as the command does; returns what became of its nodes, or the error."""
+    """Run the pipeline as the command does; return the states of its nodes, or the error."""
     from pipelines.local.storage_errors import storage_errors_as_one
     from pipelines.local.work_dir import ready_metadata
 

@@ -1,4 +1,4 @@
-"""Puts 500 faults into each file of a pushed version: none passes the verifier with another model than was pushed."""
+"""Damages each file of a pushed version: the verifier detects it, or the model is still the one that was pushed."""
 
 import json
 import random
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def outcome(folder, before):
-    """What the verifier and the files say after a fault: "silent" is what must not be."""
+    """Classify a fault: "detected" by the verifier, else "harmless" if the files are as before, or "silent"."""
     try:
         verify_version(folder)
     except CheckpointError:
@@ -30,7 +30,7 @@ def outcome(folder, before):
 
 
 def test_push_damaged_is_never_silent(tmp_path):
-    """Where the verifier passes, every byte that a server reads is as pushed, so every prediction is too."""
+    """If the verifier passes, every byte that a server reads is as pushed, and so is every prediction."""
     make_model(tmp_path / "model", 1)
     facts = {"parity": {"max_abs": 0.0}, "vocabularies": {"words": "x" * 64}}
     pushed = publish(tmp_path / "model", tmp_path / "base", check=lambda path: facts).path
@@ -53,7 +53,7 @@ def test_push_damaged_is_never_silent(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_saved_model_that_passes_the_verifier_answers_as_pushed(tmp_path):
-    """What the verifier lets through is loaded, and asked the same."""
+    """Each damaged copy that passes the verifier is loaded and must give the same answers."""
     from tests.faults.loading import answer
 
     subprocess.run([sys.executable, "-m", "tests.faults.fuzzing", str(tmp_path), "export"], cwd=ROOT, check=True)
@@ -63,7 +63,7 @@ def test_saved_model_that_passes_the_verifier_answers_as_pushed(tmp_path):
     for name in names:
         counts = dict.fromkeys(("detected", "harmless", "silent"), 0)
         for fault in range(FAULTS_OF_A_SAVED_MODEL):
-            # A folder of its own each: TensorFlow shares vocabularies of the same file name within a process.
+            # A separate folder for each fault: TensorFlow shares vocabularies of the same file name within a process.
             copy = str(tmp_path / f"{fault}-{name.replace('/', '-')}")
             shutil.copytree(pushed, copy)
             other = random_.choice([one for one in names if one != name])

@@ -1,4 +1,4 @@
-"""Kills a process that pushes: no half version is ever seen, nothing is left over, no record is wrong."""
+"""Kills a process that pushes: no incomplete version is ever seen, no files are left over, no record is wrong."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_push_killed_at_a_random_moment(tmp_path, preloaded, long):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("name", "trials"), [("calls", 10**6), ("random", 30)])
 def test_push_of_a_saved_model_killed(tmp_path, preloaded, saved_model, name, trials):
-    """A watcher loads what it sees, and asks it."""
+    """A watcher loads the versions and compares their answers."""
     figures = campaign(name, trials, tmp_path, preloaded, saved_model)
     assert figures["wrong"] == []
     assert figures["loaded"] >= 30

@@ -1,4 +1,4 @@
-"""Kills a process that saves, or fills its disk: nothing is lost, no restart fails, nothing is left over."""
+"""Kills a process that saves, or fills its disk: no saved state is lost, no restart fails, no files are left over."""
 
 import json
 import os

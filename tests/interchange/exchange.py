@@ -1,13 +1,14 @@
-"""Writes what one version of Python and TensorFlow hands to another, or reads what another wrote.
+"""Writes files with one version of Python and TensorFlow, or checks files that another version wrote.
 
     python exchange.py write FOLDER
     python exchange.py read FOLDER [PART ...]
     python exchange.py values FILE
 
-`write` writes a training checkpoint of each optimizer, a training that was stopped, an EmbeddingCheckpoint,
-vocabularies, two exported models and a Keras file, and what each of them holds or answers. `read` fails if it reads
-anything else. `values` writes tables, slots and losses of 20 steps of each optimizer and kind of input.
-`test_interchange.py` runs it, with the folders of the tests that it imports on the path.
+`write` writes a layer checkpoint for each optimizer, the checkpoint of a stopped training, an EmbeddingCheckpoint,
+vocabularies, two exported models and a Keras file, and the values that each of them contains or computes. `read` reads
+these files and fails if the values differ; results of new computations may differ by rounding. `values` trains with
+each optimizer and kind of input for 20 steps, and writes the tables, slots and losses. `test_interchange.py` runs this
+script, with the folders of the test modules that it imports on PYTHONPATH.
 """
 
 import itertools
@@ -44,7 +45,7 @@ class _StoppedError(Exception):
 
 
 def layer_checkpoints(folder):
-    """Yield each optimizer, a layer, its checkpoint, and the path of it."""
+    """For each optimizer, yield its name, a new `Run` with its layer and checkpoint, and a checkpoint path."""
     for name in test_values.OPTIMIZERS:
         run = test_values.Run(None, name, "ragged")
         yield name, run, str(folder / "layers" / name.replace(" ", "_") / "ckpt")
@@ -75,7 +76,7 @@ def stop(step, *_):
 
 
 def write_training(folder):
-    """Write a training that was stopped after its checkpoint, and one to its end."""
+    """Write the checkpoint and tables of a training at step 20, and the tables of the same training at its end."""
     place = folder / "training"
     place.mkdir()
     job = test_training.job_in(place, **RESUMED)
@@ -96,7 +97,7 @@ def tables_of(prefix):
 
 
 def read_stopped(folder):
-    """Read the checkpoint of the training that was stopped."""
+    """Check that the checkpoint of the stopped training contains the tables that were written."""
     series = CheckpointSeries(folder / "training" / "series")
     expected = np.load(folder / "stopped.npz")
     for key, value in tables_of(series.verified(STOPPED).prefix).items():
@@ -104,7 +105,7 @@ def read_stopped(folder):
 
 
 def read_training(folder):
-    """Train on from that checkpoint: the same tables, within rounding."""
+    """Resume the stopped training; its tables equal those of the training without a stop, within rounding."""
     with tempfile.TemporaryDirectory() as copy:
         place = Path(shutil.copytree(folder / "training", copy, dirs_exist_ok=True))
         job = test_training.job_in(place, **RESUMED)
@@ -163,13 +164,13 @@ def read_embeddings(folder):
 
 
 def answers(folder, examples):
-    """What `serving_default` of a SavedModel answers."""
+    """Return what the `serving_default` signature of a SavedModel computes for serialized examples."""
     answer = tf.saved_model.load(str(folder)).signatures["serving_default"](tf.constant(examples))
     return {key: value.numpy() for key, value in answer.items()}
 
 
 def write_model(folder):
-    """Write an exported model, as a pipeline pushes it."""
+    """Export a model as a pipeline exports the one that it pushes, and write its outputs."""
     for name, tokens in test_export.TOKENS.items():
         (folder / f"{name}.txt").write_bytes(b"".join(token + b"\n" for token in tokens))
     tf_keras.utils.set_random_seed(5)
@@ -188,7 +189,7 @@ def write_model(folder):
 
 
 def read_model(folder):
-    """Read the model; the products of its dense part may differ in the last bit."""
+    """Check the outputs of the exported model; its dense part may round differently in the last bit."""
     for key, value in answers(folder / "model", test_export.EXAMPLES).items():
         expected = np.load(folder / "answers.npz")[key]
         np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7, err_msg=key)
@@ -213,7 +214,7 @@ def write_keras_file(folder):
 
 
 def read_keras_file(folder):
-    """Read the file; a tf_keras that does not know `optional` of an InputLayer refuses one that has it."""
+    """Check the predictions of the Keras file. A tf_keras without the InputLayer argument `optional` may reject it."""
     try:
         model = tf_keras.models.load_model(folder / "model.keras")
     except TypeError as error:
@@ -245,14 +246,14 @@ READ = {
 
 
 def read(folder, *parts):
-    """Read what is in a folder, all of it or these parts."""
+    """Read the given parts of a folder, or all of them."""
     for part in parts or READ:
         READ[part](folder)
         print(f"{part}: as written")
 
 
 def values(file):
-    """Write tables, slots and losses of 20 steps of every optimizer and kind of input."""
+    """Train 20 steps with every optimizer and kind of input, and write the tables, slots and losses."""
     found = {}
     for optimizer, kind in itertools.product(test_values.OPTIMIZERS, test_values.KINDS):
         variables, losses = test_values.trained(None, optimizer, kind)

@@ -1,7 +1,8 @@
-"""What the oldest version of TensorFlow writes is read by the newest, and the reverse; both train the same values.
+"""Tests that the oldest and the newest supported TensorFlow read each other's files and train the same values.
 
-NEWEST is the Python of the environment with the newest version (`make interchange`). In every test run, this version
-reads what the newest one wrote into `written_by_newest` (`exchange.py write`, without the files of other parts).
+The environment variable NEWEST is the path of a Python with the newest version; `make interchange` sets it. Without it,
+only one test runs: the installed version reads `written_by_newest`. The newest version wrote that folder with
+`exchange.py write`; it keeps only the files of PARTS.
 """
 
 import os
@@ -53,7 +54,7 @@ def test_what_one_version_writes_the_other_reads(writer, reader, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_both_versions_train_the_same_values(tmp_path):
-    """20 steps of 6 optimizers and 5 kinds of input; float32 rounding, which grows over the steps."""
+    """Compare 20 steps of 6 optimizers and 5 kinds of input. float32 rounding differs, and grows over the steps."""
     for name, python in (("oldest", sys.executable), ("newest", NEWEST)):
         exchange(python, "values", tmp_path / f"{name}.npz")
     oldest, newest = (np.load(tmp_path / f"{name}.npz") for name in ("oldest", "newest"))

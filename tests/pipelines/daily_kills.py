@@ -1,10 +1,10 @@
-"""A campaign: two days are run one after the other, each call is killed at random moments and given again.
+"""Runs two days of data one after the other; kills each run at random times and repeats its command.
 
     python tests/pipelines/daily_kills.py FOLDER KILLS SEED
 
-prints a JSON object: how many calls were killed and in which node, and what the chain of runs left. A call is a child
-of this process, which has loaded TFX once: only the imports are saved, what is killed is `tfx-embeddings run` from its
-first line on.
+prints a JSON object: how many calls were killed and in which nodes, how long it took, and the result of the chain of
+runs. Each call is a forked child of this process, which has already imported TFX. This saves only the time of the
+imports: the child executes all of `tfx-embeddings run`, and can be killed at any point in it.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.pipelines.two_days import CONFIG, DAY, chain_of, write_day
 
 HZ = os.sysconf("SC_CLK_TCK")
-SHORT, LONG = 8.0, 45.0  # CPU seconds; in the shorter ones some nodes end, in the longer ones the trainer does too
+SHORT, LONG = 8.0, 45.0  # CPU seconds until a kill: before SHORT some nodes end, before LONG the trainer too
 
 
 def main():
@@ -39,7 +39,7 @@ def main():
 
 
 def load():
-    """Import what a run needs; nothing of TensorFlow is executed, so that children may be forked."""
+    """Import what a run needs. No TensorFlow operation may run in this process, or forking it would be unsafe."""
     from pipelines.console.quiet import load_tensorflow, silence
 
     silence()
@@ -48,28 +48,31 @@ def load():
 
 
 def run_days(folder, kills, chance):
-    """Run both days; each is killed so often, and then given until it ends well. Returns where the kills came."""
+    """Run both days. Kill each as often as `kills` says, then let it end twice. Return the node of every kill."""
     killed = []
     for day, wanted in zip((1, 2), kills, strict=True):
         done = 0
         while done < wanted:
             came = call(folder, day, chance.uniform(*chance.choice([(0.1, SHORT), (SHORT, LONG)])))
-            if came is None:  # it finished before: what is left of the kills comes upon calls of a finished day
+            if came is None:  # it ended before the kill: the day is finished, and the next call must be killed sooner
                 came = call(folder, day, chance.uniform(0.1, SHORT / 3))
             if came is not None:
                 done += 1
                 killed.append(came)
-        for _ in range(2):  # the second call is the cron's retry after success
+        for _ in range(2):  # the second emulates a cron job that runs a finished day again
             if call(folder, day, None) is not None:
                 raise RuntimeError("a call that nobody kills was killed")
     return killed
 
 
 def call(folder, day, cpu_seconds):
-    """One call of the day's command, killed after so much CPU time; returns the node that it was in, None if it ended.
+    """Run the day's command in a child process, and kill it after so much CPU time, or never if that is None.
+
+    Returns:
+      The node that was running when it was killed, or None if it ended before.
 
     Raises:
-      RuntimeError: it ended by itself, and not with 0.
+      RuntimeError: it ended with an exit code other than 0.
     """
     log = folder / "log.txt"
     child = os.fork()
@@ -105,7 +108,7 @@ def call(folder, day, cpu_seconds):
 
 
 def cpu_time(pid):
-    """CPU seconds of a process and of its children that ended: kills hit the same places on a busy machine."""
+    """Return the CPU seconds of a process and its ended children. Other load on the machine hardly changes them."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / HZ
@@ -113,7 +116,7 @@ def cpu_time(pid):
 
 
 def node_of(log):
-    """The node that a call was in when it was killed, by its last line."""
+    """Return the node that was running when a call was killed: the last one whose start is in its log, or "start"."""
     begun = [line for line in log.read_text().splitlines() if line.startswith("[") and line.endswith("...")]
     return begun[-1].split("] ")[1].removesuffix(" ...") if begun else "start"
 

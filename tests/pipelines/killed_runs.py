@@ -1,8 +1,9 @@
-"""A campaign: pipelines of three nodes share one store, and their runs are killed at random moments.
+"""Runs pipelines of three nodes that share one metadata store, and kills their runs at random times.
 
     PYTHONPATH=tests/pipelines python -c "import killed_runs; killed_runs.main()" FOLDER PIPELINES RUNS SEED
 
-prints a JSON object: how many runs ended well and how many were killed, and what was found amiss after the next start.
+prints a JSON object: the number of runs, how many of them were killed, how many pipelines failed, and what
+`found_amiss` counts after a last run of each pipeline that is not killed.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ PARTS = 5
 
 
 def write_slowly(uri, text):
-    """A file in parts, so that most kills come when it is half there."""
+    """Write a file in parts, so that many kills leave it incomplete."""
     os.makedirs(uri, exist_ok=True)
     with open(os.path.join(uri, "text"), "w") as file:
         for _ in range(PARTS):
@@ -67,7 +68,7 @@ def connection(config):
 
 
 def run_once(config, run):
-    """One run; every second one repeats the one before, so that the cache has a say."""
+    """Run the pipeline. Every second run has the inputs of the previous one, so that its nodes may be cached."""
     with run_lock(config), compat.metadata.Metadata(connection(config)) as handle:
         repair_metadata(handle.store, config.name, f"{config.work_dir}/artifacts")
         first = First(text=f"{config.name} {run // 2}")
@@ -81,7 +82,7 @@ def run_once(config, run):
 
 
 def run_or_be_killed(config, run, chance):
-    """In a process of its own; returns whether it was killed."""
+    """Run the pipeline in a child process, usually with a kill after a random time; return whether it was killed."""
     child = os.fork()
     if child == 0:
         try:
@@ -112,7 +113,11 @@ def drive(folder, number, runs, seed):
 
 
 def found_amiss(folder, pipelines):
-    """Half artifacts that are LIVE, outputs of another pipeline, and executions that nobody runs any more."""
+    """Count the LIVE artifacts of the pipelines (`live`) and errors in the store.
+
+    Errors are incomplete LIVE artifacts (`half`), LIVE artifacts with the text of another pipeline (`mixed`), and
+    executions that are still open although nothing runs (`stale`).
+    """
     amiss = {"half": 0, "mixed": 0, "stale": 0, "live": 0}
     with compat.metadata.Metadata(connection(config_of(folder, 0))) as handle:
         for number in range(pipelines):

@@ -1,4 +1,4 @@
-"""Reads a lineage page as a browser would, and compares every link and figure in it with the store and the files."""
+"""Parses a lineage page, and compares its links and figures with the metadata store and the artifacts' files."""
 
 import hashlib
 import html.parser
@@ -13,9 +13,10 @@ MADE, TAKEN = (mlmd.Event.OUTPUT, mlmd.Event.DECLARED_OUTPUT), (mlmd.Event.INPUT
 
 
 class PageText(html.parser.HTMLParser):
-    """Ids, links, what would be loaded, and tables by the nearest heading or section before them.
+    """The ids with a hyphen, links, loaded resources, text and tables of a page.
 
-    `tables` maps "artifact-7", or the words of a heading, to rows of cells; `linked` maps a cell's place to its links.
+    `tables` maps the id of a section, such as "artifact-7", or the text of a heading to the rows of cells that follow
+    it. `linked` maps such a key and the text of a row's first cell to the links in that row.
     """
 
     def __init__(self, text):
@@ -62,7 +63,7 @@ class PageText(html.parser.HTMLParser):
 
 
 class Store:
-    """ML Metadata, asked plainly."""
+    """The artifacts, executions and events of ML Metadata, read without the code under test."""
 
     def __init__(self, store):
         self.artifacts = {one.id: one for one in store.get_artifacts()}
@@ -109,7 +110,7 @@ class Store:
         return max((one for one in artifacts if self.artifacts[one].type == kind), default=None)
 
     def line(self, start):
-        """The pushes that an artifact came out of, the oldest first, and itself."""
+        """Return the pushes of the earlier trainings that an artifact descends from, oldest first, and then itself."""
         own = self.lineage(start)
         pushes = [one for one, item in self.artifacts.items() if item.type == "PushedModel" and one != start]
         runs = {one for one in own if self.artifacts[one].type == "ModelRun"} - self.inputs_of(start)
@@ -117,12 +118,16 @@ class Store:
 
 
 def number(text):
-    """What a cell says, thousands separated by commas."""
+    """Return the number in a cell, which has commas between thousands."""
     return float(text.replace(",", ""))
 
 
 def is_shown(value, text):
-    """Whether the cell shows the value: numbers to four digits, everything in a list or mapping, text as it is."""
+    """Return whether a cell shows the value.
+
+    A number must have four significant digits, or all if it is whole. Of a list, every item must be in the text; of a
+    mapping, every key and every value that is neither a number nor a mapping.
+    """
     if isinstance(value, bool) or value is None:
         return text in ("-", str(value).lower())
     if isinstance(value, int | float):
@@ -138,7 +143,7 @@ def is_in(value, text):
 
 
 def check_page(text, store, start):
-    """Compare the page about the artifact `start` with the store and the files that it names."""
+    """Compare the page about the artifact `start` with the store and the files of its artifacts."""
     page, store = PageText(text), Store(store)
     line = store.line(start)
     lineage = set.union(*map(store.lineage, line))
@@ -186,7 +191,7 @@ def check_files(page, place, record):
 
 
 def vocabularies(store, push):
-    """Tokens of each vocabulary of a push, read from the plain files, and their folder."""
+    """Return the tokens of each vocabulary of a push, read from its text files, and the folder of these files."""
     folder = Path(store.artifacts[store.newest(store.lineage(push), "components.Vocabularies")].uri)
     return {path.stem: path.read_bytes().splitlines() for path in sorted(folder.glob("*.txt"))}, folder
 
@@ -224,7 +229,7 @@ def check_model(page, store, line):
 
 
 def check_runs(page, store, line):
-    """The table with a row per run: each cell is what the files and the store say."""
+    """Compare the table with a row per run with the files and the store."""
     _, names, *rows = page.tables["From run to run"]
     assert len(rows) == len(line)
     before = {}

@@ -1,4 +1,4 @@
-"""Nodes that write a line of text, for pipelines that take seconds."""
+"""Defines components that write a line of text, for pipelines that take seconds."""
 
 import os
 from pathlib import Path

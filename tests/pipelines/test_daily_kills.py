@@ -1,4 +1,4 @@
-"""Two days whose calls are killed at random moments and given again leave what two undisturbed days leave."""
+"""Tests that two days whose runs are killed at random times and repeated leave the tables of two undisturbed days."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def days(folder, kills, seed):
 
 
 def test_killed_days_end_with_the_tables_of_undisturbed_ones(tmp_path):
-    """KILLS and SEED choose another campaign; `make daily-kills` has 40."""
+    """The environment variables KILLS and SEED change the number and times of kills; `make daily-kills` has 40."""
     kills = int(os.environ.get("KILLS", "4"))
     undisturbed = days(tmp_path / "undisturbed", 0, 0)
     killed = days(tmp_path / "killed", kills, int(os.environ.get("SEED", "1")))

@@ -1,4 +1,7 @@
-"""Pipelines of three nodes: what a node reads is what was published, also if damage keeps size and time of a file."""
+"""Tests that a node never reads an input that differs from what was published, on pipelines of three nodes.
+
+Damage is found even if a file keeps its size and modification time.
+"""
 
 import os
 import shutil
@@ -15,7 +18,10 @@ pytestmark = pytest.mark.tfx
 
 
 class Pipeline:
-    """Three nodes, each of which copies a text; the text of the last one is changed by `again`."""
+    """Three nodes that pass a text on; the last one appends `again` to it.
+
+    If `imported` is given, the first node is an Importer of that folder.
+    """
 
     def __init__(self, folder, imported=None):
         self.folder, self.imported, self.said, self.runs = folder, imported, [], []
@@ -61,7 +67,7 @@ def pipeline(tmp_path):
 
 
 def flip(path):
-    """Damage that no size and no time shows."""
+    """Damage a file, but keep its size and times."""
     before = path.stat()
     data = path.read_bytes()
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
@@ -73,7 +79,7 @@ def test_damaged_input_is_set_aside_and_made_again_before_a_node_reads_it(pipeli
     good = (pipeline.newest("Third") / "text").read_text()
     damaged = pipeline.newest("Second")
     flip(damaged / "text")
-    assert set(pipeline.run().values()) == {"cached"}  # nobody reads it
+    assert set(pipeline.run().values()) == {"cached"}  # no node runs, so none reads it
     assert pipeline.run(again="again") == {"First": "cached", "Second": "executed", "Third": "executed"}
     assert (pipeline.newest("Third") / "text").read_text() == good + "again"
     assert pipeline.said == [f"{damaged} is damaged: it is set aside, and made again"]
@@ -111,7 +117,7 @@ def test_folder_of_the_user_that_is_damaged_is_an_error_and_stays(tmp_path):
     (tmp_path / "work").mkdir()
     pipeline.run()
     flip(mine / "text")
-    (tmp_path / "work" / "artifacts" / "Second" / "made" / "2" / "text").unlink()  # so that it is read again
+    (tmp_path / "work" / "artifacts" / "Second" / "made" / "2" / "text").unlink()  # so that Second reads it again
     with pytest.raises(DataError, match="is damaged: its files are not those that were imported"):
         pipeline.run()
     assert [path.name for path in mine.iterdir()] == ["text"]
@@ -123,16 +129,17 @@ def test_output_of_an_earlier_run_that_is_damaged_is_set_aside_and_one_error(tmp
     earlier = Pipeline(tmp_path)
     earlier.run()
     base = earlier.newest("Third")
-    later = Pipeline(tmp_path, imported=base)  # as a warm start from a run of the same pipeline
+    later = Pipeline(tmp_path, imported=base)  # like a warm start from a run of the same pipeline
     later.run(again="tomorrow")
     flip(base / "text")
-    later.newest("Second").joinpath("text").unlink()  # so that it is read again
+    later.newest("Second").joinpath("text").unlink()  # so that Second reads `base` again
     with pytest.raises(DataError, match="damaged, and was set aside: this run starts from it") as error:
         later.run(again="tomorrow")
     assert str(base) in str(error.value)
     assert later.said == []
     assert Path(f"{base}.damaged").is_dir()
-    for again in "tomorrow", "the day after":  # an optional input would be left out
+    # Later runs fail too: otherwise TFX would run a node without this input if it were optional.
+    for again in "tomorrow", "the day after":
         with pytest.raises(DataError, match="damaged, and was set aside: this run starts from it"):
             later.run(again=again)
     shutil.copytree(f"{base}.damaged", base)

@@ -1,4 +1,8 @@
-"""One run of the demo's pipeline carries all end-to-end asserts; two more runs show what the cache does."""
+"""Tests the demo's pipeline end to end.
+
+Most tests examine the same first run. Further runs in its work_dir show what the cache does, warm-start from a pushed
+version, and push versions again.
+"""
 
 import csv
 import gzip
@@ -39,7 +43,7 @@ def states(report):
 
 @pytest.fixture(scope="session")
 def temporary_folder(tmp_path_factory):
-    """Where the runs put their temporary files."""
+    """Return the folder for the temporary files of the runs."""
     return tmp_path_factory.mktemp("temporary")
 
 
@@ -149,7 +153,7 @@ def test_report_on_disk_holds_the_same_figures(runs):
 
 
 def answers(program, folder):
-    """What the program prints, in a process without this project on its path."""
+    """Run a program in a process without this project on its path, and return the numbers that it prints."""
     quiet = "import os; os.environ['TF_CPP_MIN_LOG_LEVEL']='3'\n"
     done = subprocess.run(
         [sys.executable, "-I", "-c", quiet + program], cwd=folder, capture_output=True, text=True, check=True
@@ -242,7 +246,7 @@ def test_too_few_rows_are_refused_and_the_refused_run_keeps_its_report(runs):
 
 
 def files_with(folder, tokens):
-    """The files below a folder that hold one of the tokens, packed ones too."""
+    """Yield the files below a folder that contain one of the tokens, also if they are compressed with gzip."""
     for path in (path for path in folder.rglob("*") if path.is_file()):
         data = path.read_bytes()
         data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
@@ -300,7 +304,7 @@ def test_checkpoint_of_the_run_verifies(store):
 
 @pytest.fixture(scope="session")
 def warm_run(runs):
-    """A run that starts from the one before, with vocabularies that grow out of its own."""
+    """Run with a warm start from the version that was pushed last, and append new tokens to its vocabularies."""
     from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
@@ -351,7 +355,7 @@ def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_
 
 
 def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run, store, tmp_path):
-    """Of a run that started from an earlier one: both stand in the page."""
+    """The page is that of a warm-started run, so it contains the run that it started from too."""
     from pipelines.commands import lineage_command
     from pipelines.lineage.graph import newest_artifact
     from tests.pipelines.lineage_check import check_page
@@ -366,7 +370,7 @@ def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run,
 
 @pytest.fixture(scope="session")
 def served_again(runs):
-    """Two runs of the first configuration, begun while the version of another one is served."""
+    """Run the first configuration twice, after the version of another one was pushed."""
     from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]
@@ -374,7 +378,7 @@ def served_again(runs):
 
 
 def test_model_that_is_no_longer_served_is_pushed_again_once(runs, served_again):
-    """Its push is in the cache, but a later run's version is served, or its version was deleted."""
+    """The push is in the cache, but the version of a later run is served."""
     again, after = served_again
     executed = {node for node, state in states(again).items() if state == "executed"}
     assert executed == {"EmbeddingPusher"}
@@ -401,7 +405,7 @@ def test_version_that_is_served_and_damaged_is_pushed_again(runs, served_again):
 
 
 def test_output_that_was_deleted_or_damaged_is_made_again_and_nothing_else(runs, store):
-    """TFX's own cache would serve both."""
+    """TFX's own cache would reuse both outputs."""
     import shutil
 
     from pipelines.lineage.graph import outputs_of, trace

@@ -59,7 +59,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    """The transform graph's output, analysed by Beam over the rows."""
+    """Analyze ROWS with Beam, and return the transform graph."""
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(SPEC))
     folder = str(tmp_path_factory.mktemp("graph"))
     options = beam.options.pipeline_options.PipelineOptions([*IN_PROCESS])
@@ -108,7 +108,7 @@ def test_dense_is_z_score_and_missing_is_the_mean(graph):
 
 
 def _analysed(values, folder, batch=100, ranges=None):
-    """A transform graph over one column of numbers, and its output."""
+    """Analyze one column of numbers, and return its measured range and its scaled values."""
     spec = {"price": tf.io.FixedLenFeature([], tf.float32)}
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
     config = {"dense": [{"name": "price", "column": "price", "log1p": False}], "ranges": ranges or {}}
@@ -182,7 +182,7 @@ def test_another_graph_under_the_same_address_has_its_own_columns(tmp_path):
 
 
 def test_columns_of_an_output_are_those_without_which_tft_leaves_it_out(graph):
-    """Compared with a trace for each column, which is the definition and takes the square of their number."""
+    """Compare with the definition: a trace without each column. Tracing them all takes quadratic time."""
     uri = os.path.dirname(graph.transform_savedmodel_dir)
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(SPEC))
     metadata_io.write_metadata(metadata, f"{uri}/metadata")

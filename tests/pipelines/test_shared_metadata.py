@@ -1,4 +1,7 @@
-"""Pipelines on one sqlite store, killed at random: the store stays true. `make shared-metadata` is the long form."""
+"""Tests that a SQLite store which pipelines share stays consistent if their runs are killed at random times.
+
+`make shared-metadata` runs only this test.
+"""
 
 import json
 import os

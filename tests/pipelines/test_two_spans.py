@@ -1,4 +1,4 @@
-"""The command line on two days of data: the first run is preempted and goes on, the second starts from its rows."""
+"""Tests two days at the command line: the first run is preempted and resumed, the second starts from its tables."""
 
 import csv
 import json
@@ -44,7 +44,7 @@ def run(folder, *changes):
 
 
 def preempt(folder):
-    """Start a run, and send SIGTERM when it has saved a state; its exit code and what it said."""
+    """Start a run, send SIGTERM when it has saved a training state, and return its exit code and stderr."""
     process = start(folder)
     while not list(folder.glob("runs/my/resume/*/step-*")):
         assert process.poll() is None, process.communicate()
@@ -55,7 +55,7 @@ def preempt(folder):
 
 
 def checkpoint(folder, component):
-    """The tables and slots that a component wrote, and the tokens of its vocabulary of items."""
+    """Return the table and slots of `item` that a component wrote, and the tokens of its vocabulary."""
     (found,) = (path.parent for path in folder.glob(f"runs/my/artifacts/{component}/*/*/manifest.json"))
     reader = tf.train.load_checkpoint(str(found / "tables"))
     tokens = (found / "vocabularies/item.txt").read_text().split()
@@ -82,15 +82,17 @@ def test_preempted_run_goes_on_and_the_next_day_starts_from_its_rows(tmp_path):
     assert told["kept_traffic"] == pytest.approx(share_of(tmp_path, before), abs=1e-12)
     found, new_tokens = checkpoint(tmp_path, "CheckpointLoader")
     assert (set(tokens), set(new_tokens)) == (before, now)
-    assert [token for token in new_tokens if token in before] != [token for token in tokens if token in now]  # moved
+    # The tokens that both days share changed their order, so their rows had to move.
+    assert [token for token in new_tokens if token in before] != [token for token in tokens if token in now]
     for key, rows in found.items():
         for row, token in enumerate(new_tokens):
-            source = tokens.index(token) if token in before else len(tokens)  # new ones were trained in that row so far
+            # A new token starts from the OOV row, which was trained on unknown tokens.
+            source = tokens.index(token) if token in before else len(tokens)
             np.testing.assert_array_equal(rows[row], trained[key][source])
 
 
 def share_of(folder, tokens):
-    """The share of the second day's train rows whose item is one of the tokens."""
+    """Return the share of the second day's train rows whose item is one of the tokens."""
     with open(folder / "days/2/rows.csv") as file:
         items = [row["item"] for row in csv.DictReader(file) if row["part"] == "a"]
     return sum(item in tokens for item in items) / len(items)

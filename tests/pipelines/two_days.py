@@ -1,4 +1,4 @@
-"""Two days of made-up data, the configuration and the command of each day, and what a chain of runs left."""
+"""Makes synthetic daily data and the configuration of its runs, and summarizes the result of a chain of runs."""
 
 import csv
 import hashlib
@@ -19,7 +19,7 @@ DAY = {day: [f"data.spans={{first: {day}, last: {day}}}"] for day in (1, 2, 3)}
 
 
 def write_day(folder, day, items):
-    """300 rows; whether something is bought depends on the item. Returns the items of the train split."""
+    """Write 300 rows, with labels that depend on the item alone; return the items of the train split."""
     chance = random.Random(day)
     rows = []
     for number in range(300):
@@ -32,7 +32,12 @@ def write_day(folder, day, items):
 
 
 def chain_of(folder):
-    """What serves in the end: a sha256 over rows and slots by token, trained spans, how many versions."""
+    """Summarize the run that was pushed last and the chain of trainings behind it.
+
+    Returns:
+      The sha256 of rows and slots by token, the number of rows of each table, the spans of each training in the chain,
+      and the numbers of trainings and of served versions.
+    """
     import tensorflow as tf
 
     from pipelines.config import load_config

@@ -1,4 +1,4 @@
-"""Run TensorFlow's TPU embedding tests, from a checkout, against the simulated TPU.
+"""Runs TensorFlow's TPU embedding tests, from a checkout, against the simulated TPU.
 
     python tests/tf_tests/run.py <checkout of TensorFlow> [--topology 2x2] [--only substring] [--verbose]
 
@@ -27,7 +27,7 @@ GROUPS = {
 
 
 def prepare(checkout, topology):
-    """Put the simulated TPU of that topology behind the test modules."""
+    """Make the test modules use the simulated TPU with this topology."""
     import harness
     import tensorflow as tf
     import tensorflow.python.tpu as package
@@ -38,7 +38,7 @@ def prepare(checkout, topology):
 
     simulated_tpu(hosts=2, cores_per_host=4)  # as many logical devices as any topology here needs
     package.__path__.append(str(checkout / FOLDER))
-    tf.data.experimental.enable_debug_mode()  # no background threads, which a garbage collection waits for
+    tf.data.experimental.enable_debug_mode()  # without background threads: garbage collection would wait for them
     base_test = importlib.import_module("tensorflow.python.tpu.tests.tpu_embedding_base_test")
     flags.FLAGS(sys.argv[:1])
     harness.install(base_test, tpu_cluster_resolver, *topology)
@@ -46,7 +46,7 @@ def prepare(checkout, topology):
 
 
 def tests_of(path, checkout):
-    """The single tests of one file; tf.test.TestCase adds a `test_session` that is none."""
+    """Yield the tests of one file, without the `test_session` of tf.test.TestCase, which is not a test."""
     name = ".".join(path.relative_to(checkout).with_suffix("").parts)
     suites = [unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(name))]
     while suites:
@@ -58,7 +58,7 @@ def tests_of(path, checkout):
 
 
 def outcome(test):
-    """Whether the test passed, and its traceback if not."""
+    """Run a test; return whether it passed, and if not, its traceback or the reason why it was skipped."""
     from absl import flags
 
     flags.FLAGS.model_dir = tempfile.mkdtemp()
@@ -74,14 +74,14 @@ def outcome(test):
 
 
 def main():
-    """Run and report."""
+    """Run the tests and print the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--topology", default="2x2", help="hosts x cores per host")
     parser.add_argument("--only", default="", help="run the tests whose id holds this")
     parser.add_argument("--verbose", action="store_true", help="name every test, and print whole tracebacks")
     options = parser.parse_args()
-    gc.disable()  # a collection while a function is traced can wait for ever for a dataset's thread
+    gc.disable()  # while a function is traced, garbage collection can wait forever for a dataset's thread
     prepare(options.checkout, [int(number) for number in options.topology.split("x")])
     for group, pattern in GROUPS.items():
         passed = total = 0

@@ -1,4 +1,4 @@
-"""TensorFlow's own TPU embedding tests, where a checkout of TensorFlow is given in TF_TESTS."""
+"""Runs TensorFlow's own TPU embedding tests if the environment variable TF_TESTS names a checkout of TensorFlow."""
 
 import os
 import re

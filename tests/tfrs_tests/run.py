@@ -1,9 +1,9 @@
-"""Run TensorFlow Recommenders' tests of its embedding layers, as installed, against this project's layers.
+"""Runs the embedding layer tests of the installed TensorFlow Recommenders against this project's layers.
 
     python tests/tfrs_tests/run.py
 
-Unmodified: only the names of the layers are pointed at ours. Prints the tests that do not pass, and for
-each file "<file>: passed P of N".
+The test files are unmodified: only the names of the layers are bound to ours. Prints the tests that do not pass, and
+for each file "<file>: passed P of N".
 """
 
 import contextlib
@@ -24,7 +24,7 @@ MODULES = (
 
 
 def point_at_ours():
-    """Put our layers where the tests look for theirs."""
+    """Replace the layers that the tests use by ours."""
     import tensorflow_recommenders as tfrs
     from tensorflow_recommenders.layers.embedding import tpu_embedding_layer
 
@@ -36,16 +36,16 @@ def point_at_ours():
 
 
 def outcome(module):
-    """How many tests of a module ran, and the problems of those that did not pass."""
+    """Run the tests of a module; return how many ran, and the problems of those that did not pass."""
     result = unittest.TestResult()
     with contextlib.redirect_stdout(io.StringIO()):
         unittest.defaultTestLoader.loadTestsFromModule(module).run(result)
     problems = [f"{test.id()}: {text}" for test, text in result.errors + result.failures]
-    return result.testsRun - len(result.skipped), problems  # skipped: the `test_session` of tf.test.TestCase, no test
+    return result.testsRun - len(result.skipped), problems  # skipped: `test_session`, not a test
 
 
 def main():
-    """Run and report; fails where a test does."""
+    """Run the tests and print the report; exit with 1 if a test fails."""
     point_at_ours()
     failed = False
     for name in MODULES:

@@ -1,4 +1,4 @@
-"""TensorFlow Recommenders' own tests of its layers, from the installed wheel, with our layers in their place."""
+"""Runs TensorFlow Recommenders' own tests of its layers, from the installed wheel, on our layers."""
 
 import subprocess
 import sys

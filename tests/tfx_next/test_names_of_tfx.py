@@ -1,4 +1,4 @@
-"""The look-up of `make tfx-next`, tried on the installed TFX: every name that the project imports is found there."""
+"""Tests the name look-up of `make tfx-next` on the installed TFX, which has every name that the project imports."""
 
 import importlib.util
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
-import try_newest  # a command
+import try_newest  # a script beside this file
 
 pytestmark = pytest.mark.light
 

@@ -1,10 +1,10 @@
-"""Tries the newest TFX on each Python, newest first, and says what blocks it.
+"""Tries to resolve a newer TFX on each Python, newest Python first, and reports what blocks it.
 
     python tests/tfx_next/try_newest.py
 
-Prints for each Python either what a newer TFX than the lock's resolves to, or the packages that block it; on this
-machine, and on one with a newer C library. Then takes the newest TFX alone, without what it needs, and looks up in its
-source every name that this project imports from TFX, and every method that `components/compat.py` overrides.
+Prints for each Python the versions that a TFX newer than the lock's resolves to, or the packages that block it, both
+for this machine and for one with glibc 2.39. Then downloads the newest TFX without its dependencies, and looks up in
+its source every name that this project imports from TFX, and every method that `components/compat.py` overrides.
 """
 
 import ast
@@ -30,7 +30,7 @@ def locked_version():
 
 
 def resolve(python, requirements, platform):
-    """What the requirements resolve to on a Python, or the packages that block them."""
+    """Return what the requirements resolve to on a Python, or the packages that block them, as a line of text."""
     command = [UV, "pip", "compile", "--quiet", "-", "--python-version", python, "--no-header", "--no-annotate"]
     done = subprocess.run([*command, *platform], input=requirements, capture_output=True, text=True, check=False)
     if done.returncode == 0:
@@ -41,7 +41,7 @@ def resolve(python, requirements, platform):
 
 
 def source_of(requirement, folder):
-    """Download the newest TFX and its SDK without what they need; returns the metadata of TFX."""
+    """Download the newest TFX and its SDK without dependencies, and return the metadata of TFX."""
     command = [UV, "pip", "install", "--quiet", "--no-deps", "--target", folder, "--python", sys.executable]
     subprocess.run([*command, requirement], check=True)
     (metadata,) = Path(folder).glob("tfx-*.dist-info/METADATA")
@@ -51,7 +51,7 @@ def source_of(requirement, folder):
 
 
 def imported_names():
-    """Module and name of everything that the shipped packages import from TFX, with the files that do."""
+    """Map each (module, name) that `components` and `pipelines` import from TFX to the files that import it."""
     names = {}
     for path in sorted(path for room in ("components", "pipelines") for path in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -62,7 +62,7 @@ def imported_names():
 
 
 def definitions(body):
-    """Names that a module or class defines or imports, also within `if` and `try`."""
+    """Yield the names that a module or class defines or imports, also within `if` and `try`."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             yield node.name
@@ -88,7 +88,10 @@ def exists(folder, module, name):
 
 
 def overridden(folder):
-    """Methods of CheckedLauncher that override one of Launcher, and whether it takes the same arguments."""
+    """Yield each method of CheckedLauncher except `__init__`, and how Launcher's arguments compare.
+
+    The result is "same", "changed", or "missing" if Launcher does not have the method.
+    """
     ours = class_methods(ROOT / "components" / "compat.py", "CheckedLauncher")
     theirs = class_methods(module_path(folder, "tfx.orchestration.portable.launcher"), "Launcher")
     for name in sorted(ours.keys() - {"__init__"}):

@@ -1,4 +1,4 @@
-"""Our Evaluator against TFX's, which lets TFMA go row by row: the same files, the same figures."""
+"""Our Evaluator against TFX's, which runs TFMA: the same files must give the same metrics and blessing."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def export(folder, slope):
 
 
 def write_rows(folder, rows, files):
-    """Write rows with columns to slice by: texts, also with a NUL, and not UTF-8; numbers; lists; missing values."""
+    """Write rows with columns to slice by: text, NUL bytes, invalid UTF-8, numbers, lists, missing values."""
     import tensorflow as tf
 
     generator = np.random.default_rng(5)
@@ -64,7 +64,7 @@ def write_rows(folder, rows, files):
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """Examples, a model and a baseline, as artifacts by key."""
+    """Return the artifacts of examples, a model and a baseline model by input key."""
     from tfx.components.util import examples_utils
     from tfx.proto import example_gen_pb2
     from tfx.types import standard_artifacts
@@ -139,7 +139,7 @@ def theirs(inputs, eval_config, folder):
 
 
 def figures(evaluation):
-    """The metrics by slice and key, as TFMA loads them."""
+    """Return the metrics by slice and metric key, as TFMA loads them."""
     import tensorflow_model_analysis as tfma
 
     return {

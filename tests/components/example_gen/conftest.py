@@ -5,7 +5,7 @@ import pytest
 
 
 class Output:
-    """What the executor wrote: counts, and examples per split as dicts."""
+    """The output of the executor: its files, its recorded facts, and the examples of a split as dicts."""
 
     def __init__(self, artifact):
         self.artifact = artifact
@@ -35,7 +35,7 @@ def as_dict(data):
 
 @pytest.fixture
 def ingest(tmp_path):
-    """Run the executor over a folder; keyword arguments are settings."""
+    """Return a function that runs the executor over a folder; additional keyword arguments are settings."""
     import apache_beam as beam
     from tfx.proto import example_gen_pb2
     from tfx.types import standard_artifacts
@@ -67,7 +67,7 @@ def ingest(tmp_path):
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file of the data; returns its path."""
+    """Return a function that writes a data file and returns its path."""
 
     def put(content, name="data.csv"):
         path = tmp_path / name

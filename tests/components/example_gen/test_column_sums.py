@@ -1,4 +1,4 @@
-"""The exact sums of columns against sums made value by value, in batches of any size."""
+"""Column summaries added up over batches of several sizes, against a summary made value by value."""
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ TYPES = {
 
 
 def slowly(rows):
-    """Count the values of some rows one by one."""
+    """Summarize rows one value at a time."""
     lists = [row if isinstance(row, list) else [] if row is None else [row] for row in rows]
     full = [row for row in lists if row]
     values = [value for row in full for value in row]

@@ -15,7 +15,7 @@ SETTINGS = Settings(columns={"id": "token"}, split=SplitByColumn(column="side"))
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a pipeline of ExampleGen alone; returns the states of its executions so far."""
+    """Return a function that runs a pipeline of ExampleGen alone and returns the states of all executions so far."""
     from ml_metadata.proto import metadata_store_pb2
     from tfx import v1 as tfx
     from tfx.orchestration import metadata
@@ -53,7 +53,7 @@ def test_only_changed_files_or_settings_run_again(run, tmp_path):
     assert run() == ["COMPLETE", "CACHED"]
     changed = os.stat(path).st_mtime_ns
     write(tmp_path, "id,side\n1,train\n3,eval\n")
-    os.utime(path, ns=(changed, changed + 1000))  # as large as before, within the same second
+    os.utime(path, ns=(changed, changed + 1000))  # the same size, and modified within the same second
     assert run()[2:] == ["COMPLETE"]
     assert run(SETTINGS.replace(seed=1))[3:] == ["COMPLETE"]
     assert sorted(os.listdir(tmp_path / "root/ExampleGen/examples/1")) == ["Split-eval", "Split-train"]

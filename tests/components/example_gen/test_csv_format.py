@@ -30,7 +30,7 @@ def streamed_zst(data):
 
 @pytest.fixture
 def read(write):
-    """Columns "id" and "x" of a CSV file of the content, and the reasons of its bad rows."""
+    """Return a function that reads CSV content and returns the needed columns and the reasons of the first bad rows."""
 
     def of(content, *, name="data.csv", needed=("id", "x"), **form):
         bad = BadRows()

@@ -1,4 +1,4 @@
-"""Section "CSV" of docs/data.md: its configuration reads a file that is written as it says."""
+"""The configuration in section "CSV as it is found" of docs/data.md reads a file of the form that it describes."""
 
 import re
 from pathlib import Path

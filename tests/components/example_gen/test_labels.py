@@ -1,4 +1,4 @@
-"""The label, the sample weight, columns of one value and whole numbers: what ExampleGen knows in seconds."""
+"""Labels, sample weights, single-valued columns and whole numbers, all of which ExampleGen checks and converts."""
 
 import pyarrow as pa
 import pytest
@@ -13,7 +13,7 @@ SIDES = {"by": "column", "column": "side"}
 
 @pytest.fixture
 def label(ingest, write):
-    """The labels that ExampleGen makes of the values of column y (in rows of both splits)."""
+    """Return a function that runs ExampleGen on values of the label column y, each in one row of each split."""
 
     def of(values, positive=(), **settings):
         rows = [f"{value},{side}" for value in values for side in ("train", "eval")]
@@ -34,7 +34,7 @@ def label(ingest, write):
         (["NO", "<30"], ["<30"]),
         ([">30", "<30"], ["<30"]),
         (["3", "4.0"], [4, 5]),
-        (["NO", "YES"], [True]),  # what YAML makes of yes
+        (["NO", "YES"], [True]),  # YAML reads yes as True
     ],
 )
 def test_label_becomes_0_and_1(label, values, positive):
@@ -95,7 +95,7 @@ def test_label_of_three_classes_names_row_value_and_rule(label, tmp_path):
         r"'NO' \(2 rows\)\. A label is 0 or 1, .*`label: {column: y, positive: ...}`"
     )
     with pytest.raises(DataError, match=expected):
-        label(["<30", ">30", "NO"], allowed_bad_rate=0.9)  # a class is not a bad row: no rate allows it
+        label(["<30", ">30", "NO"], allowed_bad_rate=0.9)  # a third class is an error at any rate of bad rows
     with pytest.raises(DataError, match=r"data.csv:6: label column 'y' is neither 0 nor 1.*'2'"):
         label(["0", "1", "2"])
 
@@ -148,7 +148,7 @@ def test_two_values_in_a_column_of_one_are_named_and_counted(ingest, tmp_path):
     output = ingest(**settings, single_valued=["id"], allowed_bad_rate=0.5)
     assert output.facts["set_aside"]["rows"] == 2
     assert [row for split in ("train", "eval") for row in output.rows(split)] == [{"id": [b"a"]}, {}]
-    assert len(ingest(**settings).values("id")) == 4  # a multivalent feature
+    assert len(ingest(**settings).values("id")) == 4  # not in `single_valued`: a row may hold several
 
 
 def test_decimal_comma(ingest, write):

@@ -245,7 +245,7 @@ print(limit)
 
 
 def test_publish_dying_at_any_file_operation_leaves_whole_versions(model, tmp_path):
-    """Every place where the process can die between two operations on files, one after the other."""
+    """Let the process die before each of its file operations in turn."""
     command = [sys.executable, "-c", DIES_AT, str(model), str(tmp_path / "places")]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     died = int(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout) - 1
@@ -309,7 +309,7 @@ def test_roll_back_is_readable_by_whom_the_earlier_version_was(model, base, umas
         publish(model, base, check=passes, clock=lambda second=second: second)
     os.umask(0o022)
     copy = base.__class__(roll_back(base).path)
-    assert os.umask(before) == 0o022  # as it was
+    assert os.umask(before) == 0o022  # roll_back restored the umask
     modes = {path.stat().st_mode & 0o777 for path in [copy, *copy.rglob("*")]}
     assert modes == {folder, file}
 

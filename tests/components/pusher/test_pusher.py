@@ -1,4 +1,4 @@
-"""EmbeddingPusher pushes what was proven, and otherwise says on the artifact why not."""
+"""EmbeddingPusher pushes a model that passed every check; otherwise its artifact records the reason."""
 
 import os
 
@@ -87,7 +87,7 @@ def trained(seed=0):
 
 def write_checkpoint(uri, engine, model):
     checkpoint = tf.train.Checkpoint(embedding=engine.tables, model=model, step=tf.Variable(7, dtype=tf.int64))
-    checkpoint.save_counter.assign_add(1)  # which creates it, as saving would
+    checkpoint.save_counter.assign_add(1)  # creates the counter, as `save` would
     written = write_training_checkpoint(f"{uri}/checkpoints", 7, checkpoint.write)
     return os.path.basename(written.prefix)
 
@@ -115,7 +115,7 @@ def export(uri, engine, model, vocabularies):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The artifacts of a run, as the other components leave them."""
+    """Return the artifacts of a run by input key, as the other components leave them."""
     folder = tmp_path_factory.mktemp("run")
     inputs = {
         "model": artifact(standard_artifacts.Model, folder, "model"),
@@ -156,14 +156,14 @@ def push(run, folder, **properties):
 
 
 def changed(run, key, folder, uri):
-    """The run with a copy of one artifact, to be changed."""
+    """Return the artifacts of the run, one of them replaced by a copy that the test may change."""
     copy = artifact(type(run[key]), folder, uri)
     shutil.copytree(run[key].uri, copy.uri, dirs_exist_ok=True)
     return {**run, key: copy}
 
 
 def not_pushed(pushed, folder):
-    """The reason, where nothing was pushed and nothing is left of the model."""
+    """Assert that nothing was pushed and no file of the model is left; return the recorded reason."""
     assert pushed.get_int_custom_property("pushed") == 0
     served = folder / "served"
     assert not served.exists() or not [name for name in os.listdir(served) if not name.endswith(".lock")]
@@ -197,7 +197,7 @@ def test_pusher_pushes_what_was_proven(run, tmp_path):
     assert (requests[-1].model_spec.signature_name, examples.shape) == ("raw", (32,))
     prices = {price for one in requests if "price" in one.inputs for price in tf.make_ndarray(one.inputs["price"]).flat}
     assert prices
-    assert not prices & {np.float32(3.5), np.float32(0.1)}  # rows of the data never leave with a version
+    assert not prices & {np.float32(3.5), np.float32(0.1)}  # warm-up requests hold no rows of the data
 
 
 def warmup_requests(version):
@@ -207,7 +207,7 @@ def warmup_requests(version):
 
 def test_version_whose_record_was_lost_is_recorded_and_not_pushed_twice(run, tmp_path):
     first = push(run, tmp_path)
-    again = push(run, tmp_path)  # its pusher was killed before its execution was published
+    again = push(run, tmp_path)  # as if the first pusher was killed before MLMD recorded its execution
     facts = ("pushed_version", "pushed_destination", "model_digest", "parity")
     assert [again.get_string_custom_property(key) for key in facts] == [
         first.get_string_custom_property(key) for key in facts

@@ -1,4 +1,4 @@
-"""On TensorFlow's file system in memory, which has folders of objects and no rename of whole folders that is atomic."""
+"""Publishes to TensorFlow's in-memory file system, which, like an object store, cannot rename a folder atomically."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""QualityGate on hand-made artifacts of a two-tower run on positives alone."""
+"""QualityGate on hand-made artifacts of a two-tower run whose rows are all positives."""
 
 import os
 
@@ -44,7 +44,7 @@ CONFIG = EmbeddingConfig(
 
 
 def rows():
-    """Each user buys three items of its own, and half of all purchases are one of ten items that all buy."""
+    """Yield purchases: about half are of ten items that all users buy, the others of three items per user."""
     chance = np.random.default_rng(3)
     for _ in range(300):
         user = int(chance.integers(20))
@@ -70,13 +70,13 @@ def write_rows(folder, number):
 
 
 def write_run(folder, digests, knows_users):
-    """A run whose model gives each user its own items, or knows nothing at all."""
+    """Write a run whose model ranks the three items of each user first, or whose tables are all zeros."""
     engine, model = HostEngine(CONFIG, seed=1, with_slots=False), build_model(MODULE, CONFIG, (), TOWERS)
     users, items = np.zeros((20, 21), np.float32), np.zeros((60, 21), np.float32)
     users[:, 1:] = np.eye(20)
     for user in range(20):
         items[10 + (user * 3 + np.arange(3)) % 50, 1 + user] = 1.0
-    items[:10, 0] = 0.5  # the bias: what all buy
+    items[:10, 0] = 0.5  # column 0 is the bias: a higher logit for the items that all users buy
     for name, values in (("user", users), ("item", items)):
         engine.embedding_tables[name].assign(values if knows_users else np.zeros_like(values))
     checkpoint = tf.train.Checkpoint(embedding=engine.tables, model=model, step=tf.Variable(7, dtype=tf.int64))
@@ -138,7 +138,7 @@ def test_model_better_than_popularity_is_blessed_with_its_figures(run, tmp_path)
 
 
 def test_model_worse_than_popularity_is_refused(run, tmp_path):
-    """Its predictions are all alike: Recall@10 is that of chance, 10 of 60, though no AUC can say so."""
+    """All of its predictions are equal, so Recall@10 is that of chance, 10/60. Positives alone have no AUC."""
     blessing, quality = judge(run(knows_users=False), tmp_path)
     assert blessing.get_int_custom_property("blessed") == 0
     assert "Recall@10 is 0.1667: it must be at least popularity's" in blessing.get_string_custom_property("reason")
@@ -165,7 +165,7 @@ def test_tables_of_another_run_are_an_error(run, tmp_path):
 
 
 def test_vocabulary_of_another_run_is_an_error(run, tmp_path):
-    """Its tokens have other rows: the counts and the recall would be those of other items."""
+    """Its tokens have other rows, so counts and recall would be those of other items."""
     inputs = run(knows_users=True)
     other = Vocabulary(
         name="item", tokens=pa.array(ITEMS[::-1], pa.large_binary()), counts=np.ones(60, np.int64), total_count=60,

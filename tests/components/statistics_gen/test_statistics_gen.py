@@ -1,4 +1,4 @@
-"""Statistics of a sample beside TFX's own of all rows: what decides anything is equal."""
+"""Statistics of a sample against TFX's of all rows: the values that schemas, anomalies and reports use are equal."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ BEAM = BaseBeamExecutor.Context(beam_pipeline_args=["--runner=DirectRunner", "--
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory):
-    """Examples of our ExampleGen, with missing values, a constant column and a value that one row alone has."""
+    """Return our ExampleGen's examples, with missing values, a constant, an outlier and a column of 3 values."""
     folder = tmp_path_factory.mktemp("statistics")
     (folder / "data").mkdir()
     generator = np.random.default_rng(1)
@@ -59,7 +59,7 @@ def features(artifact, split):
 
 
 def decisive(feature):
-    """What a schema, an anomaly or the report is made of."""
+    """Return the statistics of a feature that schemas, anomalies and reports are made from."""
     kind = "string_stats" if feature.HasField("string_stats") else "num_stats"
     found = getattr(feature, kind)
     common = found.common_stats

@@ -151,9 +151,9 @@ def test_checkpoints_of_inputs_that_had_the_same_paths_are_not_resumed(inputs, t
         folders.append(resume_folder)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("embedding_core.training.train", stopped)  # TFX loads the run_fn again
+    monkeypatch.setattr("embedding_core.training.train", stopped)  # TFX reloads the module of run_fn
     examples = copy.deepcopy(inputs["examples"][0])
-    for made in (1_000, 1_000, 2_000):  # the last one is of a store that was begun again
+    for made in (1_000, 1_000, 2_000):  # the last one is from a new metadata store, which repeats paths
         examples.mlmd_artifact.create_time_since_epoch = made
         with pytest.raises(KeyboardInterrupt):
             run({**inputs, "examples": [examples]}, tmp_path / str(len(folders)), resume_dir=str(tmp_path / "resume"))
@@ -185,7 +185,7 @@ def test_warm_start_begins_with_the_rows_of_the_checkpoint(inputs, trained, tmp_
     )
     begun = restore_run(outputs["model_run"][0].uri).engine.embedding_tables
     difference = np.abs(begun["item"].numpy() - tables["item"].numpy()).max()
-    assert difference < 0.06  # one step of Adagrad at 0.05; training went further
+    assert difference < 0.06  # one Adagrad step at rate 0.05; newly initialized rows would differ by more
 
 
 def test_damaged_warm_start_is_refused(inputs, trained, tmp_path):

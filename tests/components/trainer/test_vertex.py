@@ -1,4 +1,4 @@
-"""The trainer as a job of Vertex AI: what is started, and what the trainer in the job is told."""
+"""The trainer as a Vertex AI job: the job that is started, and the settings that the trainer in it gets."""
 
 import json
 

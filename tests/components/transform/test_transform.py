@@ -30,7 +30,7 @@ def artifact(cls, folder):
 
 @pytest.fixture
 def inputs(tmp_path):
-    """Examples of two columns of numbers, their schema, and a base checkpoint with the range of one of them."""
+    """Return examples of two numeric columns, their schema, and a base checkpoint with the range of one column."""
     examples = artifact(standard_artifacts.Examples, tmp_path / "examples")
     examples.split_names = artifact_utils.encode_split_names(["train", "eval"])
     for split in ("train", "eval"):
@@ -53,7 +53,7 @@ def inputs(tmp_path):
 
 
 def transformed(inputs, folder):
-    """The ranges in the graph that the executor writes."""
+    """Run the executor; return the ranges in the graph that it writes."""
     dense = [{"name": name, "column": name, "log1p": False} for name in ("price", "size")]
     config = {"dense": dense, "label_column": None, "label_key": "y", "sample_weight_column": None}
     properties = {
@@ -80,7 +80,7 @@ def test_damaged_base_is_refused(inputs, tmp_path):
 
 
 def vocabulary_of_prices(inputs):
-    """A function as TFX's users write it: without `custom_config`, and with an asset."""
+    """A preprocessing_fn as TFX's users write it: without `custom_config`, and with an asset."""
     import tensorflow_transform as tft
 
     price = tf.reshape(tf.sparse.to_dense(inputs["price"]), [-1, 1])
@@ -143,7 +143,7 @@ def test_batches_are_those_of_tfxs_reader(inputs, tmp_path, columns):
 
 
 def rows_of(source, path):
-    """The rows that a reader of Beam gives, as texts in order."""
+    """Return the rows that a Beam source reads, as sorted strings."""
     import apache_beam as beam
 
     with beam.Pipeline(argv=["--direct_running_mode=in_memory"]) as pipeline:

@@ -1,4 +1,4 @@
-"""VocabularyGen's executor under Beam, on small files of every kind."""
+"""VocabularyGen's executor under Beam, on small files of every supported format."""
 
 from __future__ import annotations
 
@@ -206,7 +206,8 @@ def test_a_column_first_seen_late_has_its_dtype(tmp_path):
 def test_other_payloads_give_the_same_bytes_through_tfxio(tmp_path):
     write_split(tmp_path, ROWS)
     run(tmp_path, FEATURES, out="fast")
-    # The context of a tf.SequenceExample stands where a tf.Example has its features: the same files are both.
+    # A tf.SequenceExample has its context under the field number of a tf.Example's features: the files are valid as
+    # both.
     sequences = {"examples": [examples_at(tmp_path, payload="FORMAT_TF_SEQUENCE_EXAMPLE")]}
     artifact, _ = run(tmp_path, FEATURES, inputs=sequences)
     assert folder_bytes(tmp_path / "out") == folder_bytes(tmp_path / "fast")
@@ -240,7 +241,7 @@ def preprocess(inputs):
 
 @pytest.fixture(scope="module")
 def transformed(tmp_path_factory):
-    """Rows in both payloads' files, and a transform of them."""
+    """Return a folder of rows that are valid as both payloads, and a transform graph for them."""
     folder = tmp_path_factory.mktemp("transformed")
     rows = [
         {"name": b"A", "score": 0.0, "tags": [b"x|y"], "raw": b"r1"},

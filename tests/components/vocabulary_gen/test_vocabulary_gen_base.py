@@ -1,4 +1,4 @@
-"""VocabularyGen with the vocabularies of an earlier run."""
+"""VocabularyGen with the vocabularies of a previous run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(folder, base=None, rule=None, out="out", payload="FORMAT_TF_EXAMPLE", mo
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory):
-    """The folders of two days, and the vocabularies of the first."""
+    """Return the folders of two days, and the vocabularies of the first day."""
     monday, tuesday = (tmp_path_factory.mktemp(name) for name in ("monday", "tuesday"))
     write(monday, MONDAY)
     write(tuesday, TUESDAY)
@@ -84,7 +84,8 @@ def test_append_keeps_the_rows_and_measures_the_drift(days):
     assert found["user"].counts.tolist() == [4, 0, 2, 1, 1]
     facts = artifact.fact("vocabularies")
     assert facts["user"]["evolution"]["expired"] == 1
-    # u3 of four rows' users; u3, u4, u5 in two of four rows, and three of five of the tokens; "c" in two rows.
+    # New for user: u3, in 1 of 4 rows, 1 of 3 tokens; for seen: u3, u4 and u5, in 2 of 4 rows, 3 of 5 tokens;
+    # for tags: "c", in 2 of 4 rows, 3 of 5 tokens.
     assert facts["user"]["drift"]["user"] == {"new_rows": 1 / 4, "new_tokens": 1 / 3}
     assert facts["user"]["drift"]["seen"] == {"new_rows": 2 / 4, "new_tokens": 3 / 5}
     assert facts["tags"]["drift"]["tags"] == {"new_rows": 2 / 4, "new_tokens": 3 / 5}

@@ -63,7 +63,7 @@ def test_counts_are_those_of_the_tokens_row_by_row(count, rows):
 
 @pytest.fixture(scope="module")
 def count_with_base(tmp_path_factory):
-    """With a base of each column that has a and -1, but for the last one, which has none."""
+    """Return a counter whose base vocabularies hold "a" and "-1"; the last column has no base vocabulary."""
     path = tmp_path_factory.mktemp("base") / "base.txt"
     path.write_bytes(b"a\n-1\n")
     return values_counter(FEATURES, {column.name: TokenTable(path, 2, 0) for column in COLUMNS[:-1]})

@@ -62,7 +62,7 @@ def read(folder) -> dict[str, np.ndarray]:
 
 
 def oracle(old, new, tables, old_oov: int, new_oov: int, policy: str, made: TableConfig) -> dict[str, np.ndarray]:
-    """The same by a dictionary, a row at a time."""
+    """Return the tables that `remap` must write, found with a dictionary, one row at a time."""
     rows = {token: row for row, token in enumerate(old)}
     expected = {"t": [], "t/accumulators": []}
     for row, token in enumerate([*new, *range(new_oov)]):
@@ -243,7 +243,7 @@ def test_changed_dim_may_start_the_table_anew(tmp_path):
 @pytest.mark.parametrize("multiply", [False, True])
 @pytest.mark.parametrize("policy", ["reset", "convert"])
 def test_change_to_ftrl_does_not_lose_the_rows(tmp_path, policy, multiply):
-    """FTRL computes a row from its slots at every update: one without a gradient must leave it as it was."""
+    """FTRL computes a row from its slots at every update; an update with a zero gradient must not change the row."""
     words = vocabulary(b"a", b"b")
     source, tables = write(tmp_path / "old", config(words), words)
     optimizer = FTRL(

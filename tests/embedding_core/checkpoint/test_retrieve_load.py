@@ -32,7 +32,7 @@ DIGESTS = {"item": items().digest}
 
 
 def config(rows: int = 23, dim: int = 3, optimizer: Optimizer | None = None, name: str = "item") -> EmbeddingConfig:
-    """Two tables; names with dots must survive TensorFlow's escapes."""
+    """Return a configuration of two tables, one with a dot in its name, which TensorFlow escapes in its keys."""
     item = TableConfig(
         name=name, vocabulary_size=rows, dim=dim, optimizer=optimizer or Adam(), vocabulary="item", oov_rows=1
     )
@@ -248,8 +248,8 @@ def test_failed_write_leaves_nothing(tmp_path):
 
 
 def test_orphan_of_a_dead_write_is_swept_by_the_next(tmp_path):
-    (tmp_path / f".9.tmp-{'a' * 32}").mkdir()  # of another destination in the same folder
-    (tmp_path / "out").mkdir()  # an empty folder, as an orchestrator makes
+    (tmp_path / f".9.tmp-{'a' * 32}").mkdir()  # left by a write to another destination in the same folder
+    (tmp_path / "out").mkdir()  # an empty folder, such as an orchestrator creates
     with whole_folder(tmp_path / "out") as folder:
         open(os.path.join(folder, "file"), "w").close()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -1,4 +1,4 @@
-"""Stacked tables, as SparseCores hold them, are taken apart as TensorFlow's own function does it."""
+"""Stacked tables, as SparseCores hold them, are unstacked into the tables that TensorFlow's own function returns."""
 
 import os
 
@@ -30,7 +30,7 @@ def config(sizes: list[int], dim: int, optimizer: Optimizer) -> EmbeddingConfig:
 
 
 def layouts_of(config: EmbeddingConfig, padding: list[int], cores: int, partitions: int, stack: str):
-    """The tables of a stack below each other, each rotated by another number of cores."""
+    """Return the layouts of a stack of tables, table i rotated by `i * cores // partitions % cores` cores."""
     layouts, offset = sparse_core_layout_pb2.SparseCoreTableLayouts(), 0
     for number, (table, more) in enumerate(zip(config.tables, padding, strict=True)):
         rows = (-(-table.vocabulary_size // cores) + more) * cores
@@ -46,7 +46,7 @@ def layouts_of(config: EmbeddingConfig, padding: list[int], cores: int, partitio
 
 
 def write(folder, layouts, keys: list[str], partitions: int) -> tuple[str, dict[str, np.ndarray]]:
-    """The stack and its slots, each in a slice per partition, with their layout; and what was written."""
+    """Write the stack and its slots, each in one slice per partition, and the layouts; return prefix and values."""
     first = layouts.tables[0]
     shape = (first.num_sparse_cores * first.total_rows_per_sparse_core_shard, first.unsharded_padded_shape[1])
     stacks = {key: np.random.default_rng(len(key)).normal(size=shape).astype(np.float32) for key in keys}
@@ -119,7 +119,7 @@ def test_stack_that_does_not_fit_names_every_difference(tmp_path):
 
 
 def test_stack_without_a_layout_is_refused_by_name(tmp_path):
-    """As TensorFlow 2.16 writes it."""
+    """TensorFlow 2.16 writes stacks without their layouts."""
     stack = tf.train.Checkpoint(t0_t1=tf.Variable(tf.zeros([16, 8])))
     prefix = tf.train.Checkpoint(emb=stack).write(str(tmp_path / "ckpt"))
     with pytest.raises(CheckpointError, match=r"\['t0_t1'\]: tables that SparseCores hold stacked"):

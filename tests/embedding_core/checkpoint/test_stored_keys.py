@@ -25,7 +25,7 @@ def read(folder) -> dict[str, np.ndarray]:
 
 
 class Tables(tf.train.Checkpoint):
-    """Tables that a Keras optimizer has trained, and its slots as it names them."""
+    """A checkpoint of tables that a Keras optimizer trained, with its slots under the names that it gives them."""
 
     def __init__(self, optimizer):
         self.own = {name: tf.Variable(tf.random.normal([7, 3]), name=name) for name in ("a.b", "item")}

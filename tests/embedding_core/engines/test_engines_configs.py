@@ -1,4 +1,4 @@
-"""What hardware is given: copies, translations, and refusals of what it would ignore."""
+"""Configurations for hardware are copies or translations; settings that hardware would ignore are refused."""
 
 import pytest
 import tensorflow as tf
@@ -51,7 +51,7 @@ def test_copies_share_tables_as_the_originals_do():
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_protos_get_the_number_of_an_enum(packed):
-    """protobuf 7 refuses a bool, which TensorFlow's classes pass on."""
+    """protobuf 7 refuses a bool for an enum field, and TensorFlow's classes pass the bool on."""
     given = tpu.SGD(low_dimensional_packing_status=packed)
     feature, optimizer = copied_configs(tpu.FeatureConfig(tpu.TableConfig(7, 2, optimizer=given)), given)
     for copied in (feature.table.optimizer, optimizer):

@@ -1,4 +1,4 @@
-"""The host engine: first rows, memory, checkpoints, learning rates, errors."""
+"""The host engine: initial rows, checkpoints, learning rates, missing gradients, empty batches and errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Output shapes: configured before built before seen, and what contradicts or is unknown is refused."""
+"""Output shapes: the configured one, else the built one, else the input's; conflicts and unknown sizes are refused."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A step that fails leaves nothing behind: no batch, no ids that wait for gradients, no rows of before."""
+"""A step that fails leaves nothing behind: no batch, no ids that wait for gradients, no stale rows."""
 
 import contextlib
 
@@ -35,7 +35,7 @@ class Trainer:
         self.step = tf.function(self.eager_step) if traced else self.eager_step
 
     def fails(self, here, fail):
-        """Fail at a place of the step: in a graph when it runs, in eager code by an exception."""
+        """Fail if `fail` is the index of the place `here`: in a graph by an Assert, in eager code by a UserError."""
         if tf.executing_eagerly():
             if int(fail) == PLACES.index(here):
                 raise UserError(here)
@@ -75,7 +75,7 @@ def ids_of(trainer, first):
 
 
 def fails_and_goes_on(trainer, ids, fail):
-    """A good step, a step that fails, and two good ones, which see their own rows alone."""
+    """Run a good step, a failing one and two good ones, twice; good steps must return the rows of their own ids."""
     nowhere = tf.constant(0)
     for first in (0, 1):
         wanted = ids_of(trainer, first)

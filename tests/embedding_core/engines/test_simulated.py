@@ -1,4 +1,4 @@
-"""The simulated TPU: order, staleness, checkpoints, first rows, datasets, and calls at the wrong time."""
+"""The simulated TPU: order of batches, stale activations, checkpoints, initial rows, datasets and invalid calls."""
 
 import gc
 
@@ -16,7 +16,7 @@ simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of 
 
 @pytest.fixture(autouse=True)
 def _collected():
-    """A collection while a function is traced can wait for ever for the thread of a dataset."""
+    """Collect garbage before each test: a collection during tracing can wait forever for the thread of a dataset."""
     gc.collect()
 
 
@@ -41,7 +41,7 @@ IDS = {"f": tf.constant([0, 1])}
 
 
 def train_on(strategy, embedding, name=None):
-    """A step that gives every activation the gradient -1, so that each lookup adds 1 to its row with SGD(1.0)."""
+    """Return a step that gives every activation the gradient -1: with SGD(1.0), each lookup adds 1 to its row."""
 
     @tf.function
     def step(ids):

@@ -1,4 +1,4 @@
-"""Tables on every core: the simulated TPU without an embedding engine."""
+"""Tables replicated on every core: the simulated TPU without an embedding engine."""
 
 import numpy as np
 import pytest

@@ -16,7 +16,7 @@ simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of 
 
 BATCH = 8
 KINDS = ["dense", "sparse", "ragged", "weighted_sparse", "weighted_ragged"]
-TOPOLOGIES = [(1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (4, 2)]  # each against 1 x 1
+TOPOLOGIES = [(1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (4, 2)]  # hosts and cores per host; each against 1 x 1
 OPTIMIZERS = [
     SGD(learning_rate=0.1, clipvalue=0.5),
     Adagrad(learning_rate=0.1, weight_decay_factor=0.01),
@@ -64,7 +64,7 @@ def samples_of(config, kinds, seed):
 
 
 def specs_of(*examples):
-    """Signatures that take any number of ids."""
+    """Return an input signature in which sparse and ragged values may hold any number of ids."""
     kinds = {
         tf.SparseTensor: lambda value: tf.SparseTensorSpec([value.shape[0], None], value.dtype),
         tf.RaggedTensor: lambda value: tf.RaggedTensorSpec([value.shape[0], None], value.dtype, ragged_rank=1),
@@ -73,7 +73,7 @@ def specs_of(*examples):
 
 
 def trained(config, kinds, hosts, cores, steps=2):
-    """Activations of every step in the order of the global batch, then all variables."""
+    """Train; return the activations of every step in the order of the global batch, then all variables."""
     strategy = simulated_tpu(hosts=hosts, cores_per_host=cores)
     with strategy.scope():
         embedding = TPUEmbedding(config, None, seed=1)

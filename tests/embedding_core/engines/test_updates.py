@@ -1,4 +1,4 @@
-"""Gradients of duplicate ids: added up as exactly as float32 allows, and applied once."""
+"""Gradients of duplicate ids are added up accurately in float32 and applied once."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from embedding_core.engines.table_updates import LONGEST_SUM, accumulated, apply
 
 
 def moved(count, gradient, *, row, optimizer, dtype=tf.float32):
-    """By how much `count` equal gradients of one id move its row."""
+    """Return by how much `count` equal gradients of one id change its row."""
     table = tf.Variable(tf.fill([3, 2], row))
     slots = [tf.Variable(tf.fill([3, 2], slot.initial)) for slot in optimizer.slots]
     gradients = tf.cast(tf.fill([count, 2], gradient), dtype)

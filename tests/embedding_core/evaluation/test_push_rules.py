@@ -1,4 +1,4 @@
-"""What the rules of a push refuse, and why."""
+"""Which results the push rules refuse, and which reasons they give."""
 
 import pytest
 

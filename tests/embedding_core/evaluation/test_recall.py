@@ -1,4 +1,4 @@
-"""Ranks and recall against a slow oracle that sorts every order of equal scores."""
+"""Ranks and recall against slow oracles: every order of equal scores, and a comparison of all scores."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from embedding_core.evaluation.recall import Ranks, rank_by_counts, rank_by_prod
 
 
 def expected_recall(scores, truth, k):
-    """The mean over all orders in which equal scores may stand."""
+    """Return the recall of one query, averaged over all orders of equal scores."""
     orders = itertools.permutations(range(len(scores)))
     orders = [order for order in orders if all(scores[a] >= scores[b] for a, b in itertools.pairwise(order))]
     return np.mean([truth in order[:k] for order in orders])

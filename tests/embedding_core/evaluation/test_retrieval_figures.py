@@ -101,7 +101,7 @@ def trained(arguments=TOWERS, negatives=None, module="two_tower"):
 
 
 def one_by_one(run, parser, row, candidates, k):
-    """Whether the true item is among the first k, by the logit of the whole model for every candidate."""
+    """Return whether the true item is among the top k by the whole model's logit for every candidate."""
     examples = [{**row, "item": item, "shop": candidates[item]} for item in candidates]
     batch = parser(tf.constant([serialized(one) for one in examples]))
     logits = call_model(run.model, run.engine.lookup(batch["ids"]), {}).numpy()[:, 0]
@@ -134,7 +134,7 @@ def test_recall_is_what_scoring_every_candidate_gives(folder, inputs, candidate_
 
 
 def test_popularity_counts_positive_rows_of_the_candidate_alone(folder, inputs):
-    """The vocabulary's own counts hold the rows of label 0, and the items that were seen before."""
+    """The counts of the vocabulary would also include rows of label 0 and the items of the feature `seen`."""
     train = [{"user": b"u0", "seen": [ITEMS[1]] * 9, "item": ITEMS[2], "shop": b"s0", "label": 0.0}] * 5
     train += [{"user": b"u0", "seen": [], "item": ITEMS[n], "shop": b"s0", "label": 1.0} for n in range(20, 30)]
     held_out = [{"user": b"u0", "seen": [], "item": ITEMS[n], "shop": b"s0", "label": 1.0} for n in (1, 2, 20, 29)]

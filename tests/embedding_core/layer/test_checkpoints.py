@@ -1,4 +1,4 @@
-"""A checkpoint of one strategy goes on under another, slots included."""
+"""Training continues from a checkpoint under another strategy, slots included."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of 
 
 
 class Run:
-    """A table trained by Adagrad under one way of training: "keras", "engine", or a simulated TPU's hosts."""
+    """A table trained by Adagrad: off a TPU by "keras" or "engine", or on a simulated TPU with `way` hosts."""
 
     def __init__(self, way):
         on_tpu = isinstance(way, int)
@@ -52,7 +52,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def straight():
-    """Two steps by the engine: after one, and after both."""
+    """Return the values after one and after two uninterrupted steps of the engine."""
     run = Run("engine")
     run.train([1, 1, 2, 3])
     first = run.values()
@@ -119,7 +119,7 @@ def saved_by_engine(tmp_path):
 
 
 def test_tensorflow_recommenders_reads_ours_and_we_read_theirs(tmp_path):
-    """Off a TPU, with a Keras optimizer in the checkpoint, as its documentation asks for."""
+    """Off a TPU, with a Keras optimizer in the checkpoint, as TensorFlow Recommenders documents it."""
     theirs = pytest.importorskip("tensorflow_recommenders").layers.embedding.TPUEmbedding
     made = []
     for layer_class in (TPUEmbedding, theirs):
@@ -146,7 +146,7 @@ def test_tensorflow_recommenders_reads_ours_and_we_read_theirs(tmp_path):
 
 
 def test_slots_are_left_out_without_an_optimizer(tmp_path):
-    """And, off a TPU, with one of the TPU's that nobody there would update (they would be saved as they began)."""
+    """Off a TPU, a TPU optimizer's slots are left out too: nothing updates them, so they have their initial values."""
     for optimizer in (None, tpu.Adagrad(0.1)):
         layer = TPUEmbedding({"f": tpu.FeatureConfig(tpu.TableConfig(5, 2, name="t"))}, optimizer)
         layer({"f": tf.constant([0])})

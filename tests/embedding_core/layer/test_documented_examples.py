@@ -1,4 +1,4 @@
-"""The way through the layer's documentation: configure, train, evaluate, checkpoint, serve; one code everywhere.
+"""The workflow in the layer's documentation, on and off a TPU: configure, train, evaluate, checkpoint, serve.
 
 Separate optimizers, and the loop over a subclassed model, are in test_on_tpu.py; learning rates by schedules in
 test_engine_mode.py.
@@ -18,7 +18,7 @@ BATCH = 4
 
 
 def feature_config():
-    """Two features share a table."""
+    """Return three features, two of which share a table."""
     one = tpu.TableConfig(vocabulary_size=5, dim=2, name="one")
     two = tpu.TableConfig(vocabulary_size=7, dim=3, name="two")
     return {
@@ -29,7 +29,7 @@ def feature_config():
 
 
 def dataset(context):
-    """Batches of (labels, features) for one replica."""
+    """Return batches of (labels, features), each for one replica."""
     size = context.get_per_replica_batch_size(BATCH)
     features = {
         "feature_one": tf.constant([1, 2, 3, 4], tf.int32),

@@ -1,4 +1,4 @@
-"""table_update="engine": a CPU trains by the TPU's rules, in the backward pass."""
+"""With table_update="engine", the backward pass updates tables on a CPU by the TPU's optimizer rules."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer import TPUEmbedding
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 
 def layer_of(optimizer, rows=4, **arguments):
@@ -81,7 +81,7 @@ def test_tables_have_their_own_optimizers():
 
 
 def test_learning_rate_follows_a_schedule():
-    """The first documented way: a Keras schedule, by the iterations of the optimizer that is stepped."""
+    """The first documented way: a Keras schedule, which follows `iterations` of the optimizer that the caller steps."""
     schedule = tf_keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [1.0, 0.5, 0.25])
     for generation in (tf_keras.optimizers.legacy, tf_keras.optimizers):
         optimizer = generation.SGD(schedule)
@@ -95,7 +95,7 @@ def test_learning_rate_follows_a_schedule():
 
 
 def test_learning_rate_follows_a_callable():
-    """The second documented way: a callable over a variable of the user's."""
+    """The second documented way: a callable that reads a variable of the user."""
     count = tf.Variable(1.0)
     _, layer = layer_of(tpu.SGD(lambda: 1.0 / count))
     train = tf.function(lambda: step(layer, tf.constant([1])))
@@ -189,7 +189,7 @@ def test_activations_may_go_into_control_flow():
 
 
 def test_batches_of_any_size_through_a_long_concatenation():
-    """Of gradients that were cut out of a concatenation of more than 16 TensorFlow does not tell the shapes."""
+    """TensorFlow gives no static shape to the gradients of a concatenation's inputs if there are more than 16."""
     table = tpu.TableConfig(4, 1, tf.constant_initializer(1.0), combiner="sum", name="t")
     features = {f"f{number:02}": tpu.FeatureConfig(table) for number in range(17)}
     layer = TPUEmbedding(features, tpu.SGD(0.01), table_update="engine")
@@ -276,7 +276,7 @@ class Outer(tf_keras.Model):
 
 
 def test_no_dense_gradient_of_a_table_is_made():
-    """A process that has less than 150 MB left trains a table whose dense gradient has 200 MB."""
+    """A process with less than 150 MB left trains a table whose dense gradient would take 200 MB."""
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["trained"]

@@ -1,4 +1,4 @@
-"""Keras optimizers, of both generations, as the TPU's."""
+"""Keras optimizers, legacy and new, are translated to the TPU's or refused."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What Keras does with weights and losses reaches tables that the layer trains itself, or is refused."""
+"""Saving weights and scaling losses with Keras includes tables that the layer trains itself, or raises an error."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from embedding_core.errors import CheckpointError, EngineError
 from embedding_core.layer import TPUEmbedding
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 IDS, LABELS = np.array([1, 2]), np.zeros([2, 1])
 
 
@@ -86,7 +86,7 @@ def test_early_stopping_restores_the_tables(optimizer):
 
 
 def filled_model(way):
-    """A model under a strategy, and its layer's variables at values that no new layer has."""
+    """Make a model under a strategy; set its layer's variables to values that no new layer has."""
     strategy = simulated_tpu(hosts=1, cores_per_host=1) if way == "tpu" else tf.distribute.get_strategy()
     with strategy.scope():
         model = model_of(table_update="keras" if way == "tpu" else way)

@@ -1,4 +1,4 @@
-"""What a user may get wrong: the result is right, or there is one clear error."""
+"""Mistakes of users: the layer gives the right result, or raises one clear error."""
 
 import copy
 import pickle
@@ -126,7 +126,7 @@ def test_inputs_of_functional_models_are_checked_at_once(given, message):
 
 @pytest.mark.parametrize("kind", ["sparse", "ragged"])
 def test_inputs_may_leave_the_dimension_of_their_ids_out(kind):
-    """As TensorFlow Recommenders' documentation does."""
+    """TensorFlow Recommenders' documentation declares its inputs with `shape=()`."""
     inputs = tf_keras.Input(batch_size=4, shape=(), dtype=tf.int32, **{kind: True})
     assert layer_of()({"f": inputs})["f"].shape == [4, 1]
 
@@ -153,7 +153,7 @@ def test_layer_is_no_pickle():
 def test_models_are_pickled_and_loaded_without_custom_objects(update):
     model = model_of(layer_of("adagrad", update))
     model.layers[1].update_embedding_table(next(iter(model.layers[1].embedding_tables)), np.full([4, 1], 7))
-    assert rows(pickle.loads(pickle.dumps(model)).layers[1]) == [7, 7, 7, 7]  # by way of a .keras file
+    assert rows(pickle.loads(pickle.dumps(model)).layers[1]) == [7, 7, 7, 7]  # Keras pickles a model as a .keras file
 
 
 def test_weights_of_other_tables_are_refused(tmp_path):

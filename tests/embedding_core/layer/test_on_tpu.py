@@ -11,7 +11,7 @@ from embedding_core.layer import TPUEmbedding
 
 tpu = tf.tpu.experimental.embedding
 kinds = tf.tpu.experimental.HardwareFeature.EmbeddingFeature
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 ON_HOST = tf.distribute.InputOptions(experimental_fetch_to_device=False)
 
 
@@ -56,7 +56,7 @@ def test_functional_model_fits_evaluates_and_predicts():
     strategy, _, _ = on_two_cores()
     _, features = configs()
     with strategy.scope():
-        inputs = {"f": tf_keras.Input(batch_size=4, shape=(), dtype=tf.int64)}  # Keras shares it among the replicas
+        inputs = {"f": tf_keras.Input(batch_size=4, shape=(), dtype=tf.int64)}  # Keras divides 4 by 2 replicas
         layer = TPUEmbedding(features, tpu.SGD(0.5))
         model = tf_keras.Model(inputs, layer(inputs)["f"])
         model.compile("sgd", tf_keras.losses.MeanSquaredError(), steps_per_execution=2)
@@ -111,7 +111,7 @@ def test_subclassed_model_in_a_loop_of_steps():
 
 
 def test_separate_optimizers_by_the_documented_partition():
-    """The code that partitions by variable works on a TPU and off it."""
+    """The documented code, which partitions gradients by variable, works on a TPU and off it."""
     for strategy in (simulated_tpu(), tf.distribute.get_strategy()):
         _, features = configs()
         with strategy.scope():
@@ -136,7 +136,7 @@ def test_separate_optimizers_by_the_documented_partition():
 
 @pytest.mark.slow
 def test_learning_rate_follows_a_schedule():
-    """The first documented way, by the iterations of the optimizer that is stepped; a callable is in the examples."""
+    """The first documented way: a Keras schedule. test_documented_examples.py tests the second one, a callable."""
     for generation in (tf_keras.optimizers.legacy, tf_keras.optimizers):
         strategy = simulated_tpu(hosts=1, cores_per_host=2)
         with strategy.scope():

@@ -1,4 +1,4 @@
-"""PartialTPUEmbedding: small tables in Keras' own layers."""
+"""PartialTPUEmbedding keeps small tables in Keras' Embedding layers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The same model, data and seed under every strategy: the same tables, slots and losses."""
+"""The same model, data and seed give the same tables, slots and losses under every strategy."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from embedding_core.engines import simulated_tpu
 from embedding_core.layer import TPUEmbedding
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 BATCH, ROWS, STEPS = 8, 11, 20
 OPTIMIZERS = {
@@ -33,7 +33,7 @@ def strategy_of(topology):
 
 
 def batches(kind, seed=0):
-    """STEPS batches: ids and weights of two features, one list per example."""
+    """Yield STEPS batches: the ids of two features, one list per example."""
     generator = np.random.default_rng(seed)
     for _ in range(STEPS):
         yield {
@@ -43,7 +43,7 @@ def batches(kind, seed=0):
 
 
 def tensors(kind, lists):
-    """The ids and weights of a part of a batch."""
+    """The ids and weights of a part of a batch; the weights are None unless the kind is "weighted"."""
     if kind == "dense":
         return {name: tf.constant(ids, tf.int64) for name, ids in lists.items()}, None
     ids = {name: tf.ragged.constant(rows, dtype=tf.int64, row_splits_dtype=tf.int64) for name, rows in lists.items()}

@@ -1,4 +1,4 @@
-"""A model with mistakes that only a TPU would show; `kind` chooses one."""
+"""A model with mistakes that eager execution on a CPU does not show; `kind` chooses one."""
 
 import tensorflow as tf
 import tf_keras

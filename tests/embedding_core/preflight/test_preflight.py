@@ -30,7 +30,7 @@ def with_optimizer(optimizer):
 
 
 def two_lines(embedding, rows):
-    """A caller's step."""
+    """Make a caller's step, which enqueues a batch and applies gradients; it does nothing without an engine."""
 
     def step(batch):
         if hasattr(embedding, "dequeue"):
@@ -138,7 +138,7 @@ def test_optimizer_without_a_keras_namesake_is_found_if_keras_trains():
 
 @pytest.mark.parametrize("topology", ["v5p-8", "v6e-8"])
 def test_pipelines_own_step_is_traced_for_sparse_cores(topology):
-    """TensorFlow's class for them must know the rows of a core's batch before it makes the tables."""
+    """TensorFlow's class for SparseCores needs the number of rows in a core's batch before it makes the tables."""
     step = PipelineStep(model="pipelines.models.ranking", dense=["d"], arguments={}, training=TRAINING)
     found = report(topology=topology, make_step=step, own_tables=True)
     assert found.green, found.findings

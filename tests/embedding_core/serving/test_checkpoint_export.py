@@ -1,4 +1,4 @@
-"""A SavedModel of embeddings out of a checkpoint: the vectors of the engine that trained its tables."""
+"""A SavedModel exported from an embedding checkpoint returns the vectors of the engine that trained its tables."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""An exported model, loaded by a process that knows TensorFlow alone, computes what training computes."""
+"""An exported model, loaded in a process that uses only TensorFlow, computes what training computes."""
 
 import os
 
@@ -160,7 +160,7 @@ def served(exported):
 
 @pytest.fixture(scope="module")
 def trained(files, engine, model):
-    """Activations and logits by the functions of training."""
+    """Compute activations and logits with the functions that training uses."""
     parsed = tf.io.parse_example(EXAMPLES, {**parse_spec(f.column for f in CONFIG.features if f.column)})
     ids = {}
     for item in CONFIG.features:
@@ -221,7 +221,7 @@ def test_named_inputs_leave_out_rows_that_fit_no_tensor():
 
 
 def test_export_takes_any_batch(exported, served):
-    """Also a batch of the one row that holds nothing, and of none."""
+    """The batches include one row without values, and no rows."""
     signature = tf.saved_model.load(str(exported)).signatures["serving_default"]
     alone = [signature(examples=tf.constant([row]))["logit"][0] for row in EXAMPLES]
     np.testing.assert_allclose(alone, served["serving_default"]["logit"], rtol=1e-5)
@@ -232,7 +232,7 @@ def test_export_holds_tables_and_vocabularies_and_no_slot(exported):
     shapes = dict(tf.train.list_variables(str(exported / "variables" / "variables")))
     names = list(shapes)
     held = {name.split("/")[1]: shapes[name] for name in names if name.startswith("tables")}
-    assert held == {"dim_4": [8, 4], "dim_3": [5, 3], "dim_2": [13, 2]}  # rows of each dim, and one of zeros
+    assert held == {"dim_4": [8, 4], "dim_3": [5, 3], "dim_2": [13, 2]}  # all rows of that dim, and a row of zeros
     assert not [name for name in names if "accumulator" in name or "optimizer" in name.lower()]
     assert sorted(os.listdir(exported / "assets")) == ["floats.txt", "numbers.txt", "words.txt"]
 
@@ -245,7 +245,7 @@ def test_scoring_says_what_is_wrong(exported):
 
 
 def test_lookups_read_tables_and_never_gather_from_variables(exported):
-    """SourceCounts from even once, a variable is copied whole by every operation that reads it."""
+    """If an operation gathers from a variable even once, every later read copies the whole variable (copy-on-read)."""
     signatures = tf.saved_model.load(str(exported)).signatures
     for name in ("serving_default", "raw", "embeddings"):
         functions = signatures[name].graph.as_graph_def().library.function
@@ -284,7 +284,7 @@ def test_export_refuses_what_does_not_fit(tmp_path, files, engine, model):
 
 
 def small(tmp_path, name="model", rows=None, layer=None, **options):
-    """A model of one raw id feature and one sequence of raw ids, exported and loaded."""
+    """Export and load a model of four features of one table of raw ids; return its signatures."""
     config = EmbeddingConfig(
         tables=(TableConfig(name="ids", vocabulary_size=5, dim=2, combiner="sum"),),
         features=(

@@ -1,4 +1,4 @@
-"""For any features and rows, the exported signature gives the vectors that each engine trains on."""
+"""For any features and rows, the exported signatures give the vectors that each engine trains on."""
 
 import os
 
@@ -61,7 +61,7 @@ def features(draw, number):
 
 
 def values_of(feature, table):
-    """What a row may hold for a feature; ids outside the table only if training goes on."""
+    """The values that a row may hold for a feature; ids outside its table only if `invalid_id` is not "error"."""
     kind = VALUES[feature.column.dtype]
     if table.vocabulary is None:
         outside = [] if feature.invalid_id == "error" else [-1, RAW, 2**40, -(2**62)]
@@ -90,7 +90,7 @@ def example(row):
 
 
 def looked_up_on_cores(config, parts):
-    """The vectors of both simulated engines, each core with its part of the rows."""
+    """Yield name and vectors of both simulated engines; each core looks up its part of the rows."""
     strategy = simulated_tpu(hosts=1, cores_per_host=CORES)
     with strategy.scope():
         embedding = TPUEmbedding(config, SGD(learning_rate=0.1), seed=3)
@@ -120,7 +120,7 @@ def joined(strategy, found):
 
 
 def check(folder, config, rows):
-    """Compare all sides on one case."""
+    """Compare both exported signatures and all engines on one case."""
     examples = [example(row) for row in rows]
     place = folder / uuid.uuid4().hex  # TensorFlow shares vocabularies of the same path within a process
     place.mkdir()
@@ -169,7 +169,7 @@ def test_served_vectors_are_those_of_every_engine(tmp_path, trials):
         derandomize=True,
         database=None,
         suppress_health_check=list(HealthCheck),
-        phases=[Phase.explicit, Phase.generate],  # to shrink a failing case takes many minutes
+        phases=[Phase.explicit, Phase.generate],  # no shrinking, which takes many minutes
     )
     @given(cases())
     def run(case):

@@ -1,4 +1,4 @@
-"""A two-tower model also answers vectors and the top k candidates, by the same numbers as its logit."""
+"""The vectors and top k candidates that a two-tower model serves agree with its logit."""
 
 import os
 
@@ -40,7 +40,7 @@ def exported(folder, candidate_features):
     query = [name for name in ("user", "bought") if name not in candidate_features]
     arguments = {"query_features": query, "candidate_features": candidate_features}
     model = build_model("pipelines.models.two_tower", CONFIG, (), arguments)
-    for variable in model.trainable_variables:  # biases start from zero: any other value shows a mistake
+    for variable in model.trainable_variables:  # biases start at zero, which would hide a mistake
         variable.assign_add(tf.random.stateless_normal(variable.shape, [1, 2]))
     tables = HostEngine(CONFIG, seed=4, with_slots=False).embedding_tables
     written = export_model(folder / "model", config=CONFIG, tables=tables, vocabularies=files, model=model, top_k=7)

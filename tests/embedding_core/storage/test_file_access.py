@@ -1,4 +1,4 @@
-"""Local files and those at an address behave the same."""
+"""Local files and files at an address such as ram:// behave the same."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""A bit that flips in the file of tables is found, or changes nothing."""
+"""A flipped bit in a sealed embedding configuration is detected, or changes nothing."""
 
 import pytest
 
@@ -45,6 +45,6 @@ def test_what_is_not_a_configuration_is_one_error(data):
 
 @pytest.mark.parametrize("data", [b"{}", b"[]", b'{"a": 1}', b'{"a": 1, "sha256": "x"}', b"\xff"])
 def test_what_is_not_sealed_is_refused(data):
-    with pytest.raises(ValueError):  # noqa: PT011 - also of the decoder
+    with pytest.raises(ValueError):  # noqa: PT011 - the decoder raises it too
         unsealed_json(data)
     assert unsealed_json(sealed_json({"a": 1})) == {"a": 1}

@@ -1,4 +1,4 @@
-"""A second run starts from tables and dense part of the first, through an embedding checkpoint."""
+"""A second run starts from the tables and the dense part of the first, through an embedding checkpoint."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ def days(tmp_path_factory):
 
 
 def second(days, destination, *, changes=None, **choices):
-    """The second day's run on the same rows, and what it says it took over."""
+    """Run the second day on the same rows; return its result and its report of what was restored."""
     folder, _, loaded = days
     again = job(folder, dense_start=DenseStart(folder=str(loaded / "dense"), **choices))
 
@@ -112,7 +112,7 @@ def test_another_optimizer_starts_from_its_own_state(days, tmp_path):
 
 
 def test_linear_decay_follows_the_steps_of_the_second_day(days, tmp_path):
-    """The optimizer's own counter does not begin at 0: by it, the rate would be 0 from the first step."""
+    """The optimizer's counter continues from the first day: a decay by it would give a rate of 0 from the start."""
     training = job(days[0]).training.replace(epochs=1, decay="linear")
     result, _ = second(days, tmp_path / "second", changes={"training": training})
     before, after = (state_of(one) for one in (days[1], result))

@@ -1,4 +1,4 @@
-"""Encoded rows give the batches of the examples bit for bit, in the same order."""
+"""Encoded rows give the same batches as the examples, bit for bit and in the same order."""
 
 import dataclasses
 import importlib.util

@@ -21,7 +21,7 @@ _spec.loader.exec_module(cases)
 
 
 def job_of(folder, sizes, **training):
-    """A job whose file k has sizes[k] rows; `number` tells the row, from 1 on, and alternates in label."""
+    """A job whose file k has sizes[k] rows; `number` counts the rows from 1, and the labels alternate."""
     job, names, first = cases.job_in(folder, **training), [], 1
     for place, size in enumerate(sizes):
         rows = [cases.example(f"w{number % 7}", float(number), number % 2) for number in range(first, first + size)]
@@ -31,7 +31,7 @@ def job_of(folder, sizes, **training):
 
 
 def seen(batches, strategy, steps):
-    """By host the `number` of every row that weighs something, and how many rows each step's batch says it has."""
+    """Return the `number` of every row of nonzero weight by host, and the number of rows that each batch reports."""
     hosts = [[] for _ in range(strategy.hosts)]
     said = []
     for _, batch in zip(range(steps), batches, strict=False):
@@ -77,7 +77,7 @@ def test_hosts_draw_negatives_of_their_own(tmp_path):
 
 
 def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path):
-    """100 and 50 rows: each step's batch has all 150, of which one host has two thirds."""
+    """The hosts have 100 and 50 rows, and each step's batch has all 150."""
     settings = {"epochs": 3, "dense_optimizer": {"learning_rate": 0.01}}
     job = dataclasses.replace(job_of(tmp_path, (100, 50), **settings, batch_size=150), shard_files=None)
     given = {"arguments": {"hidden_units": [8], "dropout": 0.0}}

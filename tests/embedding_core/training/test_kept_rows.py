@@ -1,4 +1,4 @@
-"""Later trainings read the rows that a previous one encoded, if these are whole and of the same data."""
+"""Later trainings read the rows that a previous one encoded, if these are undamaged and of the same data."""
 
 import dataclasses
 import importlib.util

@@ -35,7 +35,7 @@ def batch(count=6, label=1.0):
 
 
 def made(negatives, *, count=6, step=0, label=1.0, seed=1, **arguments):
-    """The drawn rows alone."""
+    """Return only the rows that the sampler adds to a batch."""
     add = tf.function(negative_sampler(negatives, CONFIG, seed=seed, dense=["price"], **arguments))
     both = add(tf.constant(step, tf.int64), batch(count, label))
     rows = both.pop("rows")

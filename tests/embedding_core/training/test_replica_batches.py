@@ -1,4 +1,4 @@
-"""Global batches cut for replicas: the same rows in the same order on every topology."""
+"""Global batches are split across replicas: the same rows in the same order on every topology."""
 
 import numpy as np
 import pytest

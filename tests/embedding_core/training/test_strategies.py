@@ -1,4 +1,4 @@
-"""One job under every strategy: the same tables, dense part and figures, and checkpoints that move."""
+"""One job gives the same tables, dense part and figures under every strategy."""
 
 import dataclasses
 import functools
@@ -66,7 +66,7 @@ def test_result_of_a_simulated_tpu_is_on_this_process(trained):
 
 
 def test_cores_without_an_engine_train_by_keras_and_begin_with_given_rows(make_job, tmp_path):
-    """Adagrad of Keras differs from the TPU's by its epsilon alone."""
+    """Keras' Adagrad differs from the TPU's only by its epsilon."""
     begun = {}
 
     def ones(variables):

@@ -36,7 +36,7 @@ def write(path, rows):
 
 
 def rows(count, seed, labels=(0, 1)):
-    """Rows whose label is that of their word, mostly."""
+    """Rows whose label is the parity of their word's number, except for about one in ten."""
     random = np.random.default_rng(seed)
     for _ in range(count):
         word = random.integers(len(WORDS))
@@ -137,7 +137,7 @@ class KilledError(Exception):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """A job with all that a state holds, and its result, by the number of steps between checkpoints."""
+    """A function from `checkpoint_every` to a job and its result; decay and early stopping add to the saved state."""
 
     @functools.cache
     def of(checkpoint_every):
@@ -211,7 +211,7 @@ def test_run_killed_at_random_moments_ends_in_the_same_tables(make_job, tmp_path
 
 @pytest.mark.parametrize("where", ["after step 9", "in the evaluation of step 10"])
 def test_sigterm_saves_at_the_step_and_a_restart_ends_in_the_same_tables(uninterrupted, tmp_path, monkeypatch, where):
-    """Evaluations at 5, 10, ...; the signal comes at a step that is neither saved nor evaluated, or within one."""
+    """SIGTERM comes after the evaluation of step 5, which saves no checkpoint, or within the evaluation of step 10."""
     job, whole = uninterrupted(checkpoint_every=100)
     evaluations = []
 

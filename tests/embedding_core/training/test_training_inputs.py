@@ -1,4 +1,4 @@
-"""Features of one token are looked up together, and get the ids that each would get by itself."""
+"""Features with one token per row are looked up together, and get the same ids as each one separately."""
 
 import numpy as np
 import pytest

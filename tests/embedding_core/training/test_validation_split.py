@@ -20,7 +20,7 @@ STOPPING = EarlyStopping(validation_fraction=0.2)
 
 
 def job_of(folder, **training):
-    """300 rows, which `number` tells apart."""
+    """A job of 300 rows; `number` counts them from 1."""
     numbered = [cases.example(f"w{number % 7}", float(number), number % 2) for number in range(1, 301)]
     return cases.job_in(folder, numbered, **{"early_stopping": STOPPING, **training})
 

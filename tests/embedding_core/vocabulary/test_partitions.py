@@ -1,4 +1,4 @@
-"""A vocabulary merged from sorted partitions has the same bytes as one that was held as a whole."""
+"""A vocabulary merged from sorted partitions is written with the same bytes as one held in memory as a whole."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ SIZE = 5000
 
 @pytest.fixture(scope="module")
 def counted():
-    """Tokens of all lengths, with many ties."""
+    """Tokens of 1 to 39 bytes, and their counts, with many ties."""
     random = np.random.default_rng(1)
     tokens = list({bytes(random.integers(32, 255, random.integers(1, 40), np.uint8)) for _ in range(SIZE)})
     return pa.array(tokens, pa.large_binary()), random.zipf(1.6, len(tokens)).clip(max=10**6).astype(np.int64)

@@ -1,4 +1,4 @@
-"""`validate --data`: what the first rows say, with the readers and rules of ExampleGen."""
+"""Tests `validate --data`, which checks the first rows with the readers and rules of ExampleGen."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_one_class_is_a_warning(checked):
 
 
 def test_some_rows_say_nothing_of_the_splits_of_all(checked):
-    """Sorted by time, the first rows are all of the train split."""
+    """The data is sorted by time, so the first rows all belong to the train split."""
     times = "\n".join(f"i{row % 5},{row},2011-01-{1 + row // 10:02d},{row % 2}" for row in range(300))
     text = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [item], dense: [price]}\n"
     split = "split={by: time, column: day, before: 2011-01-20}"

@@ -1,4 +1,4 @@
-"""What a configuration shows is said before anything heavy is loaded, by every command."""
+"""Tests that every command reports mistakes of the configuration before it imports TensorFlow, TFX, Beam or KFP."""
 
 from __future__ import annotations
 

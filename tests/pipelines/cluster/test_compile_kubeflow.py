@@ -1,4 +1,4 @@
-"""Compiled pipelines: golden files, and what must hold for every one. `make golden` writes the files anew."""
+"""Tests compiled pipelines against golden files, which `make golden` rewrites, and the rules that each must satisfy."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def tasks(spec):
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_compiled_pipeline_is_its_golden_file(documents, name, tmp_path):
-    """But for the digests of our own sources."""
+    """Digests are replaced in both, since those of our own sources change with every edit."""
     from pipelines.cluster.compile_kubeflow import save_documents
 
     save_documents(documents[name], tmp_path / "pipeline.yaml")

@@ -1,4 +1,4 @@
-"""The local backend on a pipeline of shell-sized tasks; and, slow, the demo through it for both targets."""
+"""Tests the local backend on a pipeline of tiny tasks and, in slow tests, on the demo compiled for both targets."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def container(command=TASK, **more):
 
 
 def spec(first=None):
-    """An importer, and two containers that read from each other."""
+    """Return a pipeline of an importer and two containers: `first` reads its output, and `second` that of `first`."""
     made = {"artifacts": {"made": {"artifactType": {"instanceSchema": "title: tfx.Model"}}}}
     source = {"artifactUri": {"runtimeParameter": "place"}, "typeSchema": {"instanceSchema": "title: tfx.Model"}}
 
@@ -132,12 +132,12 @@ DETERMINISTIC = {
     "ExampleGen/examples", "SchemaGen/schema", "ExampleValidator/anomalies", "VocabularyGen/vocabularies",
     "TableConfigGen/table_configs", "CheckpointRetriever/embedding_checkpoint", "Evaluator/blessing",
 }  # fmt: skip
-"""Of a SavedModel, a protocol buffer with a map or a log, the same content has other bytes every time."""
+"""Outputs with equal bytes in every run. Those of SavedModels, logs and protocol buffers with maps differ."""
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """The demo by the runner of this machine: its folder."""
+    """Run the demo with the local runner, and return its work_dir."""
     from pipelines.config import load_config
     from pipelines.local.run_local import run as run_here
 
@@ -147,7 +147,7 @@ def here(tmp_path_factory):
 
 
 def outputs_here(folder):
-    """By node and output, the one folder that was written."""
+    """Map "node/output" to the only folder that the run wrote for it."""
     return {
         f"{path.parts[-3]}/{path.parts[-2]}": path
         for path in folder.glob("artifacts/[A-Z]*/[a-z]*/[0-9]*")
@@ -156,7 +156,10 @@ def outputs_here(folder):
 
 
 def probabilities(serving, examples):
-    """What the version answers, asked in a process of its own, as TensorFlow shares vocabularies of one name."""
+    """Return the probabilities that the served version computes for the examples.
+
+    It runs in a separate process, since TensorFlow shares vocabulary tables of the same name within a process.
+    """
     program = (
         "import sys, json, tensorflow as tf\n"
         "rows = next(iter(tf.data.TFRecordDataset(sys.argv[2], 'GZIP').batch(500)))\n"

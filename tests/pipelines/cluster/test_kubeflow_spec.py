@@ -7,7 +7,7 @@ pytestmark = pytest.mark.light
 
 
 def spec(executor=None):
-    """Two tasks; the second reads what the first puts out."""
+    """Return a specification of two tasks; the second reads the output of the first."""
     outputs = {"outputDefinitions": {"artifacts": {"made": {}}}}
     container = executor or {"container": {"lifecycle": {"preCacheCheck": {}}, "image": "i"}}
     return {

@@ -24,7 +24,7 @@ def _no_tensorflow(monkeypatch):
 
 
 def _command(monkeypatch, name, **functions):
-    """Replaces the module `pipelines.<name>`."""
+    """Replace the module `pipelines.<name>` by one with only these functions."""
     wing, _, last = f"pipelines.{name}".rpartition(".")
     module = types.ModuleType(f"{wing}.{last}")
     vars(module).update(functions)

@@ -1,4 +1,4 @@
-"""Two versions side by side, from their kept reports."""
+"""Tests `compare`, which prints the differences between the kept reports of two versions."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The command line of an environment without TFX."""
+"""Tests the commands that work without TFX, and the error of those that need it."""
 
 import importlib.util
 import json
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.light
 
 @pytest.fixture
 def file(file, monkeypatch):
-    """The configuration, with a vocabulary of a known size."""
+    """Add a `max_size` of the vocabulary to the configuration, so that its tables have a known size."""
     monkeypatch.setenv("COLUMNS", "200")
     file.write_text(f"{file.read_text()}vocabularies: {{item: {{max_size: 99}}}}\n")
     return file

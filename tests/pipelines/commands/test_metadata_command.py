@@ -1,4 +1,4 @@
-"""The commands on metadata: exit codes, and what they say."""
+"""Tests the exit codes and the output of the `metadata` commands."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def code(*arguments):
 
 @pytest.fixture
 def work_dir(tmp_path, monkeypatch):
-    """A work_dir whose metadata knows one artifact."""
+    """Make a work_dir whose metadata store contains one artifact."""
     monkeypatch.setattr(cli, "silence", lambda: None)
     connection = mlmd.ConnectionConfig()
     connection.sqlite.filename_uri = str(tmp_path / "metadata.sqlite")

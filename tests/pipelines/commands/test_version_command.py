@@ -1,4 +1,4 @@
-"""Published versions at the command line."""
+"""Tests the commands on published versions: verify, rollback, keep-last and parity."""
 
 import sys
 

@@ -25,7 +25,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def load(folder):
-    """Loads a config of the given YAML text, with overrides."""
+    """Return a function that loads a config from YAML text and overrides."""
 
     def load_text(text, *overrides):
         file = folder / "my.yaml"
@@ -37,7 +37,7 @@ def load(folder):
 
 @pytest.fixture
 def mistakes(load):
-    """The lines of the error that the given YAML text ends in."""
+    """Return a function that loads invalid YAML text, and returns the lines of the error."""
 
     def lines(text, *overrides):
         with pytest.raises(ConfigError) as caught:

@@ -1,4 +1,4 @@
-"""Rules over the columns that features, row filters and slices share."""
+"""Tests the rules for columns that are used in more than one of features, row filters, slices and split."""
 
 from __future__ import annotations
 

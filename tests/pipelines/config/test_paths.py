@@ -178,9 +178,9 @@ def test_path_that_exists_is_literal(tmp_path):
     for path, expected in {
         "run[1]/a.csv": ["run[1]/a.csv"],
         "run[1]/*.csv": ["run[1]/a.csv", "run[1]/b1.csv", "run[1]/b[1].csv"],
-        "run[1]/b[1].csv": ["run[1]/b[1].csv"],  # a file of exactly that name is that file
+        "run[1]/b[1].csv": ["run[1]/b[1].csv"],  # an existing file is taken literally
         "run[1]": ["run[1]/a.csv", "run[1]/b1.csv", "run[1]/b[1].csv"],
-        "run[12]/a.csv": ["run1/a.csv"],  # a pattern, as there is no such folder
+        "run[12]/a.csv": ["run1/a.csv"],  # a pattern, since no folder has this name
         "a\\b/a.csv": ["a\\b/a.csv"],
     }.items():
         found = data_files(Data(path=str(tmp_path / path)))

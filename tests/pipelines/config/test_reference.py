@@ -1,4 +1,4 @@
-"""The page and the JSON Schema of the configuration: current, complete, and true of the examples."""
+"""Tests that the configuration page and JSON Schema are current and complete, and that the examples satisfy them."""
 
 from __future__ import annotations
 

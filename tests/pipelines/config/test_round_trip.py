@@ -1,4 +1,4 @@
-"""Config → JSON and YAML → config, for configurations made at random."""
+"""Tests that random configurations stay equal when they are written as JSON or YAML and read again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ pytestmark = pytest.mark.light
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,6}", fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=5)
-NUMERALS = st.text("0123456789.eE+-_:xonNO", min_size=1, max_size=5)  # much of this is a number in YAML 1.1 or 1.2
+NUMERALS = st.text("0123456789.eE+-_:xonNO", min_size=1, max_size=5)  # many look like numbers in YAML 1.1 or 1.2
 TEXTS = st.one_of(TEXTS, NUMERALS)
 SCALARS = st.one_of(TEXTS, st.integers(-5, 5), st.booleans(), st.floats(allow_nan=False, allow_infinity=False))
 POSITIVE = st.integers(1, 1000)
 
 
 def _mapping(**values):
-    """A mapping with any of the keys."""
+    """Return a strategy for mappings with any subset of these keys."""
     return st.fixed_dictionaries({}, optional=values)
 
 

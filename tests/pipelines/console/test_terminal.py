@@ -1,4 +1,4 @@
-"""What reaches the terminal holds no control characters of the data."""
+"""Tests that control characters in the data are escaped before they reach the terminal."""
 
 import io
 

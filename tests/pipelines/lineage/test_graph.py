@@ -17,7 +17,7 @@ EVENT, STATE = mlmd.Event, mlmd.Execution
 
 @pytest.fixture
 def metadata(tmp_path):
-    """A store in which examples became a model, the model a push, and a second, cached push of the same."""
+    """Make a store of examples, the model made from them, its push, and a cached execution that returned this push."""
     path = tmp_path / "metadata.sqlite"
     connection = mlmd.ConnectionConfig()
     connection.sqlite.filename_uri = str(path)

@@ -1,4 +1,4 @@
-"""A rollback's copy in ML Metadata, in the lineage, and at the command line."""
+"""Tests that the copy which a rollback makes is recorded in ML Metadata, and what lineage and commands show of it."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ CONFIG = "data: rows.csv\nlabel: label\nfeatures: {categorical: [item]}\n"
 
 @pytest.fixture
 def pipeline(tmp_path):
-    """A work_dir with two versions that were pushed, each of a training of its own, and the configuration beside it."""
+    """Make a folder with a configuration and its work_dir, where two versions from two trainings were pushed."""
     (tmp_path / "rows.csv").write_text("item,label\n")
     (tmp_path / "my.yaml").write_text(CONFIG)
     work = tmp_path / "runs" / "my"

@@ -1,4 +1,4 @@
-"""Every damage of the store is one error that says what is safe; backups are whole; an old store is upgraded."""
+"""Tests that a damaged metadata store is one error, that backups are complete, and that an old store is upgraded."""
 
 import contextlib
 import os
@@ -90,7 +90,7 @@ def test_damaged_store_is_one_error(path, damage):
 
 
 def test_rows_that_name_nothing_are_removed_and_no_others(path):
-    """A full disk ends ML Metadata's transaction before it ends: these rows are what it writes after that."""
+    """If the disk is full, SQLite rolls back, but ML Metadata continues to write, and leaves rows like these."""
     execute(
         path,
         "INSERT INTO Artifact (id, type_id, uri, create_time_since_epoch, last_update_time_since_epoch)"

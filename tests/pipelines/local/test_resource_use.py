@@ -1,4 +1,4 @@
-"""A stage's figures are those of what happened inside it, child processes included."""
+"""Tests that a stage's figures measure the stage alone, child processes included."""
 
 import subprocess
 import sys

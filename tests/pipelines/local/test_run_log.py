@@ -1,4 +1,7 @@
-"""What others write during a run goes to a log; in processes of its own, as it is about file descriptors."""
+"""Tests that the output of libraries and child processes during a run goes to a log.
+
+Each test starts a separate process, since the file descriptors of a process are redirected.
+"""
 
 from __future__ import annotations
 

@@ -74,6 +74,6 @@ def test_work_dir_and_its_files_are_readable_by_whom_the_configuration_names(tmp
     prepare(config)
     with file_permissions(config):
         (tmp_path / "runs" / "data").write_text("data")
-    assert os.umask(before) == 0o022  # as it was
+    assert os.umask(before) == 0o022  # the umask is restored
     assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == folder
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "runs").iterdir()} == {file}

@@ -1,4 +1,4 @@
-"""Keys of the configuration that choose what computes figures, and how many processes read data."""
+"""Tests the configuration keys that choose the evaluation and statistics engines and the number of worker processes."""
 
 import os
 from pathlib import Path

@@ -82,7 +82,7 @@ def test_cross_entropy_of_probabilities_that_round_to_0_and_1_is_that_of_the_rep
 
 
 def test_without_thresholds_there_is_one_that_every_model_reaches(config):
-    """TFMA blesses no model without any threshold, and the documentation promises that every model is then blessed."""
+    """Without thresholds TFMA blesses no model, but the documentation promises that every model is then blessed."""
     metrics = eval_config(config(metrics=["AUC"])).metrics_specs[0].metrics
     (bound,) = [metric.per_slice_thresholds[0].threshold for metric in metrics if metric.per_slice_thresholds]
     assert bound.value_threshold.lower_bound.value == 0

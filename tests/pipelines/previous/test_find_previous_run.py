@@ -1,4 +1,4 @@
-"""Which previous run a run starts from, over graphs of artifacts as runs leave them."""
+"""Tests which previous run a run starts from, on artifact graphs like those that runs leave."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def piece(folder, span, text):
 
 
 class Chain:
-    """A graph that grows by whole runs, with the artifacts that each leaves."""
+    """A graph of artifacts; each call of `run` adds those of a whole run."""
 
     def __init__(self, folder):
         self.folder, self.graph, self.live, self.destination = folder, {}, set(), "/serving"
@@ -47,7 +47,7 @@ class Chain:
         return RunData(rows, [piece(self.folder, span, text) for span, text in days])
 
     def run(self, *days, start=None, version=None, rows="all", baseline=None):
-        """A run on these (span, content); `start` is an earlier one. Returns the numbers of its artifacts by kind."""
+        """Add a run on (span, content) pairs, started from the result of another; return artifact ids by kind."""
         from embedding_core.storage import file_digest
 
         asked = self.asked(*days, rows=rows)
@@ -119,7 +119,7 @@ def test_first_run_starts_cold_and_so_does_its_retry(chain):
 
 
 def test_retry_of_a_run_from_addresses_of_another_pipeline_starts_from_these(chain):
-    """Such a checkpoint is an Importer's: what it was made of is in the metadata of the other pipeline."""
+    """An Importer outputs such a checkpoint: only the other pipeline's metadata records what it was made from."""
     imported = {
         "checkpoint": chain.add("components.EmbeddingCheckpoint", "WarmStart"),
         "words": chain.add("components.Vocabularies", "BaseVocabularies"),

@@ -1,4 +1,4 @@
-"""The strength of the baseline's regression is chosen on the train split, the same one again."""
+"""Tests that the baseline regression's regularization is chosen on the train split, and is the same every time."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tfx
 
 
 def rows(count, columns, seed):
-    """One-hot rows of tokens, each with a small effect, on which scikit-learn's default overfits."""
+    """Return one-hot rows of tokens with small effects on the label; scikit-learn's default strength overfits them."""
     effects = np.random.default_rng(0).normal(0, 0.4, columns)
     random = np.random.default_rng(seed)
     tokens = random.integers(columns, size=count)

@@ -1,4 +1,4 @@
-"""What a report says of columns and features, from statistics and counts written by hand."""
+"""Tests the report's figures of columns, label and features, from hand-written statistics and counts."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from pipelines.report.column_figures import column_figures, feature_figures, lab
 
 
 def statistics(**columns):
-    """Per column (missing, present, smallest, largest) of numbers, or (missing, present, distinct) of texts."""
+    """Serialize column statistics: (missing, present, min, max) of numbers, or (missing, present, distinct) of text."""
     found = statistics_pb2.DatasetFeatureStatisticsList()
     data = found.datasets.add()
     for name, (missing, present, *rest) in columns.items():

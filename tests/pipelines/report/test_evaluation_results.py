@@ -1,4 +1,4 @@
-"""What a report says of an evaluation, from records as TFMA writes them."""
+"""Tests the report's figures of an evaluation, from records as TFMA writes them."""
 
 import math
 import os

@@ -67,7 +67,7 @@ def test_html_shows_the_figures_and_escapes_what_comes_from_data(tmp_path):
     assert "0.9123" in html
     assert "&lt;b&gt;buys" in html
     assert "<i>" not in html
-    assert "12.34%" in html  # of the rows hold a token that the earlier vocabulary does not have
+    assert "12.34%" in html  # the share of rows with a token that the previous vocabulary lacks
 
 
 def test_html_shows_how_the_model_was_judged_and_configured(tmp_path):
