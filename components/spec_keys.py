@@ -1,4 +1,4 @@
-"""Defines the keys of component inputs, outputs and parameters, as ML Metadata and compiled pipelines contain them."""
+"""Defines the keys of component inputs, outputs, parameters and facts, as ML Metadata and pipelines contain them."""
 
 from __future__ import annotations
 
@@ -56,3 +56,7 @@ TOPOLOGY = "topology"
 TRAINING_STEPS = "training_steps"
 TRAIN_ARGS = "train_args"
 VOCABULARY_RULES = "vocabulary_rules"
+
+# Custom properties of artifacts that several components read.
+DATA_FACT = "data"
+"""Of Examples that our ExampleGen wrote: a JSON object, see `components.example_gen.pieces.pieces_fact`."""

@@ -21,7 +21,7 @@ from components.base_executor import ComponentExecutor, Execution, Properties
 from components.column_summary import COLUMNS_FACT, Summaries, summaries_to_json
 from components.example_gen.data_files import check_gaps, find_files, group_files, size_of
 from components.example_gen.ingest import ingest
-from components.example_gen.pieces import DATA_FACT, find_pieces, pieces_fact
+from components.example_gen.pieces import find_pieces, pieces_fact
 from components.example_gen.rows import SHOWN
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
@@ -66,7 +66,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
             fact = summaries_to_json(tally.kept, _shown_summaries(tally, settings))
             examples.set_string_custom_property(COLUMNS_FACT, fact)
         pieces = pieces_fact(find_pieces(data.files, input_base, settings), properties[keys.SETTINGS], digests)
-        examples.set_string_custom_property(DATA_FACT, json.dumps(pieces))
+        examples.set_string_custom_property(keys.DATA_FACT, json.dumps(pieces))
         execution.files_read.extend({"path": path, "size": size_of(path)} for path in data.files)
 
     def _ingest(

@@ -14,9 +14,6 @@ from components.example_gen.data_files import size_of, span_numbers
 from components.example_gen.settings import Settings
 from embedding_core.schema import Json
 
-DATA_FACT = "data"
-"""Custom property of Examples: a JSON object, see `pieces_fact`."""
-
 Span: TypeAlias = str | int
 
 

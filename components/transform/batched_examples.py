@@ -1,10 +1,17 @@
-"""Reads tf.Examples for Transform in batches, because TFX's reader passes every record through Beam's Python code."""
+"""Reads the analysed columns of tf.Examples for Transform, in batches.
+
+TFX's reader passes each record through Beam's Python code, and its decoder walks through every column of a row: five
+times the time of TensorFlow's parser where a third of the columns is analysed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import tensorflow as tf
 from tfx.dsl.io import fileio
@@ -19,7 +26,11 @@ _BATCH = 4096
 
 
 class BatchedExamples(TFExampleRecord):
-    """TFX's reader of TFRecord files of tf.Examples, changed to read the files with tf.data, in batches."""
+    """TFX's reader of TFRecord files of tf.Examples, with TensorFlow's reading and parsing.
+
+    Only for files of our ExampleGen, which checks each record: a malformed list of floats can end the process inside
+    TensorFlow's parser.
+    """
 
     def BeamSource(self, batch_size: int | None = None) -> beam.PTransform:  # noqa: N802
         """Return a Beam source of record batches with the columns of the schema.
@@ -60,11 +71,31 @@ class _Decode(beam.DoFn):
         self._batch_size = batch_size
 
     def process(self, element: str) -> Iterator[pa.RecordBatch]:
-        decoder = ExamplesToRecordBatchDecoder(self._schema)
-        records = tf.data.TFRecordDataset(element, record_compression([element]), 1 << 20)
+        columns = ExamplesToRecordBatchDecoder(self._schema).ArrowSchema()
+        spec = {column.name: tf.io.RaggedFeature(_dtype(column), row_splits_dtype=tf.int64) for column in columns}
+        records = tf.data.TFRecordDataset(element, record_compression([element]), 1 << 20).batch(self._batch_size)
+
+        def parse(serialized: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+            parsed = tf.io.parse_example(serialized, spec)
+            return [(parsed[column.name].values, parsed[column.name].row_splits) for column in columns]
+
         try:
-            for batch in records.batch(self._batch_size).prefetch(1).as_numpy_iterator():
-                yield decoder.DecodeBatch(batch)
-        except (tf.errors.OpError, RuntimeError) as error:  # RuntimeError: the decoder's
-            reason = without_internals(getattr(error, "message", str(error)))
+            for batch in records.map(parse).prefetch(1).as_numpy_iterator():
+                yield pa.record_batch(
+                    [_lists(values, splits, column) for (values, splits), column in zip(batch, columns, strict=True)],
+                    columns,
+                )
+        except tf.errors.OpError as error:
+            reason = without_internals(error.message)
             raise DataError(f"{element!r} is damaged ({reason}): delete it, and run ExampleGen again.") from error
+
+
+def _dtype(column: pa.Field) -> tf.DType:
+    kind = column.type.value_type
+    return tf.string if pa.types.is_large_binary(kind) else tf.as_dtype(kind.to_pandas_dtype())
+
+
+def _lists(values: npt.NDArray[Any], splits: npt.NDArray[np.int64], column: pa.Field) -> pa.Array:
+    """Return the values of each row; null if it has none, as TFX's decoder does for a missing feature."""
+    starts = pa.array(splits, mask=np.append(splits[1:] == splits[:-1], False))
+    return pa.LargeListArray.from_arrays(starts, pa.array(values, column.type.value_type))

@@ -94,9 +94,10 @@ def _schema(execution: Execution) -> schema_pb2.Schema:
 
 
 def _reader(execution: Execution, schema: schema_pb2.Schema) -> Any:
-    """Return a reader of the split: `BatchedExamples` for TFRecord files of tf.Examples, else TFX's own."""
+    """Return a reader of the split: `BatchedExamples` if our ExampleGen wrote the examples, else TFX's own."""
     reader = tfxio_utils.get_split_tfxio(execution.inputs[keys.EXAMPLES], _SPLIT, _NAME, schema)
-    if type(reader) is not TFExampleRecord:
+    ours = all(examples.has_custom_property(keys.DATA_FACT) for examples in execution.inputs[keys.EXAMPLES])
+    if not ours or type(reader) is not TFExampleRecord:
         return reader
     patterns, _ = tfxio_utils.get_file_format_and_patterns(execution.inputs[keys.EXAMPLES], _SPLIT)
     return BatchedExamples(patterns, schema=schema, telemetry_descriptors=_NAME)

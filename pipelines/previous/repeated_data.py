@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from components.example_gen.data_files import find_files, without_spans
-from components.example_gen.pieces import DATA_FACT, Piece, Span, find_pieces, rows_digest
+from components.example_gen.pieces import Piece, Span, find_pieces, rows_digest
+from components.spec_keys import DATA_FACT
 from embedding_core.storage import file_digest
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node

@@ -11,6 +11,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
 from components.artifacts import EmbeddingCheckpoint
+from components.spec_keys import DATA_FACT
 from components.transform.executor import Executor
 from components.transform_graph import read_ranges
 from embedding_core.checkpoint.dense import write_dense
@@ -91,11 +92,14 @@ def nothing_analysed(inputs):
     return {"double": tf.reshape(tf.sparse.to_dense(inputs["size"]), [-1, 1]) * 2}
 
 
+@pytest.mark.parametrize("is_ours", [True, False], ids=["our_examples", "other_examples"])
 @pytest.mark.parametrize("function", [vocabulary_of_prices, nothing_analysed])
-def test_graph_is_that_of_tfxs_transform(inputs, tmp_path, function):
+def test_graph_is_that_of_tfxs_transform(inputs, tmp_path, function, is_ours):
     import tensorflow_transform as tft
     from tfx.components.transform.executor import Executor as TfxExecutor
 
+    if is_ours:
+        inputs["examples"][0].set_string_custom_property(DATA_FACT, "[]")
     given = {key: value for key, value in inputs.items() if key != "base_checkpoint"}
     properties = {"preprocessing_fn": f"{__name__}.{function.__name__}", "disable_statistics": 1}
     found = {}
@@ -116,30 +120,57 @@ def test_graph_is_that_of_tfxs_transform(inputs, tmp_path, function):
 def test_split_without_files_is_an_error(inputs, tmp_path):
     for file in (tmp_path / "examples" / "Split-train").iterdir():
         file.unlink()
+    inputs["examples"][0].set_string_custom_property(DATA_FACT, "[]")
     with pytest.raises(Exception, match=r"no files match .*: run ExampleGen again"):
         transformed(inputs, tmp_path / "graph")
     assert not os.path.exists(tmp_path / "graph" / ".temp_path")
 
 
-@pytest.mark.parametrize("columns", [["absent", "price", "size"], ["price"]])
-def test_batches_are_those_of_tfxs_reader(inputs, tmp_path, columns):
+KINDS = {"absent": schema_pb2.FLOAT, "price": schema_pb2.FLOAT, "visits": schema_pb2.INT, "words": schema_pb2.BYTES}
+
+
+@pytest.fixture
+def typed_examples(tmp_path):
+    """A file of rows with numbers and texts: one of each, several, none, and NaN."""
+    rows = [
+        {"price": [1.5], "visits": [-(2**63)], "words": [b"caf\xe9", b""]},
+        {"price": [float("nan")], "visits": [1, 2, 3]},
+        {},
+        {"price": [0.1, float("inf")], "words": [b"a"]},
+    ]
+    kinds = {"price": "float_list", "visits": "int64_list", "words": "bytes_list"}
+    path = tmp_path / "typed-00000-of-00001.gz"
+    with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
+        for row in rows:
+            example = tf.train.Example()
+            for name, values in row.items():
+                getattr(example.features.feature[name], kinds[name]).value.extend(values)
+            writer.write(example.SerializeToString())
+    return str(path)
+
+
+@pytest.mark.parametrize("columns", [["absent", "price", "visits", "words"], ["price"], ["words"]])
+def test_batches_are_those_of_tfxs_reader(typed_examples, tmp_path, columns):
     from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
 
     from components.transform.batched_examples import BatchedExamples
 
-    schema = schema_pb2.Schema(
-        feature=[schema_pb2.Feature(name=name, type=schema_pb2.FLOAT) for name in ("absent", "price", "size")]
-    )
-    given = {
-        "file_pattern": [f"{inputs['examples'][0].uri}/Split-train/*"],
-        "schema": schema,
-        "telemetry_descriptors": ["test"],
-    }
+    schema = schema_pb2.Schema(feature=[schema_pb2.Feature(name=name, type=kind) for name, kind in KINDS.items()])
+    given = {"file_pattern": [typed_examples], "schema": schema, "telemetry_descriptors": ["test"]}
     theirs, ours = (cls(**given).Project(columns) for cls in (TFExampleRecord, BatchedExamples))
     assert ours.ArrowSchema().equals(theirs.ArrowSchema())
     expected = rows_of(theirs.BeamSource(), tmp_path / "theirs")
-    assert len(expected) == 3
-    assert rows_of(ours.BeamSource(2), tmp_path / "ours") == expected
+    assert len(expected) == 4
+    assert rows_of(ours.BeamSource(3), tmp_path / "ours") == expected
+
+
+def test_column_of_another_type_is_an_error(typed_examples, tmp_path):
+    from components.transform.batched_examples import BatchedExamples
+
+    schema = schema_pb2.Schema(feature=[schema_pb2.Feature(name="words", type=schema_pb2.FLOAT)])
+    reader = BatchedExamples([typed_examples], schema=schema, telemetry_descriptors=["test"])
+    with pytest.raises(Exception, match=r"typed-00000-of-00001.gz' is damaged \(.*words.*run ExampleGen again"):
+        rows_of(reader.BeamSource(), tmp_path / "rows")
 
 
 def rows_of(source, path):
