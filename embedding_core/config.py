@@ -25,11 +25,11 @@ RETRIEVAL_METRICS: tuple[RetrievalMetric, ...] = get_args(RetrievalMetric)
 
 
 class InitializerConfig(Section):
-    """How rows start: a truncated normal, a uniform, or a constant.
+    """Initial values of rows: from a truncated normal or a uniform distribution, or a constant.
 
     Attributes:
       name: "truncated_normal" (mean 0, stddev `scale`), "uniform" (-scale, scale) or "constant" (scale).
-      scale: the width, or the constant; None is 1/sqrt(dim), as upstream's default.
+      scale: the width of the distribution, or the constant; null is 1/sqrt(dim), the default of `tf.tpu.experimental`.
     """
 
     SHORT = "name"

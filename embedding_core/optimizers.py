@@ -155,9 +155,9 @@ class AdagradMomentum(Optimizer):
 
     Attributes:
       momentum: share of the momentum that a step keeps.
-      use_nesterov: whether a step also follows its own momentum, as Nesterov's does.
+      use_nesterov: whether to use Nesterov's momentum.
       exponent: root of the accumulator that a gradient is divided by.
-      beta2: decay of the accumulator; 1 sums it up.
+      beta2: decay of the accumulator; 1 sums the squared gradients without decay.
       epsilon: number added to the accumulator before its root is taken.
     """
 
@@ -206,7 +206,7 @@ class Adam(Optimizer):
 
 
 class FTRL(Optimizer):
-    """FTRL-proximal (McMahan et al., 2013). A row's first weight is overwritten at its first update.
+    """FTRL-proximal (McMahan et al., 2013). The first update computes a row anew from its slots.
 
     Attributes:
       learning_rate_power: power of the accumulator that scales the learning rate; at most 0.

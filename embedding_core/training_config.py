@@ -59,14 +59,14 @@ class DenseOptimizer(Section):
 
 
 class EarlyStopping(Section):
-    """When training ends before its last step; the best evaluated state is then restored.
+    """When training ends before its last step. The best evaluated state is restored, also after the last step.
 
     Attributes:
       metric: metric of the validation part: "auc" (higher is better) or "loss" (lower is better).
-      patience: number of evaluations in a row without an improvement after which training ends.
+      patience: number of consecutive evaluations without an improvement after which training ends.
       min_delta: smallest change that counts as an improvement.
-      validation_fraction: share of the train split's rows that are not trained on, but evaluated to stop by. A hash of
-        each row chooses them, whatever the eval split is chosen by; no choice sees the rows of the eval split.
+      validation_fraction: share of the train split's rows that are evaluated instead of trained on. A hash of each row
+        chooses them, however the eval split is chosen; early stopping never sees the eval split.
     """
 
     SHORT = "metric"
@@ -86,7 +86,7 @@ class EarlyStopping(Section):
 
 
 class Negatives(Section):
-    """Rows of label 0, made while training from rows of label 1, for data that holds positives only.
+    """Negative rows (label 0), which training makes from positive rows for data that holds positives only.
 
     Each positive row is repeated with another token in `feature`. If the candidate has further features
     (`candidate_features`), a token drawn alone would not fit them: the whole candidate of another row of the batch is
@@ -97,7 +97,7 @@ class Negatives(Section):
       per_positive: number of negatives made of each positive row.
       distribution: "uniform" over the vocabulary's tokens, or by their "count" in the data. Candidates taken from the
         batch are as frequent as in the data in both cases.
-      candidate_features: all features that describe the candidate, `feature` among them or not.
+      candidate_features: all features that describe the candidate; `feature` may be listed or left out.
     """
 
     SHORT = "feature"
@@ -118,15 +118,15 @@ class Training(Section):
     """How long and with what the model is trained: the section `training` of the YAML file.
 
     Attributes:
-      steps: batches to train on, passing over the train split as often as it takes; instead of `epochs`.
+      steps: number of batches to train on, repeating the train split as often as needed; instead of `epochs`.
       epochs: passes over the train split; 8 if neither `steps` nor `epochs` is given.
       batch_size: rows of a global batch, before negatives are added.
-      table_optimizer: optimizer of the tables that have none of their own; without a `name`, the hyperparameters are
-        those of the default one.
-      dense_optimizer: optimizer of everything else.
+      table_optimizer: optimizer of the tables for which `tables` sets none; without a `name`, the hyperparameters are
+        those of the default optimizer.
+      dense_optimizer: optimizer of all other weights.
       decay: "linear" lets all learning rates, also those of tables, fall to 0 at the last step; "none" keeps them.
-      embedding_l2: weight of the mean squared norm of the looked-up vectors, added to the loss; regularizes exactly the
-        rows that a batch touches.
+      embedding_l2: weight of the mean squared norm of the looked-up vectors, which is added to the loss; it regularizes
+        only the rows that a batch looks up.
       eval_every: steps between evaluations; null is once per epoch, or ten times in `steps`.
       early_stopping: when to stop early; null trains to the last step, and keeps its state.
       checkpoint_every: steps between checkpoints to resume from; null is once per evaluation.

@@ -18,8 +18,8 @@ class CsvFormat(Section):
     Attributes:
       missing: texts that mean a missing value, such as "?" and "NA"; the empty text always does.
       delimiter: text between two fields, of one character or more (`::`).
-      decimal: sign before the fraction of a number, "." or ",".
-      quote: character around a field that holds delimiters or lines; "" if quotes are ordinary characters.
+      decimal: decimal separator, "." or ",".
+      quote: character around a field that holds delimiters or line breaks; "" if quotes are ordinary characters.
       encoding: character encoding as Python names it, such as latin-1 or cp1252.
       compression: "gz", "bz2", "zst", "xz" or "none"; null recognizes each file by its first bytes.
       columns: names of all columns, in order, of files without a header; null reads the names from the first line.
@@ -48,7 +48,7 @@ class CsvFormat(Section):
         if not _is_text_encoding(self.encoding):
             yield (
                 "encoding",
-                f"is {self.encoding!r}: Python knows no such text encoding; write such as utf-8, latin-1 or cp1252.",
+                f"is {self.encoding!r}: not an encoding that Python knows; write one such as utf-8, latin-1 or cp1252.",
             )
         yield from self._column_mistakes()
 

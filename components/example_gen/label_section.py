@@ -44,13 +44,13 @@ class Label(Section):
     """What is predicted: 0 or 1, true or false, yes or no; one class against all others; or a number above a bound.
 
     Attributes:
-      column: the column of the data that holds it, or
+      column: the column of the data that holds it.
       positive: the value (or list of values) of the column that is predicted, as the data writes it; every other value
         is 0.
       above: a number; the label is 1 if the column's number is greater, else 0.
-      key: the key under which the `preprocessing_fn` puts it, and
-      columns: the columns that the function reads for the label only: they are not there when the model serves, and no
-        feature may read them. A list (of numbers), or a mapping to "float" or "token".
+      key: the key under which the `preprocessing_fn` returns it, instead of `column`.
+      columns: the columns that the function reads only to compute the label. Requests to the served model do not have
+        them, so no feature may read them. A list (of numbers), or a mapping to "float" or "token".
     """
 
     SHORT = "column"

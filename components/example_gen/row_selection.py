@@ -69,7 +69,7 @@ class Condition(NamedTuple):
 
 
 class RowFilter(Section):
-    """Rows that do not pass are left out, from "train" and "eval" both. All conditions given must hold.
+    """Keeps the rows that meet all given conditions; the others are left out of both splits.
 
     A missing value fails every condition but `not_equals`, `not_matches` and `present: false`.
 
@@ -117,7 +117,7 @@ class SplitByHash(Section):
       by: "hash".
       eval_fraction: expected share of the rows (or keys) for "eval".
       key: column whose rows stay together, such as a customer; null hashes the whole row. A row without a value there
-        goes by its content.
+        is assigned by a hash of the whole row.
     """
 
     by: Literal["hash"] = "hash"

@@ -30,15 +30,15 @@ class Gaps(NamedTuple):
 
 
 class Spans(Section):
-    """Which of the spans in the path's placeholders are read, both ends included; null is open.
+    """Which spans of the path's placeholders are read; both bounds are included, null leaves one open.
 
     Attributes:
       first: the first span: a date as 2011-10-31 for {YYYY}-{MM}-{DD}, a number for {SPAN}.
       last: the last span.
-      missing: action on days (or numbers) in between that have no file: "warn" names them, also in the report;
-        "error" refuses to run.
-      every: days (or numbers) from one file to the next: 7 if they are weekly. Others in between are not missing; if
-        they are there, they are read.
+      missing: what to do about expected spans without a file: "warn" names them, also in the report; "error" refuses to
+        run.
+      every: number of days (or numbers) from one file to the next, such as 7 for weekly files. Files in between are
+        read too, and are not expected.
     """
 
     first: Scalar | None = None

@@ -79,7 +79,7 @@ def _parses(path: str, decoder: ExamplesToRecordBatchDecoder, number: int, data:
     try:
         decoder.DecodeBatch([data])
     except RuntimeError:
-        bad.add(f"{path}, record {number}", "no tf.Example")
+        bad.add(f"{path}, record {number}", "is not a tf.Example")
         return False
     return True
 

@@ -119,7 +119,7 @@ def _writing(root: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"a version could not be written below {root!r} ({error}): earlier ones are as they were; make room, "
+            f"a version could not be written below {root!r} ({error}): the previous versions are unchanged; make room, "
             "and push again."
         ) from error
 

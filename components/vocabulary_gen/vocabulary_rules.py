@@ -7,12 +7,12 @@ from embedding_core.schema import Json, Positive, Section
 
 
 class VocabularyRule(Section):
-    """Which tokens of a vocabulary get a row of their own.
+    """Which tokens of a vocabulary get a row.
 
     Attributes:
       min_count: least number of occurrences of a token in the train split.
       max_size: largest number of tokens, the most frequent ones; null keeps all.
-      parts: number of parts in which it is counted, sorted and merged; more than 1 for one that no worker can hold.
+      parts: number of parts in which it is counted, sorted and merged; more than 1 if it does not fit into one worker.
     """
 
     min_count: Positive = 1
@@ -30,8 +30,8 @@ class Evolution(Section):
 
     Attributes:
       mode: "rerank" orders all tokens again, "append" leaves those of the previous run in their rows.
-      expire_after: number of runs after which a token expires that had `min_count` occurrences in none of them; null
-        keeps it for ever.
+      expire_after: number of consecutive runs without `min_count` occurrences after which a token expires; null keeps
+        it.
     """
 
     mode: EvolutionMode = "rerank"

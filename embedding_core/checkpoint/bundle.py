@@ -118,7 +118,7 @@ class BundleReader:
                     checksum, left = crc32c(data, checksum), left - len(data)
                     if not left and checksum != part.crc32c:
                         raise CheckpointError(
-                            f"{key!r} in {path!r} has another checksum than its index: take another checkpoint."
+                            f"{key!r} in {path!r} does not have the checksum in its index: take another checkpoint."
                         )
                     yield data
 

@@ -122,7 +122,7 @@ def _handle(data: bytes, at: int) -> tuple[int, int]:
 def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     checked = data[offset : offset + size + 1]
     if _unmask(struct.unpack("<I", data[offset + size + 1 : offset + size + _TRAILER_BYTES])[0]) != crc32c(checked):
-        raise ValueError("a block has another checksum")
+        raise ValueError("the checksum of a block differs from the recorded one")
     if checked[-1] != 0:
         raise ValueError("a block is compressed")
     restarts = struct.unpack("<I", checked[-5:-1])[0]

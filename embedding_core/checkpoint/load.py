@@ -82,9 +82,9 @@ def _check_digests(folder: str, manifest: Manifest, vocabulary_digests: Mapping[
     for name, digest in manifest.vocabularies.items():
         if vocabulary_digests.get(name) != digest:
             raise CheckpointError(
-                f"rows of checkpoint {folder!r} belong to vocabulary {name!r} with digest {digest[:12]}..., in use is "
-                f"{(vocabulary_digests.get(name) or 'none')[:12]}...: every token would read another token's row; "
-                "remap the rows by token first (CheckpointLoader)."
+                f"rows of checkpoint {folder!r} belong to vocabulary {name!r} with digest {digest[:12]}..., but the "
+                f"digest in use is {(vocabulary_digests.get(name) or 'none')[:12]}...: every token would read another "
+                "token's row; remap the rows by token first (CheckpointLoader)."
             )
 
 

@@ -98,10 +98,11 @@ def tpu_request(name: str, *, machine_type: str | None = None, topology: str | N
     Args:
       name: name of the slice, as in `training.topology`.
       machine_type: `kubeflow.machine_type`, which must be that of the slice; None is not checked.
-      topology: `kubeflow.tpu_topology`, which must be that of the slice; None is not checked.
+      topology: `kubeflow.tpu_topology`, which must be that of the slice. None takes the default arrangement, which
+        only slices have whose number of chips is a power of two.
 
     Raises:
-      ConfigError: the slice is unknown, or `machine_type` or `topology` contradicts it.
+      ConfigError: the slice is unknown or needs a topology, or `machine_type` or `topology` contradicts it.
     """
     slice_ = named_topology(name)
     generation, _, size = slice_.name.replace("v5litepod", "v5e").partition("-")
@@ -114,25 +115,39 @@ def tpu_request(name: str, *, machine_type: str | None = None, topology: str | N
         cores=int(size),
         chips_per_host=per_host,
         machine_type=machines.machine[per_host],
-        topology=_topology(chips, 3 if machines.cube else 2),
+        topology=_topology(slice_.name, chips, 3 if machines.cube else 2, topology),
         label=machines.label,
     )
     _check_same(request, machine_type, topology)
     return request
 
 
-def _topology(chips: int, dimensions: int) -> str:
-    """Return the default topology: powers of two, as equal as possible, the shorter sides first (except 2x2x1)."""
-    if dimensions == 3 and chips == 4:
-        return "2x2x1"
-    sides, power = [1] * dimensions, int(math.log2(chips))
-    for step in range(power):
-        sides[dimensions - 1 - step % dimensions] *= 2
-    return "x".join(map(str, sides))
+def _topology(name: str, chips: int, dimensions: int, given: str | None) -> str:
+    """Return the topology of a slice: powers of two, as equal as possible, the shorter sides first (except 2x2x1).
+
+    The arrangement of any other number of chips does not follow from it, so that it must be given.
+    """
+    if chips & (chips - 1) == 0:
+        if dimensions == 3 and chips == 4:
+            return "2x2x1"
+        sides = [1] * dimensions
+        for step in range(chips.bit_length() - 1):
+            sides[dimensions - 1 - step % dimensions] *= 2
+        return "x".join(map(str, sides))
+    if given is None or math.prod(given_sides := _sides(given)) != chips or len(given_sides) != dimensions:
+        raise ConfigError(
+            f"`training.topology` is {name!r}, {chips} chips, which can be arranged in several ways: set "
+            f"`kubeflow.tpu_topology` to {dimensions} numbers whose product is {chips}, as Google Cloud lists them."
+        )
+    return given
+
+
+def _sides(topology: str) -> list[int]:
+    return sorted(int(side) for side in re.findall(r"\d+", topology))
 
 
 def _check_same(request: TpuRequest, machine_type: str | None, topology: str | None) -> None:
-    if topology is not None and sorted(re.findall(r"\d+", topology)) != sorted(re.findall(r"\d+", request.topology)):
+    if topology is not None and _sides(topology) != _sides(request.topology):
         raise ConfigError(
             f"`kubeflow.tpu_topology` is {topology!r}, but `training.topology` {request.name!r} is {request.topology}: "
             "leave it out, or correct one of the two."

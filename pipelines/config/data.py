@@ -15,20 +15,20 @@ class Data(CsvFormat):
     """Files that the rows are read from, and how CSV files are written (the keys of `CsvFormat`).
 
     Attributes:
-      path: a file, a folder, or a glob (what exists under exactly that name is meant literally);
+      path: a file, a folder, or a glob (an existing path of exactly that name is literal);
         `package:<package>/<path>` for a file inside an installed package;
         {YYYY}, {MM}, {DD} and {SPAN} in it are placeholders for the parts of a span.
       format: "csv", "tfrecord" (of tf.Example) or "parquet"; null goes by the extension.
-      spans: spans that are read, if the path has placeholders; null is all of them.
-      allowed_bad_rate: share of rows that may be malformed, without a label, or with several values in a column of
-        one; they are set aside and counted.
-      whole_numbers: columns of tokens in which 3.0, as pandas writes a whole number in a column with gaps, is read as
-        3; otherwise both are tokens as they are, and a mix of them is counted in the report.
-      statistics: "sample" takes histograms, quantiles and frequent values of the columns from 10,000 rows of each split
-        or somewhat more; counts, missing values and ranges are exact. "exact" takes them from all rows, by TFX's
-        StatisticsGen.
+      spans: spans to read, if the path has placeholders; null reads all.
+      allowed_bad_rate: largest share of rows that may be malformed, without a label, or with several values in a
+        single-valued column; they are set aside and counted.
+      whole_numbers: columns of tokens in which 3.0 is read as 3 (pandas writes whole numbers so in a column with gaps);
+        in other columns 3 and 3.0 are two tokens, and the report counts a mix of them.
+      statistics: "sample" takes histograms, quantiles and frequent values of the columns from a sample, at least
+        10,000 rows of each split; counts, missing values and ranges are exact. "exact" takes them from all rows, with
+        TFX's StatisticsGen.
       workers: number of processes that read the data of a run on this machine. Each loads TensorFlow anew, so more than
-        one pays off for large data alone. A cluster has Beam arguments of its own.
+        one pays off only for large data. On a cluster, `kubeflow.beam_args` applies.
     """
 
     SHORT = "path"

@@ -22,7 +22,7 @@ from pipelines.config.model import Model
 
 
 class PipelineConfig(Section):
-    """One pipeline. `load_config` and `config_from_mapping` make it: they check it and make its paths absolute.
+    """Configuration of one pipeline. `load_config` and `config_from_mapping` make and check it; its paths are absolute.
 
     Attributes:
       name: name of the pipeline, also in the metadata; by default the file's name.
@@ -31,13 +31,13 @@ class PipelineConfig(Section):
       features: columns that the model sees.
       seed: seed of initial rows, shuffles and drawn negatives; a rerun on CPU gives the same tables.
       split: rule by which rows are held out for evaluation.
-      preprocessing_fn: dotted path of your own function for Transform; null is `pipelines.preprocessing`'s.
+      preprocessing_fn: dotted path of your own function for Transform; null uses that of `pipelines.preprocessing`.
       columns: further columns that your function reads: a list (of numbers), or a mapping to "float" or "token".
       sample_weight: column that weighs the rows in training and evaluation.
       class_weights: weight of a label's value in training, such as {0: 1, 1: 3}.
       row_filters: conditions that a row must meet; rows that do not are left out.
       vocabularies: limits, by vocabulary.
-      vocabulary_evolution: how vocabularies grow out of those of a previous run; null counts this run's data alone.
+      vocabulary_evolution: how vocabularies grow out of those of a previous run; null counts only this run's data.
       tables: overrides, by table.
       model: model to train.
       training: how the model is trained.
@@ -45,8 +45,8 @@ class PipelineConfig(Section):
       warm_start: checkpoint that the model starts from; null starts from initial rows.
       push: destination of the served model.
       kubeflow: settings for Kubeflow Pipelines or Vertex AI; null if the pipeline is not compiled for them.
-      permissions: who may read the files that a run writes, pushed versions included: their "owner" alone, also the
-        owner's "group", or whoever the process' "umask" allows. Files in a bucket follow the bucket's rules.
+      permissions: who may read the files that a run writes, pushed versions included: only their "owner", also the
+        owner's "group", or whoever the "umask" of the process allows. Files in a bucket follow the bucket's rules.
       metadata: sqlite file of ML Metadata, which several pipelines may share; null is in the work_dir.
       work_dir: folder of everything that the pipeline writes; by default `runs/<name>` beside the file.
       python_path: folder put last on `sys.path` for your dotted names; by default the file's folder.

@@ -121,7 +121,7 @@ def test_flipped_bit_of_the_data_is_refused(whole):
         byte = file.read(1)[0]
         file.seek(entry.parts[0].offset + 12345)
         file.write(bytes([byte ^ 4]))
-    with pytest.raises(CheckpointError, match="another checksum"):
+    with pytest.raises(CheckpointError, match="does not have the checksum"):
         read(reader, "t/.ATTRIBUTES/VARIABLE_VALUE", 1000)
 
 

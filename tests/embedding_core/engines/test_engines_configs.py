@@ -9,7 +9,7 @@ from embedding_core.engines.hardware_configs import copied_configs, refuse_ignor
 from embedding_core.translate import initializer_to_core, model_of, optimizer_to_core, optimizer_to_tensorflow
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 OPTIMIZERS = [
     SGD(clipvalue=0.5, clip_weight_min=-1.0),

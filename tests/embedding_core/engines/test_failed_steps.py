@@ -14,7 +14,7 @@ CONFIG = EmbeddingConfig(
     tables=(TableConfig(name="t", vocabulary_size=ROWS, dim=1, combiner="sum"),),
     features=(FeatureConfig(name="f", table="t"),),
 )
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 
 class UserError(Exception):

@@ -11,7 +11,7 @@ from embedding_core.engines import HostEngine, TPUEmbedding, initialize_simulate
 from embedding_core.lookup import cpu_embedding_lookup
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 
 @pytest.fixture(autouse=True)

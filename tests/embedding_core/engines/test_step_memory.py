@@ -8,7 +8,7 @@ import tensorflow as tf
 from embedding_core import Adagrad, EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, simulated_tpu
 
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 ROWS, BATCH = 10_000_000, 128
 CONFIG = EmbeddingConfig(

@@ -9,7 +9,7 @@ from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, sim
 from embedding_core.lookup import cpu_embedding_lookup
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 CONFIG = EmbeddingConfig(
     tables=(TableConfig(name="t", vocabulary_size=7, dim=2),), features=(FeatureConfig(name="f", table="t"),)

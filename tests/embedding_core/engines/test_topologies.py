@@ -12,7 +12,7 @@ from embedding_core import FTRL, SGD, Adagrad, AdagradMomentum, Adam, EmbeddingC
 from embedding_core.engines import TPUEmbedding, simulated_tpu
 from embedding_core.testing import Samples, build_dense, build_ragged, build_sparse
 
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
 BATCH = 8
 KINDS = ["dense", "sparse", "ragged", "weighted_sparse", "weighted_ragged"]

@@ -13,7 +13,7 @@ from embedding_core.engines import simulated_tpu
 from embedding_core.layer import TPUEmbedding
 
 tpu = tf.tpu.experimental.embedding
-simulated_tpu(hosts=2, cores_per_host=4)  # logical devices, before any test of the process runs TensorFlow
+simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 BATCH = 4
 
 
