@@ -1,6 +1,7 @@
+import pytest
 import tensorflow as tf
 
-from embedding_core.training.row_stream import Passes
+from embedding_core.training.row_stream import Passes, batches_once
 
 
 def test_passes_are_equal_and_come_from_one_iterator():
@@ -23,3 +24,19 @@ def test_a_pass_that_is_left_is_not_continued():
         if number == 1:
             break
     assert [int(number) for number in passes] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("rows", [[3], [2, 0, 5, 1, 4, 4], [0, 0, 1, 7, 0, 2, 3]])
+def test_rows_of_four_files_alternate(rows, tmp_path):
+    """A run that a previous release began, which read the files in parallel, is resumed in the same order."""
+    files = []
+    for number, count in enumerate(rows):
+        files.append(str(tmp_path / f"{number}"))
+        with tf.io.TFRecordWriter(files[-1]) as writer:
+            for row in range(count):
+                writer.write(f"{number}:{row}".encode())
+    parallel = list(tf.data.TFRecordDataset(files, num_parallel_reads=4).as_numpy_iterator())
+    for keep in (None, lambda records: tf.strings.regex_full_match(records, b".*[0-3]")):
+        batches = list(batches_once(files, 2, keep=keep).as_numpy_iterator())
+        kept = [row for row in parallel if keep is None or row[-1:] <= b"3"]
+        assert [row for _, batch in batches for row in batch] == kept
