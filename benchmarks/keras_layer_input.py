@@ -22,6 +22,7 @@ import tf_keras
 from benchmarks.zipf_examples import ZipfData, _token, write_examples
 from embedding_core import Adagrad, ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.layer import TPUEmbedding
+from embedding_core.tasks import POSITIVE
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Inputs, RowParser
 
@@ -72,7 +73,7 @@ def step_of(config):
 def stages_of(data, files, folder):
     """Return the stages to time, by name: functions without arguments that process all rows once."""
     config = config_of(data)
-    parser = RowParser(Inputs(config=config, vocabularies=vocabularies_of(data, folder), label=None))
+    parser = RowParser(Inputs(config=config, vocabularies=vocabularies_of(data, folder), tasks=(POSITIVE,)))
     spec = {name: tf.io.FixedLenFeature([], tf.string) for name in data.names}
     step, kept = step_of(config), []
 

@@ -77,7 +77,7 @@ def sources_of_run(
     return NumberSources(
         config=run.config,
         dense=run.dense,
-        labels=tuple(filter(None, (run.label, run.weight))),
+        labels=tuple(filter(None, (*(task.key for task in run.tasks), run.weight))),
         transform_graph=transform_graph,
         schema_file=None if schema is None else os.path.join(schema, "schema.pbtxt"),
     )
@@ -102,7 +102,7 @@ def inputs_of_run(
         config=run.config,
         vocabularies={name: os.path.join(vocabularies, f"{name}.txt") for name in run.vocabularies},
         dense=run.dense,
-        label=run.label,
+        tasks=run.tasks,
         weight=run.weight,
         raw_spec=source.spec,
         transform=source.transform,

@@ -1,13 +1,15 @@
 """Builds and calls the dense part of a model: its inputs are activations and dense features.
 
 A model is made by a user's ``build(config, embeddings, dense, **arguments)``, which gets one Keras
-input per feature and returns a functional `tf_keras.Model` from those inputs to logits `[B, 1]`.
+input per feature and returns a functional `tf_keras.Model` from those inputs to an output `[B, 1]`: a logit if the
+label is binary. If there are several tasks, it returns a mapping of such outputs by the name of the task.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import tensorflow as tf
@@ -15,10 +17,12 @@ import tf_keras
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
+from embedding_core.tasks import Task
 
 ModelInputs: TypeAlias = "tuple[dict[str, Any], dict[str, Any]]"
 
 _EMBEDDING, _DENSE = "embedding_", "dense_"
+_TASKS = "tasks"  # argument of `build`
 
 
 def model_inputs(config: EmbeddingConfig, dense: Iterable[str]) -> ModelInputs:
@@ -39,7 +43,11 @@ def _load_build(module: str) -> Callable[..., tf_keras.Model]:
 
 
 def build_model(
-    module: str, config: EmbeddingConfig, dense: Iterable[str], arguments: Mapping[str, Any]
+    module: str,
+    config: EmbeddingConfig,
+    dense: Iterable[str],
+    arguments: Mapping[str, Any],
+    tasks: Sequence[Task],
 ) -> tf_keras.Model:
     """Build the model that a module describes.
 
@@ -48,17 +56,22 @@ def build_model(
       config: tables and features; one input each.
       dense: names of the dense features.
       arguments: keyword arguments of `build`.
+      tasks: what the model is trained for; `build` gets their names as `tasks` if it has such an argument.
 
     Raises:
-      ConfigError: the module has no `build`, or `build` returned something other than logits `[B, 1]`.
+      ConfigError: the module has no `build`, or `build` did not return one output `[B, 1]` for each task.
     """
     embeddings, dense_inputs = model_inputs(config, dense)
-    model = _load_build(module)(config, embeddings, dense_inputs, **arguments)
+    build, names = _load_build(module), [task.name for task in tasks]
+    takes_tasks = _TASKS in inspect.signature(build).parameters
+    model = build(config, embeddings, dense_inputs, **arguments, **({_TASKS: names} if takes_tasks else {}))
     shape = getattr(model, "output_shape", None)
-    if shape != (None, 1):
+    by_task = {names[0]: shape} if len(names) == 1 and not isinstance(shape, dict) else shape
+    if by_task != dict.fromkeys(names, (None, 1)):
+        wanted = "(None, 1)" if len(names) == 1 else f"(None, 1) for each of the tasks {', '.join(names)}, in a mapping"
         raise ConfigError(
             f"`build` of model {module!r} returned {type(model).__name__} with output shape {shape!r}: "
-            "it must return a functional tf_keras.Model whose output is one logit per example, (None, 1)."
+            f"it must return a functional tf_keras.Model whose output has the shape {wanted}."
         )
     return model
 
@@ -67,17 +80,23 @@ def call_model(
     model: tf_keras.Model,
     embeddings: Mapping[str, tf.Tensor],
     dense: Mapping[str, tf.Tensor],
+    tasks: Sequence[Task],
     *,
     training: bool = False,
-) -> tf.Tensor:
-    """Compute the logits `[B, 1]` of a model made by `build_model`, however its `build` nested the inputs.
+) -> dict[str, tf.Tensor]:
+    """Compute the outputs of a model made by `build_model`, however its `build` nested the inputs.
 
     Args:
       model: the model.
       embeddings: activations by feature name.
       dense: float32 `[B, 1]` by name.
+      tasks: the model's tasks.
       training: whether layers such as dropout are active.
+
+    Returns:
+      `[B, 1]` by the name of the task: a logit, a number, or the logarithm of an expected count.
     """
     given = {_EMBEDDING + name: value for name, value in embeddings.items()}
     given.update({_DENSE + name: value for name, value in dense.items()})
-    return model([given[name] for name in model.input_names], training=training)
+    output = model([given[name] for name in model.input_names], training=training)
+    return output if isinstance(output, dict) else {tasks[0].name: output}

@@ -17,6 +17,8 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.model_inputs import call_model
 from embedding_core.serving import columns_of, export_model, named_inputs, synthetic_rows
+from embedding_core.task_outputs import served_outputs
+from embedding_core.tasks import POSITIVE, Task
 from embedding_core.training import Inputs
 from embedding_core.training.finished_run import restore_run
 from embedding_core.training.training_inputs import RowParser
@@ -46,6 +48,7 @@ class Trained:
       engine: holds the tables.
       model: the dense part.
       dense: source of the dense inputs; None if the model has no dense inputs and no column is transformed.
+      tasks: what the model was trained for.
     """
 
     config: EmbeddingConfig
@@ -54,6 +57,7 @@ class Trained:
     engine: HostEngine
     model: Any
     dense: DenseInputs | None
+    tasks: tuple[Task, ...]
 
     def export(self, folder: str, rows_dtype: str = "float32") -> tuple[str, ...]:
         """Write the serving-only SavedModel, with rows of that type; return its signatures."""
@@ -64,6 +68,7 @@ class Trained:
             vocabularies=self.files,
             model=self.model,
             dense=self.dense,
+            tasks=self.tasks,
             rows_dtype=rows_dtype,
         )
 
@@ -82,7 +87,7 @@ class Trained:
     def score(self, rows: Sequence[bytes]) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Return what training computes for serialized tf.Examples, under the names of the exported signatures.
 
-        Ids come from the input pipeline of training, vectors from its engine, logits from its model.
+        Ids come from the input pipeline of training, vectors from its engine, outputs from its model.
         """
         batches = [self._score(batch) for batch in self._batches(rows)]
         return {
@@ -97,7 +102,7 @@ class Trained:
                 config=self.config,
                 vocabularies=dict(self.files),
                 dense=dense.names,
-                label=None,
+                tasks=(POSITIVE,),
                 raw_spec=dense.spec,
                 transform=dense.transform,
             )
@@ -107,10 +112,10 @@ class Trained:
 
     def _score(self, batch: Any) -> dict[str, dict[str, npt.NDArray[Any]]]:
         vectors = self.engine.lookup(batch["ids"])
-        logit = call_model(self.model, vectors, batch["dense"])
+        served = served_outputs(self.tasks, call_model(self.model, vectors, batch["dense"], self.tasks))
         return {
             "embeddings": {name: value.numpy() for name, value in vectors.items()},
-            "serving_default": {"logit": logit.numpy(), "probability": tf.sigmoid(logit).numpy()},
+            "serving_default": {name: value.numpy() for name, value in served.items()},
         }
 
 
@@ -132,4 +137,5 @@ def load_trained(sources: Sources) -> Trained:
         engine=run.engine,
         model=run.model,
         dense=numbers.of_features(),
+        tasks=run.description.tasks,
     )

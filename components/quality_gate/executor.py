@@ -59,7 +59,7 @@ def _measure(execution: Execution) -> tuple[SplitCounts, RetrievalFigures | str]
 def _figures(counts: SplitCounts, retrieval: RetrievalFigures | str, checks: Sequence[Check]) -> Json:
     measured = not isinstance(retrieval, str)
     return {
-        "eval_split": {**dataclasses.asdict(counts), "negatives": counts.negatives},
+        "eval_split": dataclasses.asdict(counts),
         "retrieval": dataclasses.asdict(retrieval) if dataclasses.is_dataclass(retrieval) else None,
         "retrieval_note": "" if measured else retrieval,
         "checks": [check.to_dict() for check in checks],

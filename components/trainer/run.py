@@ -23,6 +23,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
 from embedding_core.serving import export_model
 from embedding_core.storage import file_digest, folder_digests, is_remote
+from embedding_core.tasks import Task
 from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.kept_rows import rows_key
@@ -40,7 +41,7 @@ class Settings:
       training: JSON object, a `TrainingConfig`.
       arguments: arguments of the model's `build`.
       dense: names of the dense features.
-      label_key: name of the label; None for data that holds positives only.
+      tasks: JSON objects, each a `Task` of the model; one binary label, "label", if there is none.
       weight_key: name of the sample weight, or None.
       model_module: dotted module with `build`.
       vocabularies, table_configs: folders of the artifacts.
@@ -56,7 +57,7 @@ class Settings:
     training: Json
     arguments: Json = dataclasses.field(default_factory=dict)
     dense: Sequence[str] = ()
-    label_key: str | None = "label"
+    tasks: Sequence[Json] = ({},)
     weight_key: str | None = None
     model_module: str
     vocabularies: str
@@ -67,6 +68,11 @@ class Settings:
     code_fingerprint: str | None = None
     resume_dir: str | None = None
     inputs_made: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def task_list(self) -> tuple[Task, ...]:
+        """What the model is trained for."""
+        return tuple(Task.from_mapping(task) for task in self.tasks)
 
     @property
     def training_config(self) -> TrainingConfig:
@@ -101,7 +107,7 @@ def run_fn(fn_args: FnArgs) -> None:
         config=config,
         training=job.training,
         dense=job.inputs.dense,
-        label=settings.label_key,
+        tasks=job.inputs.tasks,
         weight=settings.weight_key,
         step=result.step,
         checkpoint=os.path.basename(result.checkpoint),
@@ -116,6 +122,7 @@ def run_fn(fn_args: FnArgs) -> None:
         model=result.model,
         dense=sources.of_features(),
         labels=sources.of_labels(),
+        tasks=job.inputs.tasks,
     )
     if resume is not None:
         fileio.rmtree(resume)
@@ -144,7 +151,7 @@ def _number_sources(fn_args: FnArgs, settings: Settings, config: EmbeddingConfig
     return NumberSources(
         config=config,
         dense=tuple(settings.dense),
-        labels=tuple(name for name in (settings.label_key, settings.weight_key) if name is not None),
+        labels=tuple(filter(None, (*(task.key for task in settings.task_list), settings.weight_key))),
         transform_graph=fn_args.transform_graph_path,
         schema_file=fn_args.schema_path,
     )
@@ -162,7 +169,7 @@ def _job(
         config=config,
         vocabularies={name: os.path.join(settings.vocabularies, f"{name}.txt") for name in vocabularies},
         dense=tuple(settings.dense),
-        label=settings.label_key,
+        tasks=settings.task_list,
         weight=settings.weight_key,
         raw_spec=source.spec,
         transform=source.transform,
@@ -223,7 +230,7 @@ def _resume_folder(
         job.arguments,
         json.loads(config.to_json()),
         {name: vocabulary.digest for name, vocabulary in vocabularies.items()},
-        [job.inputs.dense, job.inputs.label, job.inputs.weight],
+        [job.inputs.dense, [task.to_mapping() for task in job.inputs.tasks], job.inputs.weight],
         [(path, tf.io.gfile.stat(path).length) for path in (*job.train_files, *job.eval_files)],
         [fn_args.transform_graph_path, settings.warm_start, dict(settings.dense_start), settings.code_fingerprint],
         settings.inputs_made,

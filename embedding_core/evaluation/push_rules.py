@@ -53,10 +53,14 @@ def judge(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) 
 
 def _floors(counts: SplitCounts, rules: Rules) -> Iterator[Check]:
     yield _floor("rows of the eval split", counts.rows, rules.min_rows, "min_rows")
-    if rules.draws_negatives and not counts.negatives:
+    if rules.draws_negatives and counts.only_positives:
         return
-    for label, rows in ((0, counts.negatives), (1, counts.positives)):
-        yield _floor(f"rows of the eval split with label {label}", rows, rules.min_rows_per_class, "min_rows_per_class")
+    for name, label in counts.labels.items():
+        where = "" if len(counts.labels) == 1 else f" of {name!r}"
+        for value, rows in ((0, label.negatives), (1, label.positives)):
+            if rows is not None:
+                what = f"rows of the eval split with label {value}{where}"
+                yield _floor(what, rows, rules.min_rows_per_class, "min_rows_per_class")
 
 
 def _floor(name: str, rows: int, least: int, key: str) -> Check:
@@ -71,7 +75,7 @@ def _floor(name: str, rows: int, least: int, key: str) -> Check:
 
 def _recalls(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) -> Iterator[Check]:
     bounds = dict(rules.retrieval)
-    if not bounds and not counts.negatives and not isinstance(retrieval, str):
+    if not bounds and counts.only_positives and not isinstance(retrieval, str):
         bounds = {_DEFAULT: Threshold(min_over_popularity=0.0)}
     for name, bound in bounds.items():
         yield from _recall(name, retrieval, bound)

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, TableConfig
+from embedding_core.tasks import Task
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Inputs, RowParser
 
@@ -34,23 +35,37 @@ class FeatureCounts:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelCounts:
+    """Counts of one label in a split.
+
+    Attributes:
+      rows: number of rows that have the label.
+      positives, negatives: numbers of rows with label 1 and label 0; None if the label is not binary.
+    """
+
+    rows: int
+    positives: int | None
+    negatives: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitCounts:
     """Counts of a split.
 
     Attributes:
       rows: number of rows.
-      positives: number of rows with label 1; all rows if the data has no label.
+      labels: counts by the name of the task; if the data has no label, it is 1 in each row.
       features: counts by categorical feature.
     """
 
     rows: int
-    positives: int
+    labels: Mapping[str, LabelCounts]
     features: Mapping[str, FeatureCounts]
 
     @property
-    def negatives(self) -> int:
-        """Number of rows with label 0."""
-        return self.rows - self.positives
+    def only_positives(self) -> bool:
+        """Whether a label is binary, and no row has a label of 0."""
+        return {label.negatives or 0 for label in self.labels.values() if label.negatives is not None} == {0}
 
 
 def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:
@@ -61,23 +76,35 @@ def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:
       files: TFRecord files of the split.
     """
     counting = dataclasses.replace(inputs, config=_with_one_unknown_row(inputs.config))
-    parse, counts, rows, positives = RowParser(counting).traced(), Counter[tuple[str, str]](), 0, 0
+    parse, counts, rows = RowParser(counting).traced(), Counter[tuple[str, str]](), 0
+    labelled, positives = np.zeros(len(inputs.tasks), np.int64), np.zeros(len(inputs.tasks), np.int64)
     for _, serialized in batches_once(list(files), _BATCH):
         batch = parse(serialized)
         rows += int(batch["rows"])
-        positives += int((batch["label"].numpy() == 1).sum())
+        label = batch["label"].numpy()
+        labelled += (~np.isnan(label)).sum(axis=0)
+        positives += (label == 1).sum(axis=0)
         for feature in counting.config.features:
             table = counting.config.table_of(feature.name)
             counts.update({(feature.name, key): n for key, n in _counts(table, batch["ids"][feature.name]).items()})
     names = [field.name for field in dataclasses.fields(FeatureCounts)]
     return SplitCounts(
         rows=rows,
-        positives=positives,
+        labels={
+            task.name: _label_counts(task, int(has), int(one))
+            for task, has, one in zip(inputs.tasks, labelled, positives, strict=True)
+        },
         features={
             feature.name: FeatureCounts(**{name: counts[feature.name, name] for name in names})
             for feature in inputs.config.features
         },
     )
+
+
+def _label_counts(task: Task, rows: int, positives: int) -> LabelCounts:
+    if not task.is_binary:
+        return LabelCounts(rows=rows, positives=None, negatives=None)
+    return LabelCounts(rows=rows, positives=positives, negatives=rows - positives)
 
 
 def _with_one_unknown_row(config: EmbeddingConfig) -> EmbeddingConfig:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.hardware_configs import embedding_feature
 from embedding_core.schema import Json
+from embedding_core.tasks import Task
 from embedding_core.training.step import new_trainable
 from embedding_core.training_config import TrainingConfig
 
@@ -48,12 +49,14 @@ class PipelineStep:
       dense: names of the dense features.
       arguments: arguments of `build`.
       training: optimizers, rates and weights of the loss.
+      tasks: what the model is trained for.
     """
 
     model: str
     dense: Sequence[str]
     arguments: Json
     training: TrainingConfig
+    tasks: Sequence[Task] = (Task(),)
 
     def __call__(self, config: EmbeddingConfig, rows: int) -> Step:
         """Make layer, model and optimizer, as training does; see `MakeStep`."""
@@ -63,6 +66,7 @@ class PipelineStep:
             model=self.model,
             dense=self.dense,
             arguments=self.arguments,
+            tasks=self.tasks,
             rows=rows,
             steps=self.training.steps or _STEPS,
             replicated=embedding_feature(tf.distribute.get_strategy()) == "V0",
@@ -75,7 +79,7 @@ class PipelineStep:
         return {
             "ids": {feature.name: tf.RaggedTensorSpec([rows, None], tf.int64) for feature in config.features},
             "dense": dict.fromkeys(self.dense, column),
-            "label": column,
+            "label": tf.TensorSpec([rows, len(self.tasks)], tf.float32),
             "weight": column,
             "rows": tf.TensorSpec([], tf.int32),
         }

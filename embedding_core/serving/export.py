@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import tensorflow as tf
 import tf_keras
@@ -22,6 +22,7 @@ from embedding_core.serving.signatures import (
 )
 from embedding_core.serving.table_blocks import TableRows, require_model_inputs, require_no_lambda
 from embedding_core.serving.two_tower_signatures import is_two_tower, two_tower_signatures
+from embedding_core.tasks import Task
 
 
 def export_model(
@@ -33,6 +34,7 @@ def export_model(
     model: tf_keras.Model,
     dense: DenseInputs | None = None,
     labels: DenseInputs | None = None,
+    tasks: Sequence[Task] = (Task(),),
     signatures: Collection[str] | None = None,
     top_k: int = 100,
     rows_dtype: str = "float32",
@@ -50,8 +52,9 @@ def export_model(
       vocabularies: path of the plain token file by vocabulary name.
       model: the dense part, made by `model_inputs.build_model`.
       dense: source of dense inputs and of columns `after_transform`; None if there are none.
-      labels: source of label and weight; adds the signatures `transform_labels` and, if there are dense inputs,
+      labels: source of labels and weight; adds the signatures `transform_labels` and, if there are dense inputs,
         `transform_features`, which TFX's Evaluator needs. None adds neither.
+      tasks: what the model is trained for, which names the outputs of its signatures.
       signatures: names of the signatures to write besides `serving_default`; None for all that the model can have.
       top_k: number of candidates that the signature `top_k` returns.
       rows_dtype: "float32", or "float16" for tables of half the size, whose values are rounded to 11 significant bits.
@@ -75,7 +78,7 @@ def export_model(
     files = {name: os.fspath(file) for name, file in vocabularies.items()}
     module = ServingModule(config, tables, files, dense, rows_dtype)
     module.hold(model)
-    possible = _signatures(module, model, files, labels, top_k)
+    possible = _signatures(module, model, tasks, files, labels, top_k)
     chosen = set(possible if signatures is None else {"serving_default", *signatures})
     unknown = sorted(chosen - set(possible))
     if unknown:
@@ -87,11 +90,16 @@ def export_model(
 
 
 def _signatures(
-    module: ServingModule, model: tf_keras.Model, files: Mapping[str, str], labels: DenseInputs | None, top_k: int
+    module: ServingModule,
+    model: tf_keras.Model,
+    tasks: Sequence[Task],
+    files: Mapping[str, str],
+    labels: DenseInputs | None,
+    top_k: int,
 ) -> dict[str, Signature]:
     signatures = {
-        "serving_default": serving_default(module, model),
-        "raw": raw_signature(module, model),
+        "serving_default": serving_default(module, model, tasks),
+        "raw": raw_signature(module, model, tasks),
         "embeddings": embeddings_signature(module),
     }
     if module.counted:

@@ -3,21 +3,21 @@
 =====================  ==========================================  ==========================================
 signature              inputs                                      outputs
 =====================  ==========================================  ==========================================
-`serving_default`      examples: serialized tf.Examples `[B]`      logit, probability `[B, 1]`
-`raw`                  one tensor per raw column (`raw_columns`)   logit, probability `[B, 1]`
+`serving_default`      examples: serialized tf.Examples `[B]`      `served_outputs` of the tasks, `[B, 1]` each
+`raw`                  one tensor per raw column (`raw_columns`)   the same
 `embeddings`           examples                                    per feature `[B, dim]` or `[B, L, dim]`
 `query`                tensors of the query's raw columns          vector `[B, n]`
 `candidate`            tensors of the candidate's raw columns      vector `[B, n]`
 `top_k`                as `query`                                  tokens, scores `[B, k]`, best first
 `counters`             none                                        features, dropped_ids `[n]`: since it was loaded
 `transform_features`   examples                                    the dense inputs `[B, 1]`
-`transform_labels`     examples                                    the label, and the weight, `[B, 1]`
+`transform_labels`     examples                                    the labels, and the weight, `[B, 1]`
 =====================  ==========================================  ==========================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -26,6 +26,8 @@ import tf_keras
 from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
 from embedding_core.model_inputs import call_model
 from embedding_core.serving.serving_module import ServingModule
+from embedding_core.task_outputs import served_outputs
+from embedding_core.tasks import Task
 from embedding_core.tracing import calling_user_code
 
 Outputs: TypeAlias = dict[str, tf.Tensor]
@@ -51,27 +53,41 @@ def signature_of_tensors(function: Callable[[Mapping[str, tf.Tensor]], Outputs],
     return tf.function(compute).get_concrete_function(**columns.named_specs)
 
 
-def predictions(module: ServingModule, model: tf_keras.Model, raw: RawColumns, features: Iterable[str]) -> Outputs:
-    """Compute logit and probability `[B, 1]`; NaN for a row that lacks what the transform requires."""
+def predictions(
+    module: ServingModule, model: tf_keras.Model, tasks: Sequence[Task], raw: RawColumns, features: Iterable[str]
+) -> Outputs:
+    """Compute the served outputs of all tasks, `[B, 1]`; NaN for a row that lacks what the transform requires."""
     embeddings, dense = module.inputs_of(raw, features)
-    logit = call_model(model, embeddings, dense)
+    outputs = call_model(model, embeddings, dense, tasks)
     if raw.incomplete is not None:
-        logit = tf.where(raw.incomplete[:, tf.newaxis], tf.constant(float("nan"), logit.dtype), logit)
-    return {"logit": logit, "probability": tf.sigmoid(logit)}
+        incomplete = raw.incomplete[:, tf.newaxis]
+        outputs = {
+            name: tf.where(incomplete, tf.constant(float("nan"), output.dtype), output)
+            for name, output in outputs.items()
+        }
+    return served_outputs(tasks, outputs)
 
 
-def serving_default(module: ServingModule, model: tf_keras.Model) -> Signature:
-    """Make the signature serialized tf.Examples -> logit, probability."""
+def serving_default(module: ServingModule, model: tf_keras.Model, tasks: Sequence[Task]) -> Signature:
+    """Make the signature serialized tf.Examples -> served outputs."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features)
-    return signature_of_examples(lambda examples: predictions(module, model, columns.parse(examples), features))
+
+    def compute(examples: tf.Tensor) -> Outputs:
+        return predictions(module, model, tasks, columns.parse(examples), features)
+
+    return signature_of_examples(compute)
 
 
-def raw_signature(module: ServingModule, model: tf_keras.Model) -> Signature:
-    """Make the signature named tensors -> logit, probability; TensorFlow's parser gets no external proto."""
+def raw_signature(module: ServingModule, model: tf_keras.Model, tasks: Sequence[Task]) -> Signature:
+    """Make the signature named tensors -> served outputs; TensorFlow's parser gets no external proto."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features)
-    return signature_of_tensors(lambda named: predictions(module, model, columns.accept(named), features), columns)
+
+    def compute(named: Mapping[str, tf.Tensor]) -> Outputs:
+        return predictions(module, model, tasks, columns.accept(named), features)
+
+    return signature_of_tensors(compute, columns)
 
 
 def embeddings_signature(module: ServingModule) -> Signature:

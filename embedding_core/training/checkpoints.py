@@ -53,7 +53,7 @@ class RunState:
         self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.waited = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.seen_rows = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.seen_positives = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.seen_positives = tf.Variable([0] * len(trainable.tasks), dtype=tf.int64, trainable=False)
         dense = {"model": trainable.model, "optimizer": trainable.optimizer, "step": trainable.step}
         if trainable.table_optimizers:
             dense["table_optimizers"] = tf.train.Checkpoint(**trainable.table_optimizers)

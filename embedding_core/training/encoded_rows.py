@@ -35,7 +35,8 @@ class RowFormat:
         self._dense = inputs.dense
         known = all(inputs.config.table_of(name).vocabulary is not None for name in self._features)
         self._id = tf.int32 if known else tf.int64
-        self._head = len(self._features) + len(self._dense) + 2
+        self._labels = len(inputs.tasks)
+        self._head = len(self._features) + len(self._dense) + self._labels + 1
 
     def encode(self, batch: Batch) -> Iterator[bytes]:
         """Encode each row of an eager batch."""
@@ -65,12 +66,13 @@ class RowFormat:
         count = len(self._features)
         words = tf.io.decode_raw(records, tf.int32, fixed_length=_WORD * self._head)
         lengths = tf.cast(words[:, :count], tf.int64)
-        numbers = tf.split(tf.bitcast(words[:, count:], tf.float32), self._head - count, axis=1)
+        numbers = tf.bitcast(words[:, count:], tf.float32)
+        dense = tf.split(numbers[:, : len(self._dense)], len(self._dense), axis=1) if self._dense else []
         return Batch(
             ids=dict(zip(self._features, self._ids(records, lengths), strict=True)),
-            dense=dict(zip(self._dense, numbers[:-2], strict=True)),
-            label=numbers[-2],
-            weight=numbers[-1],
+            dense=dict(zip(self._dense, dense, strict=True)),
+            label=numbers[:, -1 - self._labels : -1],
+            weight=numbers[:, -1:],
             rows=tf.size(records),
         )
 

@@ -1,25 +1,42 @@
-"""Computes loss and AUC of a split."""
+"""Computes the losses and AUCs of a split."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
+from embedding_core.task_outputs import row_losses
+from embedding_core.tasks import Task
 from embedding_core.training.step import Trainable
 from embedding_core.training.training_inputs import Batch
 
 Floats = npt.NDArray[np.float64]
 
 
-class Evaluation(NamedTuple):
-    """Figures of one evaluation; NaN if undefined (the AUC of a single class)."""
+class TaskFigures(NamedTuple):
+    """Figures of one task; NaN if undefined (the AUC of a single class, or of a task that is not binary)."""
 
     loss: float
     auc: float
+
+
+class Evaluation(NamedTuple):
+    """Figures of one evaluation.
+
+    Attributes:
+      loss: sum of the tasks' losses, each times the task's weight.
+      auc: mean of the AUCs of the binary tasks; NaN if there is none, or one of them is NaN.
+      tasks: figures by the name of the task.
+    """
+
+    loss: float
+    auc: float
+    tasks: Mapping[str, TaskFigures]
 
 
 def auc(label: Floats, score: Floats, weight: Floats) -> float:
@@ -44,15 +61,22 @@ def auc(label: Floats, score: Floats, weight: Floats) -> float:
     return float(np.sum(positive * (below + negative / 2)) / pairs) if pairs else math.nan
 
 
-def log_loss(label: Floats, logit: Floats, weight: Floats) -> float:
-    """Compute the weighted mean of the binary cross-entropy, or NaN if no row has weight."""
-    losses = np.maximum(logit, 0) - logit * label + np.log1p(np.exp(-np.abs(logit)))
-    total = weight.sum()
-    return float(np.sum(losses * weight) / total) if total else math.nan
-
-
 def evaluate(trainable: Trainable, batches: Iterable[Batch]) -> Evaluation:
-    """Compute loss (without class weights and penalties) and AUC over all batches, with the sample weights."""
+    """Compute losses (without class weights and penalties) and AUCs over all batches, with the sample weights."""
     scores = [trainable.predict(batch) for batch in batches]
-    logit, label, weight = (np.concatenate(parts).ravel().astype(np.float64) for parts in zip(*scores, strict=True))
-    return Evaluation(log_loss(label, logit, weight), auc(label, logit, weight))
+    output, label, weight = (np.concatenate(parts).astype(np.float64) for parts in zip(*scores, strict=True))
+    figures = {
+        task.name: _figures(task, label[:, at], output[:, at], weight[:, 0]) for at, task in enumerate(trainable.tasks)
+    }
+    losses = [task.weight * figures[task.name].loss for task in trainable.tasks]
+    areas = [figures[task.name].auc for task in trainable.tasks if task.is_binary]
+    return Evaluation(float(np.sum(losses)), float(np.mean(areas)) if areas else math.nan, figures)
+
+
+def _figures(task: Task, label: Floats, output: Floats, weight: Floats) -> TaskFigures:
+    known = ~np.isnan(label)
+    label, output, weight = label[known], output[known], weight[known]
+    losses = row_losses(task, tf.constant(label), tf.constant(output)).numpy()
+    total = weight.sum()
+    mean = float(np.sum(losses * weight) / total) if total else math.nan
+    return TaskFigures(mean, auc(label, output, weight) if task.is_binary else math.nan)

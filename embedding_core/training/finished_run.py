@@ -20,6 +20,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.model_inputs import build_model
 from embedding_core.schema import Json
+from embedding_core.tasks import POSITIVE, Task
 from embedding_core.training_config import TrainingConfig
 
 _FILE = "training.json"
@@ -35,7 +36,8 @@ class RunDescription:
       config: tables and features.
       training: settings of the training.
       dense: names of the dense features.
-      label, weight: names of label and sample weight among the transformed columns, or None.
+      tasks: what the model is trained for.
+      weight: name of the sample weight among the transformed columns, or None.
       step: step of the final state.
       checkpoint: name of the final checkpoint, in `checkpoints/`.
       vocabularies: digest of each vocabulary of the tables, by name.
@@ -46,7 +48,7 @@ class RunDescription:
     config: EmbeddingConfig
     training: TrainingConfig
     dense: tuple[str, ...]
-    label: str | None
+    tasks: tuple[Task, ...]
     weight: str | None
     step: int
     checkpoint: str
@@ -57,6 +59,7 @@ class RunDescription:
         data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         data["config"] = json.loads(self.config.to_json())
         data["training"] = self.training.to_mapping()
+        data["tasks"] = [task.to_mapping() for task in self.tasks]
         with tf.io.gfile.GFile(os.path.join(folder, _FILE), "w") as file:
             file.write(json.dumps(data, indent=2))
 
@@ -74,9 +77,18 @@ class RunDescription:
             data["config"] = EmbeddingConfig.from_json(json.dumps(data["config"]))
             data["training"] = TrainingConfig.from_mapping(data["training"])
             data["dense"] = tuple(data["dense"])
+            data["tasks"] = tuple(_tasks(data))
             return cls(**data)
         except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path!r} does not describe a training run: {error}") from error
+
+
+def _tasks(data: Json) -> list[Task]:
+    """Read the tasks; releases up to 0.1.0 wrote the name of the one label, or null for positives only."""
+    if "tasks" in data:
+        return [Task.from_mapping(task) for task in data["tasks"]]
+    key = data.pop("label")
+    return [POSITIVE if key is None else Task(key=key)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +110,17 @@ def restore_run(folder: str) -> RestoredRun:
     path = os.path.join(folder, "checkpoints", run.checkpoint)
     if read_training_checkpoint(os.path.dirname(path)).prefix != path:
         raise CheckpointError(f"{path!r} is missing: the folder holds the checkpoint of another run; restore it.")
-    engine, model = restore_weights(path, run.model, run.config, run.dense, run.arguments)
+    engine, model = restore_weights(path, run.model, run.config, run.dense, run.arguments, run.tasks)
     return RestoredRun(run, engine, model)
 
 
 def restore_weights(
-    prefix: str, model: str, config: EmbeddingConfig, dense: Sequence[str], arguments: Json
+    prefix: str,
+    model: str,
+    config: EmbeddingConfig,
+    dense: Sequence[str],
+    arguments: Json,
+    tasks: Sequence[Task],
 ) -> tuple[HostEngine, tf_keras.Model]:
     """Restore the tables, without slots, and the dense part of a training checkpoint in this process.
 
@@ -113,12 +130,13 @@ def restore_weights(
       config: tables and features.
       dense: names of the dense features.
       arguments: arguments of `build`.
+      tasks: what the model is trained for.
 
     Raises:
       CheckpointError: the checkpoint is damaged, or of another model.
     """
     engine = HostEngine(config, with_slots=False)
-    built = build_model(model, config, dense, arguments)
+    built = build_model(model, config, dense, arguments, tasks)
     try:
         status = tf.train.Checkpoint(embedding=engine.tables, model=built).restore(prefix)
         status.expect_partial().assert_existing_objects_matched()

@@ -19,7 +19,12 @@ def _number(value: float) -> float | None:
 
 
 def _entry(step: int, result: Evaluation) -> Json:
-    return {"step": step, "loss": _number(result.loss), "auc": _number(result.auc)}
+    entry: Json = {"step": step, "loss": _number(result.loss), "auc": _number(result.auc)}
+    if len(result.tasks) > 1:
+        entry["tasks"] = {
+            name: {"loss": _number(figures.loss), "auc": _number(figures.auc)} for name, figures in result.tasks.items()
+        }
+    return entry
 
 
 @dataclasses.dataclass
@@ -28,7 +33,8 @@ class History:
 
     Attributes:
       train: entries of `step`, `loss` (mean since the previous entry), `rows_per_second`.
-      evals: entries of `step`, `loss`, `auc` (null if the eval split has one class).
+      evals: entries of `step`, `loss`, `auc` (null if the eval split has one class, or no task is binary), and if there
+        are several tasks `tasks`: loss and auc of each.
       validations: the same for the validation part of the train split, which early stopping uses; else empty.
       seconds: seconds spent training, including those of the runs that this one resumed.
       facts: other values, such as numbers of rows, steps per epoch and the step of the final state.
@@ -112,3 +118,6 @@ def _write(writer: tf.summary.SummaryWriter, step: int, result: Evaluation) -> N
     with writer.as_default(step=step):
         tf.summary.scalar("loss", result.loss)
         tf.summary.scalar("auc", result.auc)
+        for name, figures in result.tasks.items() if len(result.tasks) > 1 else ():
+            tf.summary.scalar(f"loss/{name}", figures.loss)
+            tf.summary.scalar(f"auc/{name}", figures.auc)

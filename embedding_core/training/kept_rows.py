@@ -55,7 +55,12 @@ def rows_key(inputs: Inputs, files: list[str], *others: Any) -> str:
         column = inputs.column_of(feature).to_mapping()
         features.append([feature.name, column, table.vocabulary, table.vocabulary_size, table.oov_rows])
     read = {name: file_digest(name)["sha256"] for name in [*files, *inputs.vocabularies.values()]}
-    parts = [features, [inputs.dense, inputs.label, inputs.weight], sorted(read.items()), *others]
+    parts = [
+        features,
+        [inputs.dense, [[task.key, task.kind] for task in inputs.tasks], inputs.weight],
+        sorted(read.items()),
+        *others,
+    ]
     return fingerprint(*parts)
 
 

@@ -8,7 +8,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -65,16 +65,19 @@ class TrainingResult:
     history: History
 
 
-def _check_classes(job: TrainingJob, positives: int, rows: int) -> None:
-    if job.training.negatives is None and positives in {0, rows}:
-        raise DataError(
-            f"the label {job.inputs.label!r} is {int(bool(positives))} in each of the {rows} rows trained on: a model "
-            "needs both classes; check the label, or configure `negatives` for data that holds positives only."
-        )
-    if positives == 0:
-        raise DataError(
-            f"the label {job.inputs.label!r} is 0 in each of the {rows} rows: there are no positives; check the label."
-        )
+def _check_classes(job: TrainingJob, positives: Sequence[int], rows: int) -> None:
+    for task, count in zip(job.inputs.tasks, positives, strict=True):
+        if not task.is_binary:
+            continue
+        if job.training.negatives is None and count in {0, rows}:
+            raise DataError(
+                f"the label {task.key!r} is {int(bool(count))} in each of the {rows} rows trained on: a model "
+                "needs both classes; check the label, or configure `negatives` for data that holds positives only."
+            )
+        if count == 0:
+            raise DataError(
+                f"the label {task.key!r} is 0 in each of the {rows} rows: there are no positives; check the label."
+            )
 
 
 class _Loop:
@@ -162,7 +165,8 @@ class _Loop:
             run = self._trainable.run(batches, tf.constant(steps), tf.constant(len(dense)))
         done = StepsDone(*(part.numpy() for part in run))
         if not done.finite.all():
-            names = [*dense, f"{self._job.inputs.label} (label)", f"{self._job.inputs.weight} (weight)"]
+            labels = [f"{task.key} (label)" for task in self._job.inputs.tasks]
+            names = [*dense, *labels, f"{self._job.inputs.weight} (weight)"]
             bad = [name for name, finite in zip(names, done.finite, strict=True) if not finite]
             raise DataError(
                 f"{', '.join(map(repr, bad))} is NaN or infinite in steps {first} to {first + steps - 1}: fill missing "
@@ -183,7 +187,7 @@ class _Loop:
     def _evaluate_and_save(self, step: int, summaries: Summaries) -> None:
         """Do what is due after `step` steps: check the classes, evaluate, save a checkpoint."""
         if not self._checked and (step >= self._data.steps_per_epoch or step == self.total):
-            _check_classes(self._job, int(self._state.seen_positives.numpy()), int(self._state.seen_rows.numpy()))
+            _check_classes(self._job, self._state.seen_positives.numpy().tolist(), int(self._state.seen_rows.numpy()))
             self._checked = True
         if self._evaluation_due(step):
             self._evaluate(step, summaries)
@@ -255,6 +259,7 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Tr
         model=job.model,
         dense=job.inputs.dense,
         arguments=job.arguments,
+        tasks=job.inputs.tasks,
         rows=data.rows_per_replica,
         steps=data.steps,
         replicated=placement.replicated,
@@ -332,7 +337,7 @@ def train(
       The trained model.
 
     Raises:
-      DataError: a split is empty, rows cannot be read, or a label is not binary, or is the same in all rows.
+      DataError: a split is empty, rows cannot be read, or a label is not what its task says, or the same in all rows.
       TrainingError: the loss is not finite.
       CheckpointError: there are checkpoints to resume from, but none passes verification.
       PreemptionError: SIGTERM came; the state is saved in `resume_folder`.
@@ -373,7 +378,7 @@ def _result(
     if not placement.on_tpu:
         variables = trainable.tables.variables
         return {table.name: variables[table.name] for table in config.tables}, trainable.model
-    engine, model = restore_weights(checkpoint, job.model, config, job.inputs.dense, job.arguments)
+    engine, model = restore_weights(checkpoint, job.model, config, job.inputs.dense, job.arguments, job.inputs.tasks)
     return engine.embedding_tables, model
 
 

@@ -24,7 +24,7 @@ def padded(batch: Batch, size: int) -> Batch:
     missing = size - tf.shape(batch["label"])[0]
 
     def dense(values: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(tf.pad(values, [[0, missing], [0, 0]]), [size, 1])
+        return tf.ensure_shape(tf.pad(values, [[0, missing], [0, 0]]), [size, values.shape[1]])
 
     def ragged(ids: tf.RaggedTensor) -> tf.RaggedTensor:
         splits = tf.concat([ids.row_splits, tf.repeat(ids.row_splits[-1:], missing)], 0)
@@ -51,7 +51,7 @@ def _part(batch: Batch, number: tf.Tensor, size: int) -> Batch:
         if isinstance(value, tf.RaggedTensor):
             splits = value.row_splits[start : start + size + 1]
             return _ragged(value.values[splits[0] : splits[-1]], splits - splits[0], size)
-        return value if value.shape.rank == 0 else tf.ensure_shape(value[start : start + size], [size, 1])
+        return value if value.shape.rank == 0 else tf.ensure_shape(value[start : start + size], [size, value.shape[1]])
 
     return cast(Batch, tf.nest.map_structure(cut, batch))
 

@@ -13,6 +13,8 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model, call_model
 from embedding_core.schema import Json
+from embedding_core.task_outputs import row_losses
+from embedding_core.tasks import Task
 from embedding_core.tracing import calling_user_code
 from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
@@ -26,8 +28,9 @@ class StepsDone(NamedTuple):
     Attributes:
       losses: float32 [steps].
       rows: number of rows trained on, int64.
-      positives: number of these with label 1, int64.
-      finite: bool [dense features + 2]: whether each dense feature, the label and the weight were finite throughout.
+      positives: number of these with label 1, int64 [tasks].
+      finite: bool [dense features + tasks + 1]: whether each dense feature, label and the weight was always finite;
+        a missing label (NaN) counts as finite if there are several tasks.
     """
 
     losses: tf.Tensor
@@ -37,25 +40,29 @@ class StepsDone(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Predictions with labels and weights, of all replicas in order: float32 [B, 1] each."""
+    """The model's outputs with labels and weights, of all replicas in order: float32 [B, tasks], and [B, 1] weights."""
 
-    logit: tf.Tensor
+    output: tf.Tensor
     label: tf.Tensor
     weight: tf.Tensor
 
 
 def _weighted_loss(
-    label: tf.Tensor, logit: tf.Tensor, weight: tf.Tensor, class_weights: tuple[float, float]
+    task: Task, label: tf.Tensor, output: tf.Tensor, weight: tf.Tensor, class_weights: tuple[float, float]
 ) -> tf.Tensor:
-    """Multiply the binary cross-entropy of each row by its weight and its class's weight, float32 [B, 1]."""
+    """Multiply the loss of each row by its weight, and for a binary task by its class's weight; float32 [B, 1]."""
+    losses = row_losses(task, label, output) * weight
+    if not task.is_binary:
+        return losses * task.weight
     negative, positive = class_weights
-    by_class = tf.where(label > 0.5, positive, negative)
-    return tf.nn.sigmoid_cross_entropy_with_logits(label, logit) * weight * by_class
+    return losses * tf.where(label > 0.5, positive, negative) * task.weight
 
 
-def _infinite(batch: Batch) -> tf.Tensor:
-    """Count the values of each column that are not finite, int32."""
+def _infinite(batch: Batch, tasks: Sequence[Task]) -> tf.Tensor:
+    """Count the values of each column that are not finite, int32; with several tasks, a NaN label is a missing one."""
     values = [*batch["dense"].values(), batch["label"], batch["weight"]]
+    if len(tasks) > 1:
+        values[-2] = tf.where(tf.math.is_nan(values[-2]), 0.0, values[-2])
     return tf.math.count_nonzero(~tf.math.is_finite(tf.concat(values, 1)), 0, dtype=tf.int32)
 
 
@@ -71,6 +78,7 @@ class Trainable:
         model: tf_keras.Model,
         optimizer: tf_keras.optimizers.Optimizer,
         config: TrainingConfig,
+        tasks: Sequence[Task],
         step: tf.Variable,
         table_optimizers: Mapping[str, tf_keras.optimizers.Optimizer],
         hosts: int,
@@ -82,6 +90,7 @@ class Trainable:
           model: the dense part.
           optimizer: optimizer of the dense part.
           config: settings of the training.
+          tasks: what the model is trained for.
           step: counter of the steps done.
           table_optimizers: Keras optimizer of each table by name, if the layer does not train them itself.
           hosts: number of hosts that read different rows, so that `rows` of a batch counts those of one host; else 1.
@@ -90,6 +99,7 @@ class Trainable:
         self.model = model
         self.optimizer = optimizer
         self.step = step
+        self.tasks = tuple(tasks)
         self._config = config
         self._hosts = hosts
         self._strategy = tf.distribute.get_strategy()
@@ -118,8 +128,8 @@ class Trainable:
         """
         replicas = self._strategy.num_replicas_in_sync
         losses = tf.TensorArray(tf.float32, size=steps)
-        positives = rows = tf.constant(0, tf.int64)
-        infinite = tf.zeros([dense + 2], tf.int32)
+        rows, positives = tf.constant(0, tf.int64), tf.zeros([len(self.tasks)], tf.int64)
+        infinite = tf.zeros([dense + len(self.tasks) + 1], tf.int32)
         for index in tf.range(steps):
             parts = self._strategy.run(calling_user_code(self.train_replica), args=(next(batches),))
             sums = [self._strategy.reduce(tf.distribute.ReduceOp.SUM, part, axis=None) for part in parts]
@@ -134,14 +144,14 @@ class Trainable:
         """Run one replica's part of a step.
 
         Returns:
-          The replica's part of the loss, the number of rows of the global batch, the replica's number of positives,
-          and its number of NaN or infinite values by column.
+          The replica's part of the loss, the number of rows of the global batch, the replica's number of positives
+          of each task, and its number of NaN or infinite values by column.
         """
         batch = self._with_all_rows(batch)
         with tf.GradientTape() as tape:
             activations = self.embedding(batch["ids"])
-            logit = call_model(self.model, activations, batch["dense"], training=True)
-            loss = self._loss(batch, logit, activations)
+            outputs = call_model(self.model, activations, batch["dense"], self.tasks, training=True)
+            loss = self._loss(batch, outputs, activations)
         variables = self.model.trainable_variables
         tables = [self._table(name) for name in self.table_optimizers] or self.embedding.trainable_variables
         # A layer that trains its own tables updates them in this call.
@@ -150,8 +160,8 @@ class Trainable:
             self.optimizer.apply_gradients(zip(for_model, variables, strict=True))
         for optimizer, gradient, table in zip(self.table_optimizers.values(), for_tables, tables, strict=False):
             optimizer.apply_gradients([(gradient, table)])
-        positives = tf.math.count_nonzero(batch["label"] > 0.5)
-        return loss, tf.cast(batch["rows"], tf.int64), positives, _infinite(batch)
+        positives = tf.math.count_nonzero(batch["label"] > 0.5, 0)
+        return loss, tf.cast(batch["rows"], tf.int64), positives, _infinite(batch, self.tasks)
 
     def _with_all_rows(self, batch: Batch) -> Batch:
         """Replace `rows`, which counts the rows of this replica's host, by the number of rows of all hosts."""
@@ -161,10 +171,16 @@ class Trainable:
         total = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(batch["rows"], tf.float32))
         return {**batch, "rows": total * self._hosts / replica.num_replicas_in_sync}
 
-    def _loss(self, batch: Batch, logit: tf.Tensor, activations: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Compute this replica's part of the mean loss of all rows, and of the penalties."""
+    def _loss(self, batch: Batch, outputs: Mapping[str, tf.Tensor], activations: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Compute this replica's part of the mean loss of all rows, summed over the tasks, and of the penalties."""
         count = tf.cast(batch["rows"], tf.float32)
-        rows = _weighted_loss(batch["label"], logit, batch["weight"], self._config.class_weights)
+        weights = batch["weight"], self._config.class_weights
+        rows = tf.add_n(
+            [
+                _weighted_loss(task, batch["label"][:, at : at + 1], outputs[task.name], *weights)
+                for at, task in enumerate(self.tasks)
+            ]
+        )
         penalties = tf.add_n(self.model.losses or [0.0]) / self._strategy.num_replicas_in_sync
         loss = tf.reduce_sum(rows) / count + penalties
         if self._config.embedding_l2:
@@ -174,13 +190,13 @@ class Trainable:
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def predict(self, batch: Batch) -> Scores:
-        """Return the logits of a batch, with its labels and weights."""
+        """Return the outputs of a batch, with its labels and weights."""
         parts = self._strategy.run(calling_user_code(self._scores), args=(batch,))
         return Scores(*(tf.concat(self._strategy.experimental_local_results(part), 0) for part in parts))
 
     def _scores(self, batch: Batch) -> tuple[tf.Tensor, ...]:
-        logit = call_model(self.model, self.embedding(batch["ids"]), batch["dense"])
-        return logit, batch["label"], batch["weight"]
+        outputs = call_model(self.model, self.embedding(batch["ids"]), batch["dense"], self.tasks)
+        return tf.concat([outputs[task.name] for task in self.tasks], 1), batch["label"], batch["weight"]
 
 
 def new_trainable(
@@ -190,6 +206,7 @@ def new_trainable(
     model: str,
     dense: Sequence[str],
     arguments: Json,
+    tasks: Sequence[Task],
     rows: int,
     steps: int,
     replicated: bool,
@@ -203,6 +220,7 @@ def new_trainable(
       model: dotted name of the module with the function `build`.
       dense: names of the dense features.
       arguments: arguments of `build`.
+      tasks: what the model is trained for.
       rows: number of rows of one replica's batch.
       steps: number of steps of the run, over which learning rates decay.
       replicated: whether every core of the TPU holds whole tables, which Keras' optimizers train.
@@ -217,7 +235,7 @@ def new_trainable(
         seed=training.seed,
         name="embedding",
     )
-    built = build_model(model, config, dense, arguments)
+    built = build_model(model, config, dense, arguments, tasks)
     for_tables = keras_optimizers(config, training, steps) if replicated else {}
     optimizer = dense_optimizer(training, steps, step)
-    return Trainable(embedding, built, optimizer, training, step, for_tables, hosts)
+    return Trainable(embedding, built, optimizer, training, tasks, step, for_tables, hosts)

@@ -13,6 +13,7 @@ from embedding_core.columns.raw_columns import Columns, Raw, Spec
 from embedding_core.columns.tokens import DTYPES, Values, text_of, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig
 from embedding_core.errors import ConfigError, DataError
+from embedding_core.tasks import Task
 from embedding_core.tracing import as_written
 
 Transform: TypeAlias = Callable[[Raw], Mapping[str, Values]]
@@ -21,8 +22,9 @@ Transform: TypeAlias = Callable[[Raw], Mapping[str, Values]]
 class Batch(TypedDict):
     """One batch of a step.
 
-    Keys: `ids`, int64 ragged [B, None] by feature; `dense`, float32 [B, 1] by name; `label` and `weight`,
-    float32 [B, 1]; `rows`, int32 scalar: number of rows of the global batch, of which this may be a part.
+    Keys: `ids`, int64 ragged [B, None] by feature; `dense`, float32 [B, 1] by name; `label`, float32 [B, tasks]: a
+    column for each task, NaN for a missing label of several; `weight`, float32 [B, 1]; `rows`, int32 scalar: number of
+    rows of the global batch, of which this may be a part.
     """
 
     ids: dict[str, tf.RaggedTensor]
@@ -40,26 +42,30 @@ class Inputs:
       config: tables and features; every feature has a column.
       vocabularies: file of plain tokens, one per line, by vocabulary name.
       dense: names of dense features among the outputs of `transform`.
-      label: name of the label among them; None for data that holds positives only.
+      tasks: what the model is trained for, with the name of each label among them; at least one.
       weight: name of the sample weight among them, or None.
       raw_spec: specification of the columns that `transform` takes, as for `tf.io.parse_example`.
       transform: parsed raw columns -> dense features, label, weight and columns `after_transform`; None
         uses them as parsed.
 
     Raises:
-      ConfigError: a feature has no column.
+      ConfigError: a feature has no column, or tasks have no name of their own.
     """
 
     config: EmbeddingConfig
     vocabularies: Mapping[str, str]
     dense: tuple[str, ...] = ()
-    label: str | None = "label"
+    tasks: tuple[Task, ...] = (Task(),)
     weight: str | None = None
     raw_spec: Mapping[str, Spec] = dataclasses.field(default_factory=dict)
     transform: Transform | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dense", tuple(self.dense))
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        names = [task.name for task in self.tasks]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"`tasks` are {names}: there must be at least one, each with another name.")
         for feature in self.config.features:
             if feature.column is None:
                 raise ConfigError(f"`column` of feature {feature.name!r} is None: name the column its tokens are in.")
@@ -121,10 +127,14 @@ class RowParser:
         return Batch(
             ids=self._ids(raw.categorical, made),
             dense={name: _column(made, name, "dense feature") for name in self._inputs.dense},
-            label=_checked_label(_column_or_ones(made, self._inputs.label, "label", rows), self._inputs.label),
+            label=tf.concat([self._label(task, made, rows) for task in self._inputs.tasks], 1),
             weight=_column_or_ones(made, self._inputs.weight, "weight", rows),
             rows=rows,
         )
+
+    def _label(self, task: Task, made: Mapping[str, Values], rows: tf.Tensor) -> tf.Tensor:
+        label = _column_or_ones(made, task.key, "label", rows)
+        return _checked_label(label, task, may_lack=len(self._inputs.tasks) > 1)
 
     def _ids(self, raw: Mapping[str, Values], made: Mapping[str, Values]) -> dict[str, tf.RaggedTensor]:
         """Look up the ids of all features; int64 [B, None] by feature."""
@@ -208,11 +218,19 @@ def _column_or_ones(made: Mapping[str, Values], name: str | None, what: str, row
     return tf.ones([rows, 1]) if name is None else _column(made, name, what)
 
 
-def _checked_label(label: tf.Tensor, name: str | None) -> tf.Tensor:
-    binary = tf.logical_or(tf.equal(label, 0.0), tf.equal(label, 1.0))
-    rule = (
-        f"label `{name}` must be 0 or 1 in every row: let `preprocessing_fn` return that, or leave the other rows "
+def _checked_label(label: tf.Tensor, task: Task, *, may_lack: bool) -> tf.Tensor:
+    """Return the label; an error if it is not what the task says, or missing (NaN) and the only one."""
+    if task.is_binary:
+        fits, rule = tf.logical_or(tf.equal(label, 0.0), tf.equal(label, 1.0)), "0 or 1"
+    elif task.kind == "count":
+        fits, rule = tf.math.is_finite(label) & (label >= 0), "a number of at least 0"
+    else:
+        fits, rule = tf.math.is_finite(label), "a finite number"
+    if may_lack:
+        fits |= tf.math.is_nan(label)
+    message = (
+        f"label `{task.key}` must be {rule} in every row: let `preprocessing_fn` return that, or leave the other rows "
         "out by a row filter; found:"
     )
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(binary), [rule, label[~binary][:8]])]):
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message, label[~fits][:8]])]):
         return tf.identity(label)

@@ -1,0 +1,65 @@
+"""Computes the losses and the served outputs of a model's tasks from what the model computes for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from embedding_core.tasks import LOGIT, Task, prediction_name, served_name
+
+
+def row_losses(task: Task, label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+    """Compute the loss of each row.
+
+    Args:
+      task: what the label is.
+      label: `[B, 1]`; NaN for a row without this label, whose loss is 0.
+      output: `[B, 1]`, what the model computes for the task: a logit, a number, or the logarithm of an expected count.
+
+    Returns:
+      `[B, 1]`: binary cross-entropy, squared or absolute error, Huber's loss (Huber, 1964; half of the squared error
+      up to `huber_delta`), or the negative Poisson log-likelihood without its constant, ``exp(x) - y x``.
+    """
+    missing = tf.math.is_nan(label)
+    losses = _losses(task, tf.where(missing, tf.zeros_like(label), label), output)
+    return tf.where(missing, tf.zeros_like(losses), losses)
+
+
+def _losses(task: Task, label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+    if task.is_binary:
+        return tf.nn.sigmoid_cross_entropy_with_logits(label, output)
+    if task.kind == "count":
+        return tf.exp(output) - label * output
+    error = tf.abs(output - label)
+    if task.loss == "absolute":
+        return error
+    if task.loss == "squared":
+        return tf.square(error)
+    delta = tf.constant(task.huber_delta, error.dtype)
+    return tf.where(error <= delta, 0.5 * tf.square(error), delta * (error - 0.5 * delta))
+
+
+def served_outputs(tasks: Sequence[Task], outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Compute what the signatures return, float32 `[B, 1]` by name.
+
+    They are `logit` and `probability` of a binary task, and `prediction` of any other: the number, or the expected
+    count. If there are several tasks, the name of a task and `_` come before each.
+
+    Args:
+      tasks: the model's tasks.
+      outputs: what the model computes, by the name of the task.
+    """
+    served = {}
+    for task in tasks:
+        output = outputs[task.name]
+        if task.is_binary:
+            served[served_name(tasks, task, LOGIT)] = output
+        served[prediction_name(tasks, task)] = _prediction(task, output)
+    return served
+
+
+def _prediction(task: Task, output: tf.Tensor) -> tf.Tensor:
+    if task.is_binary:
+        return tf.sigmoid(output)
+    return tf.exp(output) if task.kind == "count" else output

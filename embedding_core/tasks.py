@@ -1,0 +1,76 @@
+"""Declares the tasks of a model: what each of its labels is, and the loss that trains it. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from embedding_core.schema import Mistakes, Name, PositiveNumber, Section, Text
+
+LOGIT, PROBABILITY, PREDICTION = "logit", "probability", "prediction"
+"""Outputs of the signatures."""
+
+Kind: TypeAlias = Literal["binary", "regression", "count", "positive"]
+
+
+class Objective(Section):
+    """What a label is, and the loss that trains it.
+
+    Attributes:
+      kind: "binary" (0 or 1, trained by cross-entropy), "regression" (a number), "count" (a number of at least 0, by
+        the Poisson loss, whose model computes its logarithm), or "positive" (there is no label: each row is an event,
+        label 1).
+      loss: of a regression: "squared", "absolute", or "huber".
+      huber_delta: error from which on the loss "huber" grows linearly.
+      weight: factor of the label's loss, if there are several labels.
+    """
+
+    kind: Kind = "binary"
+    loss: Literal["squared", "absolute", "huber"] = "squared"
+    huber_delta: PositiveNumber = 1.0
+    weight: PositiveNumber = 1.0
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the label is 0 or 1, so that the model computes a logit."""
+        return self.kind in ("binary", "positive")
+
+    def mistakes(self) -> Mistakes:
+        """Yield the violations of rules that involve several fields."""
+        if self.loss != "squared" and self.kind != "regression":
+            yield "loss", f"is {self.loss!r}, but `kind` is {self.kind!r}: only a regression has a choice of losses."
+        elif self.huber_delta != 1 and self.loss != "huber":
+            yield "huber_delta", f"is {self.huber_delta!r}, but `loss` is {self.loss!r}: leave it out, or write huber."
+
+
+class Task(Objective):
+    """One label of a training: the column of Transform's output that holds it, and what it is.
+
+    Attributes:
+      name: name of the task; the model's outputs, the signatures' and the reports' figures have it if there are
+        several tasks.
+      key: name of the label among the transformed columns; None if `kind` is "positive".
+    """
+
+    name: Name = "label"
+    key: Text | None = "label"
+
+    def mistakes(self) -> Mistakes:
+        """Yield the violations of rules that involve several fields."""
+        yield from super().mistakes()
+        if (self.key is None) != (self.kind == "positive"):
+            yield "key", f"is {self.key!r}, but `kind` is {self.kind!r}: only rows that are all positive have no label."
+
+
+POSITIVE = Task(kind="positive", key=None)
+"""The task of data that holds positives only."""
+
+
+def prediction_name(tasks: Sequence[Task], task: Task) -> str:
+    """Return the name under which the signatures return the prediction of a task."""
+    return served_name(tasks, task, PROBABILITY if task.is_binary else PREDICTION)
+
+
+def served_name(tasks: Sequence[Task], task: Task, output: str) -> str:
+    """Return the name of an output of a task in the signatures."""
+    return output if len(tasks) == 1 else f"{task.name}_{output}"
