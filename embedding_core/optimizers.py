@@ -156,7 +156,7 @@ class AdagradMomentum(Optimizer):
     Attributes:
       momentum: share of the momentum that a step keeps.
       use_nesterov: whether to use Nesterov's momentum.
-      exponent: root of the accumulator that a gradient is divided by.
+      exponent: degree of the root of the accumulator that a gradient is divided by; 2 is the square root.
       beta2: decay of the accumulator; 1 sums the squared gradients without decay.
       epsilon: number added to the accumulator before its root is taken.
     """
@@ -206,7 +206,9 @@ class Adam(Optimizer):
 
 
 class FTRL(Optimizer):
-    """FTRL-proximal (McMahan et al., 2013). The first update computes a row anew from its slots.
+    """FTRL-proximal (McMahan et al., 2013).
+
+    Every update computes a row from its slots, so most of a row's initial value is lost in its first update.
 
     Attributes:
       learning_rate_power: power of the accumulator that scales the learning rate; at most 0.

@@ -130,13 +130,13 @@ class Training(Section):
       eval_every: steps between evaluations; null is once per epoch, or ten times in `steps`.
       early_stopping: when to stop early; null trains to the last step, and keeps its state.
       checkpoint_every: steps between checkpoints to resume from; null is once per evaluation.
-      nonfinite_rows: "error" refuses tables with a NaN or an infinity when they are saved and when they are taken out
-        of the run; "keep" counts these rows in a warning and in the EmbeddingCheckpoint.
+      nonfinite_rows: "error" refuses to write tables with a NaN or an infinity, to checkpoints of the training and to
+        the EmbeddingCheckpoint; "keep" writes them, and counts these rows in a warning and in the EmbeddingCheckpoint.
       shuffle_buffer: number of rows among which the next one is drawn.
       strategy: device to train on: "auto" is a TPU if there is one, else a GPU, else the CPU; "simulated_tpu" emulates
         a TPU on logical CPU devices.
-      topology: shape of the TPU: a slice's name such as "v3-8", or for the simulated one also hosts x cores of each,
-        such as "2x2"; null is "1x2", or whatever TPU there is.
+      topology: shape of the TPU: a slice's name such as "v3-8"; for a simulated TPU also the number of hosts and the
+        cores of each host, such as "2x2". Null is "1x2" for a simulated TPU, and accepts any real TPU.
       negatives: negatives to make while training; null if the data holds its own.
     """
 

@@ -49,13 +49,16 @@ class WarmStart(_DenseChoices, _RowChoices):
     Attributes:
       checkpoint: "pushed" (of the newest version that was pushed and not rolled back), "served" (of the newest version
         in the serving folder), "trained" (of the newest training that finished, pushed or not), or the URI of an
-        EmbeddingCheckpoint. With a word the first run starts without one. "latest" is the old name of "trained".
+        EmbeddingCheckpoint. If one of these words is given, the first run starts without a checkpoint. "latest" is the
+        old name of "trained".
       repeated_data: what to do with data that the checkpoint was trained on: "error" refuses it, "train" trains on it
-        once more, as overlapping windows of several days need. The same run given again comes from the cache with both.
-      new_rows: start of a token without a row: the table's "initializer", or "oov", the out-of-vocabulary row
-        that it was trained in.
+        once more, as overlapping windows of several days need. With both, repeating an unchanged run takes its results
+        from the cache.
+      new_rows: what the row of a new token starts from: the table's "initializer", or "oov", a copy of the
+        out-of-vocabulary row that the token had in the checkpoint.
       new_tables: what to do with a table that the checkpoint does not have (it may only have been renamed), or that is
-        not configured any more: "error" refuses it, "initialize" starts it from its initializer.
+        not configured any more: "error" refuses both, "initialize" starts a new table from its initializer and leaves
+        out one that is not configured.
       changed_dim: what to do with a table of another `dim`: "error" refuses it, "reset" starts the table again,
         "resize" keeps the columns that both have and takes further ones from the initializer.
       changed_optimizer: what to do with a table of another optimizer: "error" refuses it, "reset" starts all its slots

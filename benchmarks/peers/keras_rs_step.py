@@ -44,7 +44,7 @@ def model_of(rows, optimizer, dim):
 
 
 def main(file, optimizer, dim):
-    """Build the model, and take turns."""
+    """Build the model and its batches; time the steps in turn with the other variants, as `take_turns` describes."""
     data = np.load(file)
     rows = data["rows"]
     kind = {"sgd": keras.optimizers.SGD, "adagrad": keras.optimizers.Adagrad, "adam": keras.optimizers.Adam}[optimizer]

@@ -31,7 +31,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
 
         Raises:
           ConfigError: `eval_config` asks for a metric that only TFMA computes.
-          DataError: the eval split is empty or damaged, or a prediction is not a number.
+          DataError: the eval split is empty or damaged, or a prediction is not finite.
         """
         given = json_format.Parse(execution.properties[keys.EVAL_CONFIG], tfma.EvalConfig())
         has_baseline = bool(execution.inputs.get(keys.BASELINE_MODEL))

@@ -14,8 +14,8 @@ from components.example_gen.values import Value, instant, number, same
 def filter_rows(batch: Batch, conditions: Sequence[Condition], filtered: list[int], bad: BadRows) -> Batch:
     """Keep the rows that meet every condition.
 
-    A row is counted for the first condition that it fails. If a condition cannot compare a value (text, if `min`
-    needs a number), the row is set aside as bad.
+    A row is counted for the first condition that it fails. If a condition cannot compare a value (for example, `min`
+    is a number and the value is text that is not), the row is set aside as bad.
 
     Args:
       batch: the rows.

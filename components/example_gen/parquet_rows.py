@@ -65,13 +65,13 @@ def typed_batch(place: str, records: pa.RecordBatch, settings: Settings, first: 
     """Make a batch of typed columns.
 
     Args:
-      place: what precedes a row's number in errors: the file, and the word "row".
+      place: what precedes a row's number in errors: the file, and "row" (for TFRecord files "record").
       records: the columns that were read; needed columns that are absent become null in every row.
       settings: names the columns that are needed.
       first: number of the first row, counted from 1.
 
     Raises:
-      DataError: a needed column is of a type that no example can hold.
+      DataError: a needed column, or with `passthrough` any column, is of a type that no example can hold.
     """
     columns: dict[str, pa.Array] = {name: pa.nulls(len(records), pa.large_binary()) for name in settings.needed}
     for name, column in zip(records.schema.names, records.columns, strict=True):

@@ -79,7 +79,7 @@ class RowFilter(Section):
       equals, not_equals: a value; a number compares as a number also with text ("5.0" equals 5).
       matches, not_matches: a regular expression, found anywhere in the value; anchor it with ^ and $.
       min, max: bounds, both included: numbers, or dates such as 2011-11-01.
-      in_: the allowed values, written `in`.
+      in_: the allowed values; the key in YAML is `in`.
     """
 
     column: Text

@@ -74,8 +74,8 @@ def identity_of(sources: Json, settings: Json, model: str) -> str:
     Args:
       sources: URIs of the artifacts that the model was made of.
       settings: settings of its export and comparison.
-      model: folder of the evaluated SavedModel; its files are part of the digest, because a new metadata store uses
-        the URIs of a lost one again.
+      model: folder of the evaluated SavedModel. Its files are part of the digest, because URIs are not enough: if the
+        metadata store is lost, a new one gives other artifacts the same URIs.
     """
     files = {name: one for name, one in folder_digests(model).items() if name != "manifest.json"}
     return json_digest({"sources": sources, "settings": settings, "model": files})

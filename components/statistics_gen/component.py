@@ -12,7 +12,7 @@ from components.statistics_gen.executor import Executor
 
 
 class StatisticsGenSpec(ComponentSpec):
-    """Inputs, parameters and outputs of StatisticsGen: those of TFX's that the pipeline uses, and `sample_rows`."""
+    """Declares `sample_rows`, and those inputs and outputs of TFX's StatisticsGen that the pipeline uses."""
 
     PARAMETERS = parameters({}, optional={keys.SAMPLE_ROWS: int})
     INPUTS = channels(keys.EXAMPLES)
@@ -29,7 +29,7 @@ class StatisticsGen(base_beam_component.BaseBeamComponent):
 
     Component `outputs` contains:
       - `statistics`: Channel of type `standard_artifacts.ExampleStatistics`, in TFDV's format. Its custom property
-        `sample_rate_by_split` holds the share of the rows in the sample, as with TFX's.
+        `sample_rate_by_split` holds the share of rows that were sampled, in the same form as TFX's StatisticsGen.
     """
 
     SPEC_CLASS = StatisticsGenSpec

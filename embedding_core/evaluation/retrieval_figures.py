@@ -1,7 +1,7 @@
 """Measures the Recall@k of a two-tower model over all candidates, and that of a popularity ranking on the same rows.
 
-Each positive row of the eval split is one query, and its candidate is the true one. Nothing is filtered: candidates
-from earlier rows of the same query stay in, and a row with an unknown candidate is a miss.
+Each positive row of the eval split is one query, and its candidate is the true one. No candidate is excluded, not even
+one that another row, of either split, has for the same query. A row with an unknown candidate is a miss.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _recalls(ranks: Ranks, truth: npt.NDArray[np.int64]) -> dict[str, float]:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Queries:
     vectors: npt.NDArray[np.float32]  # [n, d]
-    truth: npt.NDArray[np.int64]  # [n], -1 if the row has no known candidate
+    truth: npt.NDArray[np.int64]  # [n], id of the candidate; -1 if the row has none or an unknown token
     positive_rows: int
 
 

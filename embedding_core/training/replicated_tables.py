@@ -17,8 +17,8 @@ def keras_optimizers(
 ) -> dict[str, tf_keras.optimizers.Optimizer]:
     """Make the Keras optimizer of each table, by name; its rate follows the training's `decay`.
 
-    These are not the TPU's update rules: Keras' Adagrad and Adam add an epsilon, and its Adam corrects the bias of
-    its moments and updates rows that were not looked up.
+    These are not the TPU's update rules: Keras' Adagrad adds an epsilon. Its Adam adds epsilon outside the root,
+    corrects the bias of its moments, and updates rows that were not looked up.
 
     Raises:
       ConfigError: Keras does not have a table's optimizer, or would ignore a hyperparameter of it that is set.

@@ -9,10 +9,10 @@ from pipelines.config.pipeline_config import PipelineConfig
 
 
 def column_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKind]]:
-    """Yield every key that reads a column: its path, the column, and the column's kind.
+    """Yield the keys that read a column for the model or Transform: the key's path, the column, and its kind.
 
     The kind is "token" for a value as it is in the data, "float" for a number. Columns of row filters and splits are
-    left out: they are read and not kept.
+    left out, as they are read and not kept; so are those of slices, which `column_kinds` adds.
     """
     yield from _transform_uses(config)
     for index, feature in enumerate(config.features.categorical):

@@ -60,8 +60,8 @@ class Categorical(Section):
       private: whether tokens appear in reports and lineage only as digests; a slice then cannot name the column,
         and a row filter may only ask whether it is `present`.
       after_transform: whether tokens are read from the output of your `preprocessing_fn`.
-      max_sequence_length: number of tokens of a row that are kept apart; 0 combines them into one vector, "auto" (or
-        p50 ... p99, max) takes the number from the data's lengths.
+      max_sequence_length: number of tokens of a row that are kept apart; 0 combines them into one vector. "p50", "p90",
+        "p95" and "p99" take that percentile of the rows' numbers of tokens, "max" the largest; "auto" is "p95".
     """
 
     SHORT = "name"
@@ -148,8 +148,8 @@ class VocabularyEvolution(Evolution):
     """How vocabularies evolve from those of a previous run; `embedding_core.vocabulary.evolution` has the rule.
 
     Attributes:
-      base: "pushed", "served" or "trained": the vocabularies that the rows of a warm start of the same name belong to;
-        or the URI of a Vocabularies. "latest" is the former name of "trained".
+      base: the vocabularies to start from: with "pushed", "served" or "trained", those of the checkpoint that the same
+        word selects in `warm_start`; or the URI of a Vocabularies. "latest" is the former name of "trained".
     """
 
     SHORT = "base"

@@ -32,7 +32,8 @@ class PipelineConfig(Section):
       seed: seed of initial rows, shuffles and drawn negatives; a rerun on CPU gives the same tables.
       split: rule by which rows are held out for evaluation.
       preprocessing_fn: dotted path of your own function for Transform; null uses that of `pipelines.preprocessing`.
-      columns: further columns that your function reads: a list (of numbers), or a mapping to "float" or "token".
+      columns: further columns that your `preprocessing_fn` reads: a list of names, if all hold numbers, or a mapping
+        of each name to "float" or "token".
       sample_weight: column that weighs the rows in training and evaluation.
       class_weights: weight of a label's value in training, such as {0: 1, 1: 3}.
       row_filters: conditions that a row must meet; rows that do not are left out.

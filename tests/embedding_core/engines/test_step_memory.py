@@ -25,7 +25,11 @@ def megabytes(key):
 
 
 def peak_of(call):
-    """Return peak megabytes above the start; tables and buffers with an entry per row are (un)mapped immediately."""
+    """Return by how many megabytes the call raises the memory of the process at its peak.
+
+    A buffer with an entry per table row is so large that freeing it returns its memory to the system at once, so
+    memory that an earlier call freed cannot hide such a buffer.
+    """
     RESET.write_text("5")
     before = megabytes("VmRSS")
     call()
