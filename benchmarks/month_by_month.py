@@ -215,7 +215,6 @@ def _judged(job: Any, checkpoint: str, month: Month) -> dict[str, float]:
     import tensorflow as tf
 
     from embedding_core.model_inputs import call_model
-    from embedding_core.tasks import Task
     from embedding_core.training.eval_metrics import auc
     from embedding_core.training.finished_run import restore_weights
     from embedding_core.training.training_inputs import RowParser
@@ -224,7 +223,7 @@ def _judged(job: Any, checkpoint: str, month: Month) -> dict[str, float]:
     parser, scores, labels = RowParser(job.inputs), [], []
     for serialized in tf.data.TFRecordDataset([month.pairs]).batch(8192):
         batch = parser(serialized)
-        scores.append(call_model(model, engine.lookup(batch["ids"]), batch["dense"], (Task(),))["label"].numpy())
+        scores.append(call_model(model, engine.lookup(batch["ids"]), batch["dense"])["label"].numpy())
         labels.append(batch["label"].numpy())
     score, label = (np.concatenate(part).ravel().astype(np.float64) for part in (scores, labels))
     ones = np.ones_like(score)

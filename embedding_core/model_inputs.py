@@ -47,7 +47,7 @@ def build_model(
     config: EmbeddingConfig,
     dense: Iterable[str],
     arguments: Mapping[str, Any],
-    tasks: Sequence[Task],
+    tasks: Sequence[Task] = (Task(),),
 ) -> tf_keras.Model:
     """Build the model that a module describes.
 
@@ -80,7 +80,7 @@ def call_model(
     model: tf_keras.Model,
     embeddings: Mapping[str, tf.Tensor],
     dense: Mapping[str, tf.Tensor],
-    tasks: Sequence[Task],
+    tasks: Sequence[Task] = (Task(),),
     *,
     training: bool = False,
 ) -> dict[str, tf.Tensor]:

@@ -49,7 +49,7 @@ class Task(Objective):
     Attributes:
       name: name of the task; the model's outputs, the signatures' and the reports' figures have it if there are
         several tasks.
-      key: name of the label among the transformed columns; None if `kind` is "positive".
+      key: name of the label among the transformed columns; if it is None, the label of each row is 1.
     """
 
     name: Name = "label"
@@ -58,8 +58,8 @@ class Task(Objective):
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""
         yield from super().mistakes()
-        if (self.key is None) != (self.kind == "positive"):
-            yield "key", f"is {self.key!r}, but `kind` is {self.kind!r}: only rows that are all positive have no label."
+        if self.key is None and self.kind != "positive":
+            yield "key", f"is None, but `kind` is {self.kind!r}: only the label of rows that are all positive is known."
 
 
 POSITIVE = Task(kind="positive", key=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -25,6 +25,7 @@ from embedding_core.schema import (
     Rule,
     Section,
 )
+from embedding_core.tasks import Task
 
 DEFAULT_EPOCHS = 8
 
@@ -62,7 +63,8 @@ class EarlyStopping(Section):
     """When training ends before its last step. The best evaluated state is restored, also after the last step.
 
     Attributes:
-      metric: metric of the validation part: "auc" (higher is better) or "loss" (lower is better).
+      metric: metric of the validation part: "auc" (higher is better) or "loss" (lower is better); null is "auc" if all
+        labels are binary, else "loss".
       patience: number of consecutive evaluations without an improvement after which training ends.
       min_delta: smallest change that counts as an improvement.
       validation_fraction: share of the train split's rows that are evaluated instead of trained on. A hash of each row
@@ -71,18 +73,22 @@ class EarlyStopping(Section):
 
     SHORT = "metric"
 
-    metric: Literal["auc", "loss"] = "auc"
+    metric: Literal["auc", "loss"] | None = None
     patience: Positive = 3
     min_delta: NonNegative = 0.0
     validation_fraction: Annotated[float, Field(gt=0, le=0.5), FROM_NUMPY, Rule("a number above 0 and at most 0.5")] = (
         0.1
     )
 
-    def is_better(self, value: float, best: float) -> bool:
+    def metric_of(self, tasks: Sequence[Task]) -> Literal["auc", "loss"]:
+        """Return the metric that judges a model of these tasks."""
+        return self.metric or ("auc" if all(task.is_binary for task in tasks) else "loss")
+
+    def is_better(self, metric: Literal["auc", "loss"], value: float, best: float) -> bool:
         """Return whether `value` is better than `best`, or `best` is NaN, as it is before the first evaluation."""
         if math.isnan(best):
             return True
-        return value > best + self.min_delta if self.metric == "auc" else value < best - self.min_delta
+        return value > best + self.min_delta if metric == "auc" else value < best - self.min_delta
 
 
 class Negatives(Section):

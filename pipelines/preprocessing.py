@@ -78,12 +78,24 @@ def _recorded(feature: Settings, ranges: Mapping[str, Settings]) -> Settings | N
 
 
 def labels(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
-    """Return the label column as float32 [B, 1] under "label"; nothing if the label is not a column of the data."""
-    column = custom_config["label_column"]
+    """Return the label as float32 [B, 1] under its key; nothing if your function computes the label.
+
+    It is a column of the data, or 1 in each row if `label.kind` is "positive".
+    """
+    column, key = custom_config["label_column"], custom_config["label_key"]
+    kind = custom_config.get("label_kind", "binary")
+    if kind == "positive":
+        return {key: tf.ones([_rows(inputs), 1])}
     if column is None:
         return {}
-    value = one_value(_column(inputs, column), column)
-    return {custom_config["label_key"]: checked_label(value, column)}
+    return {key: checked_label(one_value(_column(inputs, column), column), column, kind)}
+
+
+def _rows(inputs: Inputs) -> tf.Tensor:
+    column = next(iter(inputs.values()))
+    if isinstance(column, tf.SparseTensor):
+        return column.dense_shape[0]
+    return column.nrows() if isinstance(column, tf.RaggedTensor) else tf.shape(column)[0]
 
 
 def sample_weights(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
@@ -122,14 +134,26 @@ def _number(tensor: Column, column: str, *, log1p: bool) -> tf.Tensor:
     return tf.sign(value) * tf.math.log1p(tf.abs(value)) if log1p else value
 
 
-def checked_label(value: tf.Tensor, name: str) -> tf.Tensor:
-    """Return the label as float32; a label that is missing (NaN) or not 0 or 1 is an error when the row is read."""
+def checked_label(value: tf.Tensor, name: str, kind: str = "binary") -> tf.Tensor:
+    """Return the label as float32; a missing label (NaN), or an invalid one, is an error when the row is read.
+
+    Args:
+      value: the label of each row.
+      name: its name, for the error.
+      kind: "binary" (0 or 1), "regression" (a finite number) or "count" (a finite number of at least 0).
+    """
     value = tf.cast(value, tf.float32)
+    if kind == "binary":
+        good, words, condition = (value == 0) | (value == 1), "0 or 1", "column, in: [0, 1]"
+    elif kind == "count":
+        good, words, condition = tf.math.is_finite(value) & (value >= 0), "a number of at least 0", "column, min: 0"
+    else:
+        good, words, condition = tf.math.is_finite(value), "a finite number", "column, present: true"
     rule = (
-        f"label `{name}`: a row has none, or one that is not 0 or 1; correct the data, or leave such rows out by a row "
-        "filter (column, in: [0, 1])."
+        f"label `{name}`: a row has none, or one that is not {words}; correct the data, or leave such rows out by a row "
+        f"filter ({condition})."
     )
-    return _checked(value, (value == 0) | (value == 1), rule)  # NaN is neither
+    return _checked(value, good, rule)  # a comparison with NaN is false
 
 
 def one_value(tensor: Column, column: str) -> tf.Tensor:

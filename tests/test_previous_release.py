@@ -113,7 +113,7 @@ def test_stopped_training_goes_on(files, tmp_path):
             config=description.config,
             vocabularies={"item": str(files / "vocabularies/item.txt")},
             dense=description.dense,
-            label=description.label,
+            tasks=description.tasks,
             raw_spec={"price": tf.io.FixedLenFeature([], tf.float32), "label": tf.io.FixedLenFeature([], tf.int64)},
         ),
         training=type(description.training).from_mapping(settings),

@@ -1,4 +1,4 @@
-"""Declares the label: which column of the data is predicted, and which of its values are 1."""
+"""Declares a label: which column of the data is predicted, what it is, and which of its values are 1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from components.example_gen.row_selection import Scalar
 from embedding_core.errors import ConfigError
-from embedding_core.schema import Listed, Mistakes, Number, Rule, Section, Text
+from embedding_core.schema import Listed, Mistakes, Number, Rule, Text
+from embedding_core.tasks import Objective, Task
 
 ColumnKind: TypeAlias = Literal["float", "token"]
 
@@ -40,14 +41,16 @@ Columns = Annotated[
 ]
 
 
-class Label(Section):
-    """What is predicted: 0 or 1, true or false, yes or no; one class against all others; or a number above a bound.
+class Label(Objective):
+    """What is predicted (the keys of `Objective` say what it is, and how it is trained).
+
+    A binary label is 0 or 1, true or false, yes or no; one class against all others; or a number above a bound.
 
     Attributes:
       column: the column of the data that holds it.
       positive: the value (or list of values) of the column that is predicted, as the data writes it; every other value
-        is 0.
-      above: a number; the label is 1 if the column's number is greater, else 0.
+        is 0. For a binary label.
+      above: a number; the label is 1 if the column's number is greater, else 0. For a binary label.
       key: the key under which the `preprocessing_fn` returns it, instead of `column`.
       columns: the columns that the function reads only to compute the label. Requests to the served model do not have
         them, so no feature may read them. A list (of numbers), or a mapping to "float" or "token".
@@ -77,14 +80,25 @@ class Label(Section):
         """The columns of the data that the label is read or computed from."""
         return (*([self.column] if self.column else []), *self.columns)
 
-    @property
-    def transformed(self) -> str:
-        """The key of the label in Transform's output."""
-        return self.key or "label"
+    def task(self, name: str, key: str) -> Task:
+        """Return the task of training this label.
+
+        Args:
+          name: name of the task.
+          key: the label's key in Transform's output, unless the `preprocessing_fn` returns it under another.
+        """
+        given = {field: getattr(self, field) for field in Objective.model_fields}
+        return Task(name=name, key=self.key or key, **given)
 
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""
-        if (self.column is None) == (self.key is None):
+        yield from super().mistakes()
+        if self.kind == "positive":
+            yield from self._without_column()
+        elif self.kind != "binary" and (self.positive or self.above is not None):
+            key = "positive" if self.positive else "above"
+            yield key, f"is given, but `kind` is {self.kind!r}: it tells which values of a binary label are 1."
+        elif (self.column is None) == (self.key is None):
             yield "", "must have either `column` (of the data) or `key` (that your `preprocessing_fn` returns)."
         elif self.positive and self.above is not None:
             yield "above", f"is {self.above!r}, and `label.positive` is given too: give one of them."
@@ -100,3 +114,9 @@ class Label(Section):
                 "columns",
                 f"is {list(self.columns)!r}, but `label.key` is null: they are read for a computed label only.",
             )
+
+    def _without_column(self) -> Mistakes:
+        for field in ("column", "positive", "above", "key", "columns"):
+            given = getattr(self, field)
+            if given:
+                yield field, f"is {given!r}, but `kind` is 'positive': each row has label 1; leave it out."

@@ -1,4 +1,4 @@
-"""Converts the label to 0 and 1, and finds bad rows: no label, an invalid weight, or too many values."""
+"""Converts the label to a number, and finds bad rows: no label, an invalid weight, or too many values."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ def several_values(name: str, column: pa.Array) -> dict[int, str]:
 
 
 def label_values(label: Label, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
-    """Compute the label as float32: 0, 1, or -1 for any other value.
+    """Compute the label as float32: the number, or of a binary label 0, 1, or -1 for any other value.
 
     Returns:
-      The labels; and by position of each bad row, the reason. A row is bad if it has several values or none, or with
-      `label.above` if its value is not a finite number.
+      The labels; and by position of each bad row, the reason. A row is bad if it has several values or none; if its
+      value is not a finite number, for a regression, a count and with `label.above`; or if a count is negative.
     """
     column = batch.columns[label.data_column]
     reasons = several_values(label.data_column, column)
     first = _first(column)
+    if label.kind != "binary":
+        numbers, bad = _numbers(label, first, batch.decimal)
+        return numbers, {**bad, **reasons}
     values, _ = map_values(first, lambda value: _class_of(value, label, batch.decimal), float("nan"))
     for row in np.flatnonzero(np.isnan(values)):
         reasons.setdefault(int(row), f"label column {label.column!r} has no value")
@@ -43,6 +46,24 @@ def label_values(label: Label, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
         for row in np.flatnonzero(values == _OTHER):
             reasons.setdefault(int(row), _not_a_number(label, first[int(row)].as_py(), batch.decimal))
     return pa.array(values, pa.float32()), reasons
+
+
+def _numbers(label: Label, column: pa.Array, decimal: str) -> tuple[pa.Array, dict[int, str]]:
+    least = 0.0 if label.kind == "count" else -np.inf
+
+    def checked(value: Value) -> float:
+        amount = float(np.float32(number(value, decimal)))
+        if np.isinf(amount):
+            raise ValueError(f"{short(value)} is not finite")
+        if amount < least:
+            raise ValueError(f"{short(value)} is below 0, and `label.kind` is 'count'")
+        return amount
+
+    values, reasons = map_values(column, checked, float("nan"))
+    bad = {row: f"label column {label.column!r}: {reason}" for row, reason in reasons.items()}
+    for row in np.flatnonzero(np.isnan(values)):
+        bad.setdefault(int(row), f"label column {label.column!r} has no value")
+    return pa.array(values, pa.float32()), bad
 
 
 def _first(column: pa.Array) -> pa.Array:
@@ -86,7 +107,7 @@ def _is_above(value: Value, bound: float, decimal: str) -> float:
 
 
 def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, counts: Labels) -> None:
-    """Count the label's values as they are in the data, and note the first that is neither 0 nor 1.
+    """Count the values of a binary label as they are in the data, and note the first that is neither 0 nor 1.
 
     Args:
       label: the column, and which of its values are 1.
@@ -95,6 +116,8 @@ def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, count
       good: mask of the rows that are not bad.
       counts: updated by this function.
     """
+    if label.kind != "binary":
+        return
     column = _first(batch.columns[label.data_column]).filter(pa.array(good))
     for entry in pc.value_counts(column).to_pylist():
         counts.add(_shown(entry["values"]), entry["counts"])

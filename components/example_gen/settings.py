@@ -94,6 +94,8 @@ class Settings(Section):
             values["label"] = self.label.model_dump(
                 mode="json", include={"column", "positive", "above"}, exclude_none=True
             )
+            if self.label.kind != "binary":
+                values["label"]["kind"] = self.label.kind
         return {key: value for key, value in values.items() if value or key not in _ONLY_IF_SET}
 
     def to_json(self) -> str:

@@ -2,12 +2,13 @@
 
 from embedding_core.evaluation.push_rules import Check, judge
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures, measure_retrieval
-from embedding_core.evaluation.split_counts import FeatureCounts, SplitCounts, count_split
+from embedding_core.evaluation.split_counts import FeatureCounts, LabelCounts, SplitCounts, count_split
 from embedding_core.quality_rules import Rules
 
 __all__ = [
     "Check",
     "FeatureCounts",
+    "LabelCounts",
     "RetrievalFigures",
     "Rules",
     "SplitCounts",

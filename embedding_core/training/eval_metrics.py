@@ -66,14 +66,16 @@ def evaluate(trainable: Trainable, batches: Iterable[Batch]) -> Evaluation:
     scores = [trainable.predict(batch) for batch in batches]
     output, label, weight = (np.concatenate(parts).astype(np.float64) for parts in zip(*scores, strict=True))
     figures = {
-        task.name: _figures(task, label[:, at], output[:, at], weight[:, 0]) for at, task in enumerate(trainable.tasks)
+        task.name: task_figures(task, label[:, at], output[:, at], weight[:, 0])
+        for at, task in enumerate(trainable.tasks)
     }
     losses = [task.weight * figures[task.name].loss for task in trainable.tasks]
     areas = [figures[task.name].auc for task in trainable.tasks if task.is_binary]
     return Evaluation(float(np.sum(losses)), float(np.mean(areas)) if areas else math.nan, figures)
 
 
-def _figures(task: Task, label: Floats, output: Floats, weight: Floats) -> TaskFigures:
+def task_figures(task: Task, label: Floats, output: Floats, weight: Floats) -> TaskFigures:
+    """Compute the figures of one task, from `[n]` each; rows without the label (NaN) do not count."""
     known = ~np.isnan(label)
     label, output, weight = label[known], output[known], weight[known]
     losses = row_losses(task, tf.constant(label), tf.constant(output)).numpy()

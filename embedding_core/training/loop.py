@@ -229,16 +229,17 @@ class _Loop:
 
     def _judge(self, step: int, stopping: EarlyStopping, validation: Evaluation | None) -> None:
         """Count an evaluation for early stopping; if its figure is undefined, training goes on to the last step."""
-        state, value = self._state, math.nan if validation is None else float(getattr(validation, stopping.metric))
+        metric = stopping.metric_of(self._job.inputs.tasks)
+        state, value = self._state, math.nan if validation is None else float(getattr(validation, metric))
         if math.isnan(value):
             self.history.facts[_NOT_STOPPED] = (
-                f"`{stopping.metric}` of the {self._data.validation_rows} rows of the validation part is undefined: "
+                f"`{metric}` of the {self._data.validation_rows} rows of the validation part is undefined: "
                 "all are of one class, or their weights are 0. Early stopping had no effect; raise "
                 "`early_stopping.validation_fraction`, or set `early_stopping` to null."
             )
             if len(self.history.evals) == 1:
                 _log.warning(self.history.facts[_NOT_STOPPED])
-        elif stopping.is_better(value, float(state.best_value.numpy())):
+        elif stopping.is_better(metric, value, float(state.best_value.numpy())):
             state.best_value.assign(value)
             state.best_step.assign(step)
             state.waited.assign(0)

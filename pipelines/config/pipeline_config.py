@@ -12,6 +12,7 @@ from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from components.pusher.push_section import Push
 from embedding_core.planning.table_overrides import TableOverrides
 from embedding_core.schema import ByName, Count, Listed, Name, PositiveNumber, Section, Text
+from embedding_core.tasks import Task
 from embedding_core.training_config import Training
 from embedding_core.warm_start import WarmStart
 from pipelines.config.data import Data
@@ -79,6 +80,11 @@ class PipelineConfig(Section):
     metadata: Text | None = None
     work_dir: Text
     python_path: Text
+
+    @property
+    def task(self) -> Task:
+        """What the model is trained for."""
+        return self.label.task("label", "label")
 
     @property
     def push_destination(self) -> str:

@@ -115,7 +115,7 @@ def _label_is_no_feature(config: PipelineConfig) -> Mistakes:
                     f"features.{kind}.{index}",
                     f"reads column {feature.source!r}, the label's: the model would see the answer; remove it.",
                 )
-            if feature.name == label.transformed and (kind == "dense" or getattr(feature, "after_transform", False)):
+            if feature.name == config.task.key and (kind == "dense" or getattr(feature, "after_transform", False)):
                 yield (
                     f"features.{kind}.{index}.name",
                     f"is {feature.name!r}, the label's key after Transform; rename it.",
@@ -126,6 +126,23 @@ def _label_is_no_feature(config: PipelineConfig) -> Mistakes:
 def _weight_is_no_label(config: PipelineConfig) -> Mistakes:
     if config.sample_weight is not None and config.sample_weight == config.label.column:
         yield "sample_weight", f"is {config.sample_weight!r}, the label's column: name the column of weights, or null."
+
+
+@_rule("label", "class_weights", "training")
+def _label_is_binary_if_needed(config: PipelineConfig) -> Mistakes:
+    kind, training = config.label.kind, config.training
+    if not config.task.is_binary:
+        if config.class_weights:
+            yield (
+                "class_weights",
+                f"is given, but `label.kind` is {kind!r}: only a binary label has classes.",
+            )
+        if training.negatives is not None:
+            yield "training.negatives", f"is given, but `label.kind` is {kind!r}: negatives have label 0; leave it out."
+        if training.early_stopping is not None and training.early_stopping.metric == "auc":
+            yield "training.early_stopping.metric", f"is 'auc', but `label.kind` is {kind!r}: write loss."
+    if kind == "positive" and training.negatives is None:
+        yield "label.kind", "is 'positive', but `training.negatives` is null: a model needs rows of both labels."
 
 
 @_rule("class_weights")

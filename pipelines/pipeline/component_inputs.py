@@ -91,7 +91,8 @@ def transform_config(config: PipelineConfig) -> Json:
             for feature in config.features.dense
         ],
         "label_column": config.label.column,
-        "label_key": config.label.transformed,
+        "label_key": config.task.key,
+        "label_kind": config.label.kind,
         "sample_weight_column": config.sample_weight,
     }
 
@@ -148,7 +149,7 @@ def trainer_config(config: PipelineConfig) -> Json:
         "training": training_config(config).to_mapping(),
         "arguments": dict(config.model.arguments),
         "dense": [feature.name for feature in config.features.dense],
-        "label_key": config.label.transformed,
+        "tasks": [config.task.to_mapping()],
         "weight_key": "sample_weight" if config.sample_weight else None,
         "scaling": {
             feature.name: {"column": feature.source, "log1p": feature.log1p} for feature in config.features.dense

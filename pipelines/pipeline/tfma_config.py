@@ -6,6 +6,7 @@ import json
 
 import tensorflow_model_analysis as tfma
 
+from embedding_core.tasks import prediction_name
 from pipelines.config import Evaluation, PipelineConfig, Threshold
 
 CANDIDATE, BASELINE = "candidate", "baseline"
@@ -65,8 +66,8 @@ def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelS
         return tfma.ModelSpec(
             signature_name="serving_default",
             preprocessing_function_names=["transform_labels"],
-            label_key=config.label.transformed,
-            prediction_key="probability",
+            label_key=config.task.key,
+            prediction_key=prediction_name([config.task], config.task),
             example_weight_key="sample_weight" if config.sample_weight else "",
             **fields,
         )

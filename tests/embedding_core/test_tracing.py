@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from embedding_core.tasks import POSITIVE
 from embedding_core.tracing import as_written, calling_user_code
 
 
@@ -84,7 +85,7 @@ def test_transform_of_a_user_may_need_autograph(tmp_path):
         config=EmbeddingConfig(tables=(), features=()),
         vocabularies={},
         dense=("x",),
-        label=None,
+        tasks=(POSITIVE,),
         raw_spec=spec,
         transform=transform,
     )

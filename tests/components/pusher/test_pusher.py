@@ -28,6 +28,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import build_model
 from embedding_core.serving import export_model
+from embedding_core.tasks import POSITIVE
 from embedding_core.training import TrainingConfig
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
@@ -99,7 +100,7 @@ def write_run(uri, engine, model, digests):
         config=CONFIG,
         training=TrainingConfig(steps=7),
         dense=("price",),
-        label=None,
+        tasks=(POSITIVE,),
         weight=None,
         step=7,
         checkpoint=write_checkpoint(uri, engine, model),

@@ -21,6 +21,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError, ConfigError, VocabularyError
 from embedding_core.model_inputs import build_model
 from embedding_core.quality_rules import Rules
+from embedding_core.tasks import POSITIVE
 from embedding_core.training import Negatives, TrainingConfig
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
@@ -83,7 +84,7 @@ def write_run(folder, digests, knows_users):
     checkpoint.save_counter.assign_add(1)
     written = write_training_checkpoint(f"{folder}/checkpoints", 7, checkpoint.write)
     RunDescription(
-        model=MODULE, arguments=TOWERS, config=CONFIG, dense=(), label=None, weight=None, step=7,
+        model=MODULE, arguments=TOWERS, config=CONFIG, dense=(), tasks=(POSITIVE,), weight=None, step=7,
         training=TrainingConfig(steps=7, negatives=Negatives(feature="item")),
         checkpoint=os.path.basename(written.prefix), vocabularies=digests,
     ).save(folder)  # fmt: skip

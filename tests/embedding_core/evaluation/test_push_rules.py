@@ -3,11 +3,12 @@
 import pytest
 
 from embedding_core.errors import ConfigError
-from embedding_core.evaluation import RetrievalFigures, Rules, SplitCounts, judge
+from embedding_core.evaluation import LabelCounts, RetrievalFigures, Rules, SplitCounts, judge
 
 
 def counts(rows=1000, positives=500):
-    return SplitCounts(rows=rows, positives=positives, features={})
+    label = LabelCounts(rows=rows, positives=positives, negatives=rows - positives)
+    return SplitCounts(rows=rows, labels={"label": label}, features={})
 
 
 def figures(model=0.2, popularity=0.1):

@@ -14,6 +14,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.engines import HostEngine
 from embedding_core.evaluation import count_split, measure_retrieval
 from embedding_core.model_inputs import build_model, call_model
+from embedding_core.tasks import Task
 from embedding_core.training import Inputs, Negatives, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
 from embedding_core.training.training_inputs import RowParser
@@ -92,7 +93,7 @@ def trained(arguments=TOWERS, negatives=None, module="two_tower"):
     module = f"pipelines.models.{module}"
     description = RunDescription(
         model=module, arguments=arguments, config=CONFIG, training=TrainingConfig(steps=1, negatives=negatives),
-        dense=(), label="label", weight=None, step=1, checkpoint="", vocabularies={},
+        dense=(), tasks=(Task(),), weight=None, step=1, checkpoint="", vocabularies={},
     )  # fmt: skip
     model = build_model(module, CONFIG, (), arguments)
     for place, variable in enumerate(model.trainable_variables):
@@ -104,7 +105,7 @@ def one_by_one(run, parser, row, candidates, k):
     """Return whether the true item is among the top k by the whole model's logit for every candidate."""
     examples = [{**row, "item": item, "shop": candidates[item]} for item in candidates]
     batch = parser(tf.constant([serialized(one) for one in examples]))
-    logits = call_model(run.model, run.engine.lookup(batch["ids"]), {}).numpy()[:, 0]
+    logits = call_model(run.model, run.engine.lookup(batch["ids"]), {})["label"].numpy()[:, 0]
     best = [list(candidates)[place] for place in np.argsort(-logits)[:k]]
     return row["item"] in best
 

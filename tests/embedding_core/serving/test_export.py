@@ -173,7 +173,9 @@ def trained(files, engine, model):
         "price": tf.constant([[row.get("price", [0.25])[0]] for row in ROWS]),
         "log_count": tf.math.log1p(tf.constant([[float(row.get("count", [0])[0])] for row in ROWS])),
     }
-    return {name: value.numpy() for name, value in embeddings.items()}, call_model(model, embeddings, dense).numpy()
+    return {name: value.numpy() for name, value in embeddings.items()}, call_model(model, embeddings, dense)[
+        "label"
+    ].numpy()
 
 
 def test_embeddings_equal_training(served, trained):

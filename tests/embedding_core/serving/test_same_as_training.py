@@ -19,6 +19,7 @@ from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, sim
 from embedding_core.serving.request_tensors import named_inputs
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import embeddings_signature, raw_embeddings_signature
+from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs
 from embedding_core.training.training_inputs import RowParser
 
@@ -129,7 +130,7 @@ def check(folder, config, rows):
         with open(path, "wb") as file:
             file.write(b"".join(token + b"\n" for token in TOKENS[name]))
     engine = HostEngine(config, seed=3, with_slots=False)
-    parser = RowParser(Inputs(config=config, vocabularies=files, label=None))
+    parser = RowParser(Inputs(config=config, vocabularies=files, tasks=(POSITIVE,)))
     module = ServingModule(config, engine.embedding_tables, files, None)
     names = [feature.name for feature in config.features]
     columns = module.columns(names)

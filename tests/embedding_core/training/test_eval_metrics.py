@@ -1,30 +1,58 @@
 import math
 
 import numpy as np
+import pytest
+import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import log_loss as sklearn_log_loss
-from sklearn.metrics import roc_auc_score
 
-from embedding_core.training.eval_metrics import auc, log_loss
+from embedding_core.tasks import Task
+from embedding_core.training.eval_metrics import auc, task_figures
 
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3), st.floats(0.1, 5)), min_size=2, max_size=30).filter(
     lambda rows: len({row[0] for row in rows}) == 2
 )
+NUMBERS = st.lists(st.tuples(st.floats(0, 50), st.floats(-3, 3), st.floats(0.1, 5)), min_size=1, max_size=30)
 
 
 @given(ROWS)
 def test_figures_equal_those_of_sklearn(rows):
     label, logit, weight = np.array(rows, np.float64).T
-    np.testing.assert_allclose(auc(label, logit, weight), roc_auc_score(label, logit, sample_weight=weight))
+    found = task_figures(Task(), label, logit, weight)
+    np.testing.assert_allclose(found.auc, sklearn.metrics.roc_auc_score(label, logit, sample_weight=weight))
     probability = 1 / (1 + np.exp(-logit))
-    expected = sklearn_log_loss(label, probability, sample_weight=weight)
-    np.testing.assert_allclose(log_loss(label, logit, weight), expected)
+    np.testing.assert_allclose(found.loss, sklearn.metrics.log_loss(label, probability, sample_weight=weight))
 
 
-def test_auc_of_one_class_is_no_number():
+@given(NUMBERS)
+def test_losses_of_numbers_equal_those_of_sklearn(rows):
+    label, output, weight = np.array(rows, np.float64).T
+    squared = task_figures(Task(kind="regression"), label, output, weight)
+    absolute = task_figures(Task(kind="regression", loss="absolute"), label, output, weight)
+    np.testing.assert_allclose(squared.loss, sklearn.metrics.mean_squared_error(label, output, sample_weight=weight))
+    np.testing.assert_allclose(absolute.loss, sklearn.metrics.mean_absolute_error(label, output, sample_weight=weight))
+    assert math.isnan(squared.auc)
+    # Half of the deviance is this loss, less that of a model that predicts each label.
+    count = task_figures(Task(kind="count"), label, output, weight)
+    least = np.average(label - np.where(label > 0, label * np.log(np.where(label > 0, label, 1)), 0), weights=weight)
+    deviance = sklearn.metrics.mean_poisson_deviance(label, np.exp(output), sample_weight=weight)
+    np.testing.assert_allclose(2 * (count.loss - least), deviance, atol=1e-9)
+
+
+@pytest.mark.parametrize(("error", "loss"), [(0.0, 0.0), (1.0, 0.5), (-2.0, 2.0), (5.0, 8.0)])
+def test_huber_loss_is_linear_beyond_delta(error, loss):
+    task = Task(kind="regression", loss="huber", huber_delta=2.0)
+    assert task_figures(task, np.array([1.0]), np.array([1.0 + error]), np.ones(1)).loss == loss
+
+
+def test_rows_without_the_label_do_not_count():
+    label, output = np.array([1.0, math.nan, 3.0]), np.array([2.0, 7.0, 3.0])
+    assert task_figures(Task(kind="regression"), label, output, np.ones(3)).loss == 0.5
+
+
+def test_auc_of_one_class_is_undefined():
     assert math.isnan(auc(np.ones(3), np.arange(3.0), np.ones(3)))
 
 
 def test_huge_logits_do_not_overflow():
-    assert log_loss(np.array([1.0]), np.array([-1e4]), np.ones(1)) == 1e4
+    assert task_figures(Task(), np.array([1.0]), np.array([-1e4]), np.ones(1)).loss == 1e4

@@ -8,6 +8,7 @@ from embedding_core.columns.ids import TokenTable
 from embedding_core.columns.raw_columns import Columns
 from embedding_core.columns.tokens import MISSING_INT, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs
 from embedding_core.training.training_inputs import RowParser
 
@@ -50,7 +51,7 @@ def test_ids_of_features_of_one_token_are_those_of_each_by_itself(tmp_path, oov_
         features.append(FeatureConfig(name=name, table=name, column=ColumnConfig(name=name, dtype=kind)))
     config = EmbeddingConfig(tables=tuple(tables), features=tuple(features))
     examples = tf.constant(list(_rows(kinds, rows, seed=rows)), tf.string, [rows])
-    found = RowParser(Inputs(config=config, vocabularies=files, label=None)).traced()(examples)["ids"]
+    found = RowParser(Inputs(config=config, vocabularies=files, tasks=(POSITIVE,))).traced()(examples)["ids"]
     raw = Columns([feature.column for feature in features], {}).parse(examples).categorical
     for feature, table in zip(features, tables, strict=True):
         tokens = tokens_of(feature.column, raw[feature.name])

@@ -38,7 +38,7 @@ def test_model_gives_one_logit_per_row_and_a_gradient_to_every_activation(module
     model = build_model(f"pipelines.models.{module}", CONFIG, DENSE, arguments)
     with tf.GradientTape() as tape:
         tape.watch(EMBEDDINGS)
-        logits = call_model(model, EMBEDDINGS, DENSE, training=True)
+        logits = call_model(model, EMBEDDINGS, DENSE, training=True)["label"]
     assert logits.shape == [6, 1]
     assert all(gradient is not None for gradient in tape.gradient(logits, EMBEDDINGS).values())
 
@@ -49,7 +49,7 @@ def test_dot_product_of_the_towers_is_the_logit():
         variable.assign(tf.random.stateless_normal(variable.shape, [2, 2]))
     inputs = {**EMBEDDINGS, **DENSE}
     dots = tf.reduce_sum(model.query_vectors(inputs) * model.candidate_vectors(inputs), axis=1, keepdims=True)
-    np.testing.assert_allclose(dots, call_model(model, EMBEDDINGS, DENSE), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(dots, call_model(model, EMBEDDINGS, DENSE)["label"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("query", [[], ["nobody"], ["item"]])
