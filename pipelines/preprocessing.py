@@ -150,8 +150,8 @@ def checked_label(value: tf.Tensor, name: str, kind: str = "binary") -> tf.Tenso
     else:
         good, words, condition = tf.math.is_finite(value), "a finite number", "column, present: true"
     rule = (
-        f"label `{name}`: a row has none, or one that is not {words}; correct the data, or leave such rows out by a row "
-        f"filter ({condition})."
+        f"label `{name}`: a row has none, or one that is not {words}; correct the data, or leave such rows out by a "
+        f"row filter ({condition})."
     )
     return _checked(value, good, rule)  # a comparison with NaN is false
 

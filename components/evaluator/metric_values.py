@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow_model_analysis as tfma
 
 from components.evaluator import tfma_parts
-from components.evaluator.log_loss import log_losses
 from components.evaluator.model_scores import ModelScores, Numbers, ScoredBatch
 from components.evaluator.slices import Positions
 from components.evaluator.tfma_parts import Combiner, Metrics
@@ -92,8 +91,12 @@ def _squares(scores: ModelScores) -> list[Numbers]:
     return [np.square(scores.label - scores.prediction) * scores.weight, scores.weight]
 
 
-def _losses(scores: ModelScores) -> list[Numbers]:
-    return [log_losses(scores.label, scores.prediction) * scores.weight, scores.weight]
+def _magnitudes(scores: ModelScores) -> list[Numbers]:
+    return [np.abs(scores.label - scores.prediction) * scores.weight, scores.weight]
+
+
+def _losses(combiner: Combiner) -> _Quantities:
+    return lambda scores: [combiner.losses(scores.label, scores.prediction) * scores.weight, scores.weight]
 
 
 def _into(*names: str) -> Callable[[Combiner, list[float]], Metrics]:
@@ -147,7 +150,10 @@ def _total_of(combiner: Combiner) -> _Total:
         ),
         "_MeanSquaredErrorCombiner": lambda: _Sums(_squares, _into("total_regression_error", "total_example_weights")),
         "_BinaryConfusionMatrixCombiner": lambda: _Confusion(tfma_parts.thresholds_of(combiner)),
-        "_LogLossCombiner": lambda: _Sums(_losses, _into("loss", "weight")),
+        "_MeanAbsoluteErrorCombiner": lambda: _Sums(
+            _magnitudes, _into("total_regression_error", "total_example_weights")
+        ),
+        "RowMeanCombiner": lambda: _Sums(_losses(combiner), _into("loss", "weight")),
     }
     name = type(combiner).__name__
     if name not in known:

@@ -10,6 +10,7 @@ from embedding_core.config import RETRIEVAL_METRICS, RetrievalMetric
 from embedding_core.errors import nearest
 from embedding_core.quality_rules import Threshold
 from embedding_core.schema import ByName, Count, Listed, Mistakes, Section, Text
+from embedding_core.tasks import Task
 
 Metric: TypeAlias = Literal[
     "AUC",
@@ -18,13 +19,16 @@ Metric: TypeAlias = Literal[
     "BinaryCrossEntropy",
     "Calibration",
     "ExampleCount",
+    "MeanAbsoluteError",
     "MeanLabel",
     "MeanPrediction",
     "MeanSquaredError",
     "Precision",
     "Recall",
+    "RootMeanSquaredError",
 ]
 METRICS: tuple[str, ...] = get_args(Metric)
+_OF_CLASSES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "BinaryCrossEntropy", "Precision", "Recall")
 _OTHER_NAMES = {
     "accuracy": "BinaryAccuracy",
     "auprc": "AUCPrecisionRecall",
@@ -36,7 +40,9 @@ _OTHER_NAMES = {
     "crossentropy": "BinaryCrossEntropy",
     "logloss": "BinaryCrossEntropy",
     "loss": "BinaryCrossEntropy",
+    "mae": "MeanAbsoluteError",
     "mse": "MeanSquaredError",
+    "rmse": "RootMeanSquaredError",
     "prauc": "AUCPrecisionRecall",
     "aucpr": "AUCPrecisionRecall",
     "rocauc": "AUC",
@@ -79,7 +85,8 @@ class Evaluation(Section):
     """How the model is judged before it is pushed.
 
     Attributes:
-      metrics: names of metrics.
+      metrics: names of metrics; null takes AUC, BinaryCrossEntropy, Calibration and ExampleCount, and if the label is a
+        number RootMeanSquaredError and MeanAbsoluteError instead of the first two.
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
       thresholds: bounds, by metric of `metrics` or Recall@10 and Recall@50 of a two-tower model. If no metric has
         a bound, every model is blessed, with one exception: a two-tower model whose eval split holds positives alone
@@ -93,12 +100,7 @@ class Evaluation(Section):
         goes row by row on Beam. Both write the same files, with figures that differ by less than 1e-6.
     """
 
-    metrics: Listed[Annotated[Metric, BeforeValidator(_metric)]] = (
-        "AUC",
-        "BinaryCrossEntropy",
-        "Calibration",
-        "ExampleCount",
-    )
+    metrics: Listed[Annotated[Metric, BeforeValidator(_metric)]] | None = None
     slices: Listed[_Slice] = ()
     thresholds: ByName[Threshold] = Field(default_factory=dict)
     baseline: Text | None = None
@@ -111,16 +113,29 @@ class Evaluation(Section):
         """The bounds of Recall@k, by metric."""
         return {name: self.thresholds[name] for name in RETRIEVAL_METRICS if name in self.thresholds}
 
-    def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
-        if not self.metrics:
-            yield "metrics", "is []: it must name at least one metric; leave the key out for the usual ones."
-        for index, metric in enumerate(self.metrics):
-            if metric in self.metrics[:index]:
-                yield f"metrics.{index}", f"is {metric!r}, a duplicate: name each metric once."
-        yield from self._thresholds()
+    def metrics_of(self, task: Task) -> tuple[str, ...]:
+        """Return the metrics that are computed for a task."""
+        if self.metrics is not None:
+            return self.metrics
+        first = ("AUC", "BinaryCrossEntropy") if task.is_binary else ("RootMeanSquaredError", "MeanAbsoluteError")
+        return (*first, "Calibration", "ExampleCount")
 
-    def _thresholds(self) -> Mistakes:
+    def mistakes(self) -> Mistakes:
+        """Yield the violations of rules that involve several fields."""
+        metrics = self.metrics or ()
+        if self.metrics == ():
+            yield "metrics", "is []: it must name at least one metric; leave the key out for the usual ones."
+        for index, metric in enumerate(metrics):
+            if metric in metrics[:index]:
+                yield f"metrics.{index}", f"is {metric!r}, a duplicate: name each metric once."
+
+    def mistakes_for(self, task: Task) -> Mistakes:
+        """Yield the metrics and bounds that do not fit the label."""
+        for index, metric in enumerate(self.metrics or ()):
+            if metric in _OF_CLASSES and not task.is_binary:
+                rule = f"but `label.kind` is {task.kind!r}: it is of labels that are 0 or 1."
+                yield f"metrics.{index}", f"is {metric!r}, {rule}"
+        metrics = self.metrics_of(task)
         for name, threshold in self.thresholds.items():
             for bound in ("min", "max"):
                 value = getattr(threshold, bound)
@@ -132,11 +147,11 @@ class Evaluation(Section):
             if threshold.min_over_popularity is not None:
                 rule = f"only {' and '.join(RETRIEVAL_METRICS)} are compared with popularity; write `min`."
                 yield f"thresholds.{name}.min_over_popularity", f"is {threshold.min_over_popularity!r}: {rule}"
-            if name not in self.metrics:
+            if name not in metrics:
                 remedy = "add it there." if name in METRICS else f"it is not a metric.{_meant(name)}"
                 yield (
                     f"thresholds.{name}",
-                    f"is for a metric that `evaluation.metrics`, {list(self.metrics)}, does not have: {remedy}",
+                    f"is for a metric that `evaluation.metrics`, {list(metrics)}, does not have: {remedy}",
                 )
             if threshold.min_improvement is not None and self.baseline is None:
                 yield (

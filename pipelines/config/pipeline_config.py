@@ -87,6 +87,11 @@ class PipelineConfig(Section):
         return self.label.task("label", "label")
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that the Evaluator computes."""
+        return self.evaluation.metrics_of(self.task)
+
+    @property
     def push_destination(self) -> str:
         """The folder of served versions."""
         return self.push.destination or os.path.join(self.work_dir, "serving")

@@ -145,6 +145,12 @@ def _label_is_binary_if_needed(config: PipelineConfig) -> Mistakes:
         yield "label.kind", "is 'positive', but `training.negatives` is null: a model needs rows of both labels."
 
 
+@_rule("label", "evaluation")
+def _metrics_fit_the_label(config: PipelineConfig) -> Mistakes:
+    for key, mistake in config.evaluation.mistakes_for(config.task):
+        yield f"evaluation.{key}", mistake
+
+
 @_rule("class_weights")
 def _classes_are_numbers(config: PipelineConfig) -> Mistakes:
     for key in config.class_weights:

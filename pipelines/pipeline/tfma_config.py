@@ -11,10 +11,9 @@ from pipelines.config import Evaluation, PipelineConfig, Threshold
 
 CANDIDATE, BASELINE = "candidate", "baseline"
 _COUNT = "ExampleCount"
-_OWN = {
-    "BinaryCrossEntropy": ("components.evaluator.log_loss", "LogLoss")
-}  # modules that the Evaluator imports in its own process
-_LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanSquaredError")
+_OWN_METRICS = "components.evaluator.own_metrics"  # the Evaluator imports it in its own process
+_OWN = {"BinaryCrossEntropy": "LogLoss", "RootMeanSquaredError": "RootMeanSquaredError"}
+_LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError")
 
 
 def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.EvalConfig:
@@ -29,7 +28,7 @@ def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.E
         one, the bounds on the improvement are left out.
     """
     evaluation = config.evaluation
-    metrics = [_metric(evaluation, name, has_baseline) for name in evaluation.metrics]
+    metrics = [_metric(evaluation, name, has_baseline) for name in config.metrics]
     if not any(metric.per_slice_thresholds for metric in metrics):
         metrics = [*(metric for metric in metrics if metric.class_name != _COUNT), _always_reached()]
     return tfma.EvalConfig(
@@ -86,8 +85,10 @@ def _metric(evaluation: Evaluation, name: str, has_baseline: bool) -> tfma.Metri
 
 def _named(name: str, **fields: object) -> tfma.MetricConfig:
     """Return the metric under the name that the configuration gives it, which reports and messages then show."""
-    module, class_name = _OWN.get(name, ("", name))
-    return tfma.MetricConfig(module=module, class_name=class_name, config=json.dumps({"name": name}), **fields)
+    module = _OWN_METRICS if name in _OWN else ""
+    return tfma.MetricConfig(
+        module=module, class_name=_OWN.get(name, name), config=json.dumps({"name": name}), **fields
+    )
 
 
 def _over_all_rows(bounds: tfma.MetricThreshold) -> tfma.PerSliceMetricThreshold:

@@ -1,8 +1,9 @@
 """Measures the two baselines that the model is compared with, in the same run and on the same rows.
 
-They are the label's mean, and a logistic regression on the same features, one-hot encoded. The strength of its
-regularisation is chosen on a part of the train split. If the train split has positive rows only (negatives are drawn
-while training), no regression can be fitted: the baseline is then the popularity of the candidate.
+They are the label's mean, and a regression on the same features, one-hot encoded: logistic, of Poisson for a count,
+and ridge for any other number. The strength of its regularisation is chosen on a part of the train split. If the train
+split has positive rows only (negatives are drawn while training), no regression can be fitted: the baseline is then the
+popularity of the candidate.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 import tensorflow as tf
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
+from sklearn.metrics import log_loss, mean_absolute_error, mean_poisson_deviance, mean_squared_error, roc_auc_score
 
+from embedding_core.tasks import Task, prediction_name
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
-from pipelines.report.run_report import METRICS
+from pipelines.report.run_report import ERRORS, METRICS
 
 _MAX_ROWS = 200_000  # of each split: more would not change a digit that is shown
 _BATCH = 4096
 _STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # of C, scikit-learn's inverse of the regularisation; 1 is its default
+_ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of a regression of numbers
 _HELD_BACK = 5  # one in this many rows of the train split is held back to compare the strengths
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -39,7 +42,7 @@ class Score:
 
     Attributes:
       scorer: description of the scorer.
-      metrics: values by name of `METRICS`; None if the scorer has no such metric, or the rows have one class.
+      metrics: values by name of `METRICS` or `ERRORS`; None if there is no such metric, or one class.
       note: remark on the scorer for the reader; may be empty.
     """
 
@@ -78,10 +81,13 @@ def compare_with_baselines(
     Returns:
       The scores, the model's first, and the number of eval rows.
     """
+    (task,) = inputs.tasks
     parse = RowParser(inputs).traced()
-    held_out = _read(inputs, parse, eval_files, _scorer(model_folder))
+    held_out = _read(inputs, parse, eval_files, _scorer(model_folder, prediction_name(inputs.tasks, task)))
     train = _read(inputs, parse, train_files, None)
     predictions = np.zeros(0) if held_out.predicted is None else held_out.predicted
+    if not task.is_binary:
+        return _compared_errors(task, train, held_out, predictions), len(held_out.label)
     scores = [_score("this model", predictions, held_out)]
     if len(np.unique(train.label)) > 1:
         mean = float(np.average(train.label, weights=train.weight))
@@ -96,11 +102,61 @@ def compare_with_baselines(
     return scores, len(held_out.label)
 
 
-def _scorer(model_folder: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Load the model as a graph from tf.Examples to probabilities: eager calls take several times as long."""
+def _compared_errors(task: Task, train: _Rows, held_out: _Rows, predictions: Floats) -> list[Score]:
+    """Score the predictions of a number, its mean, and a regression."""
+    mean = np.full_like(held_out.label, np.average(train.label, weights=train.weight))
+    name = "Poisson regression" if task.kind == "count" else "ridge regression"
+    model, strength = _number_regression(task, train)
+    return [
+        _errors("this model", predictions, held_out),
+        _errors("mean of the label", mean, held_out),
+        dataclasses.replace(
+            _errors(f"{name}, one-hot", model.predict(held_out.features), held_out),
+            note=(
+                f"The regression has scikit-learn's alpha = {strength:g}, chosen among {_ALPHAS[0]:g} to "
+                f"{_ALPHAS[-1]:g} by the error on one in {_HELD_BACK} rows of the train split, and is then fitted on "
+                "all of them."
+            ),
+        ),
+    ]
+
+
+def _number_regression(task: Task, train: _Rows) -> tuple[Ridge | PoissonRegressor, float]:
+    """Fit the regression of the alpha that has the smallest error on held-back rows of the train split."""
+    held_back = _held_back(train)
+    fit_on, judge = _some(train, ~held_back), _some(train, held_back)
+    kind = PoissonRegressor if task.kind == "count" else Ridge
+    loss = mean_poisson_deviance if task.kind == "count" else mean_squared_error
+    # PoissonRegressor divides the losses by the rows, Ridge does not.
+    scale = 1.0 / max(1.0, float(train.weight.sum())) if task.kind == "count" else 1.0
+    best, least = _ALPHAS[-1], math.inf
+    for alpha in _ALPHAS if len(judge.label) and judge.weight.any() and fit_on.weight.any() else ():
+        model = kind(alpha=alpha * scale).fit(fit_on.features, fit_on.label, sample_weight=fit_on.weight)
+        error = float(loss(judge.label, model.predict(judge.features), sample_weight=judge.weight))
+        if error < least:
+            best, least = alpha, error
+    return kind(alpha=best * scale).fit(train.features, train.label, sample_weight=train.weight), best
+
+
+def _errors(scorer: str, predicted: Floats, rows: _Rows) -> Score:
+    if not rows.weight.any():
+        return Score(scorer=scorer, metrics=dict.fromkeys(ERRORS))
+    squared = float(mean_squared_error(rows.label, predicted, sample_weight=rows.weight))
+    absolute = float(mean_absolute_error(rows.label, predicted, sample_weight=rows.weight))
+    return Score(scorer=scorer, metrics=dict(zip(ERRORS, (math.sqrt(squared), absolute), strict=True)))
+
+
+def _held_back(train: _Rows) -> npt.NDArray[np.bool_]:
+    """Draw the rows on which a regularisation is judged, with a fixed seed: the same run chooses the same."""
+    drawn: npt.NDArray[np.bool_] = np.random.default_rng(0).permutation(len(train.label)) % _HELD_BACK == 0
+    return drawn
+
+
+def _scorer(model_folder: str, output: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Load the model as a graph from tf.Examples to predictions: eager calls take several times as long."""
     model = tf.saved_model.load(model_folder)
     score: Callable[[tf.Tensor], tf.Tensor] = tf.function(
-        lambda examples: model.signatures["serving_default"](examples=examples)["probability"],
+        lambda examples: model.signatures["serving_default"](examples=examples)[output],
         input_signature=[tf.TensorSpec([None], tf.string)],
         autograph=False,
     )
@@ -153,13 +209,12 @@ def _of_best_strength(train: _Rows) -> LogisticRegression:
     """Choose the C with the lowest log loss on a part of the train split that the regression is not fitted on.
 
     It starts with the strongest regularisation, and each fit starts from the previous one, until the loss no
-    longer falls: the weakest regularisations take longest and are rarely fitted. The held-back rows are drawn with a
-    fixed seed, so the same run makes the same choice.
+    longer falls: the weakest regularisations take longest and are rarely fitted.
 
     Returns:
       The regression of that C, fitted on the other rows, or not at all if there are too few rows to choose.
     """
-    held_back = np.random.default_rng(0).permutation(len(train.label)) % _HELD_BACK == 0
+    held_back = _held_back(train)
     fit_on, judge = _some(train, ~held_back), _some(train, held_back)
     best = model = LogisticRegression(max_iter=1000, warm_start=True)
     if min(len(np.unique(fit_on.label)), len(np.unique(judge.label))) < 2 or not judge.weight.any():

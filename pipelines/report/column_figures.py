@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from embedding_core.vocabulary import Vocabulary
+from pipelines.report.evaluation_results import label_counts
 from pipelines.report.run_report import Figures
 
 
@@ -35,12 +36,16 @@ def column_figures(statistics_uri: str) -> list[Figures]:
 def label_figures(statistics_uri: str, column: str | None, quality: Figures) -> Figures:
     """Return the rows of each label in the eval split, and the share of label 1 in both: `rate` and `train_rate`.
 
+    Nothing if the label is a number.
+
     Args:
       statistics_uri: address of the ExampleStatistics artifact.
       column: the column that holds the label as 0 or 1. If a function computes the label, it and `train_rate` are None.
       quality: figures that `read_quality` returned.
     """
-    held_out = quality["eval_split"]
+    held_out = label_counts(quality)
+    if held_out["positives"] is None:
+        return {}
     feature = _statistics(statistics_uri, "train").get(str(column))
     return {
         "rows with label 0": held_out["negatives"],

@@ -29,6 +29,15 @@ def read_quality(blessing_uri: str) -> Figures:
     return figures
 
 
+def label_counts(quality: Figures) -> Figures:
+    """Return `rows`, `positives` and `negatives` of the label in the eval split; the latter are None for a number."""
+    split = quality["eval_split"]
+    if "labels" not in split:  # written by a release up to 0.1.0
+        return {"rows": split["rows"], "positives": split["positives"], "negatives": split["negatives"]}
+    (counts,) = split["labels"].values()
+    return dict(counts)
+
+
 def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures) -> list[Figures]:
     """Return `metric`, `value` (None for NaN), `bound` and `outcome` of every metric over all rows; missed ones first.
 
@@ -55,8 +64,8 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
 
 def _without_meaning(config: PipelineConfig, quality: Figures) -> dict[str, None]:
     """Return None for each metric that TFMA sets to 0 although it is undefined: AUCs, if all labels are equal."""
-    counts = quality["eval_split"]
-    areas = [name for name in _OF_BOTH_LABELS if name in config.evaluation.metrics]
+    counts = label_counts(quality)
+    areas = [name for name in _OF_BOTH_LABELS if name in config.metrics]
     return {} if counts["positives"] and counts["negatives"] else dict.fromkeys(areas)
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from components.run_inputs import sources_of_run
 from embedding_core.serving import columns_of, named_inputs, synthetic_rows
+from embedding_core.tasks import prediction_name
 from embedding_core.training.finished_run import RunDescription
 
 _ROWS = 2
@@ -40,7 +41,7 @@ def request_text(version: str, run: RunDescription, vocabularies: str, transform
             *inputs,
             "}",
             'answer = model.signatures["raw"](**inputs)',
-            'print(answer["probability"].numpy())',
+            *(f'print(answer["{prediction_name(run.tasks, task)}"].numpy())' for task in run.tasks),
         ]
     )
 

@@ -13,7 +13,7 @@ from pipelines.report.dotted_keys import flatten
 from pipelines.report.profile_table import profile_rows
 from pipelines.report.run_report import Report
 
-_CURVES = {"loss": "loss (binary cross-entropy)", "auc": "AUC"}
+_CURVES = {"loss": "loss", "auc": "AUC"}
 
 
 def parity_line(report: Report) -> str:

@@ -31,7 +31,7 @@ from pipelines.report.column_figures import column_figures, feature_figures, lab
 from pipelines.report.evaluation_results import judged_metrics, read_quality, sliced_metrics
 from pipelines.report.example_request import request_text
 from pipelines.report.node_run import NodeRun
-from pipelines.report.run_report import Figures, Report
+from pipelines.report.run_report import ERRORS, METRICS, Figures, Report
 
 _MOST_FREQUENT = 5
 _MADE_IN_THIS_RUN = "made in this run"
@@ -74,6 +74,7 @@ def collect_report(
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )
         compared = {
+            "metric_names": METRICS if config.task.is_binary else ERRORS,
             "quality": [{"scorer": score.scorer, "metrics": dict(score.metrics)} for score in scores],
             "eval_rows": rows,
             "quality_note": _quality_note(config, scores),
@@ -123,7 +124,12 @@ def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) ->
     try:
         known = json.loads(Path(reports, version, "report.json").read_bytes())
         note = known["quality_note"].replace(_MADE_IN_THIS_RUN, f"made in the run of version {version}")
-        return {"quality": known["quality"], "eval_rows": known["eval_rows"], "quality_note": note}
+        return {
+            "metric_names": known["metric_names"],
+            "quality": known["quality"],
+            "eval_rows": known["eval_rows"],
+            "quality_note": note,
+        }
     except (OSError, ValueError, KeyError):  # deleted, or of a release that wrote other figures
         return None
 
@@ -132,7 +138,7 @@ def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
     notes = [f"The baselines were {_MADE_IN_THIS_RUN}, from the same features."]
     notes += [score.note for score in scores if score.note]
     notes += _better_baselines(scores)
-    if all(score.metrics["AUC"] is None for score in scores):
+    if config.task.is_binary and all(score.metrics["AUC"] is None for score in scores):
         only = "positives" if config.training.negatives is not None else "one class"
         notes.append(f"The rows are {only} only, so neither AUC nor log loss can be computed: Recall@k judges.")
     if config.training.negatives is not None:
@@ -141,14 +147,17 @@ def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
 
 
 def _better_baselines(scores: Sequence[Score]) -> list[str]:
-    """Write a sentence for each baseline that has a higher AUC than the model."""
+    """Write a sentence for each baseline that has a higher AUC than the model, or a smaller RMSE."""
     model, *baselines = scores
-    of_model = model.metrics["AUC"]
-    better = [one for one in baselines if of_model is not None and (one.metrics["AUC"] or 0.0) > of_model]
+    name, value = next(iter(model.metrics.items()))
+    if value is None:
+        return []
+    sign = 1 if name == METRICS[0] else -1
+    better = [one for one in baselines if (of_one := one.metrics[name]) is not None and sign * (of_one - value) > 0]
     return [
-        f"This model is worse than the {one.scorer}: its AUC is {of_model:.4f}, that of the baseline "
-        f"{one.metrics['AUC']:.4f}. Train longer, or bound the AUC with `evaluation.thresholds`, so that such a model "
-        "is not pushed."
+        f"This model is worse than the {one.scorer}: its {name} is {value:.4f}, that of the baseline "
+        f"{one.metrics[name]:.4f}. Train longer, or bound the {name} with `evaluation.thresholds`, so that such a "
+        "model is not pushed."
         for one in better
     ]
 

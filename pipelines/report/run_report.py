@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 METRICS = ("AUC", "log loss")
-"""The metrics that the model and the baselines are compared by."""
+"""The metrics by which model and baselines are compared; the first decides. For a binary label."""
+ERRORS = ("RMSE", "MAE")
+"""The same for a label that is a number."""
 
 Figures: TypeAlias = Mapping[str, Any]
 """Numbers, texts, lists and mappings by name, as JSON holds them."""

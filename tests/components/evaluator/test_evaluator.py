@@ -104,7 +104,7 @@ def config(*, weighted=False, baseline=False, slices=(), bound=0.1, metrics=METR
         threshold.change_threshold.direction = tfma.MetricDirection.HIGHER_IS_BETTER
         threshold.change_threshold.absolute.value = -0.01
     named[0].per_slice_thresholds.add(slicing_specs=[tfma.SlicingSpec()], threshold=threshold)
-    named += [tfma.MetricConfig(module="components.evaluator.log_loss", class_name="LogLoss")]
+    named += [tfma.MetricConfig(module="components.evaluator.own_metrics", class_name="LogLoss")]
     sliced = [tfma.SlicingSpec(), *(tfma.SlicingSpec(feature_keys=list(one)) for one in slices)]
     return tfma.EvalConfig(model_specs=specs, slicing_specs=sliced, metrics_specs=[tfma.MetricsSpec(metrics=named)])
 

@@ -1,0 +1,135 @@
+"""Defines metrics that TFMA does not have, or computes wrongly, as means over rows.
+
+TFMA's own cross-entropy takes the logarithm of 0 for probabilities that round to 0 or 1, and one such row makes the
+whole metric NaN or infinite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
+import tensorflow_model_analysis as tfma
+
+_Losses: TypeAlias = Callable[[Any, Any], npt.NDArray[np.float64]]
+_LEAST = float(np.finfo(np.float64).eps)
+"""Smallest distance of probabilities from 0 and 1; scikit-learn uses the same for the log loss of the report."""
+
+
+@dataclasses.dataclass
+class _Sums:
+    loss: float = 0.0
+    weight: float = 0.0
+
+
+class LogLoss(tfma.metrics.Metric):
+    """The weighted mean of `-label * log(p) - (1 - label) * log(1 - p)`, p between 2.2e-16 and 1 - 2.2e-16.
+
+    The class must not have the same name as TFMA's: TFMA would use its own, even if another module is named.
+
+    Args:
+      name: name of the metric, in results.
+    """
+
+    def __init__(self, name: str = "log_loss") -> None:
+        super().__init__(tfma.metrics.merge_per_key_computations(_mean_of(log_losses, float)), name=name)
+
+
+class RootMeanSquaredError(tfma.metrics.Metric):
+    """The root of the weighted mean of `(label - prediction)^2`.
+
+    Args:
+      name: name of the metric, in results.
+    """
+
+    def __init__(self, name: str = "root_mean_squared_error") -> None:
+        super().__init__(tfma.metrics.merge_per_key_computations(_mean_of(_squares, math.sqrt)), name=name)
+
+
+def _mean_of(losses: _Losses, output: Callable[[float], float]) -> Callable[..., list[Any]]:
+    """Return a function that makes the computation of the mean loss of the rows, as TFMA asks for it."""
+
+    def computations(
+        name: str,
+        eval_config: Any = None,
+        model_name: str = "",
+        output_name: str = "",
+        sub_key: Any = None,
+        aggregation_type: Any = None,
+        class_weights: Any = None,
+        example_weighted: bool = False,
+    ) -> list[Any]:
+        key = tfma.metrics.MetricKey(
+            name=name,
+            model_name=model_name,
+            output_name=output_name,
+            sub_key=sub_key,
+            example_weighted=example_weighted,
+        )
+        rows = functools.partial(
+            tfma.metrics.to_label_prediction_example_weight,
+            eval_config=eval_config,
+            model_name=model_name,
+            output_name=output_name,
+            sub_key=sub_key,
+            aggregation_type=aggregation_type,
+            class_weights=class_weights,
+            example_weighted=example_weighted,
+        )
+        combiner = RowMeanCombiner(key, rows, losses, output)
+        return [tfma.metrics.MetricComputation(keys=[key], preprocessors=None, combiner=combiner)]
+
+    return computations
+
+
+class RowMeanCombiner(beam.CombineFn):
+    """Computes a function of the weighted mean of the losses of the rows."""
+
+    def __init__(self, key: Any, rows: Any, losses: _Losses, output: Callable[[float], float]) -> None:
+        """Take the key of the metric, TFMA's reader of rows, the loss of a row, and the function of the mean."""
+        self.losses = losses
+        self._key = key
+        self._rows = rows
+        self._output = output
+
+    def create_accumulator(self) -> _Sums:
+        """Return sums of 0."""
+        return _Sums()
+
+    def add_input(self, accumulator: _Sums, element: Any) -> _Sums:
+        """Add a row."""
+        for label, prediction, weight in self._rows(element):
+            accumulator.loss += float(np.sum(self.losses(label, prediction))) * float(np.sum(weight))
+            accumulator.weight += float(np.sum(weight))
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[_Sums]) -> _Sums:
+        """Add sums up."""
+        merged = _Sums()
+        for one in accumulators:
+            merged.loss += one.loss
+            merged.weight += one.weight
+        return merged
+
+    def extract_output(self, accumulator: _Sums) -> dict[Any, float]:
+        """Return the metric by its key; NaN if no row has weight."""
+        mean = accumulator.loss / accumulator.weight if accumulator.weight else math.nan
+        return {self._key: self._output(mean)}
+
+
+def log_losses(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
+    """Compute the loss of each predicted probability, given its label, 0 or 1."""
+    probability = np.clip(np.asarray(prediction, np.float64), _LEAST, 1 - _LEAST)
+    losses: npt.NDArray[np.float64] = -label * np.log(probability) - (1 - label) * np.log1p(-probability)
+    return losses
+
+
+def _squares(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
+    errors: npt.NDArray[np.float64] = np.asarray(label, np.float64) - np.asarray(prediction, np.float64)
+    return errors * errors
