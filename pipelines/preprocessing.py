@@ -78,17 +78,21 @@ def _recorded(feature: Settings, ranges: Mapping[str, Settings]) -> Settings | N
 
 
 def labels(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
-    """Return the label as float32 [B, 1] under its key; nothing if your function computes the label.
+    """Return each label as float32 [B, 1] under its key; those that your function computes are left out.
 
-    It is a column of the data, or 1 in each row if `label.kind` is "positive".
+    A label is a column of the data, or 1 in each row if its kind is "positive". If there are several labels, one that
+    a row lacks is NaN.
     """
-    column, key = custom_config["label_column"], custom_config["label_key"]
-    kind = custom_config.get("label_kind", "binary")
-    if kind == "positive":
-        return {key: tf.ones([_rows(inputs), 1])}
-    if column is None:
-        return {}
-    return {key: checked_label(one_value(_column(inputs, column), column), column, kind)}
+    made = {}
+    several = len(custom_config["labels"]) > 1
+    for label in custom_config["labels"]:
+        column, key = label["column"], label["key"]
+        if label["kind"] == "positive":
+            made[key] = tf.ones([_rows(inputs), 1])
+        elif column is not None:
+            value = one_value(_column(inputs, column), column)
+            made[key] = checked_label(value, column, label["kind"], may_lack=several)
+    return made
 
 
 def _rows(inputs: Inputs) -> tf.Tensor:
@@ -134,13 +138,14 @@ def _number(tensor: Column, column: str, *, log1p: bool) -> tf.Tensor:
     return tf.sign(value) * tf.math.log1p(tf.abs(value)) if log1p else value
 
 
-def checked_label(value: tf.Tensor, name: str, kind: str = "binary") -> tf.Tensor:
+def checked_label(value: tf.Tensor, name: str, kind: str = "binary", *, may_lack: bool = False) -> tf.Tensor:
     """Return the label as float32; a missing label (NaN), or an invalid one, is an error when the row is read.
 
     Args:
       value: the label of each row.
       name: its name, for the error.
       kind: "binary" (0 or 1), "regression" (a finite number) or "count" (a finite number of at least 0).
+      may_lack: whether a missing label is valid.
     """
     value = tf.cast(value, tf.float32)
     if kind == "binary":
@@ -153,7 +158,7 @@ def checked_label(value: tf.Tensor, name: str, kind: str = "binary") -> tf.Tenso
         f"label `{name}`: a row has none, or one that is not {words}; correct the data, or leave such rows out by a "
         f"row filter ({condition})."
     )
-    return _checked(value, good, rule)  # a comparison with NaN is false
+    return _checked(value, good | tf.math.is_nan(value) if may_lack else good, rule)  # a comparison with NaN is false
 
 
 def one_value(tensor: Column, column: str) -> tf.Tensor:

@@ -7,6 +7,7 @@ runs the second step.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -185,9 +186,9 @@ class MetricValues:
           slices: slice of each pair.
         """
         for _, key, total in self._totals:
-            scores = batch.scores[key.model_name]
+            scores = batch.scores[key.model_name, key.output_name]
             if not key.example_weighted:
-                scores = ModelScores(scores.label, scores.prediction, np.ones_like(scores.weight))
+                scores = dataclasses.replace(scores, weight=scores.known)
             total.add(scores, rows, slices)
 
     def of_slice(self, number: int) -> Metrics:

@@ -21,19 +21,26 @@ _BATCH = 4096
 
 @dataclasses.dataclass(frozen=True)
 class ModelScores:
-    """Label, prediction and weight of each row, `[rows]`, as one model gives them."""
+    """Label, prediction and weight of each row, `[rows]`, as one model gives them.
+
+    A row without the label has the label 0 and no weight; `known` is 0 for it, and else 1.
+    """
 
     label: Numbers
     prediction: Numbers
     weight: Numbers
+    known: Numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoredBatch:
-    """Some rows, as serialized tf.Examples, and their scores by the name of the model."""
+    """Some rows, as serialized tf.Examples, and their scores by the names of the model and of its output.
+
+    The output of a model with one output is "".
+    """
 
     serialized: npt.NDArray[np.object_]
-    scores: Mapping[str, ModelScores]
+    scores: Mapping[tuple[str, str], ModelScores]
 
 
 class Scorer:
@@ -51,17 +58,31 @@ class Scorer:
         signatures = self._model.signatures
         predict, label = signatures[spec.signature_name], signatures[labels]
 
-        def score(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            made = _call(label, serialized)
-            prediction = _column(_call(predict, serialized)[spec.prediction_key])
-            weight = _column(made[spec.example_weight_key]) if spec.example_weight_key else tf.ones_like(prediction)
-            return _column(made[spec.label_key]), prediction, weight
+        labels_of = dict(spec.label_keys) or {"": spec.label_key}
+        predictions_of = dict(spec.prediction_keys) or {"": spec.prediction_key}
+
+        def score(serialized: tf.Tensor) -> dict[str, tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+            made, predicted = _call(label, serialized), _call(predict, serialized)
+            scores = {}
+            for output, key in labels_of.items():
+                prediction = _column(predicted[predictions_of[output]])
+                weight = _column(made[spec.example_weight_key]) if spec.example_weight_key else tf.ones_like(prediction)
+                scores[output] = _column(made[key]), prediction, weight
+            return scores
 
         self._score = tf.function(score, input_signature=[tf.TensorSpec([None], tf.string)])
 
-    def __call__(self, serialized: tf.Tensor) -> ModelScores:
-        """Score serialized tf.Examples, string `[rows]`."""
-        return ModelScores(*(value.numpy().astype(np.float64) for value in self._score(serialized)))
+    def __call__(self, serialized: tf.Tensor) -> dict[str, ModelScores]:
+        """Score serialized tf.Examples, string `[rows]`, for each output of the model."""
+        return {
+            output: _scores(*(value.numpy().astype(np.float64) for value in values))
+            for output, values in self._score(serialized).items()
+        }
+
+
+def _scores(label: Numbers, prediction: Numbers, weight: Numbers) -> ModelScores:
+    known = (~np.isnan(label)).astype(np.float64)
+    return ModelScores(np.nan_to_num(label), prediction, weight * known, known)
 
 
 def _call(signature: tf.types.experimental.ConcreteFunction, serialized: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -86,7 +107,9 @@ def scored_batches(files: Sequence[str], scorers: Mapping[str, Scorer]) -> Itera
     rows = 0
     try:
         for serialized in tf.data.TFRecordDataset(list(files), compression).batch(_BATCH).prefetch(1):
-            scores = {name: scorer(serialized) for name, scorer in scorers.items()}
+            scores = {
+                (name, output): one for name, scorer in scorers.items() for output, one in scorer(serialized).items()
+            }
             _check(scores, rows)
             yield ScoredBatch(serialized.numpy(), scores)
             rows += len(serialized)
@@ -96,8 +119,8 @@ def scored_batches(files: Sequence[str], scorers: Mapping[str, Scorer]) -> Itera
         raise DataError(f"the eval split has no rows in {list(files)}: check the input and how it is split.")
 
 
-def _check(scores: Mapping[str, ModelScores], rows: int) -> None:
-    for name, one in scores.items():
+def _check(scores: Mapping[tuple[str, str], ModelScores], rows: int) -> None:
+    for (name, _), one in scores.items():
         if not np.isfinite(one.prediction).all():
             row = rows + int(np.argmin(np.isfinite(one.prediction)))
             value = float(one.prediction[row - rows])

@@ -16,12 +16,12 @@ from components.example_gen.arrays import floats, kind_of, tokens
 from components.example_gen.column_sums import summary_of
 from components.example_gen.encoding import examples
 from components.example_gen.filters import filter_rows
-from components.example_gen.labels import count_labels, label_values, several_values, weight_reasons
+from components.example_gen.labels import count_labels, label_values, several_values, weight_reasons, without_any
 from components.example_gen.readers import read_batches
 from components.example_gen.rows import SHOWN, Batch, values_per_row
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS, assign_splits
-from components.example_gen.tally import Tally
+from components.example_gen.tally import Labels, Tally
 from components.example_gen.values import hiding_texts
 from components.example_gen.whole_numbers import count_whole_numbers, with_whole_numbers
 from components.progress import report
@@ -87,8 +87,8 @@ def _sort_in(batch: Batch, settings: Settings, tally: Tally, shards: _Shards) ->
     columns, reasons = _convert(batch, settings)
     good = np.ones(len(batch), dtype=bool)
     good[list(reasons)] = False
-    if settings.label is not None:
-        count_labels(settings.label, batch, columns[settings.label.data_column], good, tally.labels)
+    for name, label in settings.labels.items():
+        count_labels(label, batch, columns[label.data_column], good, tally.labels.setdefault(name, Labels()))
     batch, sides = batch.set_aside(tally.bad, reasons), sides[good]
     columns = {name: column.filter(pa.array(good)) for name, column in columns.items()}
     if not len(batch):
@@ -113,15 +113,18 @@ def _convert(batch: Batch, settings: Settings) -> tuple[dict[str, pa.Array], dic
     for name in settings.single_valued:
         reasons = {**several_values(name, batch.columns[name]), **reasons}
     others = [name for name in batch.columns if name not in settings.columns] if settings.passthrough else []
+    labels = {label.data_column: label for label in settings.labels.values()}
     for name in (*settings.columns, *others):
-        if settings.label is not None and name == settings.label.column:
-            columns[name], bad = label_values(settings.label, batch)
+        if name in labels:
+            columns[name], bad = label_values(labels[name], batch, may_lack=len(labels) > 1)
             reasons = {**bad, **reasons}
         elif settings.columns.get(name) == "float":
             columns[name], bad = floats(name, batch)
             reasons = {**{row: f"column {name!r}: {reason}" for row, reason in bad.items()}, **reasons}
         else:
             columns[name] = tokens(name, batch)
+    if len(labels) > 1:
+        reasons = {**without_any([columns[name] for name in labels if name in columns], list(labels)), **reasons}
     if settings.weight is not None:
         reasons = {**weight_reasons(settings.weight, columns[settings.weight]), **reasons}
     return columns, dict(sorted(reasons.items()))

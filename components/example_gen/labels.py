@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,29 +30,48 @@ def several_values(name: str, column: pa.Array) -> dict[int, str]:
     }
 
 
-def label_values(label: Label, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
+def label_values(label: Label, batch: Batch, *, may_lack: bool = False) -> tuple[pa.Array, dict[int, str]]:
     """Compute the label as float32: the number, or of a binary label 0, 1, or -1 for any other value.
 
+    Args:
+      label: the label.
+      batch: the rows.
+      may_lack: whether a row may have no value, which becomes null; otherwise such a row is bad.
+
     Returns:
-      The labels; and by position of each bad row, the reason. A row is bad if it has several values or none; if its
-      value is not a finite number, for a regression, a count and with `label.above`; or if a count is negative.
+      The labels; and by position of each bad row, the reason. A row is bad if it has several values; if its value is
+      not a finite number, for a regression, a count and with `label.above`; or if a count is negative.
     """
     column = batch.columns[label.data_column]
     reasons = several_values(label.data_column, column)
     first = _first(column)
-    if label.kind != "binary":
-        numbers, bad = _numbers(label, first, batch.decimal)
-        return numbers, {**bad, **reasons}
-    values, _ = map_values(first, lambda value: _class_of(value, label, batch.decimal), float("nan"))
-    for row in np.flatnonzero(np.isnan(values)):
-        reasons.setdefault(int(row), f"label column {label.column!r} has no value")
-    if label.above is not None:
-        for row in np.flatnonzero(values == _OTHER):
-            reasons.setdefault(int(row), _not_a_number(label, first[int(row)].as_py(), batch.decimal))
-    return pa.array(values, pa.float32()), reasons
+    if label.kind == "binary":
+        values, bad = _classes(label, first, batch.decimal)
+    else:
+        values, bad = _numbers(label, first, batch.decimal)
+    missing = np.isnan(values)
+    if not may_lack:
+        no_value = f"label column {label.column!r} has no value"
+        bad = {**{int(row): no_value for row in np.flatnonzero(missing)}, **bad}
+    return pa.array(values, pa.float32(), mask=missing), {**bad, **reasons}
 
 
-def _numbers(label: Label, column: pa.Array, decimal: str) -> tuple[pa.Array, dict[int, str]]:
+def without_any(columns: Sequence[pa.Array], names: Sequence[str]) -> dict[int, str]:
+    """Return, by position of each row that has no value in any of the columns of labels, the reason why it is bad."""
+    missing = np.all([column.is_null().to_numpy(zero_copy_only=False) for column in columns], axis=0)
+    reason = f"none of the label columns {', '.join(map(repr, names))} has a value"
+    return {int(row): reason for row in np.flatnonzero(missing)}
+
+
+def _classes(label: Label, column: pa.Array, decimal: str) -> tuple[npt.NDArray[Any], dict[int, str]]:
+    values, _ = map_values(column, lambda value: _class_of(value, label, decimal), float("nan"))
+    if label.above is None:
+        return values, {}
+    others = np.flatnonzero(values == _OTHER).tolist()
+    return values, {row: _not_a_number(label, column[row].as_py(), decimal) for row in others}
+
+
+def _numbers(label: Label, column: pa.Array, decimal: str) -> tuple[npt.NDArray[Any], dict[int, str]]:
     least = 0.0 if label.kind == "count" else -np.inf
 
     def checked(value: Value) -> float:
@@ -60,10 +83,7 @@ def _numbers(label: Label, column: pa.Array, decimal: str) -> tuple[pa.Array, di
         return amount
 
     values, reasons = map_values(column, checked, float("nan"))
-    bad = {row: f"label column {label.column!r}: {reason}" for row, reason in reasons.items()}
-    for row in np.flatnonzero(np.isnan(values)):
-        bad.setdefault(int(row), f"label column {label.column!r} has no value")
-    return pa.array(values, pa.float32()), bad
+    return values, {row: f"label column {label.column!r}: {reason}" for row, reason in reasons.items()}
 
 
 def _first(column: pa.Array) -> pa.Array:
@@ -121,7 +141,7 @@ def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, count
     column = _first(batch.columns[label.data_column]).filter(pa.array(good))
     for entry in pc.value_counts(column).to_pylist():
         counts.add(_shown(entry["values"]), entry["counts"])
-    numbers = values.to_numpy(zero_copy_only=False)
+    numbers = values.to_numpy(zero_copy_only=False)  # a null is NaN
     counts.positive += int((numbers[good] == 1).sum())
     others = np.flatnonzero(good & (numbers == _OTHER))
     if len(others) and not counts.other:

@@ -130,7 +130,7 @@ def _restricted(settings: Settings, names: Sequence[str]) -> Settings:
         columns=columns,
         row_filters=tuple(one for one in settings.row_filters if one.column in names),
         split=settings.split if all(name in names for name in settings.split.columns) else SplitByHash(),
-        label=settings.label if settings.label and settings.label.column in names else None,
+        labels={name: label for name, label in settings.labels.items() if label.column in names},
         weight=settings.weight if settings.weight in names else None,
         single_valued=tuple(name for name in settings.single_valued if name in names),
         whole_numbers=tuple(name for name in settings.whole_numbers if name in names),

@@ -13,10 +13,10 @@ from components.example_gen.label_section import ColumnKind, Label
 from components.example_gen.row_selection import Condition, RowFilter, Split, SplitByHash
 from components.example_gen.spans import PatternSpans
 from embedding_core.errors import ConfigError
-from embedding_core.schema import FROM_NUMPY, Json, Listed, Mistakes, Rule, Section, Text
+from embedding_core.schema import FROM_NUMPY, ByName, Json, Listed, Mistakes, Rule, Section, Text
 
 Rate = Annotated[float, Field(ge=0, lt=1), FROM_NUMPY, Rule("a number from 0 (none) to below 1")]
-_ONLY_IF_SET = ("seed", "passthrough", "private")
+_ONLY_IF_SET = ("labels", "seed", "passthrough", "private")
 
 
 class Settings(Section):
@@ -32,7 +32,7 @@ class Settings(Section):
       passthrough: whether all other columns are kept too (CSV: as tokens; TFRecord: each record as it is).
       spans: spans that are read; None leaves the choice to TFX, which reads the latest.
       csv: format of the CSV files.
-      label: the label, if it is a column of the data; rows without it are bad.
+      labels: the labels that are columns of the data, by name; a row without any of them is bad.
       weight: column of the sample weight; rows without a weight of 0 or more are bad.
       single_valued: columns that hold at most one value per row; rows with several are bad.
       whole_numbers: token columns in which 3.0 is written as 3.
@@ -51,7 +51,7 @@ class Settings(Section):
     passthrough: bool = False
     spans: PatternSpans | None = None
     csv: CsvFormat = Field(default_factory=CsvFormat)
-    label: Label | None = None
+    labels: ByName[Label] = Field(default_factory=dict)
     weight: Text | None = None
     single_valued: Listed[Text] = ()
     whole_numbers: Listed[Text] = ()
@@ -61,8 +61,10 @@ class Settings(Section):
         """Yield the violations of rules that involve several fields."""
         if not self.columns and not self.passthrough:
             yield "columns", "is empty: name at least one column, or set `passthrough`."
-        if self.label is not None and self.label.column is None:
-            yield "label.column", "is null: the label of ExampleGen is a column of the data; leave out a computed one."
+        for name, label in self.labels.items():
+            if label.column is None:
+                rule = "is null: a label of ExampleGen is a column of the data; leave out a computed one."
+                yield f"labels.{name}.column", rule
         for index, name in enumerate(self.whole_numbers):
             if self.columns.get(name) != "token":
                 yield f"whole_numbers.{index}", f"is {name!r}: it must be a column that is kept as a token."
@@ -90,12 +92,10 @@ class Settings(Section):
         values["csv"] = {key: values["csv"][key] for key in self.csv.changed}
         if self.spans is not None:
             values["spans"] = self.spans.model_dump(mode="json", exclude_defaults=True)
-        if self.label is not None:
-            values["label"] = self.label.model_dump(
-                mode="json", include={"column", "positive", "above"}, exclude_none=True
-            )
-            if self.label.kind != "binary":
-                values["label"]["kind"] = self.label.kind
+        read = {"column", "positive", "above", "kind"}
+        values["labels"] = {
+            name: label.model_dump(mode="json", include=read, exclude_none=True) for name, label in self.labels.items()
+        }
         return {key: value for key, value in values.items() if value or key not in _ONLY_IF_SET}
 
     def to_json(self) -> str:

@@ -99,7 +99,7 @@ class Tally:
       bad: rows set aside.
       kinds: per column, the kinds of feature ("bytes", "int64", "float") and the place of the first of each.
       seen: names of all columns found.
-      labels: the values of the label.
+      labels: the values of each binary label, by name.
       numbered: per column, the number of values written as 3, and of those written as 3.0.
       summaries: per split and column, the summary of its values.
       shards: per split, the names of the files written.
@@ -113,7 +113,7 @@ class Tally:
     bad: BadRows = dataclasses.field(default_factory=BadRows)
     kinds: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     seen: list[str] = dataclasses.field(default_factory=list)
-    labels: Labels = dataclasses.field(default_factory=Labels)
+    labels: dict[str, Labels] = dataclasses.field(default_factory=dict)
     numbered: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     summaries: dict[str, dict[str, ColumnSummary]] = dataclasses.field(
         default_factory=lambda: {"train": {}, "eval": {}}
@@ -142,7 +142,8 @@ class Tally:
             for kind, place in kinds.items():
                 self.kinds.setdefault(name, {}).setdefault(kind, place)
 
-        self.labels.add_all(other.labels)
+        for name, labels in other.labels.items():
+            self.labels.setdefault(name, Labels()).add_all(labels)
         for name, (plain, with_point) in other.numbered.items():
             self.add_numbered(name, plain, with_point)
 
@@ -169,7 +170,11 @@ class Tally:
         """Read what `to_json` wrote."""
         data = json.loads(text)
         summaries = summaries_of_json(data["summaries"])
-        made = {"bad": BadRows(**data["bad"]), "labels": Labels(**data["labels"]), "summaries": summaries}
+        made = {
+            "bad": BadRows(**data["bad"]),
+            "labels": {name: Labels(**labels) for name, labels in data["labels"].items()},
+            "summaries": summaries,
+        }
         return cls(**{**data, **made})
 
     def facts(self, settings: Settings) -> Json:
@@ -186,7 +191,7 @@ class Tally:
             "set_aside": {"rows": self.bad.count, "first": self.bad.first},
             "in_neither_split": self.outside,
             "splits": self.kept,
-            "label_values": self.labels.values,
+            "label_values": {name: labels.values for name, labels in self.labels.items()},
             "mixed_whole_numbers": {
                 name: {"3": plain, "3.0": with_point} for name, (plain, with_point) in self.mixed.items()
             },
@@ -220,8 +225,8 @@ class Tally:
             counted = f"{self.files} of {self.files} files are empty or have only a header{first}"
             yield False, f"{data}: no file has rows; {counted}: give files with rows."
             return
-        if settings.label is not None:
-            yield from self.labels.problems(settings.label, data)
+        for name, labels in self.labels.items():
+            yield from labels.problems(settings.labels[name], data)
         yield from self._bad(settings, data)
         yield from self._splits(settings, data)
         for name in settings.columns:

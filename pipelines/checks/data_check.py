@@ -128,10 +128,11 @@ def _line(name: str, uses: str, column: Column, config: PipelineConfig) -> str:
 
 def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
     rows = sum(tally.kept.values())
-    if settings.label is not None and tally.labels.values and rows:
-        counted = sorted(tally.labels.values.items(), key=lambda item: (-item[1], item[0]))[:10]
+    for name, labels in tally.labels.items():
+        counted = sorted(labels.values.items(), key=lambda item: (-item[1], item[0]))[:10]
         values = ", ".join(f"{value} ({count:,} rows)" for value, count in counted)
-        yield f"label {settings.label.column}: {values}; {tally.labels.positive / rows:.1%} are positive"
+        if values and rows:
+            yield f"label {settings.labels[name].column}: {values}; {labels.positive / rows:.1%} are positive"
     yield (
         f"rows: {tally.kept['train']:,} for train, {tally.kept['eval']:,} for eval, {sum(tally.filtered):,} filtered "
         f"out, {tally.outside:,} in neither split, {tally.bad.count:,} bad"
@@ -142,14 +143,16 @@ def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
 
 
 def _label_warnings(tally: Tally | None, settings: Settings) -> Iterator[str]:
-    if tally is None or settings.label is None:
+    rows = 0 if tally is None else sum(tally.kept.values())
+    if tally is None or not rows:
         return
-    rows = sum(tally.kept.values())
-    if rows and tally.labels.positive in (0, rows) and not tally.labels.other:
-        yield (
-            f"label {settings.label.column!r} is {int(bool(tally.labels.positive))} in all {rows:,} rows that were "
-            "read: a model needs both classes, or `training.negatives`." + _remedy(settings.label)
-        )
+    for name, counts in tally.labels.items():
+        label = settings.labels[name]
+        if label.kind == "binary" and counts.positive in (0, rows) and not counts.other:
+            yield (
+                f"label {label.column!r} is {int(bool(counts.positive))} in all {rows:,} rows that were "
+                "read: a model needs both classes, or `training.negatives`." + _remedy(label)
+            )
 
 
 def _remedy(label: Label) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from components.example_gen.label_section import ColumnKind
+from components.example_gen.label_section import ColumnKind, Label
 from pipelines.config.pipeline_config import PipelineConfig
 
 
@@ -25,12 +25,24 @@ def _transform_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKi
         yield f"features.dense.{index}", feature.source, "float"
     for column, kind in config.columns.items():
         yield f"columns.{column}", column, kind
-    if config.label.column is not None:
-        yield "label.column", config.label.column, "float"
-    for column, kind in config.label.columns.items():
-        yield f"label.columns.{column}", column, kind
+    for path, label in label_paths(config):
+        if label.column is not None:
+            yield f"{path}.column", label.column, "float"
+        for column, kind in label.columns.items():
+            yield f"{path}.columns.{column}", column, kind
     if config.sample_weight is not None:
         yield "sample_weight", config.sample_weight, "float"
+
+
+def label_paths(config: PipelineConfig) -> Iterator[tuple[str, Label]]:
+    """Yield the key of each label in the configuration, and the label."""
+    for name, label in config.targets.items():
+        yield "label" if config.label is not None else f"labels.{name}", label
+
+
+def label_columns(config: PipelineConfig) -> set[str]:
+    """Return the columns of the data that labels are read or computed from."""
+    return {column for label in config.targets.values() for column in label.sources}
 
 
 def column_kinds(config: PipelineConfig) -> dict[str, ColumnKind]:
@@ -51,5 +63,5 @@ def transform_columns(config: PipelineConfig, *, serving: bool = False) -> tuple
       config: the configuration.
       serving: whether to leave out the columns of the label and the sample weight, which a served model does not get.
     """
-    not_served = {*config.label.sources, config.sample_weight} if serving else set()
+    not_served = {*label_columns(config), config.sample_weight} if serving else set()
     return tuple(sorted({column for _, column, _ in _transform_uses(config)} - not_served))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -81,6 +82,11 @@ def _slice(value: Any) -> tuple[str, ...]:
 _Slice = Annotated[tuple[Text, ...], BeforeValidator(_slice), WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS]})]
 
 
+def metric_name(tasks: Sequence[Task], task: Task, metric: str) -> str:
+    """Return the name of a metric of a task in thresholds and reports: "AUC", or "click/AUC" if there are several."""
+    return metric if len(tasks) == 1 else f"{task.name}/{metric}"
+
+
 class Evaluation(Section):
     """How the model is judged before it is pushed.
 
@@ -88,9 +94,10 @@ class Evaluation(Section):
       metrics: names of metrics; null takes AUC, BinaryCrossEntropy, Calibration and ExampleCount, and if the label is a
         number RootMeanSquaredError and MeanAbsoluteError instead of the first two.
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
-      thresholds: bounds, by metric of `metrics` or Recall@10 and Recall@50 of a two-tower model. If no metric has
-        a bound, every model is blessed, with one exception: a two-tower model whose eval split holds positives alone
-        must reach popularity's Recall@10, unless one of the two recalls has a bound.
+      thresholds: bounds, by metric of `metrics`, or Recall@10 and Recall@50 of a two-tower model. If there are several
+        labels, the name of a label and a slash come before the metric: click/AUC. If no metric has a bound, every model
+        is blessed, with one exception: a two-tower model whose eval split holds positives alone must reach popularity's
+        Recall@10, unless one of the two recalls has a bound.
       min_rows: least number of rows of the eval split; with fewer, nothing is pushed.
       min_rows_per_class: least number of rows of each label there; if `training.negatives` are drawn, the split may
         hold positives alone.
@@ -116,7 +123,7 @@ class Evaluation(Section):
     def metrics_of(self, task: Task) -> tuple[str, ...]:
         """Return the metrics that are computed for a task."""
         if self.metrics is not None:
-            return self.metrics
+            return tuple(metric for metric in self.metrics if task.is_binary or metric not in _OF_CLASSES)
         first = ("AUC", "BinaryCrossEntropy") if task.is_binary else ("RootMeanSquaredError", "MeanAbsoluteError")
         return (*first, "Calibration", "ExampleCount")
 
@@ -129,17 +136,17 @@ class Evaluation(Section):
             if metric in metrics[:index]:
                 yield f"metrics.{index}", f"is {metric!r}, a duplicate: name each metric once."
 
-    def mistakes_for(self, task: Task) -> Mistakes:
-        """Yield the metrics and bounds that do not fit the label."""
-        for index, metric in enumerate(self.metrics or ()):
-            if metric in _OF_CLASSES and not task.is_binary:
-                rule = f"but `label.kind` is {task.kind!r}: it is of labels that are 0 or 1."
-                yield f"metrics.{index}", f"is {metric!r}, {rule}"
-        metrics = self.metrics_of(task)
+    def mistakes_for(self, tasks: Sequence[Task]) -> Mistakes:
+        """Yield the metrics and bounds that do not fit the labels."""
+        for index, given in enumerate(self.metrics or ()):
+            if given in _OF_CLASSES and not any(task.is_binary for task in tasks):
+                yield f"metrics.{index}", f"is {given!r}, which is of labels that are 0 or 1: no label is binary."
+        judged = {metric_name(tasks, task, name): name for task in tasks for name in self.metrics_of(task)}
         for name, threshold in self.thresholds.items():
+            metric: str = judged.get(name, name)
             for bound in ("min", "max"):
                 value = getattr(threshold, bound)
-                if value is not None and name in _SHARES and not 0 <= value <= 1:
+                if value is not None and metric in _SHARES and not 0 <= value <= 1:
                     yield f"thresholds.{name}.{bound}", f"is {value!r}: {name} is between 0 and 1; so must its bound."
             if name in RETRIEVAL_METRICS:
                 yield from _only_bounds_of_recall(name, threshold)
@@ -147,17 +154,20 @@ class Evaluation(Section):
             if threshold.min_over_popularity is not None:
                 rule = f"only {' and '.join(RETRIEVAL_METRICS)} are compared with popularity; write `min`."
                 yield f"thresholds.{name}.min_over_popularity", f"is {threshold.min_over_popularity!r}: {rule}"
-            if name not in metrics:
-                remedy = "add it there." if name in METRICS else f"it is not a metric.{_meant(name)}"
-                yield (
-                    f"thresholds.{name}",
-                    f"is for a metric that `evaluation.metrics`, {list(metrics)}, does not have: {remedy}",
-                )
+            if name not in judged:
+                yield f"thresholds.{name}", f"is for a metric that is not computed: {self._remedy(name, tasks, judged)}"
             if threshold.min_improvement is not None and self.baseline is None:
                 yield (
                     f"thresholds.{name}.min_improvement",
                     f"is {threshold.min_improvement!r}, but `evaluation.baseline` is null: name a baseline.",
                 )
+
+    def _remedy(self, name: str, tasks: Sequence[Task], judged: Mapping[str, str]) -> str:
+        if len(tasks) > 1:
+            return nearest(name, judged)
+        if name in METRICS:
+            return f"`evaluation.metrics`, {list(judged)}, does not have it; add it there."
+        return f"`evaluation.metrics` is {list(judged)}, and it is not a metric.{_meant(name)}"
 
 
 def _only_bounds_of_recall(name: str, threshold: Threshold) -> Mistakes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -11,7 +12,7 @@ from components.example_gen.label_section import Columns, Label
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from components.pusher.push_section import Push
 from embedding_core.planning.table_overrides import TableOverrides
-from embedding_core.schema import ByName, Count, Listed, Name, PositiveNumber, Section, Text
+from embedding_core.schema import ByName, Count, Listed, Mistakes, Name, PositiveNumber, Section, Text
 from embedding_core.tasks import Task
 from embedding_core.training_config import Training
 from embedding_core.warm_start import WarmStart
@@ -29,6 +30,7 @@ class PipelineConfig(Section):
       name: name of the pipeline, also in the metadata; by default the file's name.
       data: files that the rows are read from.
       label: value to predict.
+      labels: several values to predict by one model, by name, instead of `label`; a row may lack some of them.
       features: columns that the model sees.
       seed: seed of initial rows, shuffles and drawn negatives; a rerun on CPU gives the same tables.
       split: rule by which rows are held out for evaluation.
@@ -58,7 +60,8 @@ class PipelineConfig(Section):
 
     name: Name
     data: Data
-    label: Label
+    label: Label | None = None
+    labels: ByName[Label] = Field(default_factory=dict)
     features: Features
     seed: Count = 0
     split: Split = Field(default_factory=SplitByHash)
@@ -82,14 +85,22 @@ class PipelineConfig(Section):
     python_path: Text
 
     @property
-    def task(self) -> Task:
-        """What the model is trained for."""
-        return self.label.task("label", "label")
+    def targets(self) -> Mapping[str, Label]:
+        """The labels by name; the name of a single one is "label"."""
+        return self.labels if self.label is None else {"label": self.label}
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics that the Evaluator computes."""
-        return self.evaluation.metrics_of(self.task)
+    def tasks(self) -> tuple[Task, ...]:
+        """What the model is trained for."""
+        if self.label is not None:
+            return (self.label.task("label", "label"),)
+        return tuple(label.task(name, f"label_{name}") for name, label in self.labels.items())
+
+    def mistakes(self) -> Mistakes:
+        """Yield the violations of rules that involve several fields."""
+        if (self.label is None) == (not self.labels):
+            given = "is given, and so is `labels`" if self.labels else "is missing"
+            yield "label", f"{given}: name the one value to predict in `label`, or several in `labels`."
 
     @property
     def push_destination(self) -> str:

@@ -51,4 +51,5 @@ def _model(model: Model, python_path: str) -> Model:
 def _defaults(model: Model, python_path: str) -> Mapping[str, Any]:
     """Return the defaults of `build` that its source gives as plain values; the source is parsed, not imported."""
     known = keyword_arguments(parse_module(model.module, python_path), "build", given=3) or {}
+    known.pop("tasks", None)  # the trainer gives it
     return {name: argument.default for name, argument in known.items() if argument.has_plain_default}

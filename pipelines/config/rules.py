@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from components.example_gen.formats import EXTENSIONS, format_of
 from embedding_core.errors import ConfigError, nearest
 from pipelines.config.column_rules import COLUMN_RULES
-from pipelines.config.columns import column_uses
+from pipelines.config.columns import column_uses, label_columns, label_paths
 from pipelines.config.files import data_files, missing_spans
 from pipelines.config.model import BUILT_IN_MODELS
 from pipelines.config.pipeline_config import PipelineConfig
@@ -96,58 +96,71 @@ def _no_span_is_missing(config: PipelineConfig) -> Mistakes:
         )
 
 
-@_rule("label", "preprocessing_fn")
+@_rule("label", "labels", "preprocessing_fn")
 def _label_is_computed(config: PipelineConfig) -> Mistakes:
-    if config.label.key is not None and config.preprocessing_fn is None:
-        yield (
-            "label.key",
-            f"is {config.label.key!r}, but `preprocessing_fn` is null: name the function that returns it.",
-        )
+    for path, label in label_paths(config):
+        if label.key is not None and config.preprocessing_fn is None:
+            yield f"{path}.key", f"is {label.key!r}, but `preprocessing_fn` is null: name the function that returns it."
 
 
-@_rule("label", "features", "preprocessing_fn")
+@_rule("label", "labels", "features", "preprocessing_fn")
 def _label_is_no_feature(config: PipelineConfig) -> Mistakes:
-    label = config.label
+    columns, keys = label_columns(config), [task.key for task in config.tasks]
     for kind in ("categorical", "dense"):
         for index, feature in enumerate(getattr(config.features, kind)):
-            if feature.source in label.sources and not getattr(feature, "after_transform", False):
+            if feature.source in columns and not getattr(feature, "after_transform", False):
                 yield (
                     f"features.{kind}.{index}",
                     f"reads column {feature.source!r}, the label's: the model would see the answer; remove it.",
                 )
-            if feature.name == config.task.key and (kind == "dense" or getattr(feature, "after_transform", False)):
+            if feature.name in keys and (kind == "dense" or getattr(feature, "after_transform", False)):
                 yield (
                     f"features.{kind}.{index}.name",
                     f"is {feature.name!r}, the label's key after Transform; rename it.",
                 )
 
 
-@_rule("label", "sample_weight")
+@_rule("label", "labels", "sample_weight")
 def _weight_is_no_label(config: PipelineConfig) -> Mistakes:
-    if config.sample_weight is not None and config.sample_weight == config.label.column:
+    if config.sample_weight is not None and config.sample_weight in [one.column for one in config.targets.values()]:
         yield "sample_weight", f"is {config.sample_weight!r}, the label's column: name the column of weights, or null."
 
 
-@_rule("label", "class_weights", "training")
+@_rule("label", "labels", "class_weights", "training")
 def _label_is_binary_if_needed(config: PipelineConfig) -> Mistakes:
-    kind, training = config.label.kind, config.training
-    if not config.task.is_binary:
+    tasks, training = config.tasks, config.training
+    only = "there are several labels" if len(tasks) > 1 else f"`label.kind` is {tasks[0].kind!r}"
+    if len(tasks) > 1 or not tasks[0].is_binary:
         if config.class_weights:
-            yield (
-                "class_weights",
-                f"is given, but `label.kind` is {kind!r}: only a binary label has classes.",
-            )
+            yield "class_weights", f"is given, but {only}: only the classes of one binary label have weights."
         if training.negatives is not None:
-            yield "training.negatives", f"is given, but `label.kind` is {kind!r}: negatives have label 0; leave it out."
-        if training.early_stopping is not None and training.early_stopping.metric == "auc":
-            yield "training.early_stopping.metric", f"is 'auc', but `label.kind` is {kind!r}: write loss."
-    if kind == "positive" and training.negatives is None:
-        yield "label.kind", "is 'positive', but `training.negatives` is null: a model needs rows of both labels."
+            yield "training.negatives", f"is given, but {only}: negatives are rows of label 0; leave it out."
+    stopping = training.early_stopping
+    if stopping is not None and stopping.metric == "auc" and not all(task.is_binary for task in tasks):
+        yield "training.early_stopping.metric", "is 'auc', but a label is not binary: write loss."
+    for path, label in label_paths(config):
+        if label.kind == "positive" and (training.negatives is None or len(tasks) > 1):
+            yield f"{path}.kind", "is 'positive': it must be the only label, with `training.negatives`."
 
 
-@_rule("label", "evaluation")
+@_rule("label", "labels")
+def _labels_have_columns_of_their_own(config: PipelineConfig) -> Mistakes:
+    seen: dict[str, str] = {}
+    for path, label in label_paths(config):
+        if label.column is not None and seen.setdefault(label.column, path) != path:
+            rule = f"which `{seen[label.column]}` reads too: compute one of the two in your `preprocessing_fn`."
+            yield f"{path}.column", f"is {label.column!r}, {rule}"
+
+
+@_rule("label", "labels", "evaluation")
+def _several_labels_are_evaluated_in_one_pass(config: PipelineConfig) -> Mistakes:
+    if len(config.tasks) > 1 and config.evaluation.engine == "tfma":
+        yield "evaluation.engine", "is 'tfma', which cannot leave out rows that lack one of several labels."
+
+
+@_rule("label", "labels", "evaluation")
 def _metrics_fit_the_label(config: PipelineConfig) -> Mistakes:
-    for key, mistake in config.evaluation.mistakes_for(config.task):
+    for key, mistake in config.evaluation.mistakes_for(config.tasks):
         yield f"evaluation.{key}", mistake
 
 
@@ -180,11 +193,11 @@ def _vocabularies_and_tables_are_used(config: PipelineConfig) -> Mistakes:
                 yield f"{section}.{name}", f"belongs to no feature: {nearest(name, dict.fromkeys(used))}"
 
 
-@_rule("features", "label", "columns", "sample_weight", "evaluation")
+@_rule("features", "label", "labels", "columns", "sample_weight", "evaluation")
 def _columns_are_of_one_kind(config: PipelineConfig) -> Mistakes:
     kinds: dict[str, str] = {}
     for path, column, kind in column_uses(config):
-        if column not in config.label.sources and kinds.setdefault(column, kind) != kind:
+        if column not in label_columns(config) and kinds.setdefault(column, kind) != kind:
             other = kinds[column]
             text = (
                 f"reads column {column!r} as a {kind}, which is read as a {other} elsewhere: a column is of one kind; "
@@ -260,7 +273,7 @@ def _recall_is_of_two_towers(config: PipelineConfig) -> Mistakes:
         yield f"evaluation.thresholds.{name}", f"{given}: leave it out, or write two_tower."
 
 
-@_rule("model", "python_path")
+@_rule("model", "labels", "python_path")
 def _model_takes_its_arguments(config: PipelineConfig) -> Mistakes:
     model = config.model
     try:
@@ -281,8 +294,15 @@ def _model_takes_its_arguments(config: PipelineConfig) -> Mistakes:
 
 def _arguments_fit(config: PipelineConfig, known: dict[str, Argument]) -> Mistakes:
     given = config.model.arguments
+    if "tasks" in given:
+        yield "model.arguments.tasks", "is given: the trainer gives the names of the labels; leave it out."
+    if len(config.tasks) > 1 and "tasks" not in known:
+        rule = f"but `build` of {config.model.module!r} has no argument `tasks`: it computes one output; see ranking."
+        yield "labels", f"are {[task.name for task in config.tasks]}, {rule}"
     owner = f"`build` of {config.model.module!r}"
     for name, value in given.items():
+        if name == "tasks":
+            continue
         if name not in known:
             yield f"model.arguments.{name}", f"is not an argument of {owner}: {nearest(name, known)}"
         elif not accepts(known[name].annotation, value):

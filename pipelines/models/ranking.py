@@ -1,4 +1,4 @@
-"""Builds a ranking model: embeddings and dense features, explicit crosses (DCN-v2), an MLP, one logit.
+"""Builds a ranking model: embeddings and dense features, explicit crosses (DCN-v2), an MLP, one output per task.
 
 Copy this file to write your own model: any module is a model if it has a function `build` with the same first
 three arguments. `model.arguments` in the configuration sets its keyword arguments.
@@ -42,8 +42,9 @@ def build(
     dropout: float = 0.1,
     l2: float = 1e-5,
     seed: int = 0,
+    tasks: Sequence[str] = ("label",),
 ) -> tf_keras.Model:
-    """Build the model.
+    """Build the model; several tasks share all layers but the last (a shared bottom).
 
     Args:
       config: tables and features; unused here.
@@ -55,9 +56,11 @@ def build(
       dropout: share of the MLP's values to drop while training.
       l2: weight decay of the kernels, as a penalty in the loss.
       seed: seed of the dropout masks.
+      tasks: names of the tasks, which the trainer gives.
 
     Returns:
-      A model from all inputs to logits `[B, 1]`.
+      A model from all inputs to an output `[B, 1]`: a logit if the label is binary, the number itself, or the logarithm
+      of an expected count. If there are several tasks, it returns a mapping of such outputs.
     """
     del config
     regularizer = tf_keras.regularizers.L2(l2)
@@ -70,5 +73,8 @@ def build(
     for index, units in enumerate(hidden_units):
         deep = _layers.Dense(units, activation="relu", kernel_regularizer=regularizer)(deep)
         deep = SeededDropout(dropout, seed=seed + index)(deep)
-    logit = _layers.Dense(1, name="logit")(_layers.Concatenate()([crossed, deep]))
-    return tf_keras.Model([dict(embeddings), dict(dense)], logit)
+    top = _layers.Concatenate()([crossed, deep])
+    if len(tasks) == 1:
+        return tf_keras.Model([dict(embeddings), dict(dense)], _layers.Dense(1, name="logit")(top))
+    outputs = {task: _layers.Dense(1, name=f"output_{task}")(top) for task in tasks}
+    return tf_keras.Model([dict(embeddings), dict(dense)], outputs)

@@ -84,15 +84,16 @@ def dense_start(config: PipelineConfig) -> Json:
 
 
 def transform_config(config: PipelineConfig) -> Json:
-    """Make `custom_config` of Transform: dense features, the label's column and key, the sample weight's column."""
+    """Make `custom_config` of Transform: dense features, column, key and kind of labels, the sample weight's column."""
     return {
         "dense": [
             {"name": feature.name, "column": feature.source, "log1p": feature.log1p}
             for feature in config.features.dense
         ],
-        "label_column": config.label.column,
-        "label_key": config.task.key,
-        "label_kind": config.label.kind,
+        "labels": [
+            {"name": task.name, "column": config.targets[task.name].column, "key": task.key, "kind": task.kind}
+            for task in config.tasks
+        ],
         "sample_weight_column": config.sample_weight,
     }
 
@@ -110,7 +111,7 @@ def example_settings(config: PipelineConfig) -> Settings:
         allowed_bad_rate=config.data.allowed_bad_rate,
         spans=data_spans(config.data),
         csv=CsvFormat(**{name: getattr(config.data, name) for name in CsvFormat.model_fields}),
-        label=None if config.label.column is None else config.label,
+        labels={name: label for name, label in config.targets.items() if label.column is not None},
         weight=config.sample_weight,
         single_valued=_single_valued(config),
         whole_numbers=config.data.whole_numbers,
@@ -149,7 +150,7 @@ def trainer_config(config: PipelineConfig) -> Json:
         "training": training_config(config).to_mapping(),
         "arguments": dict(config.model.arguments),
         "dense": [feature.name for feature in config.features.dense],
-        "tasks": [config.task.to_mapping()],
+        "tasks": [task.to_mapping() for task in config.tasks],
         "weight_key": "sample_weight" if config.sample_weight else None,
         "scaling": {
             feature.name: {"column": feature.source, "log1p": feature.log1p} for feature in config.features.dense

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import tensorflow_model_analysis as tfma
 
-from embedding_core.tasks import prediction_name
-from pipelines.config import Evaluation, PipelineConfig, Threshold
+from embedding_core.tasks import Task, prediction_name
+from pipelines.config import PipelineConfig, Threshold
+from pipelines.config.metrics import metric_name
 
 CANDIDATE, BASELINE = "candidate", "baseline"
 _COUNT = "ExampleCount"
@@ -28,21 +30,38 @@ def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.E
         one, the bounds on the improvement are left out.
     """
     evaluation = config.evaluation
-    metrics = [_metric(evaluation, name, has_baseline) for name in config.metrics]
-    if not any(metric.per_slice_thresholds for metric in metrics):
-        metrics = [*(metric for metric in metrics if metric.class_name != _COUNT), _always_reached()]
+    specs = [_metrics_spec(config, task, has_baseline) for task in config.tasks]
+    if not any(metric.per_slice_thresholds for spec in specs for metric in spec.metrics):
+        first = [metric for metric in specs[0].metrics if metric.class_name != _COUNT]
+        specs[0] = tfma.MetricsSpec(metrics=[*first, _always_reached()], output_names=specs[0].output_names)
     return tfma.EvalConfig(
         model_specs=_model_specs(config, has_baseline),
         slicing_specs=[tfma.SlicingSpec(), *(tfma.SlicingSpec(feature_keys=list(one)) for one in evaluation.slices)],
-        metrics_specs=[tfma.MetricsSpec(metrics=metrics)],
+        metrics_specs=specs,
     )
+
+
+def _metrics_spec(config: PipelineConfig, task: Task, has_baseline: bool) -> tfma.MetricsSpec:
+    """Return the metrics of a task; if there are several, the task's name is that of TFMA's output."""
+    metrics = []
+    for name in config.evaluation.metrics_of(task):
+        threshold = config.evaluation.thresholds.get(metric_name(config.tasks, task, name))
+        bounds = None if threshold is None else _threshold(name, threshold, has_baseline)
+        has_bounds = bounds is not None and bounds != tfma.MetricThreshold()
+        metrics.append(_named(name, **({"per_slice_thresholds": [_over_all_rows(bounds)]} if has_bounds else {})))
+    return tfma.MetricsSpec(metrics=metrics, output_names=[task.name] if len(config.tasks) > 1 else [])
+
+
+def shown_name(key: Any) -> str:
+    """Return the name of a metric as the configuration has it, from TFMA's key: "AUC", or "click/AUC"."""
+    return f"{key.output_name}/{key.name}" if key.output_name else str(key.name)
 
 
 def missed_thresholds(evaluation_uri: str) -> list[str]:
     """Return a sentence for each threshold that the model missed; empty if it was blessed."""
     result = tfma.load_validation_result(evaluation_uri)
     return [
-        f"{failure.metric_key.name} is {failure.metric_value.double_value.value:.4g}, its threshold asks for "
+        f"{shown_name(failure.metric_key)} is {failure.metric_value.double_value.value:.4g}, its threshold asks for "
         f"{bound_words(failure.metric_threshold)}."
         for part in result.metric_validations_per_slice
         for failure in part.failures
@@ -61,26 +80,26 @@ def bound_words(threshold: tfma.MetricThreshold) -> str:
 
 
 def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelSpec]:
+    tasks = config.tasks
+    if len(tasks) == 1:
+        keys: dict[str, object] = {"label_key": tasks[0].key, "prediction_key": prediction_name(tasks, tasks[0])}
+    else:
+        keys = {
+            "label_keys": {task.name: str(task.key) for task in tasks},
+            "prediction_keys": {task.name: prediction_name(tasks, task) for task in tasks},
+        }
+
     def spec(**fields: object) -> tfma.ModelSpec:
         return tfma.ModelSpec(
             signature_name="serving_default",
             preprocessing_function_names=["transform_labels"],
-            label_key=config.task.key,
-            prediction_key=prediction_name([config.task], config.task),
+            **keys,
             example_weight_key="sample_weight" if config.sample_weight else "",
             **fields,
         )
 
     # TFMA requires names if there are two models, and no name if there is only one.
     return [spec(name=CANDIDATE), spec(name=BASELINE, is_baseline=True)] if has_baseline else [spec()]
-
-
-def _metric(evaluation: Evaluation, name: str, has_baseline: bool) -> tfma.MetricConfig:
-    threshold = evaluation.thresholds.get(name)
-    bounds = None if threshold is None else _threshold(name, threshold, has_baseline)
-    if bounds is None or bounds == tfma.MetricThreshold():
-        return _named(name)
-    return _named(name, per_slice_thresholds=[_over_all_rows(bounds)])
 
 
 def _named(name: str, **fields: object) -> tfma.MetricConfig:

@@ -42,6 +42,7 @@ class Score:
 
     Attributes:
       scorer: description of the scorer.
+      label: name of the label, if there are several; else "".
       metrics: values by name of `METRICS` or `ERRORS`; None if there is no such metric, or one class.
       note: remark on the scorer for the reader; may be empty.
     """
@@ -49,14 +50,30 @@ class Score:
     scorer: str
     metrics: Mapping[str, float | None]
     note: str = ""
+    label: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The scorer, after the name of its label."""
+        return f"{self.label}: {self.scorer}" if self.label else self.scorer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rows:
+    """Rows of a split; of several labels `[rows, labels]`, or of one `[rows]`."""
+
     features: scipy.sparse.csr_matrix  # [rows, columns]
     label: Floats
-    weight: Floats
-    predicted: Floats | None
+    weight: Floats  # [rows]
+    predicted: Floats
+
+    def of(self, at: int) -> _Rows:
+        """Return the rows that have the label of this position."""
+        known = ~np.isnan(self.label[:, at])
+        predicted = self.predicted[known, at] if len(self.predicted) else self.predicted
+        return _Rows(
+            features=self.features[known], label=self.label[known, at], weight=self.weight[known], predicted=predicted
+        )
 
 
 def compare_with_baselines(
@@ -81,14 +98,28 @@ def compare_with_baselines(
     Returns:
       The scores, the model's first, and the number of eval rows.
     """
-    (task,) = inputs.tasks
     parse = RowParser(inputs).traced()
-    held_out = _read(inputs, parse, eval_files, _scorer(model_folder, prediction_name(inputs.tasks, task)))
+    held_out = _read(inputs, parse, eval_files, _scorer(model_folder, inputs.tasks))
     train = _read(inputs, parse, train_files, None)
-    predictions = np.zeros(0) if held_out.predicted is None else held_out.predicted
-    if not task.is_binary:
-        return _compared_errors(task, train, held_out, predictions), len(held_out.label)
-    scores = [_score("this model", predictions, held_out)]
+    scores = []
+    for at, task in enumerate(inputs.tasks):
+        label = task.name if len(inputs.tasks) > 1 else ""
+        compare = _compared_classes if task.is_binary else _compared_errors
+        scores += [dataclasses.replace(one, label=label) for one in compare(task, train.of(at), held_out.of(at))]
+    if candidate is not None and not _has_both_classes(train):
+        popularity = _popularity(inputs, parse, eval_files, candidate, counts)
+        scores.append(_score(f"popularity of {candidate}", popularity, held_out.of(0), probability=False))
+    return scores, len(held_out.weight)
+
+
+def _has_both_classes(rows: _Rows) -> bool:
+    return len(np.unique(rows.label[:, 0])) > 1
+
+
+def _compared_classes(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
+    """Score the predictions of a binary label, its mean, and a logistic regression."""
+    del task
+    scores = [_score("this model", held_out.predicted, held_out)]
     if len(np.unique(train.label)) > 1:
         mean = float(np.average(train.label, weights=train.weight))
         scores.append(_score("mean of the label", np.full_like(held_out.label, mean), held_out))
@@ -96,19 +127,16 @@ def compare_with_baselines(
         predicted = model.predict_proba(held_out.features)[:, 1]
         regression = _score("logistic regression, one-hot", predicted, held_out)
         scores.append(dataclasses.replace(regression, note=_strength_note(model.C)))
-    elif candidate is not None:
-        popularity = _popularity(inputs, parse, eval_files, candidate, counts)
-        scores.append(_score(f"popularity of {candidate}", popularity, held_out, probability=False))
-    return scores, len(held_out.label)
+    return scores
 
 
-def _compared_errors(task: Task, train: _Rows, held_out: _Rows, predictions: Floats) -> list[Score]:
+def _compared_errors(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
     """Score the predictions of a number, its mean, and a regression."""
     mean = np.full_like(held_out.label, np.average(train.label, weights=train.weight))
     name = "Poisson regression" if task.kind == "count" else "ridge regression"
     model, strength = _number_regression(task, train)
     return [
-        _errors("this model", predictions, held_out),
+        _errors("this model", held_out.predicted, held_out),
         _errors("mean of the label", mean, held_out),
         dataclasses.replace(
             _errors(f"{name}, one-hot", model.predict(held_out.features), held_out),
@@ -152,13 +180,17 @@ def _held_back(train: _Rows) -> npt.NDArray[np.bool_]:
     return drawn
 
 
-def _scorer(model_folder: str, output: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Load the model as a graph from tf.Examples to predictions: eager calls take several times as long."""
+def _scorer(model_folder: str, tasks: Sequence[Task]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Load the model as a graph from tf.Examples to predictions [B, tasks]: eager calls take several times as long."""
     model = tf.saved_model.load(model_folder)
+    names = [prediction_name(tasks, task) for task in tasks]
+
+    def predict(examples: tf.Tensor) -> tf.Tensor:
+        outputs = model.signatures["serving_default"](examples=examples)
+        return tf.concat([outputs[name] for name in names], 1)
+
     score: Callable[[tf.Tensor], tf.Tensor] = tf.function(
-        lambda examples: model.signatures["serving_default"](examples=examples)[output],
-        input_signature=[tf.TensorSpec([None], tf.string)],
-        autograph=False,
+        predict, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
     )
     return score
 
@@ -176,15 +208,15 @@ def _read(inputs: Inputs, parse: _Parse, files: Sequence[str], score: Callable[[
     features, labels, weights, predictions = [], [], [], []
     for serialized, batch in _batches(parse, files):
         features.append(_one_hot(inputs, batch))
-        labels.append(batch["label"].numpy()[:, 0])
+        labels.append(batch["label"].numpy())
         weights.append(batch["weight"].numpy()[:, 0])
         if score is not None:
-            predictions.append(np.reshape(score(serialized).numpy(), [-1]))
+            predictions.append(score(serialized).numpy())
     return _Rows(
         features=scipy.sparse.vstack(features, format="csr"),
         label=np.concatenate(labels).astype(np.float64),
         weight=np.concatenate(weights).astype(np.float64),
-        predicted=np.concatenate(predictions).astype(np.float64) if predictions else None,
+        predicted=np.concatenate(predictions).astype(np.float64) if predictions else np.zeros(0),
     )
 
 
@@ -231,7 +263,9 @@ def _of_best_strength(train: _Rows) -> LogisticRegression:
 
 
 def _some(rows: _Rows, chosen: npt.NDArray[np.bool_]) -> _Rows:
-    return _Rows(features=rows.features[chosen], label=rows.label[chosen], weight=rows.weight[chosen], predicted=None)
+    return _Rows(
+        features=rows.features[chosen], label=rows.label[chosen], weight=rows.weight[chosen], predicted=np.zeros(0)
+    )
 
 
 def _strength_note(strength: float) -> str:

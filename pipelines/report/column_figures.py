@@ -7,7 +7,8 @@ The counts are exact. Counts of raw values come from the statistics of the run, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
@@ -33,26 +34,32 @@ def column_figures(statistics_uri: str) -> list[Figures]:
     ]
 
 
-def label_figures(statistics_uri: str, column: str | None, quality: Figures) -> Figures:
-    """Return the rows of each label in the eval split, and the share of label 1 in both: `rate` and `train_rate`.
-
-    Nothing if the label is a number.
+def label_figures(statistics_uri: str, columns: Mapping[str, str | None], quality: Figures) -> list[Figures]:
+    """Return for each label its rows in the eval split, and if it is binary the share of label 1 in both splits.
 
     Args:
       statistics_uri: address of the ExampleStatistics artifact.
-      column: the column that holds the label as 0 or 1. If a function computes the label, it and `train_rate` are None.
+      columns: by the name of each label, the column that holds it as a number; None if a function computes it.
       quality: figures that `read_quality` returned.
+
+    Returns:
+      `label`, `rows`; and of a binary label `positives`, `negatives`, `rate`, and `train_rate`, which is None if a
+      function computes the label.
     """
-    held_out = label_counts(quality)
-    if held_out["positives"] is None:
-        return {}
-    feature = _statistics(statistics_uri, "train").get(str(column))
-    return {
-        "rows with label 0": held_out["negatives"],
-        "rows with label 1": held_out["positives"],
-        "rate": held_out["positives"] / max(1, held_out["rows"]),
-        "train_rate": None if feature is None else _rate(feature),
-    }
+    statistics = _statistics(statistics_uri, "train")
+    found: list[Figures] = []
+    for name, counts in label_counts(quality).items():
+        figures: dict[str, Any] = {"label": name, "rows": counts["rows"]}
+        if counts["positives"] is not None:
+            feature = statistics.get(str(columns.get(name)))
+            figures |= {
+                "positives": counts["positives"],
+                "negatives": counts["negatives"],
+                "rate": counts["positives"] / max(1, counts["rows"]),
+                "train_rate": None if feature is None else _rate(feature),
+            }
+        found.append(figures)
+    return found
 
 
 def _rate(feature: statistics_pb2.FeatureNameStatistics) -> float | None:

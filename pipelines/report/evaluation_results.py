@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow_model_analysis as tfma
@@ -13,7 +13,8 @@ import tensorflow_model_analysis as tfma
 from components.quality_gate.executor import QUALITY_FILE
 from embedding_core.display import shown_token
 from pipelines.config import PipelineConfig
-from pipelines.pipeline.tfma_config import BASELINE, CANDIDATE, bound_words, eval_config
+from pipelines.config.metrics import metric_name
+from pipelines.pipeline.tfma_config import BASELINE, CANDIDATE, bound_words, eval_config, shown_name
 from pipelines.report.run_report import Figures
 
 _MET, _MISSED, _UNBOUND = "met", "missed", "no bound"
@@ -29,13 +30,13 @@ def read_quality(blessing_uri: str) -> Figures:
     return figures
 
 
-def label_counts(quality: Figures) -> Figures:
-    """Return `rows`, `positives` and `negatives` of the label in the eval split; the latter are None for a number."""
+def label_counts(quality: Figures) -> Mapping[str, Figures]:
+    """Return `rows`, `positives` and `negatives` (None for a number) of each label in the eval split, by name."""
     split = quality["eval_split"]
-    if "labels" not in split:  # written by a release up to 0.1.0
-        return {"rows": split["rows"], "positives": split["positives"], "negatives": split["negatives"]}
-    (counts,) = split["labels"].values()
-    return dict(counts)
+    if "labels" in split:
+        labels: Mapping[str, Figures] = split["labels"]
+        return labels
+    return {"label": split}  # written by a release up to 0.1.0, for its one label
 
 
 def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures) -> list[Figures]:
@@ -47,7 +48,7 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
       quality: figures that `read_quality` returned.
     """
     missed = {
-        failure.metric_key.name
+        shown_name(failure.metric_key)
         for part in tfma.load_validation_result(evaluation_uri).metric_validations_per_slice
         for failure in part.failures
     }
@@ -64,9 +65,14 @@ def judged_metrics(config: PipelineConfig, evaluation_uri: str, quality: Figures
 
 def _without_meaning(config: PipelineConfig, quality: Figures) -> dict[str, None]:
     """Return None for each metric that TFMA sets to 0 although it is undefined: AUCs, if all labels are equal."""
-    counts = label_counts(quality)
-    areas = [name for name in _OF_BOTH_LABELS if name in config.metrics]
-    return {} if counts["positives"] and counts["negatives"] else dict.fromkeys(areas)
+    counts, tasks = label_counts(quality), config.tasks
+    return {
+        metric_name(tasks, task, name): None
+        for task in tasks
+        for name in _OF_BOTH_LABELS
+        if name in config.evaluation.metrics_of(task)
+        and not (counts[task.name]["positives"] and counts[task.name]["negatives"])
+    }
 
 
 def _row(metric: str, value: float | None, bound: str, met: bool) -> Figures:
@@ -80,11 +86,13 @@ def _row(metric: str, value: float | None, bound: str, met: bool) -> Figures:
 
 def _bounds(config: PipelineConfig, has_baseline: bool) -> dict[str, str]:
     """Return the configured bounds in words, by metric; leave out the one that `eval_config` adds for TFMA."""
+    specs = eval_config(config, has_baseline=has_baseline).metrics_specs
     return {
         name: words
-        for metric in eval_config(config, has_baseline=has_baseline).metrics_specs[0].metrics
+        for task, spec in zip(config.tasks, specs, strict=True)
+        for metric in spec.metrics
         for words in [bound_words(bound.threshold) for bound in metric.per_slice_thresholds]
-        for name in [json.loads(metric.config)["name"]]
+        for name in [metric_name(config.tasks, task, json.loads(metric.config)["name"])]
         if name in config.evaluation.thresholds
     }
 
@@ -120,4 +128,5 @@ def _numbers(metrics: _Proto) -> Iterator[tuple[str, float | None]]:
             continue
         value = getattr(entry.value, kind).value
         value = getattr(value, "value", value)  # a bounded value holds a DoubleValue
-        yield f"{entry.key.name}, change" if entry.key.is_diff else entry.key.name, None if math.isnan(value) else value
+        name = shown_name(entry.key)
+        yield f"{name}, change" if entry.key.is_diff else name, None if math.isnan(value) else value

@@ -31,7 +31,7 @@ from pipelines.report.column_figures import column_figures, feature_figures, lab
 from pipelines.report.evaluation_results import judged_metrics, read_quality, sliced_metrics
 from pipelines.report.example_request import request_text
 from pipelines.report.node_run import NodeRun
-from pipelines.report.run_report import ERRORS, METRICS, Figures, Report
+from pipelines.report.run_report import METRICS, Figures, Report
 
 _MOST_FREQUENT = 5
 _MADE_IN_THIS_RUN = "made in this run"
@@ -74,8 +74,8 @@ def collect_report(
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )
         compared = {
-            "metric_names": METRICS if config.task.is_binary else ERRORS,
-            "quality": [{"scorer": score.scorer, "metrics": dict(score.metrics)} for score in scores],
+            "metric_names": list(dict.fromkeys(name for score in scores for name in score.metrics)),
+            "quality": [{"scorer": score.shown, "metrics": dict(score.metrics)} for score in scores],
             "eval_rows": rows,
             "quality_note": _quality_note(config, scores),
         }
@@ -105,7 +105,9 @@ def collect_report(
         tables=_tables(by_type["components.TableConfigs"], embedding),
         vocabularies=[_vocabulary(vocabulary) for vocabulary in vocabularies.values()],
         drift=[row for vocabulary in vocabularies.values() for row in _drift(vocabulary)],
-        labels=label_figures(by_type["ExampleStatistics"].uri, config.label.column, quality),
+        labels=label_figures(
+            by_type["ExampleStatistics"].uri, {name: one.column for name, one in config.targets.items()}, quality
+        ),
         columns=column_figures(by_type["ExampleStatistics"].uri),
         features=feature_figures(vocabularies.values(), quality),
         data={
@@ -138,7 +140,7 @@ def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
     notes = [f"The baselines were {_MADE_IN_THIS_RUN}, from the same features."]
     notes += [score.note for score in scores if score.note]
     notes += _better_baselines(scores)
-    if config.task.is_binary and all(score.metrics["AUC"] is None for score in scores):
+    if all(score.metrics.get(METRICS[0], 0.0) is None for score in scores):
         only = "positives" if config.training.negatives is not None else "one class"
         notes.append(f"The rows are {only} only, so neither AUC nor log loss can be computed: Recall@k judges.")
     if config.training.negatives is not None:
@@ -148,14 +150,19 @@ def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
 
 def _better_baselines(scores: Sequence[Score]) -> list[str]:
     """Write a sentence for each baseline that has a higher AUC than the model, or a smaller RMSE."""
-    model, *baselines = scores
+    return [text for label in dict.fromkeys(score.label for score in scores) for text in _better_for(label, scores)]
+
+
+def _better_for(label: str, scores: Sequence[Score]) -> list[str]:
+    model, *baselines = [score for score in scores if score.label == label]
     name, value = next(iter(model.metrics.items()))
     if value is None:
         return []
     sign = 1 if name == METRICS[0] else -1
     better = [one for one in baselines if (of_one := one.metrics[name]) is not None and sign * (of_one - value) > 0]
+    of_label = f" for {label!r}" if label else ""
     return [
-        f"This model is worse than the {one.scorer}: its {name} is {value:.4f}, that of the baseline "
+        f"This model is worse{of_label} than the {one.scorer}: its {name} is {value:.4f}, that of the baseline "
         f"{one.metrics[name]:.4f}. Train longer, or bound the {name} with `evaluation.thresholds`, so that such a "
         "model is not pushed."
         for one in better

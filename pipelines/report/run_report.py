@@ -43,7 +43,7 @@ class Report:
       vocabularies: per vocabulary its size, distinct tokens, coverage, digest, most frequent tokens, and how it
         extends a previous one (or None).
       drift: per feature the shares of rows and tokens that a previous vocabulary does not have; empty without one.
-      labels: rows of each label in the eval split, and the share of label 1 in both splits.
+      labels: per label its rows in the eval split, and if it is binary the share of label 1 in both splits.
       columns: per raw column the share of missing values by split, and whether it is constant.
       features: per categorical feature the shares of empty rows and of unknown tokens by split.
       data: rows read, kept and set aside, in words.
@@ -76,7 +76,7 @@ class Report:
     tables: Sequence[Figures]
     vocabularies: Sequence[Figures]
     drift: Sequence[Figures] = ()
-    labels: Figures = dataclasses.field(default_factory=dict)
+    labels: Sequence[Figures] = ()
     columns: Sequence[Figures] = ()
     features: Sequence[Figures] = ()
     data: Figures
