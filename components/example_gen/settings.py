@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.label_section import ColumnKind, Label
@@ -16,7 +16,13 @@ from embedding_core.errors import ConfigError
 from embedding_core.schema import FROM_NUMPY, ByName, Json, Listed, Mistakes, Rule, Section, Text
 
 Rate = Annotated[float, Field(ge=0, lt=1), FROM_NUMPY, Rule("a number from 0 (none) to below 1")]
-_ONLY_IF_SET = ("labels", "seed", "passthrough", "private")
+_ONLY_IF_SET = ("seed", "passthrough", "private")
+_SINGLE = "label"  # name of the label of a configuration that has one
+
+
+def _label_to_mapping(label: Label) -> Json:
+    read = {"column", "positive", "above"} | ({"kind"} if label.kind != "binary" else set())
+    return label.model_dump(mode="json", include=read, exclude_none=True)
 
 
 class Settings(Section):
@@ -57,6 +63,16 @@ class Settings(Section):
     whole_numbers: Listed[Text] = ()
     private: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_labels(cls, values: Any) -> Any:
+        """Accept one `label`, as releases up to 0.1.0 wrote it."""
+        if not isinstance(values, Mapping) or _SINGLE not in values:
+            return values
+        label = values[_SINGLE]
+        others = {key: value for key, value in values.items() if key != _SINGLE}
+        return {**others, "labels": {} if label is None else {_SINGLE: label}}
+
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""
         if not self.columns and not self.passthrough:
@@ -92,10 +108,11 @@ class Settings(Section):
         values["csv"] = {key: values["csv"][key] for key in self.csv.changed}
         if self.spans is not None:
             values["spans"] = self.spans.model_dump(mode="json", exclude_defaults=True)
-        read = {"column", "positive", "above", "kind"}
-        values["labels"] = {
-            name: label.model_dump(mode="json", include=read, exclude_none=True) for name, label in self.labels.items()
-        }
+        labels = {name: _label_to_mapping(label) for name, label in self.labels.items()}
+        values["labels"] = labels
+        if set(labels) <= {_SINGLE}:  # as releases up to 0.1.0, which had one label
+            values = {_SINGLE if key == "labels" else key: value for key, value in values.items()}
+            values[_SINGLE] = labels.get(_SINGLE)
         return {key: value for key, value in values.items() if value or key not in _ONLY_IF_SET}
 
     def to_json(self) -> str:

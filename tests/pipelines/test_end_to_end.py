@@ -195,7 +195,7 @@ def test_report_says_how_the_model_was_judged(runs):
 
 def test_report_says_what_the_columns_lack(runs):
     report = runs[0]
-    assert report.labels["rows with label 0"] + report.labels["rows with label 1"] == report.eval_rows
+    assert report.labels[0]["positives"] + report.labels[0]["negatives"] == report.eval_rows
     missing = {row["column"]: row["missing"]["train"] for row in report.columns}
     assert missing["fare"] == 0.0
     assert missing["dropoff_census_tract"] > 0.1

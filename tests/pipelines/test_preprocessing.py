@@ -31,8 +31,7 @@ CONFIG = {
         {"name": "age", "column": "age", "log1p": False},
         {"name": "same", "column": "same", "log1p": False},
     ],
-    "label_column": "bought",
-    "label_key": "label",
+    "labels": [{"name": "label", "column": "bought", "key": "label", "kind": "binary"}],
     "sample_weight_column": "weight",
 }
 PRICES = [1.0, None, -7.0, 30.0]
@@ -217,7 +216,8 @@ def test_graph_serves_without_the_label(graph):
 
 
 def test_label_alone_needs_no_dense_feature():
-    config = {"dense": [], "label_column": "y", "label_key": "label", "sample_weight_column": None}
+    label = {"name": "label", "column": "y", "key": "label", "kind": "binary"}
+    config = {"dense": [], "labels": [label], "sample_weight_column": None}
     outputs = preprocessing.preprocessing_fn({"y": tf.constant([1, 0])}, config)
     assert list(outputs) == ["label"]
     assert outputs["label"].numpy().tolist() == [[1.0], [0.0]]
@@ -227,6 +227,31 @@ def test_label_alone_needs_no_dense_feature():
 def test_label_that_is_not_0_or_1_is_an_error(value):
     with pytest.raises(tf.errors.InvalidArgumentError, match="`y`: a row has none, or one that is not 0 or 1"):
         preprocessing.checked_label(tf.constant([[value]]), "y")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [("regression", math.inf, "finite"), ("regression", math.nan, "finite"), ("count", -1.0, "at least 0")],
+)
+def test_label_that_is_not_such_a_number_is_an_error(kind, value, words):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"`y`: a row has none, or one that is not .*{words}"):
+        preprocessing.checked_label(tf.constant([[value]]), "y", kind)
+
+
+def test_a_row_may_lack_one_of_several_labels():
+    labels = [
+        {"name": "click", "column": "c", "key": "label_click", "kind": "binary"},
+        {"name": "stars", "column": "s", "key": "label_stars", "kind": "regression"},
+    ]
+    found = preprocessing.labels({"c": tf.constant([1, 0]), "s": tf.constant([math.nan, 2.5])}, {"labels": labels})
+    assert found["label_click"].numpy().tolist() == [[1.0], [0.0]]
+    np.testing.assert_array_equal(found["label_stars"], [[math.nan], [2.5]])
+
+
+@pytest.mark.parametrize("column", [tf.constant([3, 4]), tf.ragged.constant([[3], []]), tf.sparse.eye(2)])
+def test_positive_label_is_1_in_each_row(column):
+    config = {"labels": [{"name": "label", "column": None, "key": "label", "kind": "positive"}]}
+    assert preprocessing.labels({"item": column}, config)["label"].numpy().tolist() == [[1.0], [1.0]]
 
 
 @pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])
@@ -253,7 +278,7 @@ def test_text_where_a_number_is_needed_and_absent_columns_are_named():
     with pytest.raises(DataError, match="'price' holds text"):
         preprocessing.one_value(tf.constant(["a"]), "price")
     with pytest.raises(DataError, match="no column 'y'"):
-        preprocessing.labels({"x": tf.constant([1])}, {"label_column": "y", "label_key": "label"})
+        preprocessing.labels({"x": tf.constant([1])}, {"labels": [{"column": "y", "key": "label", "kind": "binary"}]})
 
 
 def test_taxi_label_and_cells_follow_the_task():

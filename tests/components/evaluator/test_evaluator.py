@@ -195,7 +195,7 @@ def test_column_that_is_not_utf8_is_refused(inputs, tmp_path):
 
 def test_metric_that_only_tfma_computes_is_refused(inputs, tmp_path):
     with pytest.raises(ConfigError, match=r"set `evaluation\.engine` to tfma"):
-        ours(inputs, config(metrics=("AUC", "MeanAbsoluteError")), tmp_path)
+        ours(inputs, config(metrics=("AUC", "MeanSquaredLogarithmicError")), tmp_path)
 
 
 def test_prediction_that_is_not_finite_is_named(inputs, tmp_path):

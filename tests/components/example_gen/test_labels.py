@@ -40,7 +40,7 @@ def label(ingest, write):
 def test_label_becomes_0_and_1(label, values, positive):
     output = label(values, positive)
     assert output.values("y") == [[0.0], [0.0], [1.0], [1.0]]
-    assert output.facts["label_values"] == {repr(value): 2 for value in values}
+    assert output.facts["label_values"] == {"label": {repr(value): 2 for value in values}}
 
 
 @pytest.mark.parametrize(("values", "above"), [(["15", "-7", "15.5", "1e3"], 15), (["3", "2", "4", "5"], 3)])

@@ -25,7 +25,7 @@ BAD = [
     ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "matches": "("}]}, "must be a regular expression"),
     ({"columns": {"a": "token"}, "row_filters": [{"column": "a", "equal": 1}]}, "known key: did you mean 'equals'"),
     ({"columns": {"a": "token"}, "spans": {"pattern": "*"}}, "`spans.pattern` of settings is"),
-    ({"columns": {"a": "token"}, "label": {"key": "y"}}, "`label.column` of settings is null"),
+    ({"columns": {"a": "token"}, "label": {"key": "y"}}, "`labels.label.column` of settings is null"),
     ({"columns": {"a": "float"}, "whole_numbers": ["a"]}, "`whole_numbers.0` of settings is 'a'"),
 ]
 

@@ -56,7 +56,7 @@ def inputs(tmp_path):
 def transformed(inputs, folder):
     """Run the executor; return the ranges in the graph that it writes."""
     dense = [{"name": name, "column": name, "log1p": False} for name in ("price", "size")]
-    config = {"dense": dense, "label_column": None, "label_key": "y", "sample_weight_column": None}
+    config = {"dense": dense, "labels": [], "sample_weight_column": None}
     properties = {
         "preprocessing_fn": "pipelines.preprocessing.preprocessing_fn",
         "custom_config": json.dumps(config),

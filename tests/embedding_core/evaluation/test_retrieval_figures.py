@@ -178,6 +178,7 @@ def test_split_is_counted_exactly_with_and_without_rows_for_unknown_tokens(folde
         {"seen": [b"new"], "item": b"i4", "shop": b"s1", "label": 1.0},
     ]
     counts = count_split(inputs, write(folder / "counted", held_out))
-    assert (counts.rows, counts.positives, counts.negatives) == (3, 2, 1)
+    label = counts.labels["label"]
+    assert (counts.rows, label.rows, label.positives, label.negatives) == (3, 3, 2, 1)
     found = {name: dataclasses.astuple(one) for name, one in counts.features.items()}
     assert found == {"user": (1, 2, 1, 1), "seen": (1, 4, 3, 2), "item": (0, 3, 1, 1), "shop": (1, 2, 0, 0)}

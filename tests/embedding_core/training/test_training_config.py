@@ -4,6 +4,7 @@ import pytest
 
 from embedding_core import Adagrad
 from embedding_core.errors import ConfigError
+from embedding_core.tasks import Task
 from embedding_core.training_config import EarlyStopping, Negatives, TrainingConfig
 
 
@@ -59,12 +60,19 @@ def test_unknown_field_is_refused():
 
 
 def test_first_evaluation_is_better_than_none():
-    assert EarlyStopping().is_better(0.1, float("nan"))
+    assert EarlyStopping().is_better("auc", 0.1, float("nan"))
 
 
 @pytest.mark.parametrize(("metric", "better", "worse"), [("auc", 0.9, 0.8), ("loss", 0.1, 0.2)])
 def test_better_depends_on_the_metric(metric, better, worse):
     stopping = EarlyStopping(metric=metric, min_delta=0.05)
-    assert stopping.is_better(better, worse)
-    assert not stopping.is_better(worse, better)
-    assert not stopping.is_better(better, better)
+    assert stopping.is_better(metric, better, worse)
+    assert not stopping.is_better(metric, worse, better)
+    assert not stopping.is_better(metric, better, better)
+
+
+def test_metric_follows_the_labels_if_it_is_not_given():
+    click, stars = Task(name="click"), Task(name="stars", kind="regression")
+    assert EarlyStopping().metric_of([click]) == "auc"
+    assert EarlyStopping().metric_of([click, stars]) == "loss"
+    assert EarlyStopping(metric="loss").metric_of([click]) == "loss"

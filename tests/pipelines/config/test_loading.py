@@ -63,7 +63,7 @@ def test_arguments_of_a_models_own_build_are_written_out(load, minimal, folder):
 def test_taxi_example_is_valid_and_reads_the_installed_table():
     config = load_config(TAXI)
     assert os.path.isfile(config.data.path)
-    assert config.label.transformed == "big_tip"
+    assert config.tasks[0].key == "big_tip"
 
 
 def test_all_mistakes_come_at_once_one_line_each(mistakes):

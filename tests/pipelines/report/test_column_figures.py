@@ -52,9 +52,22 @@ def test_label_has_a_rate_in_both_splits_where_its_column_holds_it(tmp_path, val
     (tmp_path / "Split-train").mkdir()
     (tmp_path / "Split-train" / "FeatureStats.pb").write_bytes(statistics(y=values))
     quality = {"eval_split": {"rows": 8, "positives": 2, "negatives": 6}}
-    found = label_figures(str(tmp_path), "y", quality)
-    assert found == {"rows with label 0": 6, "rows with label 1": 2, "rate": 0.25, "train_rate": rate}
-    assert label_figures(str(tmp_path), None, quality)["train_rate"] is None
+    (found,) = label_figures(str(tmp_path), {"label": "y"}, quality)
+    assert found == {"label": "label", "rows": 8, "positives": 2, "negatives": 6, "rate": 0.25, "train_rate": rate}
+    (computed,) = label_figures(str(tmp_path), {"label": None}, quality)
+    assert computed["train_rate"] is None
+
+
+def test_labels_that_are_numbers_have_no_rate(tmp_path):
+    (tmp_path / "Split-train").mkdir()
+    (tmp_path / "Split-train" / "FeatureStats.pb").write_bytes(statistics(y=(0, 10, 0.0, 1.0), stars=(4, 6, 1.0, 5.0)))
+    counts = {
+        "click": {"rows": 8, "positives": 2, "negatives": 6},
+        "stars": {"rows": 5, "positives": None, "negatives": None},
+    }
+    click, stars = label_figures(str(tmp_path), {"click": "y", "stars": "stars"}, {"eval_split": {"labels": counts}})
+    assert (click["label"], click["rate"]) == ("click", 0.25)
+    assert stars == {"label": "stars", "rows": 5}
 
 
 def test_features_say_how_many_tokens_are_unknown_the_worst_first():

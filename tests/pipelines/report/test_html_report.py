@@ -34,7 +34,10 @@ REPORT = Report(
     retrieval_note="all 99 positive rows",
     configuration={"model": {"arguments": {"hidden_units": [64, 32]}}, "seed": 7},
     changed=["seed"],
-    labels={"rows with label 0": 1000, "rows with label 1": 234, "rate": 0.1896, "train_rate": 0.2111},
+    labels=[
+        {"label": "label", "rows": 1234, "positives": 234, "negatives": 1000, "rate": 0.1896, "train_rate": 0.2111},
+        {"label": "stars", "rows": 900},
+    ],
     columns=[{"column": "always", "missing": {"train": 0.25, "eval": 0.5}, "constant": True}],
     features=[
         {
