@@ -8,7 +8,9 @@ from pydantic import Field
 
 from embedding_core.schema import ByName, Section, Text
 
-BUILT_IN_MODELS = {"ranking": "pipelines.models.ranking", "two_tower": "pipelines.models.two_tower"}
+BUILT_IN_MODELS = {
+    name: f"pipelines.models.{name}" for name in ("ranking", "two_tower", "dlrm", "deepfm", "final_mlp", "mmoe", "ple")
+}
 
 
 class Model(Section):

@@ -266,7 +266,7 @@ def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
 
 @_rule("model", "evaluation")
 def _recall_is_of_two_towers(config: PipelineConfig) -> Mistakes:
-    if config.model.module != BUILT_IN_MODELS["ranking"]:
+    if config.model.name not in BUILT_IN_MODELS or config.model.name == "two_tower":
         return
     for name in config.evaluation.retrieval:
         given = f"needs a model that retrieves, but `model.name` is {config.model.name!r}"

@@ -12,14 +12,9 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from pipelines.models.dropout import SeededDropout
+from pipelines.models.parts import inputs_vector, joined, mlp, model_of
 
 _layers = tf_keras.layers
-
-
-def _one_vector(activation: tf.Tensor) -> tf.Tensor:
-    """Return `[B, dim]` unchanged, and a sequence `[B, L, dim]` as the mean over its positions."""
-    return activation if len(activation.shape) == 2 else _layers.GlobalAveragePooling1D()(activation)
 
 
 def _cross(
@@ -64,17 +59,9 @@ def build(
     """
     del config
     regularizer = tf_keras.regularizers.L2(l2)
-    inputs = [_one_vector(activation) for activation in embeddings.values()] + list(dense.values())
-    start = _layers.Concatenate()(inputs) if len(inputs) > 1 else inputs[0]
+    start = inputs_vector(embeddings, dense)
     crossed = start
     for _ in range(cross_layers):
         crossed = _cross(start, crossed, cross_rank, regularizer)
-    deep = start
-    for index, units in enumerate(hidden_units):
-        deep = _layers.Dense(units, activation="relu", kernel_regularizer=regularizer)(deep)
-        deep = SeededDropout(dropout, seed=seed + index)(deep)
-    top = _layers.Concatenate()([crossed, deep])
-    if len(tasks) == 1:
-        return tf_keras.Model([dict(embeddings), dict(dense)], _layers.Dense(1, name="logit")(top))
-    outputs = {task: _layers.Dense(1, name=f"output_{task}")(top) for task in tasks}
-    return tf_keras.Model([dict(embeddings), dict(dense)], outputs)
+    deep = mlp(start, hidden_units, l2=l2, dropout=dropout, seed=seed)
+    return model_of(embeddings, dense, dict.fromkeys(tasks, joined([crossed, deep])))

@@ -13,7 +13,7 @@ import tf_keras
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from pipelines.models.dropout import SeededDropout
+from pipelines.models.parts import joined, mlp, one_vector
 
 _layers = tf_keras.layers
 
@@ -73,10 +73,6 @@ def _choose(
     return {name: known[name] for name in names}
 
 
-def _one_vector(activation: tf.Tensor) -> tf.Tensor:
-    return activation if len(activation.shape) == 2 else _layers.GlobalAveragePooling1D()(activation)
-
-
 def _sum(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     return tensors[0] if len(tensors) == 1 else _layers.Add()(tensors)
 
@@ -89,12 +85,10 @@ def _tower(
     Returns:
       The first column of the sum, which is the bias `[B, 1]`, and the other columns, the vector `[B, width - 1]`.
     """
-    vectors = [_one_vector(value) for value in inputs.values()]
+    vectors = [one_vector(value) for value in inputs.values()]
     terms = [vector if vector.shape[-1] == width else _layers.Dense(width)(vector) for vector in vectors]
     if hidden_units:
-        deep = _layers.Concatenate()(vectors) if len(vectors) > 1 else vectors[0]
-        for index, units in enumerate(hidden_units):
-            deep = SeededDropout(dropout, seed=seed + index)(_layers.Dense(units, activation="relu")(deep))
+        deep = mlp(joined(vectors), hidden_units, dropout=dropout, seed=seed)
         terms.append(_layers.Dense(width)(deep))
     bias, vector = _Split()(_sum(terms))
     return bias, vector

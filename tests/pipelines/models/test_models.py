@@ -6,7 +6,12 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import build_model, call_model
+from embedding_core.tasks import Task
+from pipelines.models.deepfm import PairwiseSum
+from pipelines.models.dlrm import PairwiseDots
 from pipelines.models.dropout import SeededDropout
+from pipelines.models.final_mlp import BilinearHeads
+from pipelines.models.mmoe import mixed
 
 CONFIG = EmbeddingConfig(
     tables=(TableConfig(name="t", vocabulary_size=9, dim=4), TableConfig(name="u", vocabulary_size=5, dim=3)),
@@ -30,6 +35,14 @@ TOWERS = {"query_features": ["user"], "candidate_features": ["item", "words", "p
     [
         ("ranking", {}),
         ("ranking", {"hidden_units": [], "cross_layers": 0}),
+        ("mmoe", {}),
+        ("ple", {}),
+        ("ple", {"levels": 1}),
+        ("dlrm", {}),
+        ("dlrm", {"bottom_units": [], "width": 3}),
+        ("deepfm", {}),
+        ("deepfm", {"hidden_units": []}),
+        ("final_mlp", {}),
         ("two_tower", TOWERS),
         ("two_tower", {**TOWERS, "hidden_units": [8], "width": 5}),
     ],
@@ -41,6 +54,46 @@ def test_model_gives_one_logit_per_row_and_a_gradient_to_every_activation(module
         logits = call_model(model, EMBEDDINGS, DENSE, training=True)["label"]
     assert logits.shape == [6, 1]
     assert all(gradient is not None for gradient in tape.gradient(logits, EMBEDDINGS).values())
+
+
+@pytest.mark.parametrize("module", ["ranking", "mmoe", "ple", "dlrm", "deepfm", "final_mlp"])
+def test_model_of_several_tasks_gives_an_output_for_each(module):
+    tasks = (Task(name="click"), Task(name="shared", kind="regression"), Task(name="a.b-c", kind="count"))
+    model = build_model(f"pipelines.models.{module}", CONFIG, DENSE, {}, tasks)
+    with tf.GradientTape() as tape:
+        outputs = call_model(model, EMBEDDINGS, DENSE, tasks, training=True)
+    assert {name: tuple(output.shape) for name, output in outputs.items()} == {task.name: (6, 1) for task in tasks}
+    assert all(gradient is not None for gradient in tape.gradient(list(outputs.values()), model.trainable_variables))
+
+
+def test_model_of_one_output_is_refused_for_several_tasks():
+    tasks = (Task(name="click"), Task(name="stars", kind="regression"))
+    with pytest.raises(ConfigError, match=r"has the shape \(None, 1\) for each of the tasks click, stars"):
+        build_model("pipelines.models.two_tower", CONFIG, DENSE, TOWERS, tasks)
+
+
+def test_gate_weighs_the_experts():
+    experts = [tf.constant([[1.0, 2.0]]), tf.constant([[10.0, 20.0]])]
+    np.testing.assert_allclose(mixed(experts, tf.constant([[0.25, 0.75]])), [[7.75, 15.5]])
+
+
+def test_pairs_of_vectors_are_multiplied():
+    vectors = tf.constant([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])
+    assert PairwiseDots()(vectors).numpy().tolist() == [[11.0, 17.0, 39.0]]
+    assert PairwiseSum()(vectors).numpy().tolist() == [[67.0]]
+
+
+def test_heads_multiply_their_parts_of_two_vectors():
+    layer = BilinearHeads(2)
+    first, second = tf.constant([[1.0, 2.0, 3.0, 4.0]]), tf.constant([[5.0, 6.0]])
+    layer.build([first.shape, second.shape])
+    layer.set_weights([np.ones((2, 2, 1))])
+    assert layer([first, second]).numpy().tolist() == [[15.0, 42.0]]
+
+
+def test_heads_that_do_not_divide_a_stream_are_refused():
+    with pytest.raises(ConfigError, match=r"`second_units` is \[10\]: its last width must be a multiple of `heads`, 4"):
+        build_model("pipelines.models.final_mlp", CONFIG, DENSE, {"second_units": [10]})
 
 
 def test_dot_product_of_the_towers_is_the_logit():

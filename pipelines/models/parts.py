@@ -1,0 +1,66 @@
+"""Provides the parts that several models are built of: vectors of features, MLPs, and one output per task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+import tf_keras
+
+from pipelines.models.dropout import SeededDropout
+
+_layers = tf_keras.layers
+
+
+def one_vector(activation: tf.Tensor) -> tf.Tensor:
+    """Return `[B, dim]` unchanged, and a sequence `[B, L, dim]` as the mean over its positions."""
+    return activation if len(activation.shape) == 2 else _layers.GlobalAveragePooling1D()(activation)
+
+
+def joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Concatenate the columns of at least one tensor `[B, n]`."""
+    return _layers.Concatenate()(tensors) if len(tensors) > 1 else tensors[0]
+
+
+def inputs_vector(embeddings: Mapping[str, tf.Tensor], dense: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Concatenate the vectors of all features and the dense values, `[B, n]`."""
+    return joined([*map(one_vector, embeddings.values()), *dense.values()])
+
+
+def of_one_width(vectors: Sequence[tf.Tensor], width: int) -> list[tf.Tensor]:
+    """Map each vector `[B, n]` of another width to `[B, width]` by a linear layer without a bias."""
+    return [vector if vector.shape[-1] == width else _layers.Dense(width, use_bias=False)(vector) for vector in vectors]
+
+
+def mlp(inputs: tf.Tensor, units: Sequence[int], *, l2: float = 0.0, dropout: float = 0.0, seed: int = 0) -> tf.Tensor:
+    """Apply dense layers with ReLU, each followed by dropout; without `units` return the inputs.
+
+    Args:
+      inputs: `[B, n]`.
+      units: widths of the layers.
+      l2: weight decay of the kernels, as a penalty in the loss.
+      dropout: share of the values to drop while training.
+      seed: seed of the first layer's dropout; each further layer takes the next number.
+    """
+    regularizer = tf_keras.regularizers.L2(l2) if l2 else None
+    for index, width in enumerate(units):
+        inputs = _layers.Dense(width, activation="relu", kernel_regularizer=regularizer)(inputs)
+        inputs = SeededDropout(dropout, seed=seed + index)(inputs) if dropout else inputs
+    return inputs
+
+
+def model_of(
+    embeddings: Mapping[str, tf.Tensor], dense: Mapping[str, tf.Tensor], tops: Mapping[str, tf.Tensor]
+) -> tf_keras.Model:
+    """Make the model that computes one output `[B, 1]` for each task.
+
+    Args:
+      embeddings: the model's inputs by feature.
+      dense: the model's dense inputs by name.
+      tops: by the name of the task, the tensor `[B, n]` that its output is a linear function of.
+    """
+    if len(tops) == 1:
+        ((_, top),) = tops.items()
+        return tf_keras.Model([dict(embeddings), dict(dense)], _layers.Dense(1, name="logit")(top))
+    outputs = {task: _layers.Dense(1, name=f"output_{task}")(top) for task, top in tops.items()}
+    return tf_keras.Model([dict(embeddings), dict(dense)], outputs)
