@@ -1,0 +1,134 @@
+"""Tests pipelines of several kinds of labels, from the configuration to a proven version, on CPU and simulated TPU."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.config import load_config
+
+pytestmark = pytest.mark.tfx
+
+ROWS = 1500
+LABELS = {
+    "three": {"labels": {
+        "click": {"column": "click"},
+        "stars": {"column": "stars", "kind": "regression", "loss": "huber", "weight": 0.5},
+        "visits": {"column": "visits", "kind": "count"},
+    }},
+    "mmoe": {
+        "labels": {"click": {"column": "click"}, "visits": {"column": "visits", "kind": "count"}},
+        "model": {"name": "mmoe", "arguments": {"dropout": 0.0}},
+    },
+    "positive": {
+        "label": {"kind": "positive"},
+        "model": {"name": "two_tower", "arguments": {"query_features": ["user"], "candidate_features": ["item"]}},
+        "training": {"negatives": "item"},
+        "evaluation": {"thresholds": {"Recall@10": {"min": 0.0}}},
+    },
+}  # fmt: skip
+SERVED = {
+    "three": {"click_logit", "click_probability", "stars_prediction", "visits_prediction"},
+    "mmoe": {"click_logit", "click_probability", "visits_prediction"},
+    "positive": {"logit", "probability"},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A CSV file with a click, stars of the rows with a click, and a number of visits, which users and items decide."""
+    draw = np.random.default_rng(0)
+    users, items = draw.normal(size=40), draw.normal(size=30)
+    lines = ["user,item,hour,click,stars,visits"]
+    for _ in range(ROWS):
+        user, item, hour = draw.integers(40), draw.integers(30), draw.integers(24)
+        taste = users[user] + items[item]
+        click = int(draw.random() < 1 / (1 + np.exp(-2 * taste)))
+        stars = f"{3 + 0.5 * taste:.2f}" if click else ""
+        lines.append(f"u{user},i{item},{hour},{click},{stars},{draw.poisson(np.exp(0.5 * taste))}")
+    path = tmp_path_factory.mktemp("data") / "rows.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def config(data, kind, folder, strategy):
+    settings = {
+        "name": kind,
+        "data": str(data),
+        "features": {"dense": ["hour"], "categorical": ["user", "item"]},
+        "model": {"name": "ranking", "arguments": {"dropout": 0.0}},
+        **LABELS[kind],
+    }
+    if kind == "positive":
+        settings["features"] = {"categorical": ["user", "item"]}
+    training = {"epochs": 2, "batch_size": 64, "early_stopping": None, **settings.get("training", {}), **strategy}
+    path = folder / f"{kind}.json"
+    path.write_text(json.dumps({**settings, "training": training, "work_dir": str(folder / "work")}))
+    return load_config(path)
+
+
+@pytest.fixture(scope="module", params=sorted(LABELS))
+def both(request, data, tmp_path_factory):
+    """The kind of the labels, and the report and work_dir of a run on CPU and of one on a simulated TPU."""
+    from pipelines.local.run_local import run
+
+    runs = []
+    for strategy in ({"strategy": "cpu"}, {"strategy": "simulated_tpu", "topology": "2x2"}):
+        folder = tmp_path_factory.mktemp(request.param)
+        runs.append((run(config(data, request.param, folder, strategy)), folder / "work"))
+    return request.param, runs
+
+
+def only(folder, pattern):
+    (found,) = folder.glob(f"artifacts/{pattern}")
+    return found
+
+
+def test_every_kind_of_label_is_trained_judged_and_pushed(both):
+    kind, runs = both
+    for report, work in runs:
+        assert report.push["pushed"], report.push["reason"]
+        assert max(row["difference"] for row in report.parity) <= 1e-5
+        model = tf.saved_model.load(str(next(Path(work, "serving").glob("[0-9]*"))))
+        assert set(model.signatures["serving_default"].structured_outputs) == SERVED[kind]
+
+
+def test_both_devices_give_the_same_tables_and_losses(both):
+    kind, runs = both
+    histories, tables = [], []
+    for _, work in runs:
+        history = json.loads(only(work, "EmbeddingTrainer/model_run/*/history.json").read_text())
+        evaluated = [] if kind == "positive" else history["evals"]  # their negatives depend on the size of batches
+        histories.append([entry["loss"] for entry in (*history["train"], *evaluated)])
+        prefix = str(only(work, "CheckpointRetriever/embedding_checkpoint/*/tables.index")).removesuffix(".index")
+        reader = tf.train.load_checkpoint(prefix)
+        tables.append({key: reader.get_tensor(key) for key in sorted(reader.get_variable_to_shape_map())})
+    np.testing.assert_allclose(*histories, rtol=1e-4)
+    assert list(tables[0]) == list(tables[1])
+    for key, values in tables[0].items():
+        if values.dtype == np.float32:
+            np.testing.assert_allclose(tables[1][key], values, rtol=1e-3, atol=1e-5, err_msg=key)
+
+
+def test_baselines_and_metrics_are_those_of_each_label(both):
+    kind, runs = both
+    report, _ = runs[0]
+    scorers = [row["scorer"] for row in report.quality]
+    metrics = {row["metric"]: row["value"] for row in report.evaluation}
+    if kind == "positive":
+        assert scorers == ["this model", "popularity of item"]
+        assert metrics["Recall@10"] > 0
+        return
+    assert "click: logistic regression, one-hot" in scorers
+    assert "visits: Poisson regression, one-hot" in scorers
+    rows = {label["label"]: label["rows"] for label in report.labels}
+    for name, count in rows.items():
+        assert metrics[f"{name}/ExampleCount"] == count
+    if kind == "three":
+        assert "stars: ridge regression, one-hot" in scorers
+        assert rows["stars"] < rows["click"] == report.eval_rows  # rows without stars are not judged by them
+        model, mean = report.quality[3:5]
+        assert model["metrics"]["RMSE"] == pytest.approx(metrics["stars/RootMeanSquaredError"], rel=1e-5)
+        assert mean["scorer"] == "stars: mean of the label"
