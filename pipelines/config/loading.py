@@ -132,6 +132,11 @@ def _read(values: Any, folder: FilePath, name: str, problems: list[Problem]) -> 
         return None
     defaults = {"name": name, "python_path": ".", "work_dir": f"runs/{values.get('name', name)}"}
     values = {**defaults, **{str(key): value for key, value in values.items()}}
+    given = [key for key in ("label", "labels") if values.get(key) not in (None, {} if key == "labels" else None)]
+    if len(given) != 1:
+        what = "is given, and so is `label`" if given else "is missing"
+        text = f"{what}: name the one value to predict in `label`, or several in `labels`."
+        problems.append(Problem((given[-1] if given else "label",), text))
     try:
         config = PipelineConfig.model_validate(values)
     except ValidationError as error:

@@ -12,7 +12,7 @@ from components.example_gen.label_section import Columns, Label
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from components.pusher.push_section import Push
 from embedding_core.planning.table_overrides import TableOverrides
-from embedding_core.schema import ByName, Count, Listed, Mistakes, Name, PositiveNumber, Section, Text
+from embedding_core.schema import ByName, Count, Listed, Name, PositiveNumber, Section, Text
 from embedding_core.tasks import Task
 from embedding_core.training_config import Training
 from embedding_core.warm_start import WarmStart
@@ -95,12 +95,6 @@ class PipelineConfig(Section):
         if self.label is not None:
             return (self.label.task("label", "label"),)
         return tuple(label.task(name, f"label_{name}") for name, label in self.labels.items())
-
-    def mistakes(self) -> Mistakes:
-        """Yield the violations of rules that involve several fields."""
-        if (self.label is None) == (not self.labels):
-            given = "is given, and so is `labels`" if self.labels else "is missing"
-            yield "label", f"{given}: name the one value to predict in `label`, or several in `labels`."
 
     @property
     def push_destination(self) -> str:

@@ -9,6 +9,7 @@ from components.example_gen.formats import format_of
 from pipelines.config.data import Data
 from pipelines.config.feature_sections import Categorical, Dense
 from pipelines.config.files import data_files
+from pipelines.config.metrics import Evaluation
 from pipelines.config.model import Model
 from pipelines.config.pipeline_config import PipelineConfig
 from pipelines.config.user_modules import keyword_arguments, parse_module
@@ -27,9 +28,17 @@ def resolved(config: PipelineConfig) -> PipelineConfig:
         data=_with_format(config.data),
         features=features,
         model=_model(config.model, config.python_path),
+        evaluation=_evaluation(config),
         push=config.push.replace(destination=config.push_destination),
         metadata=config.metadata_path,
     )
+
+
+def _evaluation(config: PipelineConfig) -> Evaluation:
+    """Write out the metrics of one label; those of several depend on each."""
+    if len(config.tasks) > 1 or config.evaluation.metrics is not None:
+        return config.evaluation
+    return config.evaluation.replace(metrics=config.evaluation.metrics_of(config.tasks[0]))
 
 
 def _categorical(feature: Categorical) -> Categorical:

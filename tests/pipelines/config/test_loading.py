@@ -14,6 +14,7 @@ from embedding_core.training_config import EarlyStopping
 from pipelines.config import Label, SplitByHash, Threshold, config_from_mapping, load_config
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+TOWERS = "{name: two_tower, arguments: {query_features: [item], candidate_features: [other]}}"
 TAXI = os.path.join(ROOT, "pipelines", "examples", "taxi.yaml")
 
 
@@ -88,7 +89,7 @@ def test_all_mistakes_come_at_once_one_line_each(mistakes):
 
 def test_missing_sections_are_named(mistakes):
     lines = mistakes("seed: 3")
-    assert [line.split("`")[1] for line in lines] == ["data", "label", "features"]
+    assert sorted(line.split("`")[1] for line in lines) == ["data", "features", "label"]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +155,45 @@ def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
     lines = mistakes(minimal + line)
     assert len(lines) == 1
     assert words in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("label: {column: y, kind: rating}", "one of binary, regression"),
+        ("label: {column: y, loss: huber}", "but `kind` is 'binary': only a regression has a choice of losses"),
+        ("label: {column: y, kind: regression, huber_delta: 2}", "`loss` is 'squared': leave it out, or write huber"),
+        ("label: {column: y, kind: regression, above: 3}", "`kind` is 'regression': it tells which values of a binary"),
+        ("label: {column: y, kind: positive}", "each row has label 1; leave it out"),
+        ("label: {kind: positive}", "it must be the only label, with `training.negatives`"),
+        ("label: {column: y, kind: count}\nclass_weights: {0: 2}", "only the classes of one binary label have weights"),
+        ("label: {column: y, kind: count}\ntraining: {negatives: item}", "`label.kind` is 'count': negatives are rows"),
+        (
+            "label: {column: y, kind: regression}\ntraining: {early_stopping: auc}",
+            "`training.early_stopping.metric` is 'auc', but a label is not binary: write loss",
+        ),
+        ("label: {column: y, kind: regression}\nevaluation: {metrics: [AUC]}", "no label is binary"),
+        (
+            "label: {column: y, kind: regression}\nevaluation: {thresholds: {AUC: {min: 0.5}}}",
+            "['RootMeanSquaredError', 'MeanAbsoluteError', 'Calibration', 'ExampleCount'], does not have it",
+        ),
+        ("label: y\nlabels: {a: x}", "`labels` is given, and so is `label`"),
+        ("labels: {}", "`label` is missing: name the one value to predict"),
+        ("labels: {a: y, b: {column: y, kind: count}}", "which `labels.a` reads too: compute one of the two"),
+        ("labels: {a b: y, c: x}", "letters, digits"),
+        ("labels: {a: y, b: x}\ntraining: {negatives: item}", "there are several labels: negatives are rows"),
+        ("labels: {a: y, b: x}\nevaluation: {engine: tfma}", "cannot leave out rows that lack one of several labels"),
+        ("labels: {a: y, b: x}\nevaluation: {thresholds: {AUC: {min: 0.5}}}", "did you mean 'b/AUC'?"),
+        ("labels: {a: y, b: x}\nevaluation: {thresholds: {b/AUC: {min: 5}}}", "b/AUC is between 0 and 1"),
+        (f"labels: {{a: y, b: x}}\nmodel: {TOWERS}", "has no argument `tasks`"),
+        ("labels: {a: y, b: x}\nmodel: {arguments: {tasks: [a]}}", "the trainer gives the names of the labels"),
+        ("labels: {a: y, b: item}", "the model would see the answer"),
+    ],
+)
+def test_label_that_does_not_fit_is_one_line(mistakes, lines, words):
+    found = mistakes(f"data: rows.csv\nfeatures: {{categorical: [item, other]}}\n{lines}")
+    assert len(found) == 1, found
+    assert words in found[0]
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ def test_set_of_a_sign_of_yaml_says_how_to_quote_it(load, mistakes, minimal):
     assert load(minimal, 'data.delimiter=","').data.delimiter == ","
 
 
-def test_set_of_a_list_position_starts_from_the_default_list(load, minimal):
-    config = load(minimal, "evaluation.metrics.4=Recall", "evaluation.metrics.0=Precision")
-    assert config.evaluation.metrics == ("Precision", "BinaryCrossEntropy", "Calibration", "ExampleCount", "Recall")
+def test_set_of_a_list_position_starts_an_empty_list_if_there_is_none(load, minimal):
+    config = load(minimal, "evaluation.metrics.0=Precision", "evaluation.metrics.1=Recall")
+    assert config.evaluation.metrics == ("Precision", "Recall")
 
 
 def test_set_is_named_if_it_made_the_value_around_it_wrong(mistakes, minimal):
