@@ -76,6 +76,30 @@ def build_model(
     return model
 
 
+def is_two_tower(model: tf_keras.Model) -> bool:
+    """Return whether the model has a query tower and a candidate tower."""
+    wanted = ("query_features", "candidate_features", "query_vectors", "candidate_vectors")
+    return all(hasattr(model, name) for name in wanted)
+
+
+def tower_vectors(
+    model: tf_keras.Model, inputs: Mapping[str, tf.Tensor], *, training: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compute the query vectors and the candidate vectors `[B, n]` of a two-tower model.
+
+    Args:
+      model: the model.
+      inputs: activations and dense features by name.
+      training: passed on to `query_vectors` and `candidate_vectors` if they have such an argument.
+    """
+    towers = (model.query_vectors, model.candidate_vectors)
+    queries, candidates = (
+        tower(inputs, training=training) if "training" in inspect.signature(tower).parameters else tower(inputs)
+        for tower in towers
+    )
+    return queries, candidates
+
+
 def call_model(
     model: tf_keras.Model,
     embeddings: Mapping[str, tf.Tensor],

@@ -22,6 +22,7 @@ from embedding_core.schema import (
     Name,
     NonNegative,
     Positive,
+    PositiveNumber,
     Rule,
     Section,
 )
@@ -120,6 +121,40 @@ class Negatives(Section):
         return (self.feature, *others) if others else ()
 
 
+class Softmax(Section):
+    """A softmax over candidates: how a two-tower model is trained to retrieve, from rows of label 1.
+
+    Each row's candidate competes with those of the other rows of the global batch, and with drawn ones. The logits are
+    corrected by how often a candidate is expected in a batch (logQ; Yi et al., 2019).
+
+    Attributes:
+      feature: categorical feature that names the candidate, one token a row.
+      in_batch: whether the candidates of other rows of the batch are negatives.
+      sampled: number of candidates drawn for each batch.
+      distribution: "uniform" over the vocabulary's tokens, or by their "count" in the data; of drawn candidates.
+      temperature: number that the products of the towers' vectors are divided by.
+      correction: whether logits are corrected by logQ.
+      remove_hits: whether a negative that is the row's own candidate is left out.
+      hard_negatives: number of negatives of each row that count, those with the largest logits; null for all.
+    """
+
+    SHORT = "feature"
+
+    feature: Name
+    in_batch: bool = True
+    sampled: Count = 0
+    distribution: Literal["uniform", "count"] = "uniform"
+    temperature: PositiveNumber = 1.0
+    correction: bool = True
+    remove_hits: bool = True
+    hard_negatives: Positive | None = None
+
+    def mistakes(self) -> Mistakes:
+        """Yield the violations of rules that involve several fields."""
+        if not self.in_batch and not self.sampled:
+            yield "sampled", "is 0, but `in_batch` is false: there would be no negatives."
+
+
 class Training(Section):
     """How long and with what the model is trained: the section `training` of the YAML file.
 
@@ -144,6 +179,7 @@ class Training(Section):
       topology: shape of the TPU: a slice's name such as "v3-8"; for a simulated TPU also the number of hosts and the
         cores of each host, such as "2x2". Null is "1x2" for a simulated TPU, and accepts any real TPU.
       negatives: negatives to make while training; null if the data holds its own.
+      softmax: train a two-tower model by a softmax over candidates, instead of the cross-entropy of single rows.
     """
 
     steps: Positive | None = None
@@ -161,6 +197,7 @@ class Training(Section):
     strategy: Literal["auto", "cpu", "gpu", "tpu", "simulated_tpu"] = "auto"
     topology: _Topology | None = None
     negatives: Negatives | None = None
+    softmax: Softmax | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -172,6 +209,8 @@ class Training(Section):
         """Yield the violations of rules that involve several fields."""
         if self.steps is not None and self.epochs is not None:
             yield "epochs", f"is {self.epochs!r}, but `steps` is {self.steps!r}: leave out one of the two."
+        if self.softmax is not None and self.negatives is not None:
+            yield "negatives", "is given, and so is `softmax`: draw candidates with `softmax.sampled`; leave one out."
         if self.topology is not None:
             yield from self._topology_mistakes(self.topology)
 

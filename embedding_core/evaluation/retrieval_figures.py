@@ -18,7 +18,7 @@ from embedding_core.config import RETRIEVAL_METRICS
 from embedding_core.errors import DataError
 from embedding_core.evaluation.candidates import Catalog, candidate_feature, candidates_of
 from embedding_core.evaluation.recall import Ranks, rank_by_counts, rank_by_product, recall_at
-from embedding_core.serving.two_tower_signatures import is_two_tower
+from embedding_core.model_inputs import is_two_tower
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser

@@ -11,6 +11,7 @@ import tf_keras
 from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
+from embedding_core.model_inputs import is_two_tower
 from embedding_core.serving.serving_module import ServingModule
 from embedding_core.serving.signatures import (
     Signature,
@@ -21,7 +22,7 @@ from embedding_core.serving.signatures import (
     transform_signature,
 )
 from embedding_core.serving.table_blocks import TableRows, require_model_inputs, require_no_lambda
-from embedding_core.serving.two_tower_signatures import is_two_tower, two_tower_signatures
+from embedding_core.serving.two_tower_signatures import two_tower_signatures
 from embedding_core.tasks import Task
 
 

@@ -13,12 +13,6 @@ from embedding_core.serving.signatures import Signature, signature_of_tensors, v
 _CANDIDATES_PER_STEP = 65536
 
 
-def is_two_tower(model: tf_keras.Model) -> bool:
-    """Return whether the model has a query tower and a candidate tower."""
-    wanted = ("query_features", "candidate_features", "query_vectors", "candidate_vectors")
-    return all(hasattr(model, name) for name in wanted)
-
-
 def two_tower_signatures(
     module: ServingModule, model: tf_keras.Model, vocabularies: Mapping[str, str], k: int
 ) -> dict[str, Signature]:

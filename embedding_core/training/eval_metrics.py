@@ -64,7 +64,11 @@ def auc(label: Floats, score: Floats, weight: Floats) -> float:
 def evaluate(trainable: Trainable, batches: Iterable[Batch]) -> Evaluation:
     """Compute losses (without class weights and penalties) and AUCs over all batches, with the sample weights."""
     scores = [trainable.predict(batch) for batch in batches]
-    output, label, weight = (np.concatenate(parts).astype(np.float64) for parts in zip(*scores, strict=True))
+    output, label, weight, softmax = (np.concatenate(parts).astype(np.float64) for parts in zip(*scores, strict=True))
+    if trainable.has_softmax:
+        is_query = (label[:, 0] > 0.5) & (weight[:, 0] > 0)
+        loss = float(np.average(softmax[is_query, 0], weights=weight[is_query, 0])) if is_query.any() else math.nan
+        return Evaluation(loss, math.nan, {trainable.tasks[0].name: TaskFigures(loss, math.nan)})
     figures = {
         task.name: task_figures(task, label[:, at], output[:, at], weight[:, 0])
         for at, task in enumerate(trainable.tasks)

@@ -31,6 +31,7 @@ from embedding_core.training.row_stream import (
     shuffled_batches,
     steps_per_epoch,
 )
+from embedding_core.training.softmax_candidates import candidate_sampler, drawn_rows
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from embedding_core.training.validation_split import Keep, split_filters
 from embedding_core.training_config import TrainingConfig
@@ -182,12 +183,18 @@ class JobData:
 
     def _make_sampler(self) -> Sampler | None:
         negatives, config = self._job.training.negatives, self._job.inputs.config
+        softmax, seed = self._job.training.softmax, self._job.training.seed
+        if softmax is not None:
+            known = softmax.feature in {feature.name for feature in config.features}
+            counts = self._job.counts.get(config.table_of(softmax.feature).vocabulary or "") if known else None
+            rows = self._job.training.batch_size
+            return candidate_sampler(softmax, config, seed=seed, rows=rows, hosts=self.hosts_apart, counts=counts)
         if negatives is None:
             return None
         counts = None
         if negatives.distribution == "count" and negatives.feature in {feature.name for feature in config.features}:
             counts = self._job.counts.get(config.table_of(negatives.feature).vocabulary or "")
-        seed, dense = self._job.training.seed, self._job.inputs.dense
+        dense = self._job.inputs.dense
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
 
     def _files_by_host(self, split: str) -> list[HostRows]:
@@ -246,7 +253,9 @@ class JobData:
         )
 
     def _with_negatives(self, rows: int) -> int:
-        negatives = self._job.training.negatives
+        negatives, softmax = self._job.training.negatives, self._job.training.softmax
+        if softmax is not None:
+            return rows + drawn_rows(softmax, self.hosts_apart) * self.hosts_apart
         return rows if negatives is None else rows * (1 + negatives.per_positive)
 
     def _reader(self, split: str) -> Callable[[tf.Tensor], Batch]:
@@ -275,7 +284,7 @@ class JobData:
             return batches_once(files, rows // len(by_host), rows=count, steps=self._steps(split), keep=keep)
 
         sampler = self._sampler
-        if sampler is not None:
+        if sampler is not None and self._job.training.softmax is None:
             with data_errors():
                 positives = _read_batches(whole(), self._reader(split), None).map(
                     as_written(lambda batch: tf.reduce_all(batch["label"] > 0.5))

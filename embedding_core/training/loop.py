@@ -69,7 +69,8 @@ def _check_classes(job: TrainingJob, positives: Sequence[int], rows: int) -> Non
     for task, count in zip(job.inputs.tasks, positives, strict=True):
         if not task.is_binary:
             continue
-        if job.training.negatives is None and count in {0, rows}:
+        draws = job.training.negatives is not None or job.training.softmax is not None
+        if not draws and count in {0, rows}:
             raise DataError(
                 f"the label {task.key!r} is {int(bool(count))} in each of the {rows} rows trained on: a model "
                 "needs both classes; check the label, or configure `negatives` for data that holds positives only."
@@ -229,7 +230,7 @@ class _Loop:
 
     def _judge(self, step: int, stopping: EarlyStopping, validation: Evaluation | None) -> None:
         """Count an evaluation for early stopping; if its figure is undefined, training goes on to the last step."""
-        metric = stopping.metric_of(self._job.inputs.tasks)
+        metric = "loss" if self._job.training.softmax else stopping.metric_of(self._job.inputs.tasks)
         state, value = self._state, math.nan if validation is None else float(getattr(validation, metric))
         if math.isnan(value):
             self.history.facts[_NOT_STOPPED] = (

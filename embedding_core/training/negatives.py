@@ -32,7 +32,7 @@ def _by_row(batch: Batch) -> dict[str, object]:
     return {name: part for name, part in batch.items() if name != "rows"}
 
 
-def _drawn_by_count(counts: npt.NDArray[np.int64]) -> Draw:
+def drawn_by_count(counts: npt.NDArray[np.int64]) -> Draw:
     """Make a function that draws rows of a vocabulary in proportion to the counts of their tokens."""
     upper = tf.constant(np.cumsum(counts, dtype=np.float64) / np.sum(counts, dtype=np.float64))
 
@@ -43,7 +43,8 @@ def _drawn_by_count(counts: npt.NDArray[np.int64]) -> Draw:
     return draw
 
 
-def _drawn_uniformly(tokens: int) -> Draw:
+def drawn_uniformly(tokens: int) -> Draw:
+    """Make a function that draws rows of a vocabulary, each with the same probability."""
     return lambda number, seed: tf.random.stateless_uniform([number], seed, 0, tokens, dtype=tf.int64)
 
 
@@ -55,14 +56,14 @@ def _draw(negatives: Negatives, config: EmbeddingConfig, counts: npt.NDArray[np.
             f"`feature` of negatives is {negatives.feature!r}: its vocabulary is empty; choose a feature with tokens."
         )
     if negatives.distribution == "uniform":
-        return _drawn_uniformly(tokens)
+        return drawn_uniformly(tokens)
     if counts is None or len(counts) != tokens or not np.sum(counts):
         given = "no counts" if counts is None else f"{len(counts)} counts, {int(np.sum(counts))} in all"
         raise ConfigError(
             f"`distribution` of negatives is 'count', but there are {given} for the {tokens} tokens of table "
             f"{table.name!r}: give the vocabulary's counts, or choose 'uniform'."
         )
-    return _drawn_by_count(counts)
+    return drawn_by_count(counts)
 
 
 def negative_sampler(

@@ -30,13 +30,16 @@ def padded(batch: Batch, size: int) -> Batch:
         splits = tf.concat([ids.row_splits, tf.repeat(ids.row_splits[-1:], missing)], 0)
         return _ragged(ids.values, splits, size)
 
-    return Batch(
+    made = Batch(
         ids={name: ragged(ids) for name, ids in batch["ids"].items()},
         dense={name: dense(values) for name, values in batch["dense"].items()},
         label=dense(batch["label"]),
         weight=dense(batch["weight"]),
         rows=batch["rows"],
     )
+    if "softmax" in batch:
+        made["softmax"] = {name: dense(values) for name, values in batch["softmax"].items()}
+    return made
 
 
 def _ragged(values: tf.Tensor, splits: tf.Tensor, rows: int) -> tf.RaggedTensor:

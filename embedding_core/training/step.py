@@ -11,15 +11,17 @@ import tf_keras
 from embedding_core.checkpoint import Tables
 from embedding_core.config import EmbeddingConfig
 from embedding_core.layer import TPUEmbedding
-from embedding_core.model_inputs import build_model, call_model
+from embedding_core.model_inputs import build_model, call_model, tower_vectors
 from embedding_core.schema import Json
 from embedding_core.task_outputs import row_losses
 from embedding_core.tasks import Task
 from embedding_core.tracing import calling_user_code
 from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
+from embedding_core.training.softmax_candidates import CANDIDATE, LOG_Q
+from embedding_core.training.softmax_loss import Candidates, softmax_losses
 from embedding_core.training.training_inputs import Batch
-from embedding_core.training_config import TrainingConfig
+from embedding_core.training_config import Softmax, TrainingConfig
 
 
 class StepsDone(NamedTuple):
@@ -40,11 +42,15 @@ class StepsDone(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The model's outputs with labels and weights, of all replicas in order: float32 [B, tasks], and [B, 1] weights."""
+    """The model's outputs with labels and weights, of all replicas in order: float32 [B, tasks], and [B, 1] weights.
+
+    `softmax_loss` is the loss of each row with a softmax over candidates, [B, 1]; 0 without one.
+    """
 
     output: tf.Tensor
     label: tf.Tensor
     weight: tf.Tensor
+    softmax_loss: tf.Tensor
 
 
 def _weighted_loss(
@@ -64,6 +70,13 @@ def _infinite(batch: Batch, tasks: Sequence[Task]) -> tf.Tensor:
     if len(tasks) > 1:
         values[-2] = tf.where(tf.math.is_nan(values[-2]), 0.0, values[-2])
     return tf.math.count_nonzero(~tf.math.is_finite(tf.concat(values, 1)), 0, dtype=tf.int32)
+
+
+def _gathered(replica: tf.distribute.ReplicaContext, part: tf.Tensor) -> tf.Tensor:
+    """Concatenate the parts of all replicas, in their order."""
+    if part.dtype == tf.bool:
+        return tf.cast(replica.all_gather(tf.cast(part, tf.int32), 0), tf.bool)
+    return replica.all_gather(part, 0)
 
 
 class Trainable:
@@ -110,6 +123,11 @@ class Trainable:
             table_optimizer.build([self._table(name)])
 
     @property
+    def has_softmax(self) -> bool:
+        """Whether the loss is a softmax over candidates."""
+        return self._config.softmax is not None
+
+    @property
     def tables(self) -> Tables:
         """The tables and slots."""
         return Tables(self.embedding.table_variables, self.embedding.table_holder)
@@ -150,8 +168,7 @@ class Trainable:
         batch = self._with_all_rows(batch)
         with tf.GradientTape() as tape:
             activations = self.embedding(batch["ids"])
-            outputs = call_model(self.model, activations, batch["dense"], self.tasks, training=True)
-            loss = self._loss(batch, outputs, activations)
+            loss = self._loss(batch, activations)
         variables = self.model.trainable_variables
         tables = [self._table(name) for name in self.table_optimizers] or self.embedding.trainable_variables
         # A layer that trains its own tables updates them in this call.
@@ -171,22 +188,58 @@ class Trainable:
         total = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(batch["rows"], tf.float32))
         return {**batch, "rows": total * self._hosts / replica.num_replicas_in_sync}
 
-    def _loss(self, batch: Batch, outputs: Mapping[str, tf.Tensor], activations: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def _loss(self, batch: Batch, activations: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Compute this replica's part of the mean loss of all rows, summed over the tasks, and of the penalties."""
         count = tf.cast(batch["rows"], tf.float32)
-        weights = batch["weight"], self._config.class_weights
-        rows = tf.add_n(
-            [
-                _weighted_loss(task, batch["label"][:, at : at + 1], outputs[task.name], *weights)
-                for at, task in enumerate(self.tasks)
-            ]
-        )
+        rows = self._row_losses(batch, activations)
         penalties = tf.add_n(self.model.losses or [0.0]) / self._strategy.num_replicas_in_sync
         loss = tf.reduce_sum(rows) / count + penalties
         if self._config.embedding_l2:
             squares = tf.add_n([tf.reduce_sum(tf.square(activation)) for activation in activations.values()])
             loss += self._config.embedding_l2 * squares / count
         return loss
+
+    def _row_losses(self, batch: Batch, activations: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Compute the weighted loss of each row, float32 [B, 1]."""
+        if self._config.softmax is not None:
+            return self._softmax_losses(batch, activations, self._config.softmax, training=True) * batch["weight"]
+        outputs = call_model(self.model, activations, batch["dense"], self.tasks, training=True)
+        weights = batch["weight"], self._config.class_weights
+        return tf.add_n(
+            [
+                _weighted_loss(task, batch["label"][:, at : at + 1], outputs[task.name], *weights)
+                for at, task in enumerate(self.tasks)
+            ]
+        )
+
+    def _softmax_losses(
+        self, batch: Batch, activations: Mapping[str, tf.Tensor], softmax: Softmax, *, training: bool
+    ) -> tf.Tensor:
+        """Compute the loss of each row of label 1 against the candidates of all replicas, float32 [B, 1]; others 0."""
+        queries, vectors = tower_vectors(self.model, {**batch["dense"], **activations}, training=training)
+        label = batch["label"][:, 0] > 0.5
+        has_candidate = (batch["weight"][:, 0] > 0) & (batch["softmax"][CANDIDATE][:, 0] >= 0)
+        is_query = label & has_candidate
+        own = tf.range(tf.shape(vectors)[0])
+        candidates = Candidates(
+            vectors,
+            batch["softmax"][CANDIDATE][:, 0],
+            batch["softmax"][LOG_Q][:, 0],
+            has_candidate if softmax.in_batch else has_candidate & ~label,
+        )
+        replica = tf.distribute.get_replica_context()
+        if replica.num_replicas_in_sync > 1:
+            own += tf.shape(vectors)[0] * replica.replica_id_in_sync_group
+            candidates = Candidates(*(_gathered(replica, part) for part in candidates))
+        losses = softmax_losses(
+            queries,
+            own,
+            candidates,
+            temperature=softmax.temperature,
+            remove_hits=softmax.remove_hits,
+            hard_negatives=softmax.hard_negatives,
+        )
+        return tf.where(is_query, losses, tf.zeros_like(losses))[:, tf.newaxis]
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def predict(self, batch: Batch) -> Scores:
@@ -195,8 +248,12 @@ class Trainable:
         return Scores(*(tf.concat(self._strategy.experimental_local_results(part), 0) for part in parts))
 
     def _scores(self, batch: Batch) -> tuple[tf.Tensor, ...]:
-        outputs = call_model(self.model, self.embedding(batch["ids"]), batch["dense"], self.tasks)
-        return tf.concat([outputs[task.name] for task in self.tasks], 1), batch["label"], batch["weight"]
+        activations = self.embedding(batch["ids"])
+        outputs = call_model(self.model, activations, batch["dense"], self.tasks)
+        softmax, loss = self._config.softmax, tf.zeros_like(batch["weight"])
+        if softmax is not None:
+            loss = self._softmax_losses(batch, activations, softmax, training=False)
+        return tf.concat([outputs[task.name] for task in self.tasks], 1), batch["label"], batch["weight"], loss
 
 
 def new_trainable(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypedDict, cast
 
 import tensorflow as tf
+from typing_extensions import NotRequired
 
 from embedding_core.columns.ids import TokenTable
 from embedding_core.columns.raw_columns import Columns, Raw, Spec
@@ -24,7 +25,7 @@ class Batch(TypedDict):
 
     Keys: `ids`, int64 ragged [B, None] by feature; `dense`, float32 [B, 1] by name; `label`, float32 [B, tasks]: a
     column for each task, NaN for a missing label of several; `weight`, float32 [B, 1]; `rows`, int32 scalar: number of
-    rows of the global batch, of which this may be a part.
+    rows of the global batch, of which this may be a part; `softmax`: see `softmax_candidates.candidate_sampler`.
     """
 
     ids: dict[str, tf.RaggedTensor]
@@ -32,6 +33,7 @@ class Batch(TypedDict):
     label: tf.Tensor
     weight: tf.Tensor
     rows: tf.Tensor
+    softmax: NotRequired[dict[str, tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -139,8 +139,32 @@ def _label_is_binary_if_needed(config: PipelineConfig) -> Mistakes:
     if stopping is not None and stopping.metric == "auc" and not all(task.is_binary for task in tasks):
         yield "training.early_stopping.metric", "is 'auc', but a label is not binary: write loss."
     for path, label in label_paths(config):
-        if label.kind == "positive" and (training.negatives is None or len(tasks) > 1):
-            yield f"{path}.kind", "is 'positive': it must be the only label, with `training.negatives`."
+        if label.kind == "positive" and (len(tasks) > 1 or (training.negatives is None and training.softmax is None)):
+            rule = "it must be the only label, with `training.negatives` or `training.softmax`."
+            yield f"{path}.kind", f"is 'positive': {rule}"
+
+
+@_rule("label", "labels", "class_weights", "features", "training", "model")
+def _softmax_fits(config: PipelineConfig) -> Mistakes:
+    training, softmax = config.training, config.training.softmax
+    if softmax is None:
+        return
+    features = [feature.name for feature in config.features.categorical]
+    if softmax.feature not in features:
+        rule = f"it must be a categorical feature; {nearest(softmax.feature, features)}"
+        yield "training.softmax.feature", f"is {softmax.feature!r}: {rule}"
+    if len(config.tasks) > 1 or not config.tasks[0].is_binary:
+        yield "training.softmax", "is given, but the label is not one of kind positive or binary: leave it out."
+    if config.class_weights:
+        yield "class_weights", "is given, and so is `training.softmax`, which has no classes: leave it out."
+    if training.early_stopping is not None and training.early_stopping.metric == "auc":
+        yield "training.early_stopping.metric", "is 'auc', but `training.softmax` is given: write loss."
+    if config.model.name in BUILT_IN_MODELS and config.model.name != "two_tower":
+        yield "training.softmax", f"is given, but `model.name` is {config.model.name!r}: it trains two_tower."
+    candidate = config.model.arguments.get("candidate_features")
+    if softmax.sampled and candidate is not None and list(candidate) != [softmax.feature]:
+        rule = f"but the candidate tower reads {list(candidate)}: what a drawn token has in the others is not known."
+        yield "training.softmax.sampled", f"is {softmax.sampled}, {rule}"
 
 
 @_rule("label", "labels")

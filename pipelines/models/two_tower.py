@@ -30,13 +30,13 @@ class TwoTower(tf_keras.Model):
     query_tower: tf_keras.Model
     candidate_tower: tf_keras.Model
 
-    def query_vectors(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def query_vectors(self, inputs: Mapping[str, tf.Tensor], *, training: bool = False) -> tf.Tensor:
         """Compute query vectors `[B, n]` from the activations and dense values of `query_features`."""
-        return self.query_tower({name: inputs[name] for name in self.query_features})
+        return self.query_tower({name: inputs[name] for name in self.query_features}, training=training)
 
-    def candidate_vectors(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def candidate_vectors(self, inputs: Mapping[str, tf.Tensor], *, training: bool = False) -> tf.Tensor:
         """Compute candidate vectors `[B, n]` from the activations and dense values of `candidate_features`."""
-        return self.candidate_tower({name: inputs[name] for name in self.candidate_features})
+        return self.candidate_tower({name: inputs[name] for name in self.candidate_features}, training=training)
 
 
 class _Constant(tf_keras.layers.Layer):

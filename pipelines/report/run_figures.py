@@ -22,6 +22,7 @@ from embedding_core.checkpoint.remap import REPORT as REMAP_REPORT
 from embedding_core.config import EmbeddingConfig
 from embedding_core.display import shown_token
 from embedding_core.training.finished_run import RunDescription
+from embedding_core.training_config import Training
 from embedding_core.vocabulary import Vocabulary, load_vocabularies
 from pipelines.config import PipelineConfig
 from pipelines.lineage.graph import Node, open_store, outputs_of, trace
@@ -70,7 +71,7 @@ def collect_report(
             train_files=_files(by_type["Examples"], "train"),
             eval_files=_files(by_type["Examples"], "eval"),
             model_folder=os.path.join(by_type["Model"].uri, "Format-Serving"),
-            candidate=config.training.negatives.feature if config.training.negatives else None,
+            candidate=_candidate(config.training),
             counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},
         )
         compared = {
@@ -136,12 +137,18 @@ def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) ->
         return None
 
 
+def _candidate(training: Training) -> str | None:
+    """Return the feature that names what is retrieved, if the training makes negatives."""
+    source = training.softmax or training.negatives
+    return None if source is None else source.feature
+
+
 def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
     notes = [f"The baselines were {_MADE_IN_THIS_RUN}, from the same features."]
     notes += [score.note for score in scores if score.note]
     notes += _better_baselines(scores)
     if all(score.metrics.get(METRICS[0], 0.0) is None for score in scores):
-        only = "positives" if config.training.negatives is not None else "one class"
+        only = "positives" if _candidate(config.training) is not None else "one class"
         notes.append(f"The rows are {only} only, so neither AUC nor log loss can be computed: Recall@k judges.")
     if config.training.negatives is not None:
         notes.append("Negatives were drawn while training, so the predicted level is theirs: compare the order (AUC).")

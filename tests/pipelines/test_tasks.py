@@ -29,10 +29,15 @@ LABELS = {
         "evaluation": {"thresholds": {"Recall@10": {"min": 0.0}}},
     },
 }  # fmt: skip
+LABELS["softmax"] = {
+    **LABELS["positive"],
+    "training": {"softmax": {"feature": "item", "sampled": 16, "temperature": 0.5}},
+}
 SERVED = {
     "three": {"click_logit", "click_probability", "stars_prediction", "visits_prediction"},
     "mmoe": {"click_logit", "click_probability", "visits_prediction"},
     "positive": {"logit", "probability"},
+    "softmax": {"logit", "probability"},
 }
 
 
@@ -61,7 +66,7 @@ def config(data, kind, folder, strategy):
         "model": {"name": "ranking", "arguments": {"dropout": 0.0}},
         **LABELS[kind],
     }
-    if kind == "positive":
+    if kind in ("positive", "softmax"):
         settings["features"] = {"categorical": ["user", "item"]}
     training = {"epochs": 2, "batch_size": 64, "early_stopping": None, **settings.get("training", {}), **strategy}
     path = folder / f"{kind}.json"
@@ -100,7 +105,9 @@ def test_both_devices_give_the_same_tables_and_losses(both):
     histories, tables = [], []
     for _, work in runs:
         history = json.loads(only(work, "EmbeddingTrainer/model_run/*/history.json").read_text())
-        evaluated = [] if kind == "positive" else history["evals"]  # their negatives depend on the size of batches
+        evaluated = (
+            [] if kind in ("positive", "softmax") else history["evals"]
+        )  # their negatives depend on the size of batches
         histories.append([entry["loss"] for entry in (*history["train"], *evaluated)])
         prefix = str(only(work, "CheckpointRetriever/embedding_checkpoint/*/tables.index")).removesuffix(".index")
         reader = tf.train.load_checkpoint(prefix)
@@ -117,7 +124,7 @@ def test_baselines_and_metrics_are_those_of_each_label(both):
     report, _ = runs[0]
     scorers = [row["scorer"] for row in report.quality]
     metrics = {row["metric"]: row["value"] for row in report.evaluation}
-    if kind == "positive":
+    if kind in ("positive", "softmax"):
         assert scorers == ["this model", "popularity of item"]
         assert metrics["Recall@10"] > 0
         return

@@ -1,0 +1,119 @@
+"""Adds to each batch, on the host, what a softmax over its candidates needs: their ids, logQ, and drawn candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
+from embedding_core.training.negatives import drawn_by_count, drawn_uniformly
+from embedding_core.training.training_inputs import Batch
+from embedding_core.training_config import Softmax
+
+CANDIDATE, LOG_Q = "candidate", "log_q"
+
+
+def candidate_sampler(
+    softmax: Softmax, config: EmbeddingConfig, *, seed: int, rows: int, hosts: int, counts: npt.NDArray[np.int64] | None
+) -> Callable[[tf.Tensor, Batch], Batch]:
+    """Make a graph function (step, batch) -> the batch with candidates.
+
+    The batch gets `softmax`, with the id of each row's candidate (`candidate`, int32 [B, 1]; that of a row without one
+    is -1) and the logarithm of how often it is expected in a batch (`log_q`, float32 [B, 1]). After its rows come the
+    drawn candidates: rows of label 0 that have no other feature. The draws are a function of seed and step.
+
+    Args:
+      softmax: the settings.
+      config: tables and features.
+      seed: seed of the run.
+      rows: rows of a global batch.
+      hosts: number of hosts that read different rows; each draws its part of the candidates.
+      counts: count of each token of the candidate's vocabulary in the data, int64 [tokens].
+
+    Raises:
+      ConfigError: the feature is unknown or has no tokens, or the counts are missing.
+    """
+    if softmax.feature not in {feature.name for feature in config.features}:
+        names = ", ".join(feature.name for feature in config.features)
+        raise ConfigError(f"`feature` of softmax is {softmax.feature!r}: it must be one of the features {names}.")
+    table = config.table_of(softmax.feature)
+    tokens = table.vocabulary_size - table.oov_rows
+    if tokens < 1:
+        raise ConfigError(f"`feature` of softmax is {softmax.feature!r}: its vocabulary is empty; choose another one.")
+    if counts is None or len(counts) != tokens or not np.sum(counts):
+        raise ConfigError(
+            f"softmax over {softmax.feature!r} needs the counts of the {tokens} tokens of its vocabulary."
+        )
+    by_count = softmax.distribution == "count"
+    draw = drawn_by_count(counts) if by_count else drawn_uniformly(tokens)
+    log_q = tf.constant(_log_expected(softmax, counts, table.vocabulary_size, rows))
+
+    def add(step: tf.Tensor, batch: Batch) -> Batch:
+        ids = batch["ids"][softmax.feature]
+        candidate = tf.cast(ids[:, :1].to_tensor(default_value=-1, shape=[None, 1]), tf.int32)
+        made = cast(Batch, {**batch, "softmax": _with_log_q(candidate, log_q)})
+        if not softmax.sampled:
+            return made
+        key = tf.stack([tf.constant(seed, tf.int64), step])
+        return _with_drawn(made, softmax, draw(tf.constant(drawn_rows(softmax, hosts)), key), log_q)
+
+    return add
+
+
+def drawn_rows(softmax: Softmax, hosts: int = 1) -> int:
+    """Return how many candidates are drawn for a batch of one of the hosts."""
+    return -(-softmax.sampled // hosts)
+
+
+def _log_expected(softmax: Softmax, counts: npt.NDArray[np.int64], size: int, rows: int) -> npt.NDArray[np.float32]:
+    """Compute the logarithm of how often each row of the table is expected among a batch's candidates.
+
+    A row for unknown tokens counts as a token that occurs once.
+    """
+    if not softmax.correction:
+        return np.zeros(size, np.float32)
+    seen = np.ones(size)
+    seen[: len(counts)] = np.maximum(counts, 1)
+    share = seen / seen.sum()
+    drawn = np.zeros(size)
+    drawn[: len(counts)] = counts / counts.sum() if softmax.distribution == "count" else 1 / len(counts)
+    expected = rows * share * softmax.in_batch + softmax.sampled * drawn
+    logarithms: npt.NDArray[np.float32] = np.log(np.maximum(expected, 1e-30)).astype(np.float32)
+    return logarithms
+
+
+def _with_log_q(candidate: tf.Tensor, log_q: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {CANDIDATE: candidate, LOG_Q: tf.gather(log_q, tf.maximum(candidate, 0))}
+
+
+def _with_drawn(batch: Batch, softmax: Softmax, drawn: tf.Tensor, log_q: tf.Tensor) -> Batch:
+    """Append a row for each drawn candidate, int64 [n]."""
+    number = tf.size(drawn)
+
+    def empty(rows: tf.RaggedTensor) -> tf.RaggedTensor:
+        splits = tf.concat([rows.row_splits, tf.repeat(rows.row_splits[-1:], number)], 0)
+        return tf.RaggedTensor.from_row_splits(rows.values, splits, validate=False)
+
+    def zeros(column: tf.Tensor) -> tf.Tensor:
+        return tf.pad(column, [[0, number], [0, 0]])
+
+    ids = {name: empty(rows) for name, rows in batch["ids"].items()}
+    own = batch["ids"][softmax.feature]
+    ids[softmax.feature] = tf.concat([own, tf.RaggedTensor.from_tensor(drawn[:, None])], 0)
+    more = _with_log_q(tf.cast(drawn[:, None], tf.int32), log_q)
+    return cast(
+        Batch,
+        {
+            **batch,
+            "ids": ids,
+            "dense": {name: zeros(column) for name, column in batch["dense"].items()},
+            "label": zeros(batch["label"]),
+            "weight": tf.concat([batch["weight"], tf.ones([number, 1])], 0),
+            "softmax": {name: tf.concat([column, more[name]], 0) for name, column in batch["softmax"].items()},
+        },
+    )
