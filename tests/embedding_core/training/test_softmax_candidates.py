@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.errors import ConfigError
+from embedding_core.training.softmax_candidates import candidate_sampler
+from embedding_core.training.training_inputs import Batch
+from embedding_core.training_config import Softmax, Training
+
+CONFIG = EmbeddingConfig(
+    tables=(
+        TableConfig(name="i", vocabulary_size=6, dim=2, oov_rows=1),
+        TableConfig(name="u", vocabulary_size=9, dim=2),
+    ),
+    features=(FeatureConfig(name="item", table="i"), FeatureConfig(name="user", table="u")),
+)
+COUNTS = np.array([50, 30, 10, 8, 2])
+
+
+def batch():
+    return Batch(
+        ids={
+            "item": tf.ragged.constant([[0], [5], []], tf.int64),
+            "user": tf.ragged.constant([[1], [2, 3], [4]], tf.int64),
+        },
+        dense={"price": tf.ones([3, 1])},
+        label=tf.ones([3, 1]),
+        weight=tf.ones([3, 1]) * 2,
+        rows=tf.constant(3),
+    )
+
+
+def sampled(step=0, seed=1, hosts=1, counts=COUNTS, **settings):
+    softmax = Softmax(feature="item", **settings)
+    add = candidate_sampler(softmax, CONFIG, seed=seed, rows=100, hosts=hosts, counts=counts)
+    return add(tf.constant(step, tf.int64), batch())
+
+
+def test_rows_get_their_candidate_and_how_often_it_is_expected():
+    found = sampled()["softmax"]
+    assert found["candidate"].numpy().tolist() == [[0], [5], [-1]]
+    share = 100 / (COUNTS.sum() + 1)  # the row for unknown tokens counts as a token that occurs once
+    np.testing.assert_allclose(np.exp(found["log_q"][:2, 0]), [50 * share, 1 * share], rtol=1e-5)
+    assert sampled(correction=False)["softmax"]["log_q"].numpy().tolist() == [[0.0]] * 3
+
+
+def test_drawn_candidates_are_rows_of_label_0_without_other_features():
+    found = sampled(sampled=4)
+    assert found["label"].numpy()[:, 0].tolist() == [1, 1, 1, 0, 0, 0, 0]
+    assert found["weight"].numpy()[:, 0].tolist() == [2, 2, 2, 1, 1, 1, 1]
+    assert found["dense"]["price"].numpy()[:, 0].tolist() == [1, 1, 1, 0, 0, 0, 0]
+    assert found["ids"]["user"].to_list() == [[1], [2, 3], [4], [], [], [], []]
+    drawn = [row[0] for row in found["ids"]["item"].to_list()[3:]]
+    assert found["softmax"]["candidate"].numpy()[3:, 0].tolist() == drawn
+    assert set(drawn) <= set(range(5))
+    assert int(found["rows"]) == 3
+    expected = 100 * COUNTS / (COUNTS.sum() + 1) + 4 / 5
+    np.testing.assert_allclose(np.exp(found["softmax"]["log_q"][3:, 0]), expected[drawn], rtol=1e-5)
+
+
+def test_draws_depend_on_seed_and_step_and_follow_the_distribution():
+    items = lambda **given: sampled(sampled=2000, **given)["softmax"]["candidate"].numpy()[3:, 0]  # noqa: E731
+    np.testing.assert_array_equal(items(), items())
+    assert (items() != items(step=1)).any()
+    assert (items() != items(seed=2)).any()
+    np.testing.assert_allclose(np.bincount(items(), minlength=5) / 2000, 0.2, atol=0.04)
+    by_count = np.bincount(items(distribution="count"), minlength=5) / 2000
+    np.testing.assert_allclose(by_count, COUNTS / 100, atol=0.04)
+
+
+def test_hosts_share_the_draws():
+    assert len(sampled(sampled=4, hosts=2)["label"]) == 3 + 2
+
+
+@pytest.mark.parametrize("counts", [None, COUNTS[:3], np.zeros(5, np.int64)])
+def test_counts_that_do_not_fit_are_refused(counts):
+    with pytest.raises(ConfigError, match="needs the counts of the 5 tokens"):
+        sampled(counts=counts)
+
+
+def test_unknown_feature_is_refused():
+    with pytest.raises(ConfigError, match="it must be one of the features item, user"):
+        candidate_sampler(Softmax(feature="x"), CONFIG, seed=0, rows=1, hosts=1, counts=COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"softmax": {"feature": "item", "in_batch": False}}, "there would be no negatives"),
+        ({"softmax": "item", "negatives": "item"}, "draw candidates with `softmax.sampled`"),
+        ({"softmax": {"feature": "item", "temperature": 0}}, "a number above 0"),
+        ({"softmax": {"feature": "item", "hard_negatives": 0}}, "at least 1"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        Training.from_mapping(settings)
