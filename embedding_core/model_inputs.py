@@ -21,8 +21,8 @@ from embedding_core.tasks import Task
 
 ModelInputs: TypeAlias = "tuple[dict[str, Any], dict[str, Any]]"
 
-_EMBEDDING, _DENSE = "embedding_", "dense_"
-_TASKS = "tasks"  # argument of `build`
+_EMBEDDING, _DENSE, _LENGTH = "embedding_", "dense_", "/length"
+_TASKS, _LENGTHS = "tasks", "lengths"  # arguments of `build`
 
 
 def model_inputs(config: EmbeddingConfig, dense: Iterable[str]) -> ModelInputs:
@@ -33,6 +33,33 @@ def model_inputs(config: EmbeddingConfig, dense: Iterable[str]) -> ModelInputs:
         shape = (length, dim) if length else (dim,)
         embeddings[feature.name] = tf_keras.Input(shape, name=_EMBEDDING + feature.name)
     return embeddings, {name: tf_keras.Input((1,), name=_DENSE + name) for name in dense}
+
+
+def length_name(feature: str) -> str:
+    """Return the name, among the numbers that a model reads, of the lengths of a sequence feature."""
+    return feature + _LENGTH
+
+
+def sequence_lengths(config: EmbeddingConfig, ids: Mapping[str, tf.RaggedTensor]) -> dict[str, tf.Tensor]:
+    """Count the ids of each row of the sequence features, at most `max_sequence_length`.
+
+    Args:
+      config: tables and features.
+      ids: ragged `[B, None]` by feature; features that are absent are left out.
+
+    Returns:
+      float32 `[B, 1]` by `length_name`.
+    """
+    return {
+        length_name(feature.name): length_of(ids[feature.name], feature.max_sequence_length)
+        for feature in config.features
+        if feature.max_sequence_length and feature.name in ids
+    }
+
+
+def length_of(ids: tf.RaggedTensor, longest: int) -> tf.Tensor:
+    """Count the ids of each row, at most `longest`: float32 `[B, 1]`."""
+    return tf.cast(tf.minimum(ids.row_lengths(), longest), tf.float32)[:, tf.newaxis]
 
 
 def _load_build(module: str) -> Callable[..., tf_keras.Model]:
@@ -56,15 +83,20 @@ def build_model(
       config: tables and features; one input each.
       dense: names of the dense features.
       arguments: keyword arguments of `build`.
-      tasks: what the model is trained for; `build` gets their names as `tasks` if it has such an argument.
+      tasks: what the model is trained for; `build` gets their names as `tasks` if it has such an argument. If it has
+        an argument `lengths`, it gets one input `[B, 1]` per sequence feature: its number of positions that are filled.
 
     Raises:
       ConfigError: the module has no `build`, or `build` did not return one output `[B, 1]` for each task.
     """
     embeddings, dense_inputs = model_inputs(config, dense)
     build, names = _load_build(module), [task.name for task in tasks]
-    takes_tasks = _TASKS in inspect.signature(build).parameters
-    model = build(config, embeddings, dense_inputs, **arguments, **({_TASKS: names} if takes_tasks else {}))
+    parameters = inspect.signature(build).parameters
+    given: dict[str, Any] = {_TASKS: names} if _TASKS in parameters else {}
+    if _LENGTHS in parameters:
+        sequences = [feature.name for feature in config.features if feature.max_sequence_length]
+        given[_LENGTHS] = {name: tf_keras.Input((1,), name=_DENSE + length_name(name)) for name in sequences}
+    model = build(config, embeddings, dense_inputs, **arguments, **given)
     shape = getattr(model, "output_shape", None)
     by_task = {names[0]: shape} if len(names) == 1 and not isinstance(shape, dict) else shape
     if by_task != dict.fromkeys(names, (None, 1)):
@@ -113,7 +145,7 @@ def call_model(
     Args:
       model: the model.
       embeddings: activations by feature name.
-      dense: float32 `[B, 1]` by name.
+      dense: float32 `[B, 1]` by name; the lengths of sequences are among them, by `length_name`.
       tasks: the model's tasks.
       training: whether layers such as dropout are active.
 

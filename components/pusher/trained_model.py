@@ -15,7 +15,7 @@ from components.run_inputs import same_run_digests, sources_of_run
 from embedding_core.columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
-from embedding_core.model_inputs import call_model
+from embedding_core.model_inputs import call_model, sequence_lengths
 from embedding_core.serving import columns_of, export_model, named_inputs, synthetic_rows
 from embedding_core.task_outputs import served_outputs
 from embedding_core.tasks import POSITIVE, Task
@@ -112,7 +112,8 @@ class Trained:
 
     def _score(self, batch: Any) -> dict[str, dict[str, npt.NDArray[Any]]]:
         vectors = self.engine.lookup(batch["ids"])
-        served = served_outputs(self.tasks, call_model(self.model, vectors, batch["dense"], self.tasks))
+        numbers = {**batch["dense"], **sequence_lengths(self.config, batch["ids"])}
+        served = served_outputs(self.tasks, call_model(self.model, vectors, numbers, self.tasks))
         return {
             "embeddings": {name: value.numpy() for name, value in vectors.items()},
             "serving_default": {name: value.numpy() for name, value in served.items()},

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
+from embedding_core.model_inputs import sequence_lengths
 from embedding_core.serving.serving_module import config_of_features
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
@@ -136,8 +137,9 @@ def _rows(batch: Batch, rows: Ids) -> ModelInputs:
 
 
 def _vectors(run: RestoredRun, names: Sequence[str], batch: ModelInputs) -> Vectors:
-    given = {**batch["dense"], **run.engine.lookup(batch["ids"])}
-    vectors: Vectors = run.model.candidate_vectors({name: given[name] for name in names}).numpy()
+    config = config_of_features(run.description.config, [name for name in names if name in batch["ids"]])
+    given = {**batch["dense"], **sequence_lengths(config, batch["ids"]), **run.engine.lookup(batch["ids"])}
+    vectors: Vectors = run.model.candidate_vectors(given).numpy()
     return vectors
 
 

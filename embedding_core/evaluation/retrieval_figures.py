@@ -18,7 +18,7 @@ from embedding_core.config import RETRIEVAL_METRICS
 from embedding_core.errors import DataError
 from embedding_core.evaluation.candidates import Catalog, candidate_feature, candidates_of
 from embedding_core.evaluation.recall import Ranks, rank_by_counts, rank_by_product, recall_at
-from embedding_core.model_inputs import is_two_tower
+from embedding_core.model_inputs import is_two_tower, sequence_lengths
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
@@ -139,6 +139,7 @@ def _draw_queries(
 def _query_vectors(run: RestoredRun, batch: Batch) -> npt.NDArray[np.float32]:
     names = run.model.query_features
     ids = {name: batch["ids"][name] for name in names if name in batch["ids"]}
-    given: dict[str, tf.Tensor] = {**batch["dense"], **run.engine.lookup(ids)}
-    vectors: npt.NDArray[np.float32] = run.model.query_vectors({name: given[name] for name in names}).numpy()
+    lengths = sequence_lengths(run.description.config, ids)
+    given: dict[str, tf.Tensor] = {**batch["dense"], **lengths, **run.engine.lookup(ids)}
+    vectors: npt.NDArray[np.float32] = run.model.query_vectors(given).numpy()
     return vectors

@@ -12,6 +12,7 @@ from embedding_core.columns.ids import TokenTable, kept
 from embedding_core.columns.raw_columns import Columns, DenseInputs, RawColumns
 from embedding_core.columns.tokens import MISSING_INT, Values, rows_of, text_of, texts_of, tokens_of
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.model_inputs import length_name, length_of
 from embedding_core.serving.lookups import (
     Counts,
     Rows,
@@ -112,17 +113,24 @@ class ServingModule(tf.Module):
         return columns_of(config_of_features(self._config, features), self._dense, with_dense=dense)
 
     def inputs_of(self, raw: RawColumns, features: Iterable[str]) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Compute activations by feature, `[B, dim]` or `[B, L, dim]`, and dense inputs by name, `[B, 1]`."""
+        """Compute activations by feature, `[B, dim]` or `[B, L, dim]`, and numbers by name, `[B, 1]`.
+
+        The numbers are the dense inputs, and by `length_name` the lengths of the sequences.
+        """
         outputs = self._dense.outputs(raw.dense) if self._dense is not None and raw.dense else {}
         config = config_of_features(self._config, features)
         with tf.device(_CPU):
-            activations = self._activations(
+            activations, lengths = self._activations(
                 config, {feature.name: _value_of(feature, raw, outputs) for feature in config.features}
             )
-        return activations, self._dense.values(outputs) if self._dense is not None and outputs else {}
+        dense = self._dense.values(outputs) if self._dense is not None and outputs else {}
+        return activations, {**dense, **lengths}
 
-    def _activations(self, config: EmbeddingConfig, values: Mapping[str, Values]) -> dict[str, tf.Tensor]:
-        single, several, sequences = {}, {}, []
+    def _activations(
+        self, config: EmbeddingConfig, values: Mapping[str, Values]
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Return the activations by feature, and the lengths of the sequences by `length_name`."""
+        single, several, sequences, lengths = {}, {}, [], {}
         for feature in config.features:
             value = values[feature.name]
             if feature.max_sequence_length:
@@ -138,10 +146,11 @@ class ServingModule(tf.Module):
             feature = config.feature(name)
             ids = self._ids(feature, values[name])
             activations[name] = look_up_sequence(self.rows_of(feature.table), ids, feature.max_sequence_length)
+            lengths[length_name(name)] = length_of(ids, feature.max_sequence_length)
             if name in self._counted:
                 invalid.append(Counts((name,), self._invalid(name, ids)))
         self._count([*invalid, *dropped])
-        return {feature.name: activations[feature.name] for feature in config.features}
+        return {feature.name: activations[feature.name] for feature in config.features}, lengths
 
     def _count(self, invalid: Sequence[Counts]) -> None:
         """Add the invalid ids of a batch to the counters."""

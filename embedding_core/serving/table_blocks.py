@@ -16,6 +16,7 @@ import tf_keras
 from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError, VocabularyError
+from embedding_core.model_inputs import length_name
 from embedding_core.serving.lookups import Rows
 
 Part: TypeAlias = tf.Variable | npt.NDArray[np.float32]
@@ -191,7 +192,8 @@ def require_finite(what: str, value: Part) -> None:
 def require_model_inputs(model: tf_keras.Model, config: EmbeddingConfig, dense: DenseInputs | None) -> None:
     """Refuse a model with dense inputs that nothing computes."""
     known = {f"embedding_{feature.name}" for feature in config.features}
-    known |= {f"dense_{name}" for name in (dense.names if dense is not None else ())}
+    lengths = [length_name(feature.name) for feature in config.features if feature.max_sequence_length]
+    known |= {f"dense_{name}" for name in (*(dense.names if dense is not None else ()), *lengths)}
     missing = [name for name in model.input_names if name not in known]
     if missing:
         raise ConfigError(

@@ -7,13 +7,15 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
+from embedding_core.model_inputs import sequence_lengths
 from embedding_core.schema import Json
 from embedding_core.storage import remove_folder
 from embedding_core.tracing import as_written, without_internals
@@ -247,7 +249,7 @@ class JobData:
         """Read batches of at most `rows` rows, and add negatives to them."""
         size = self._with_negatives(rows)  # even if none are drawn: all batches of a TPU have one size
         return self._placement.batches(
-            lambda host: _read_batches(serialized(host), self._reader(split), sampler),
+            lambda host: _read_batches(serialized(host), self._reader(split), sampler, self._job.inputs.config),
             size,
             own_rows=len(self._splits[split]) > 1,
         )
@@ -286,7 +288,7 @@ class JobData:
         sampler = self._sampler
         if sampler is not None and self._job.training.softmax is None:
             with data_errors():
-                positives = _read_batches(whole(), self._reader(split), None).map(
+                positives = _read_batches(whole(), self._reader(split), None, self._job.inputs.config).map(
                     as_written(lambda batch: tf.reduce_all(batch["label"] > 0.5))
                 )
                 if not bool(positives.reduce(tf.constant(True), tf.logical_and)):
@@ -298,11 +300,12 @@ class JobData:
 
 
 def _read_batches(
-    records: tf.data.Dataset, read: Callable[[tf.Tensor], Batch], sampler: Sampler | None
+    records: tf.data.Dataset, read: Callable[[tf.Tensor], Batch], sampler: Sampler | None, config: EmbeddingConfig
 ) -> tf.data.Dataset:
     @as_written
     def batch_of(step: tf.Tensor, serialized: tf.Tensor) -> Batch:
-        batch = read(serialized)
-        return batch if sampler is None else sampler(step, batch)
+        batch = read(serialized) if sampler is None else sampler(step, read(serialized))
+        lengths = sequence_lengths(config, batch["ids"])
+        return cast(Batch, {**batch, "lengths": lengths} if lengths else batch)
 
     return records.map(batch_of, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(4)

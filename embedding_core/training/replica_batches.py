@@ -39,6 +39,8 @@ def padded(batch: Batch, size: int) -> Batch:
     )
     if "softmax" in batch:
         made["softmax"] = {name: dense(values) for name, values in batch["softmax"].items()}
+    if "lengths" in batch:
+        made["lengths"] = {name: dense(values) for name, values in batch["lengths"].items()}
     return made
 
 

@@ -72,6 +72,11 @@ def _infinite(batch: Batch, tasks: Sequence[Task]) -> tf.Tensor:
     return tf.math.count_nonzero(~tf.math.is_finite(tf.concat(values, 1)), 0, dtype=tf.int32)
 
 
+def _numbers(batch: Batch) -> dict[str, tf.Tensor]:
+    """Return the dense features and the lengths of sequences by name."""
+    return {**batch["dense"], **batch.get("lengths", {})}
+
+
 def _gathered(replica: tf.distribute.ReplicaContext, part: tf.Tensor) -> tf.Tensor:
     """Concatenate the parts of all replicas, in their order."""
     if part.dtype == tf.bool:
@@ -203,7 +208,7 @@ class Trainable:
         """Compute the weighted loss of each row, float32 [B, 1]."""
         if self._config.softmax is not None:
             return self._softmax_losses(batch, activations, self._config.softmax, training=True) * batch["weight"]
-        outputs = call_model(self.model, activations, batch["dense"], self.tasks, training=True)
+        outputs = call_model(self.model, activations, _numbers(batch), self.tasks, training=True)
         weights = batch["weight"], self._config.class_weights
         return tf.add_n(
             [
@@ -216,7 +221,7 @@ class Trainable:
         self, batch: Batch, activations: Mapping[str, tf.Tensor], softmax: Softmax, *, training: bool
     ) -> tf.Tensor:
         """Compute the loss of each row of label 1 against the candidates of all replicas, float32 [B, 1]; others 0."""
-        queries, vectors = tower_vectors(self.model, {**batch["dense"], **activations}, training=training)
+        queries, vectors = tower_vectors(self.model, {**_numbers(batch), **activations}, training=training)
         label = batch["label"][:, 0] > 0.5
         has_candidate = (batch["weight"][:, 0] > 0) & (batch["softmax"][CANDIDATE][:, 0] >= 0)
         is_query = label & has_candidate
@@ -249,7 +254,7 @@ class Trainable:
 
     def _scores(self, batch: Batch) -> tuple[tf.Tensor, ...]:
         activations = self.embedding(batch["ids"])
-        outputs = call_model(self.model, activations, batch["dense"], self.tasks)
+        outputs = call_model(self.model, activations, _numbers(batch), self.tasks)
         softmax, loss = self._config.softmax, tf.zeros_like(batch["weight"])
         if softmax is not None:
             loss = self._softmax_losses(batch, activations, softmax, training=False)

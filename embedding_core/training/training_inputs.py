@@ -25,7 +25,8 @@ class Batch(TypedDict):
 
     Keys: `ids`, int64 ragged [B, None] by feature; `dense`, float32 [B, 1] by name; `label`, float32 [B, tasks]: a
     column for each task, NaN for a missing label of several; `weight`, float32 [B, 1]; `rows`, int32 scalar: number of
-    rows of the global batch, of which this may be a part; `softmax`: see `softmax_candidates.candidate_sampler`.
+    rows of the global batch, of which this may be a part; `softmax`: see `softmax_candidates.candidate_sampler`;
+    `lengths`: see `model_inputs.sequence_lengths`.
     """
 
     ids: dict[str, tf.RaggedTensor]
@@ -34,6 +35,7 @@ class Batch(TypedDict):
     weight: tf.Tensor
     rows: tf.Tensor
     softmax: NotRequired[dict[str, tf.Tensor]]
+    lengths: NotRequired[dict[str, tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,15 +9,19 @@ from pydantic import Field
 from embedding_core.schema import ByName, Section, Text
 
 BUILT_IN_MODELS = {
-    name: f"pipelines.models.{name}" for name in ("ranking", "two_tower", "dlrm", "deepfm", "final_mlp", "mmoe", "ple")
+    name: f"pipelines.models.{name}"
+    for name in ("ranking", "two_tower", "sequential", "dlrm", "deepfm", "final_mlp", "din", "mmoe", "ple")
 }
+
+RETRIEVAL_MODELS = ("two_tower", "sequential")
 
 
 class Model(Section):
     """The model to train.
 
     Attributes:
-      name: name of the model: "ranking", "two_tower", or the dotted path of your own module with a function `build`.
+      name: name of a model of `pipelines.models` ("ranking", "two_tower", ...), or the dotted path of your own module
+        with a function `build`.
       arguments: keyword arguments of `build`.
     """
 

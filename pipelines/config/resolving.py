@@ -12,7 +12,7 @@ from pipelines.config.files import data_files
 from pipelines.config.metrics import Evaluation
 from pipelines.config.model import Model
 from pipelines.config.pipeline_config import PipelineConfig
-from pipelines.config.user_modules import keyword_arguments, parse_module
+from pipelines.config.user_modules import GIVEN_BY_TRAINER, keyword_arguments, parse_module
 
 
 def resolved(config: PipelineConfig) -> PipelineConfig:
@@ -60,5 +60,6 @@ def _model(model: Model, python_path: str) -> Model:
 def _defaults(model: Model, python_path: str) -> Mapping[str, Any]:
     """Return the defaults of `build` that its source gives as plain values; the source is parsed, not imported."""
     known = keyword_arguments(parse_module(model.module, python_path), "build", given=3) or {}
-    known.pop("tasks", None)  # the trainer gives it
+    for name in GIVEN_BY_TRAINER:
+        known.pop(name, None)
     return {name: argument.default for name, argument in known.items() if argument.has_plain_default}

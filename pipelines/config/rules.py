@@ -9,9 +9,10 @@ from embedding_core.errors import ConfigError, nearest
 from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses, label_columns, label_paths
 from pipelines.config.files import data_files, missing_spans
-from pipelines.config.model import BUILT_IN_MODELS
+from pipelines.config.model import BUILT_IN_MODELS, RETRIEVAL_MODELS
 from pipelines.config.pipeline_config import PipelineConfig
 from pipelines.config.user_modules import (
+    GIVEN_BY_TRAINER,
     Argument,
     accepts,
     check_not_shadowed,
@@ -159,8 +160,9 @@ def _softmax_fits(config: PipelineConfig) -> Mistakes:
         yield "class_weights", "is given, and so is `training.softmax`, which has no classes: leave it out."
     if training.early_stopping is not None and training.early_stopping.metric == "auc":
         yield "training.early_stopping.metric", "is 'auc', but `training.softmax` is given: write loss."
-    if config.model.name in BUILT_IN_MODELS and config.model.name != "two_tower":
-        yield "training.softmax", f"is given, but `model.name` is {config.model.name!r}: it trains two_tower."
+    if config.model.name in BUILT_IN_MODELS and config.model.name not in RETRIEVAL_MODELS:
+        rule = f"it trains one of {', '.join(RETRIEVAL_MODELS)}."
+        yield "training.softmax", f"is given, but `model.name` is {config.model.name!r}: {rule}"
     candidate = config.model.arguments.get("candidate_features")
     if softmax.sampled and candidate is not None and list(candidate) != [softmax.feature]:
         rule = f"but the candidate tower reads {list(candidate)}: what a drawn token has in the others is not known."
@@ -290,7 +292,7 @@ def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
 
 @_rule("model", "evaluation")
 def _recall_is_of_two_towers(config: PipelineConfig) -> Mistakes:
-    if config.model.name not in BUILT_IN_MODELS or config.model.name == "two_tower":
+    if config.model.name not in BUILT_IN_MODELS or config.model.name in RETRIEVAL_MODELS:
         return
     for name in config.evaluation.retrieval:
         given = f"needs a model that retrieves, but `model.name` is {config.model.name!r}"
@@ -318,14 +320,15 @@ def _model_takes_its_arguments(config: PipelineConfig) -> Mistakes:
 
 def _arguments_fit(config: PipelineConfig, known: dict[str, Argument]) -> Mistakes:
     given = config.model.arguments
-    if "tasks" in given:
-        yield "model.arguments.tasks", "is given: the trainer gives the names of the labels; leave it out."
+    for name in GIVEN_BY_TRAINER:
+        if name in given:
+            yield f"model.arguments.{name}", "is given: the trainer passes it to `build`; leave it out."
     if len(config.tasks) > 1 and "tasks" not in known:
         rule = f"but `build` of {config.model.module!r} has no argument `tasks`: it computes one output; see ranking."
         yield "labels", f"are {[task.name for task in config.tasks]}, {rule}"
     owner = f"`build` of {config.model.module!r}"
     for name, value in given.items():
-        if name == "tasks":
+        if name in GIVEN_BY_TRAINER:
             continue
         if name not in known:
             yield f"model.arguments.{name}", f"is not an argument of {owner}: {nearest(name, known)}"
@@ -333,5 +336,5 @@ def _arguments_fit(config: PipelineConfig, known: dict[str, Argument]) -> Mistak
             rule = f"{owner} takes {known[name].annotation} there; write such a value."
             yield f"model.arguments.{name}", f"is {value!r}: {rule}"
     for name, argument in known.items():
-        if argument.required and name not in given:
+        if argument.required and name not in given and name not in GIVEN_BY_TRAINER:
             yield f"model.arguments.{name}", f"is missing: {owner} has no default for it; give it a value."

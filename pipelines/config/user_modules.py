@@ -22,6 +22,8 @@ _SCALARS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float)
 _SEQUENCES = ("tuple", "list", "Sequence", "Iterable")
 
 
+GIVEN_BY_TRAINER = ("tasks", "lengths")
+"""Arguments of `build` that are not in `model.arguments`."""
 UNKNOWN: Any = object()
 
 

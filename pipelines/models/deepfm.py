@@ -68,4 +68,4 @@ def build(
         parts.append(PairwiseSum()(_layers.Reshape((len(every), width))(_layers.Concatenate()(every))))
     if hidden_units:
         parts.append(mlp(inputs, hidden_units, l2=l2, dropout=dropout, seed=seed))
-    return model_of(embeddings, dense, dict.fromkeys(tasks, joined(parts)))
+    return model_of([embeddings, dense], dict.fromkeys(tasks, joined(parts)))

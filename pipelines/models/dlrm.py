@@ -71,4 +71,4 @@ def build(
     if len(every) > 1:
         products = [PairwiseDots()(_layers.Reshape((len(every), width))(_layers.Concatenate()(every)))]
     top = mlp(joined([*(bottom or vectors), *products]), top_units, l2=l2, dropout=dropout, seed=seed)
-    return model_of(embeddings, dense, dict.fromkeys(tasks, top))
+    return model_of([embeddings, dense], dict.fromkeys(tasks, top))

@@ -87,4 +87,4 @@ def build(
         gated = _layers.Multiply()([inputs, _layers.Rescaling(2.0)(gate)])
         streams.append(mlp(gated, units, l2=l2, dropout=dropout, seed=seed + 1000 * index))
     top = joined([*streams, BilinearHeads(heads)(streams)])
-    return model_of(embeddings, dense, dict.fromkeys(tasks, top))
+    return model_of([embeddings, dense], dict.fromkeys(tasks, top))

@@ -53,7 +53,7 @@ def build(
     for task in tasks:
         gate = _layers.Dense(experts, activation="softmax", use_bias=False, name=f"gate_{task}")(inputs)
         tops[task] = mlp(mixed(made, gate), tower_units, l2=l2)
-    return model_of(embeddings, dense, tops)
+    return model_of([embeddings, dense], tops)
 
 
 def mixed(experts: Sequence[tf.Tensor], gate: tf.Tensor) -> tf.Tensor:

@@ -49,18 +49,15 @@ def mlp(inputs: tf.Tensor, units: Sequence[int], *, l2: float = 0.0, dropout: fl
     return inputs
 
 
-def model_of(
-    embeddings: Mapping[str, tf.Tensor], dense: Mapping[str, tf.Tensor], tops: Mapping[str, tf.Tensor]
-) -> tf_keras.Model:
+def model_of(inputs: Sequence[Mapping[str, tf.Tensor]], tops: Mapping[str, tf.Tensor]) -> tf_keras.Model:
     """Make the model that computes one output `[B, 1]` for each task.
 
     Args:
-      embeddings: the model's inputs by feature.
-      dense: the model's dense inputs by name.
+      inputs: the model's inputs: those by feature, the dense ones by name, and if it reads them the lengths.
       tops: by the name of the task, the tensor `[B, n]` that its output is a linear function of.
     """
     if len(tops) == 1:
         ((_, top),) = tops.items()
-        return tf_keras.Model([dict(embeddings), dict(dense)], _layers.Dense(1, name="logit")(top))
+        return tf_keras.Model([dict(part) for part in inputs], _layers.Dense(1, name="logit")(top))
     outputs = {task: _layers.Dense(1, name=f"output_{task}")(top) for task, top in tops.items()}
-    return tf_keras.Model([dict(embeddings), dict(dense)], outputs)
+    return tf_keras.Model([dict(part) for part in inputs], outputs)

@@ -69,7 +69,7 @@ def build(
             ]
         owners = [*tasks, _SHARED] if level < levels - 1 else list(tasks)
         read = {owner: _chosen(owner, experts, read[owner], level) for owner in owners}
-    return model_of(embeddings, dense, {task: mlp(read[task], tower_units, l2=l2) for task in tasks})
+    return model_of([embeddings, dense], {task: mlp(read[task], tower_units, l2=l2) for task in tasks})
 
 
 def _chosen(owner: str, experts: Mapping[str, Sequence[tf.Tensor]], inputs: tf.Tensor, level: int) -> tf.Tensor:

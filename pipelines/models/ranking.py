@@ -64,4 +64,4 @@ def build(
     for _ in range(cross_layers):
         crossed = _cross(start, crossed, cross_rank, regularizer)
     deep = mlp(start, hidden_units, l2=l2, dropout=dropout, seed=seed)
-    return model_of(embeddings, dense, dict.fromkeys(tasks, joined([crossed, deep])))
+    return model_of([embeddings, dense], dict.fromkeys(tasks, joined([crossed, deep])))

@@ -31,12 +31,17 @@ class TwoTower(tf_keras.Model):
     candidate_tower: tf_keras.Model
 
     def query_vectors(self, inputs: Mapping[str, tf.Tensor], *, training: bool = False) -> tf.Tensor:
-        """Compute query vectors `[B, n]` from the activations and dense values of `query_features`."""
-        return self.query_tower({name: inputs[name] for name in self.query_features}, training=training)
+        """Compute query vectors `[B, n]` from the activations and numbers that the query tower reads."""
+        return _call(self.query_tower, inputs, training)
 
     def candidate_vectors(self, inputs: Mapping[str, tf.Tensor], *, training: bool = False) -> tf.Tensor:
-        """Compute candidate vectors `[B, n]` from the activations and dense values of `candidate_features`."""
-        return self.candidate_tower({name: inputs[name] for name in self.candidate_features}, training=training)
+        """Compute candidate vectors `[B, n]` from the activations and numbers that the candidate tower reads."""
+        return _call(self.candidate_tower, inputs, training)
+
+
+def _call(tower: tf_keras.Model, inputs: Mapping[str, tf.Tensor], training: bool) -> tf.Tensor:
+    """Call a tower with the inputs that it was built from, a mapping by name."""
+    return tower({name: inputs[name] for name in tower.input}, training=training)
 
 
 class _Constant(tf_keras.layers.Layer):

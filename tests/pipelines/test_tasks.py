@@ -33,10 +33,23 @@ LABELS["softmax"] = {
     **LABELS["positive"],
     "training": {"softmax": {"feature": "item", "sampled": 16, "temperature": 0.5}},
 }
+LABELS["sequential"] = {
+    "label": {"kind": "positive"},
+    "features": {
+        "categorical": [
+            {"name": "history", "separator": " ", "vocabulary": "item", "table": "item", "max_sequence_length": 5},
+            "item",
+        ]
+    },
+    "model": {"name": "sequential", "arguments": {"history": "history", "candidate": "item", "dropout": 0.0}},
+    "training": {"softmax": "item"},
+}
+RETRIEVAL = ("positive", "sequential", "softmax")
 SERVED = {
     "three": {"click_logit", "click_probability", "stars_prediction", "visits_prediction"},
     "mmoe": {"click_logit", "click_probability", "visits_prediction"},
     "positive": {"logit", "probability"},
+    "sequential": {"logit", "probability"},
     "softmax": {"logit", "probability"},
 }
 
@@ -46,13 +59,14 @@ def data(tmp_path_factory):
     """A CSV file with a click, stars of the rows with a click, and a number of visits, which users and items decide."""
     draw = np.random.default_rng(0)
     users, items = draw.normal(size=40), draw.normal(size=30)
-    lines = ["user,item,hour,click,stars,visits"]
+    lines = ["user,item,hour,click,stars,visits,history"]
     for _ in range(ROWS):
         user, item, hour = draw.integers(40), draw.integers(30), draw.integers(24)
         taste = users[user] + items[item]
         click = int(draw.random() < 1 / (1 + np.exp(-2 * taste)))
+        history = " ".join(f"i{(item - back) % 30}" for back in range(draw.integers(0, 8), 0, -1))
         stars = f"{3 + 0.5 * taste:.2f}" if click else ""
-        lines.append(f"u{user},i{item},{hour},{click},{stars},{draw.poisson(np.exp(0.5 * taste))}")
+        lines.append(f"u{user},i{item},{hour},{click},{stars},{draw.poisson(np.exp(0.5 * taste))},{history}")
     path = tmp_path_factory.mktemp("data") / "rows.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -66,8 +80,8 @@ def config(data, kind, folder, strategy):
         "model": {"name": "ranking", "arguments": {"dropout": 0.0}},
         **LABELS[kind],
     }
-    if kind in ("positive", "softmax"):
-        settings["features"] = {"categorical": ["user", "item"]}
+    if kind in RETRIEVAL:
+        settings["features"] = LABELS[kind].get("features", {"categorical": ["user", "item"]})
     training = {"epochs": 2, "batch_size": 64, "early_stopping": None, **settings.get("training", {}), **strategy}
     path = folder / f"{kind}.json"
     path.write_text(json.dumps({**settings, "training": training, "work_dir": str(folder / "work")}))
@@ -105,9 +119,7 @@ def test_both_devices_give_the_same_tables_and_losses(both):
     histories, tables = [], []
     for _, work in runs:
         history = json.loads(only(work, "EmbeddingTrainer/model_run/*/history.json").read_text())
-        evaluated = (
-            [] if kind in ("positive", "softmax") else history["evals"]
-        )  # their negatives depend on the size of batches
+        evaluated = [] if kind in RETRIEVAL else history["evals"]  # their negatives depend on the size of batches
         histories.append([entry["loss"] for entry in (*history["train"], *evaluated)])
         prefix = str(only(work, "CheckpointRetriever/embedding_checkpoint/*/tables.index")).removesuffix(".index")
         reader = tf.train.load_checkpoint(prefix)
@@ -124,7 +136,7 @@ def test_baselines_and_metrics_are_those_of_each_label(both):
     report, _ = runs[0]
     scorers = [row["scorer"] for row in report.quality]
     metrics = {row["metric"]: row["value"] for row in report.evaluation}
-    if kind in ("positive", "softmax"):
+    if kind in RETRIEVAL:
         assert scorers == ["this model", "popularity of item"]
         assert metrics["Recall@10"] > 0
         return

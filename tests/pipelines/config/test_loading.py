@@ -186,7 +186,7 @@ def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
         ("labels: {a: y, b: x}\nevaluation: {thresholds: {AUC: {min: 0.5}}}", "did you mean 'b/AUC'?"),
         ("labels: {a: y, b: x}\nevaluation: {thresholds: {b/AUC: {min: 5}}}", "b/AUC is between 0 and 1"),
         (f"labels: {{a: y, b: x}}\nmodel: {TOWERS}", "has no argument `tasks`"),
-        ("labels: {a: y, b: x}\nmodel: {arguments: {tasks: [a]}}", "the trainer gives the names of the labels"),
+        ("labels: {a: y, b: x}\nmodel: {arguments: {tasks: [a]}}", "the trainer passes it to `build`"),
         ("labels: {a: y, b: item}", "the model would see the answer"),
     ],
 )

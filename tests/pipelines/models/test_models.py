@@ -5,8 +5,9 @@ import tf_keras
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
-from embedding_core.model_inputs import build_model, call_model
+from embedding_core.model_inputs import build_model, call_model, sequence_lengths
 from embedding_core.tasks import Task
+from pipelines.models.attention import CausalAttention, LastPosition, MaskedMean, TargetAttention
 from pipelines.models.deepfm import PairwiseSum
 from pipelines.models.dlrm import PairwiseDots
 from pipelines.models.dropout import SeededDropout
@@ -75,6 +76,85 @@ def test_model_of_one_output_is_refused_for_several_tasks():
 def test_gate_weighs_the_experts():
     experts = [tf.constant([[1.0, 2.0]]), tf.constant([[10.0, 20.0]])]
     np.testing.assert_allclose(mixed(experts, tf.constant([[0.25, 0.75]])), [[7.75, 15.5]])
+
+
+LENGTHS = tf.constant([[2.0], [0.0], [1.0]])
+SEQUENCE = tf.random.stateless_normal([3, 2, 4], [2, 1])
+
+
+def test_only_filled_positions_count():
+    mean, last = MaskedMean()([SEQUENCE, LENGTHS]), LastPosition()([SEQUENCE, LENGTHS])
+    np.testing.assert_allclose(mean, [np.mean(SEQUENCE[0], 0), np.zeros(4), SEQUENCE[2, 0]], rtol=1e-6)
+    np.testing.assert_allclose(last, [SEQUENCE[0, 1], np.zeros(4), SEQUENCE[2, 0]])
+
+
+def test_a_history_is_weighed_by_the_target():
+    layer, target = TargetAttention([3]), tf.random.stateless_normal([3, 4], [2, 2])
+    found = layer([SEQUENCE, LENGTHS, target]).numpy()
+    assert not found[1].any()  # an empty history
+    changed = SEQUENCE.numpy()
+    changed[2, 1] += 1  # beyond the length of the third row
+    np.testing.assert_allclose(layer([changed, LENGTHS, target]), found)
+    assert (layer([SEQUENCE, LENGTHS, target + 1]).numpy()[0] != found[0]).any()
+
+
+def test_a_position_sees_neither_later_ones_nor_padding():
+    sequence, lengths = tf.random.stateless_normal([2, 5, 4], [3, 1]), tf.constant([[5.0], [3.0]])
+    layer = CausalAttention(2)
+    found = layer([sequence, sequence, lengths]).numpy()
+    for position in range(5):
+        changed = sequence.numpy()
+        changed[:, position] += 1
+        new = layer([changed, changed, lengths]).numpy()
+        np.testing.assert_allclose(new[:, :position], found[:, :position], atol=1e-6)
+        assert (new[0, position] != found[0, position]).any()
+    changed = sequence.numpy()
+    changed[1, 3:] = 7  # padding of the second row
+    np.testing.assert_allclose(layer([sequence, changed, lengths])[1], found[1], atol=1e-6)
+
+
+SHARED = EmbeddingConfig(
+    tables=(TableConfig(name="t", vocabulary_size=9, dim=4),),
+    features=(
+        FeatureConfig(name="seen", table="t", max_sequence_length=3),
+        FeatureConfig(name="item", table="t"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [("sequential", {"history": "seen", "candidate": "item"}), ("din", {"histories": ["seen"], "target": "item"})],
+)
+def test_models_of_histories_get_their_lengths(module, arguments):
+    model = build_model(f"pipelines.models.{module}", SHARED, (), arguments)
+    activations = {
+        "seen": tf.random.stateless_normal([4, 3, 4], [5, 1]),
+        "item": tf.random.stateless_normal([4, 4], [5, 2]),
+    }
+    ids = {"seen": tf.ragged.constant([[1, 2], [], [3, 4, 5, 6], [7]], tf.int64)}
+    lengths = sequence_lengths(SHARED, ids)
+    assert lengths["seen/length"].numpy().tolist() == [[2.0], [0.0], [3.0], [1.0]]
+    found = call_model(model, activations, lengths)["label"].numpy()
+    assert found.shape == (4, 1)
+    padding = activations["seen"].numpy()
+    padding[0, 2:] = padding[1] = padding[3, 1:] = 9
+    np.testing.assert_allclose(call_model(model, {**activations, "seen": padding}, lengths)["label"], found, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "words"),
+    [
+        ("sequential", {"history": "item", "candidate": "item"}, "must be a feature with `max_sequence_length`"),
+        ("sequential", {"history": "seen", "candidate": "seen"}, "must be a feature of one vector"),
+        ("sequential", {"history": "seen", "candidate": "item", "heads": 3}, "`heads` must divide them"),
+        ("din", {"histories": ["item"], "target": "item"}, "a feature with `max_sequence_length`"),
+        ("din", {"histories": ["seen"], "target": "seen"}, "a feature of one vector"),
+    ],
+)
+def test_histories_that_do_not_fit_are_refused(module, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        build_model(f"pipelines.models.{module}", SHARED, (), arguments)
 
 
 def test_pairs_of_vectors_are_multiplied():

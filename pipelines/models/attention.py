@@ -1,0 +1,138 @@
+"""Provides layers for sequences `[B, L, dim]` of which only the first positions of each row are filled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tf_keras
+
+from pipelines.models.dropout import SeededDropout
+
+_layers = tf_keras.layers
+_CLOSED = -1e9  # as a logit of the attention
+
+
+def filled(sequence: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """Return whether each position is filled, bool `[B, L]`, from the lengths `[B, 1]` of sequences `[B, L, dim]`."""
+    return tf.cast(tf.range(tf.shape(sequence)[1]), lengths.dtype)[tf.newaxis] < lengths
+
+
+class MaskedMean(tf_keras.layers.Layer):
+    """The mean of the filled positions: `[B, L, dim]` and lengths `[B, 1]` -> `[B, dim]`; 0 for an empty sequence."""
+
+    def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return the mean of the sequence, given with its lengths."""
+        sequence, lengths = inputs
+        weight = tf.cast(filled(sequence, lengths), sequence.dtype)[..., tf.newaxis]
+        return tf.math.divide_no_nan(tf.reduce_sum(sequence * weight, 1), tf.reduce_sum(weight, 1))
+
+
+class LastPosition(tf_keras.layers.Layer):
+    """The last filled position: `[B, L, dim]` and lengths `[B, 1]` -> `[B, dim]`; 0 for an empty sequence."""
+
+    def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return the last vector of the sequence, given with its lengths."""
+        sequence, lengths = inputs
+        last = tf.one_hot(tf.cast(lengths[:, 0], tf.int32) - 1, tf.shape(sequence)[1], dtype=sequence.dtype)
+        return tf.einsum("bl,bld->bd", last, sequence)
+
+
+class TargetAttention(tf_keras.layers.Layer):
+    """Weighs a history by how near each position is to a target (DIN; Zhou et al., 2018).
+
+    The weight of a position is an MLP of its vector, the target's, their difference and their product. As in the paper
+    the weights are not normalized, so that the size of the result tells how strong the interest is.
+    """
+
+    def __init__(self, units: Sequence[int], name: str | None = None) -> None:
+        """Take the widths of the MLP's hidden layers."""
+        super().__init__(name=name)
+        self._hidden = [_layers.Dense(width, activation="sigmoid") for width in units]
+        self._weight = _layers.Dense(1)
+
+    def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return `[B, dim]` for a history `[B, L, dim]`, its lengths `[B, 1]`, and a target `[B, dim]`."""
+        history, lengths, target = inputs
+        target = tf.repeat(target[:, tf.newaxis], tf.shape(history)[1], axis=1)
+        values = tf.concat([history, target, history - target, history * target], -1)
+        for layer in self._hidden:
+            values = layer(values)
+        weights = tf.where(filled(history, lengths), self._weight(values)[..., 0], 0.0)
+        return tf.einsum("bl,bld->bd", weights, history)
+
+
+class Positions(tf_keras.layers.Layer):
+    """Adds a trained vector for each position to a sequence `[B, L, dim]`, and multiplies its vectors by sqrt(dim)."""
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        """Create the vectors of the positions."""
+        shape = (input_shape[-2], input_shape[-1])
+        self._positions = self.add_weight(name="positions", shape=shape, initializer="random_normal", trainable=True)
+        super().build(input_shape)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the sequence with its positions."""
+        return inputs * float(inputs.shape[-1]) ** 0.5 + self._positions
+
+
+class CausalAttention(tf_keras.layers.Layer):
+    """Self-attention in which a position sees itself and the filled positions before it (Vaswani et al., 2017)."""
+
+    def __init__(self, heads: int, name: str | None = None) -> None:
+        """Take the number of heads, which must divide dim."""
+        super().__init__(name=name)
+        self._heads = heads
+
+    def build(self, input_shape: Sequence[tf.TensorShape]) -> None:
+        """Create the projections."""
+        dim = input_shape[0][-1]
+        self._projections = [_layers.Dense(dim, use_bias=False) for _ in range(3)]
+        for projection in self._projections:
+            projection.build(input_shape[0])
+        super().build(input_shape)
+
+    def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return `[B, L, dim]` for queries and the sequence that they attend to, `[B, L, dim]`, and its lengths."""
+        queries, sequence, lengths = inputs
+        length, dim = queries.shape[1], queries.shape[2]
+        width = dim // self._heads
+        projected = [
+            tf.transpose(tf.reshape(layer(value), [-1, length, self._heads, width]), [0, 2, 1, 3])
+            for layer, value in zip(self._projections, (queries, sequence, sequence), strict=True)
+        ]
+        logits = tf.matmul(projected[0], projected[1], transpose_b=True) / float(width) ** 0.5
+        is_open = tf.linalg.band_part(tf.ones([length, length]), -1, 0)[tf.newaxis] > 0
+        is_open &= filled(sequence, lengths)[:, tf.newaxis]
+        weights = tf.nn.softmax(tf.where(is_open[:, tf.newaxis], logits, _CLOSED))
+        return tf.reshape(tf.transpose(tf.matmul(weights, projected[2]), [0, 2, 1, 3]), [-1, length, dim])
+
+
+def causal_blocks(
+    sequence: tf.Tensor, lengths: tf.Tensor, *, blocks: int, heads: int, dropout: float, seed: int
+) -> tf.Tensor:
+    """Apply the blocks of SASRec (Kang and McAuley, 2018): attention and a feed-forward layer, each with a residual.
+
+    Args:
+      sequence: `[B, L, dim]`.
+      lengths: `[B, 1]`.
+      blocks: number of blocks.
+      heads: number of heads of the attention; it must divide dim.
+      dropout: share of the values to drop while training.
+      seed: seed of the dropout masks.
+
+    Returns:
+      `[B, L, dim]`, normalized.
+    """
+    dim = sequence.shape[-1]
+    values = SeededDropout(dropout, seed=seed)(Positions()(sequence))
+    for block in range(blocks):
+        first = seed + 10 * (block + 1)
+        normal = _layers.LayerNormalization(epsilon=1e-8)(values)
+        seen = CausalAttention(heads)([normal, values, lengths])
+        values = _layers.Add()([normal, SeededDropout(dropout, seed=first)(seen)])
+        normal = _layers.LayerNormalization(epsilon=1e-8)(values)
+        inner = SeededDropout(dropout, seed=first + 1)(_layers.Dense(dim, activation="relu")(normal))
+        inner = SeededDropout(dropout, seed=first + 2)(_layers.Dense(dim)(inner))
+        values = _layers.Add()([normal, inner])
+    return _layers.LayerNormalization(epsilon=1e-8)(values)

@@ -1,0 +1,79 @@
+"""Builds a sequential retrieval model (SASRec; Kang and McAuley, 2018): a history, read by causal self-attention.
+
+The query vector is that of the history's last position, the candidate vector is the row of the candidate's token. Give
+history and candidate one table, so that both are the same vectors. Train it with `training.softmax`. Copy this file to
+write your own model; `model.arguments` in the configuration sets the keyword arguments of `build`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
+from embedding_core.model_inputs import length_name
+from pipelines.models.attention import LastPosition, causal_blocks
+from pipelines.models.two_tower import TwoTower
+
+_layers = tf_keras.layers
+
+
+def build(
+    config: EmbeddingConfig,
+    embeddings: Mapping[str, tf.Tensor],
+    dense: Mapping[str, tf.Tensor],
+    *,
+    history: str,
+    candidate: str,
+    blocks: int = 2,
+    heads: int = 1,
+    dropout: float = 0.2,
+    seed: int = 0,
+    lengths: Mapping[str, tf.Tensor],
+) -> TwoTower:
+    """Build the model.
+
+    Args:
+      config: tables and features; unused here.
+      embeddings: activations by feature.
+      dense: dense features; unused here.
+      history: name of the sequence feature, the earlier candidates in the order of time.
+      candidate: name of the feature of the candidate, of the same dim.
+      blocks: number of blocks of attention.
+      heads: number of heads of the attention.
+      dropout: share of the values to drop while training.
+      seed: seed of the dropout masks.
+      lengths: lengths of the sequence features `[B, 1]`, which the trainer gives.
+
+    Returns:
+      A model from the history, its length and the candidate to logits `[B, 1]`.
+
+    Raises:
+      ConfigError: a feature is unknown, the history is not a sequence, or `heads` does not divide dim.
+    """
+    del config, dense
+    if history not in lengths:
+        raise ConfigError(
+            f"`history` is {history!r}: it must be a feature with `max_sequence_length`, {list(lengths)}."
+        )
+    if candidate not in embeddings or len(embeddings[candidate].shape) != 2:
+        raise ConfigError(f"`candidate` is {candidate!r}: it must be a feature of one vector, of {list(embeddings)}.")
+    sequence, length, target = embeddings[history], lengths[history], embeddings[candidate]
+    dim = target.shape[-1]
+    if sequence.shape[-1] != dim or dim % heads:
+        raise ConfigError(
+            f"`history` has dim {sequence.shape[-1]}, `candidate` {dim}, and `heads` is {heads}: the dims must be "
+            "equal, as in one table, and `heads` must divide them."
+        )
+    read = causal_blocks(sequence, length, blocks=blocks, heads=heads, dropout=dropout, seed=seed)
+    query = LastPosition()([read, length])
+    logit = _layers.Dot(axes=1, name="logit")([query, target])
+    read_by_query = {history: sequence, length_name(history): length}
+    model = TwoTower([read_by_query, {candidate: target}], logit)
+    model.query_features, model.candidate_features = (history,), (candidate,)
+    model.query_tower = tf_keras.Model(read_by_query, query)
+    model.candidate_tower = tf_keras.Model({candidate: target}, target)
+    return model
