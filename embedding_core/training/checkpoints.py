@@ -53,7 +53,9 @@ class RunState:
         self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.waited = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.seen_rows = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.seen_positives = tf.Variable([0] * len(trainable.tasks), dtype=tf.int64, trainable=False)
+        # A scalar for one task, as releases up to 0.1.0 saved it.
+        none = 0 if len(trainable.tasks) == 1 else [0] * len(trainable.tasks)
+        self.seen_positives = tf.Variable(none, dtype=tf.int64, trainable=False)
         dense = {"model": trainable.model, "optimizer": trainable.optimizer, "step": trainable.step}
         if trainable.table_optimizers:
             dense["table_optimizers"] = tf.train.Checkpoint(**trainable.table_optimizers)

@@ -182,13 +182,17 @@ class _Loop:
                 f"({rate} of the dense part), or look for extreme values in the data."
             )
         self._state.seen_rows.assign_add(done.rows)
-        self._state.seen_positives.assign_add(done.positives)
+        self._state.seen_positives.assign_add(np.reshape(done.positives, self._state.seen_positives.shape))
         return done
 
     def _evaluate_and_save(self, step: int, summaries: Summaries) -> None:
         """Do what is due after `step` steps: check the classes, evaluate, save a checkpoint."""
         if not self._checked and (step >= self._data.steps_per_epoch or step == self.total):
-            _check_classes(self._job, self._state.seen_positives.numpy().tolist(), int(self._state.seen_rows.numpy()))
+            _check_classes(
+                self._job,
+                np.atleast_1d(self._state.seen_positives.numpy()).tolist(),
+                int(self._state.seen_rows.numpy()),
+            )
             self._checked = True
         if self._evaluation_due(step):
             self._evaluate(step, summaries)

@@ -27,6 +27,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import Adagrad, Adam
 from embedding_core.storage import remove_folder, remove_leftovers
+from embedding_core.tasks import Task
 from embedding_core.training.checkpoints import RunState
 from embedding_core.vocabulary import Vocabulary
 
@@ -68,7 +69,7 @@ class Job:
         self.run_folder = os.path.join(folder, "run")
         tables = Tables(self.variables, engine.tables)
         parts = {"tables": tables, "model": model, "optimizer": optimizer, "table_optimizers": {}}
-        trained = types.SimpleNamespace(**parts, step=self.step)
+        trained = types.SimpleNamespace(**parts, step=self.step, tasks=(Task(),))
         self.state = RunState(trained, self.run_folder)
         self.artifacts = os.path.join(folder, "artifacts")
         remove_leftovers(self.artifacts)
