@@ -142,6 +142,7 @@ def measured(kind, topology):
 
 
 def spread(values):
+    """Return the median of the values, then the least and the most in brackets."""
     return f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
 
 

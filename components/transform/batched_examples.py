@@ -1,7 +1,7 @@
 """Reads the analysed columns of tf.Examples for Transform, in batches.
 
 TFX's reader passes each record through Beam's Python code, and its decoder walks through every column of a row: five
-times the time of TensorFlow's parser where a third of the columns is analysed.
+times the time of TensorFlow's parser if a third of the columns is analysed.
 """
 
 from __future__ import annotations
