@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import tensorflow as tf
 from tfx.dsl.io import fileio
-from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 from tfx_bsl.tfxio.tf_example_record import TFExampleRecord
 
 from embedding_core.errors import DataError
@@ -38,7 +37,7 @@ class BatchedExamples(TFExampleRecord):
         Args:
           batch_size: rows of each batch (the last one of a file may have fewer); None means 4096.
         """
-        return _Read(self._file_pattern, self._schema.SerializeToString(), batch_size or _BATCH)
+        return _Read(self._file_pattern, self.ArrowSchema(), batch_size or _BATCH)
 
     def _ProjectImpl(self, tensor_names: Sequence[str]) -> BatchedExamples:  # noqa: N802
         projected = super()._ProjectImpl(tensor_names)
@@ -51,10 +50,10 @@ class BatchedExamples(TFExampleRecord):
 
 
 class _Read(beam.PTransform):
-    def __init__(self, patterns: Sequence[str], schema: bytes, batch_size: int) -> None:
+    def __init__(self, patterns: Sequence[str], columns: pa.Schema, batch_size: int) -> None:
         super().__init__()
         self._patterns = patterns
-        self._decode = _Decode(schema, batch_size)
+        self._decode = _Decode(columns, batch_size)
 
     def expand(self, start: beam.pvalue.PBegin) -> beam.PCollection:
         files = sorted(path for pattern in self._patterns for path in fileio.glob(pattern))
@@ -65,13 +64,13 @@ class _Read(beam.PTransform):
 
 
 class _Decode(beam.DoFn):
-    def __init__(self, schema: bytes, batch_size: int) -> None:
+    def __init__(self, columns: pa.Schema, batch_size: int) -> None:
         super().__init__()
-        self._schema = schema
+        self._columns = columns
         self._batch_size = batch_size
 
     def process(self, element: str) -> Iterator[pa.RecordBatch]:
-        columns = ExamplesToRecordBatchDecoder(self._schema).ArrowSchema()
+        columns = self._columns
         spec = {column.name: tf.io.RaggedFeature(_dtype(column), row_splits_dtype=tf.int64) for column in columns}
         records = tf.data.TFRecordDataset(element, record_compression([element]), 1 << 20).batch(self._batch_size)
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from embedding_core.storage.file_access import StrPath, is_remote, move
+from embedding_core.storage.file_access import StrPath, is_remote, move, remove_file
 
 
 def sync(path: StrPath) -> None:
@@ -44,8 +44,7 @@ def whole_file(path: StrPath) -> Iterator[str]:
             os.replace(half, path)
             sync(os.path.dirname(os.path.abspath(path)))
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(half)
+        remove_file(half)
 
 
 def free_name(path: str) -> str:

@@ -98,6 +98,12 @@ def move(source: StrPath, target: StrPath, *, replace: bool = False) -> None:
         _gfile().rename(source, target, replace) if is_remote(source) else os.rename(source, target)
 
 
+def remove_file(path: StrPath) -> None:
+    """Delete a file; it is not an error if there is none."""
+    with contextlib.suppress(FileNotFoundError), tensorflow_errors_as_os_errors():
+        _gfile().remove(path) if is_remote(path) else os.remove(path)
+
+
 def remove_tree(folder: StrPath) -> None:
     """Delete a folder and its content; it is not an error if another process deletes it at the same time."""
     with contextlib.suppress(FileNotFoundError), tensorflow_errors_as_os_errors():

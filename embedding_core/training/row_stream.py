@@ -47,16 +47,15 @@ def _records(files: list[str] | tf.Tensor, compression: str, keep: Keep | None) 
     One thread reads them all: passing each record from one thread to another takes three times as long as reading it.
     """
 
-    @as_written
-    def read(name: tf.Tensor) -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(name, compression, _BUFFER)
-        return records if keep is None else _kept(records, keep)
-
+    read = as_written(lambda name: _records_of(name, compression, keep))
     return tf.data.Dataset.from_tensor_slices(files).interleave(read, _ALTERNATING, 1)
 
 
-def _kept(records: tf.data.Dataset, keep: Keep) -> tf.data.Dataset:
-    """Drop records, in batches: a call of `keep` for each record would take longer than reading it."""
+def _records_of(file: tf.Tensor, compression: str, keep: Keep | None) -> tf.data.Dataset:
+    """Read the kept records of a file; filtered in batches, as calling `keep` takes longer than reading a record."""
+    records = tf.data.TFRecordDataset(file, compression, _BUFFER)
+    if keep is None:
+        return records
     filtered = as_written(lambda batch: tf.boolean_mask(batch, keep(batch)))
     return records.batch(_FILTERED).map(filtered).unbatch()
 
@@ -67,9 +66,8 @@ def batches_by_file(files: Sequence[str], batch_size: int, keep: Keep | None = N
 
     @as_written
     def read(number: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(name, compression, _BUFFER)
-        kept = records if keep is None else _kept(records, keep)
-        return kept.batch(batch_size).map(as_written(lambda batch: (number, batch)))
+        batches = _records_of(name, compression, keep).batch(batch_size)
+        return batches.map(as_written(lambda batch: (number, batch)))
 
     return tf.data.Dataset.from_tensor_slices(list(files)).enumerate().flat_map(read)
 

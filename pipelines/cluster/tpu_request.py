@@ -109,31 +109,36 @@ def tpu_request(name: str, *, machine_type: str | None = None, topology: str | N
     machines = _MACHINES[generation]
     chips = int(size) // machines.cores_per_chip
     per_host = chips // slice_.hosts
+    dimensions = 3 if machines.cube else 2
+    if chips & (chips - 1):
+        arrangement = _given_topology(slice_.name, chips, dimensions, topology)
+    else:
+        arrangement = _default_topology(chips, dimensions)
     request = TpuRequest(
         name=f"{generation}-{size}",
         hosts=slice_.hosts,
         cores=int(size),
         chips_per_host=per_host,
         machine_type=machines.machine[per_host],
-        topology=_topology(slice_.name, chips, 3 if machines.cube else 2, topology),
+        topology=arrangement,
         label=machines.label,
     )
     _check_same(request, machine_type, topology)
     return request
 
 
-def _topology(name: str, chips: int, dimensions: int, given: str | None) -> str:
-    """Return the topology of a slice: powers of two, as equal as possible, the shorter sides first (except 2x2x1).
+def _default_topology(chips: int, dimensions: int) -> str:
+    """Return the topology of a power of two of chips: sides as equal as possible, shorter ones first (except 2x2x1)."""
+    if dimensions == 3 and chips == 4:
+        return "2x2x1"
+    sides = [1] * dimensions
+    for step in range(chips.bit_length() - 1):
+        sides[dimensions - 1 - step % dimensions] *= 2
+    return "x".join(map(str, sides))
 
-    The arrangement of any other number of chips does not follow from it, so that it must be given.
-    """
-    if chips & (chips - 1) == 0:
-        if dimensions == 3 and chips == 4:
-            return "2x2x1"
-        sides = [1] * dimensions
-        for step in range(chips.bit_length() - 1):
-            sides[dimensions - 1 - step % dimensions] *= 2
-        return "x".join(map(str, sides))
+
+def _given_topology(name: str, chips: int, dimensions: int, given: str | None) -> str:
+    """Check the topology of a number of chips that does not determine it."""
     if given is None or math.prod(given_sides := _sides(given)) != chips or len(given_sides) != dimensions:
         raise ConfigError(
             f"`training.topology` is {name!r}, {chips} chips, which can be arranged in several ways: set "

@@ -55,3 +55,11 @@ def test_whole_file_is_replaced(folder):
     with open_file(f"{folder}/rows", "r") as file:
         assert file.read() == "new"
     assert names_in(folder) == ["rows"]
+
+
+def test_interrupted_whole_file_leaves_nothing(folder):
+    make_folders(folder)
+    with pytest.raises(ValueError, match="interrupted"), whole_file(f"{folder}/rows") as half:
+        write(half, "ha")
+        raise ValueError("interrupted")
+    assert names_in(folder) == []
