@@ -46,7 +46,6 @@ def _records(files: list[str] | tf.Tensor, compression: str, keep: Keep | None) 
 
     One thread reads them all: passing each record from one thread to another takes three times as long as reading it.
     """
-
     read = as_written(lambda name: _records_of(name, compression, keep))
     return tf.data.Dataset.from_tensor_slices(files).interleave(read, _ALTERNATING, 1)
 
