@@ -1,4 +1,7 @@
-"""The executor of ExampleGen: turns files into TFRecord shards of examples, all or nothing."""
+"""The executor of ExampleGen: turns files into TFRecord shards of examples, all or nothing.
+
+With histories it works in two steps: files are sorted into parts of users, and each part becomes shards.
+"""
 
 from __future__ import annotations
 
