@@ -49,7 +49,8 @@ def _event_table(rows: Rows, histories: Histories, first: int) -> pa.Table:
     ties = np.arange(first, first + len(rows.sides)) if in_order else _digests(rows.batch.content(rows.batch.index))
     arrays = map(pa.array, (events.whole, events.fraction, ties, rows.sides, events.remembered))
     keys = dict(zip(KEYS, (events.user, *arrays), strict=True))
-    values = {column(name): _widened(values) for name, values in {**events.values, **rows.columns}.items()}
+    both = {**rows.columns, **events.values}  # the latter hold at most one value a row, and never a list
+    values = {column(name): _widened(values) for name, values in both.items()}
     return pa.table({**keys, **values})
 
 

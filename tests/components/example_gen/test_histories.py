@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from components.example_gen.event_tables import event_tables, joined
 from components.example_gen.histories import rows_with_histories
@@ -66,7 +68,9 @@ def made(tmp_path):
         given = {"columns": COLUMNS, "histories": HISTORIES, "split": LAST, **changes}
         settings, tally = Settings.from_mapping(given), Tally()
         tally.filtered = [0] * len(settings.conditions)
-        tables = list(event_tables(read_rows(files, "csv", settings, tally), settings.histories, 0, tally))
+        tables = list(
+            event_tables(read_rows(files, files[0].rpartition(".")[2], settings, tally), settings.histories, 0, tally)
+        )
         found = {}
         for columns, sides in rows_with_histories(joined(tables), settings, settings.histories, 0, tally):
             write_rows(columns, sides, tally, Shards("", 0, 0, tally.shards))
@@ -74,7 +78,7 @@ def made(tmp_path):
             for row, side in zip(values, sides.tolist(), strict=True):
                 one = dict(zip(columns, row, strict=True))
                 texts = {name: [text.decode() for text in one[name]] for name in settings.made}
-                found[one["item"].decode()] = {"side": SPLITS[side], **texts}
+                found[(one["item"] or b"").decode()] = {"side": SPLITS[side], **texts}
         return found, tally
 
     return make
@@ -201,6 +205,19 @@ def test_duplicates_are_two_events(made, tmp_path):
     found, _ = made(written(tmp_path / "data", [event, event, later]))
     assert found["i9"]["history"] == ["i0", "i0"]
     assert found["i0"]["history"] == []
+
+
+def test_lists_of_one_value_are_values_and_longer_ones_bad_rows(made, tmp_path):
+    items = [["i0"], ["i1"], ["i2", "x"], [], ["i4"]]
+    columns = {"user": ["u"] * 5, "time": range(5), "item": items, "kind": ["a"] * 5}
+    parquet.write_table(pa.table(columns), str(tmp_path / "events.parquet"))
+    histories = {**HISTORIES, "columns": {"history": "item"}}
+    columns = dict.fromkeys(("item", "history"), "token")
+    found, tally = made([str(tmp_path / "events.parquet")], histories=histories, columns=columns)
+    assert found["i4"] == {"side": "eval", "history": ["i0", "i1"]}
+    assert tally.bad.count == 1
+    assert "column 'item' holds 2 values" in tally.bad.first[0]
+    assert tally.unlisted == 1
 
 
 @pytest.mark.parametrize(
