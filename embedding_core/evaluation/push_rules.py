@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from embedding_core.config import RetrievalMetric
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures
 from embedding_core.evaluation.split_counts import SplitCounts
-from embedding_core.quality_rules import Rules, Threshold
+from embedding_core.quality_rules import GATE_METRICS, Rules, Threshold
 
-_DEFAULT: RetrievalMetric = "Recall@10"
+_DEFAULT = GATE_METRICS[0]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.engines import HostEngine
 from embedding_core.evaluation import count_split, measure_retrieval
 from embedding_core.model_inputs import build_model, call_model
+from embedding_core.quality_rules import RankingProtocol
 from embedding_core.tasks import Task
 from embedding_core.training import Inputs, Negatives, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
@@ -151,10 +152,10 @@ def test_rows_of_label_0_are_no_queries_and_a_sample_is_the_same_each_time(folde
     def measure(**more):
         return measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], **more)
 
-    whole, sample = measure(), measure(most_queries=50)
+    whole, sample = measure(), measure(protocol=RankingProtocol(queries=50))
     assert whole.queries == whole.positive_rows == sample.positive_rows == sum(row["label"] == 1 for row in held_out)
     assert sample.queries == 50
-    assert sample == measure(most_queries=50) != measure(most_queries=50, seed=1)
+    assert sample == measure(protocol=RankingProtocol(queries=50)) != measure(protocol=RankingProtocol(queries=50), seed=1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from embedding_core.evaluation import recall
+from embedding_core.evaluation import ranking
 from embedding_core.evaluation.recall import Ranks, rank_by_counts, rank_by_product, recall_at
 
 
