@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from embedding_core.schema import Count, Mistakes, Number, Positive, Section, Text
+from embedding_core.schema import Count, Listed, Mistakes, Number, Positive, Section, Text
 
 MEASURES = ("Recall", "NDCG", "MRR", "HitRate")
 """What is measured among the first K candidates; `embedding_core/evaluation/ranking.py` defines each."""
@@ -81,6 +81,20 @@ class RankingProtocol(Section):
     queries: Positive | None = 20_000
 
 
+class RankingSettings(RankingProtocol):
+    """How Evaluator measures rankings, and the AUC of each user.
+
+    Attributes:
+      columns: all columns of the data.
+      feature: feature that identifies a candidate, if the candidate tower reads several.
+      seed: seed of the sample of queries.
+    """
+
+    columns: Listed[Text] = ()
+    feature: Text | None = None
+    seed: int = 0
+
+
 class Threshold(Section):
     """The bounds that a metric must reach for the model to be blessed; at least one.
 
@@ -114,6 +128,7 @@ class Rules(Section):
       draws_negatives: whether negatives are drawn while training: then the split may hold positives alone.
       retrieval: bounds by metric. If it is empty and the split holds positives alone, which no other metric can judge,
         a two-tower model has to reach popularity's Recall@10.
+      bounded_elsewhere: whether Evaluator has a bound of a ranking metric, so that popularity need not be reached.
 
     Raises:
       ConfigError: a number of rows is negative, or a metric or bound is unknown.
@@ -124,3 +139,4 @@ class Rules(Section):
     draws_negatives: bool = False
     protocol: RankingProtocol = RankingProtocol()
     retrieval: Mapping[RankingName, Threshold] = Field(default_factory=dict)
+    bounded_elsewhere: bool = False

@@ -74,7 +74,8 @@ def _floor(name: str, rows: int, least: int, key: str) -> Check:
 
 def _recalls(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) -> Iterator[Check]:
     bounds = dict(rules.retrieval)
-    if not bounds and counts.only_positives and not isinstance(retrieval, str):
+    needs_bound = not bounds and not rules.bounded_elsewhere
+    if needs_bound and counts.only_positives and not isinstance(retrieval, str):
         bounds = {_DEFAULT: Threshold(min_over_popularity=0.0)}
     for name, bound in bounds.items():
         yield from _recall(name, retrieval, bound)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.errors import DataError
@@ -26,7 +27,7 @@ _BITS = 31  # of a candidate's id
 class Labelled(NamedTuple):
     """Which rows of a batch are positive, bool `[B]`, and the candidate of each, int64 `[B]`, or -1."""
 
-    positive: Ints
+    positive: npt.NDArray[np.bool_]
     candidates: Ints
 
 

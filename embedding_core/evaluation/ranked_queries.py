@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
@@ -22,7 +23,6 @@ from embedding_core.evaluation.queries import (
     seen_in_training,
 )
 from embedding_core.evaluation.ranking import (
-    Ints,
     Lists,
     Numbers,
     Ranks,
@@ -31,13 +31,13 @@ from embedding_core.evaluation.ranking import (
     rank_by_counts,
     rank_by_product,
 )
-from embedding_core.evaluation.towers import Towers, only_features
+from embedding_core.evaluation.towers import Towers, Vectors, only_features
 from embedding_core.evaluation.users import ReadTokens, user_reader
 from embedding_core.quality_rules import RankingMetric, RankingProtocol
 from embedding_core.tasks import POSITIVE
 from embedding_core.training.training_inputs import Inputs, RowParser
 
-ReadLabels = Callable[[tf.Tensor], Ints]
+ReadLabels = Callable[[tf.Tensor], npt.NDArray[np.bool_]]
 """Serialized tf.Examples, string `[B]` -> whether each is positive, bool `[B]`."""
 
 
@@ -125,7 +125,7 @@ def rank_queries(
     seen = [_seen_by_users(train_files, read, users, queries)] if protocol.exclude_seen else []
     before = _history_reader(inputs, seen_features(inputs.config, towers), tokens) if protocol.exclude_seen else None
     catalog = candidates_of(models, tokens, read, train_files, counted=counted)
-    vectors: list[list[np.ndarray]] = [[] for _ in models]
+    vectors: list[list[Vectors]] = [[] for _ in models]
     histories = []
     for serialized in rows_of_queries(eval_files, queries):
         for parts, model in zip(vectors, models, strict=True):
@@ -161,9 +161,7 @@ def _row_reader(inputs: Inputs, feature: str, tokens: int, positive: ReadLabels)
     return read
 
 
-def _history_reader(
-    inputs: Inputs, features: Sequence[str], tokens: int
-) -> Callable[[tf.Tensor], Lists] | None:
+def _history_reader(inputs: Inputs, features: Sequence[str], tokens: int) -> Callable[[tf.Tensor], Lists] | None:
     """Make a function that reads the candidates in these features of each row; None without features."""
     if not features:
         return None

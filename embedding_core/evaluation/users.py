@@ -37,9 +37,11 @@ def user_reader(column: str, files: Sequence[str]) -> ReadTokens:
     one = ColumnConfig(name=column, dtype=dtype, multivalent=dtype != "float32")
     columns = Columns([one], {})
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
-    def tokens(serialized: tf.Tensor) -> tf.RaggedTensor:
-        return tokens_of(one, columns.parse(serialized).categorical[column])
+    tokens = tf.function(
+        lambda serialized: tokens_of(one, columns.parse(serialized).categorical[column]),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+        autograph=False,
+    )
 
     def read(serialized: tf.Tensor) -> Tokens:
         found = tokens(serialized)

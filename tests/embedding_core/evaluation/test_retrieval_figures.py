@@ -155,7 +155,9 @@ def test_rows_of_label_0_are_no_queries_and_a_sample_is_the_same_each_time(folde
     whole, sample = measure(), measure(protocol=RankingProtocol(queries=50))
     assert whole.queries == whole.positive_rows == sample.positive_rows == sum(row["label"] == 1 for row in held_out)
     assert sample.queries == 50
-    assert sample == measure(protocol=RankingProtocol(queries=50)) != measure(protocol=RankingProtocol(queries=50), seed=1)
+    assert (
+        sample == measure(protocol=RankingProtocol(queries=50)) != measure(protocol=RankingProtocol(queries=50), seed=1)
+    )
 
 
 @pytest.mark.parametrize(
