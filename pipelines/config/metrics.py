@@ -18,7 +18,7 @@ from embedding_core.quality_rules import (
     meant_ranking_metric,
     ranking_metric,
 )
-from embedding_core.schema import ByName, Count, Listed, Mistakes, Text
+from embedding_core.schema import ByName, Count, Listed, Mistakes, Rule, Text
 from embedding_core.tasks import Task
 
 Metric: TypeAlias = Literal[
@@ -60,6 +60,7 @@ _OTHER_NAMES = {
     "aucroc": "AUC",
 }  # names in other libraries, in lower case and without punctuation
 _SHARES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "GroupAUC", "Precision", "Recall")  # in 0 .. 1
+_RULE = f"one of {', '.join(METRICS)}, or of {RANKING_RULE}"
 _AT_K = {"type": "string", "pattern": rf"^({'|'.join(MEASURES)})@([1-9]\d{{0,2}}|{LARGEST_K})$"}
 
 
@@ -67,7 +68,7 @@ def _metric(value: Any) -> Any:
     if value in METRICS or ranking_metric(value) is not None:
         return value
     meant = _meant(value) if isinstance(value, str) else ""
-    raise ValueError(f"it must be one of {', '.join(METRICS)}, or of {RANKING_RULE}.{meant}")
+    raise ValueError(f"it must be {_RULE}.{meant}")
 
 
 def _meant(metric: str) -> str:
@@ -98,9 +99,8 @@ def metric_name(tasks: Sequence[Task], task: Task, metric: str) -> str:
     return metric if len(tasks) == 1 else f"{task.name}/{metric}"
 
 
-_Metric = Annotated[
-    str, BeforeValidator(_metric), WithJsonSchema({"anyOf": [{"type": "string", "enum": list(METRICS)}, _AT_K]})
-]
+_METRIC_SCHEMA = {"anyOf": [{"type": "string", "enum": list(METRICS)}, _AT_K]}
+_Metric = Annotated[str, Rule(_RULE), BeforeValidator(_metric), WithJsonSchema(_METRIC_SCHEMA)]
 
 
 class Evaluation(RankingProtocol):
@@ -179,12 +179,14 @@ class Evaluation(RankingProtocol):
                 value = getattr(threshold, bound)
                 if value is not None and _is_share(metric) and not 0 <= value <= 1:
                     yield f"thresholds.{name}.{bound}", f"is {value!r}: {name} is between 0 and 1; so must its bound."
-            if threshold.min_improvement is not None and self.baseline is None:
+            is_ranking = ranking_metric(name) is not None
+            is_compared = threshold.min_improvement is not None and (name in self.ranked or not is_ranking)
+            if is_compared and self.baseline is None:
                 yield (
                     f"thresholds.{name}.min_improvement",
                     f"is {threshold.min_improvement!r}, but `evaluation.baseline` is null: name a baseline.",
                 )
-            if ranking_metric(name) is not None:
+            if is_ranking:
                 yield from self._bounds_of_ranking(name, threshold)
                 continue
             if threshold.min_over_popularity is not None:
@@ -224,7 +226,8 @@ class Evaluation(RankingProtocol):
             return nearest(name, judged)
         if name in METRICS:
             return f"`evaluation.metrics`, {list(judged)}, does not have it; add it there."
-        return f"`evaluation.metrics` is {list(judged)}, and it is not a metric.{_meant(name)}"
+        at_k = f" A metric at K is one of {RANKING_RULE}." if "@" in name else ""
+        return f"`evaluation.metrics` is {list(judged)}, and it is not a metric.{at_k}{_meant(name)}"
 
 
 def _is_of_classes(metric: str) -> bool:
