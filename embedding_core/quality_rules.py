@@ -69,11 +69,11 @@ class RankingProtocol(Section):
       user: column of the data that names the user. The true candidates of a user are those of all positive rows of the
         eval split with that value, and one ranking per user is measured, by the query of the last of these rows. If it
         is null, each positive row is a query with one true candidate.
-      exclude_seen: whether candidates that were seen are left out of a ranking: those that the user has in positive rows
-        of the train split, and those in features of the query's row that have the candidates' vocabulary, such as a
-        history. A true candidate is never left out.
-      queries: largest number of users (of rows, without `user`) that are measured: if there are more, a seeded sample of
-        this many; null for all.
+      exclude_seen: whether candidates that were seen are left out of a ranking: those that the user has in positive
+        rows of the train split, and those in features of the query's row that have the candidates' vocabulary, such as
+        a history. A true candidate is never left out.
+      queries: largest number of users (of rows, without `user`) that are measured: if there are more, a seeded sample
+        of this many; null for all.
     """
 
     user: Text | None = None

@@ -146,7 +146,8 @@ def rank_by_counts(counts: Ints, truths: Lists, excluded: Lists | None = None) -
 
     Args:
       counts: `[m]`.
-      truths, excluded: as for `rank_by_product`.
+      truths: as for `rank_by_product`.
+      excluded: as for `rank_by_product`.
     """
     true = counts[truths.values]
     ranks = _places(np.sort(counts), true)

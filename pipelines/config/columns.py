@@ -46,7 +46,7 @@ def label_columns(config: PipelineConfig) -> set[str]:
 
 
 def column_kinds(config: PipelineConfig) -> dict[str, ColumnKind]:
-    """Return the kind of every column that the examples hold, by name: those of the model, Transform and the evaluation.
+    """Return the kind of every column that the examples hold, by name: those of model, Transform and evaluation.
 
     The columns of slices and of the user are a "token", unless something else reads them as a number.
     """

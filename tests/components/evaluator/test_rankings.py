@@ -276,7 +276,7 @@ def test_column_of_users_that_no_row_has_is_an_error(inputs, tmp_path):
 
 
 def test_column_of_users_with_several_values_is_an_error(inputs, tmp_path):
-    with pytest.raises(DataError, match="a row has [023] values in column 'history'"):
+    with pytest.raises(DataError, match=r"a row has [023] values in column 'history'"):
         evaluate(inputs, eval_config(tmp_path), tmp_path, user="history")
 
 

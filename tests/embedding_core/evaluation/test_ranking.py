@@ -79,7 +79,8 @@ def test_blocks_change_no_rank(monkeypatch, sizes):
     ranks = rank_by_product(q, c, truths, excluded)
     scores = q @ c.T
     scores[excluded.owners, excluded.values] = -np.inf
-    wanted = [(scores[owner] > scores[owner, own]).sum() for owner, own in zip(truths.owners, truths.values)]
+    pairs = zip(truths.owners, truths.values, strict=True)
+    wanted = [(scores[owner] > scores[owner, own]).sum() for owner, own in pairs]
     assert ranks.above.tolist() == wanted
     assert not ranks.tied.any()
 
