@@ -23,6 +23,7 @@ from embedding_core.evaluation.queries import (
     seen_in_training,
 )
 from embedding_core.evaluation.ranking import (
+    Ints,
     Lists,
     Numbers,
     Ranks,
@@ -49,17 +50,21 @@ class RankedQueries:
       queries: the queries.
       truths: the true candidates of each query that were ranked, as rows of all candidates.
       ranks: the ranks of `truths` by each model.
-      by_popularity: their ranks by the counts of candidates in the train split; None if these were not counted.
-      candidates: number of candidates.
+      excluded: the candidates that are left out of the ranking of each query, as rows of all candidates.
+      counts: int64 `[m]`, number of positive rows of the train split with each candidate; zeros if not counted.
       seen_truths: number of true candidates that were seen before; they are ranked all the same.
     """
 
     queries: Queries
     truths: Lists
     ranks: tuple[Ranks, ...]
-    by_popularity: Ranks | None
-    candidates: int
+    excluded: Lists
+    counts: Ints
     seen_truths: int
+
+    def by_popularity(self) -> Ranks:
+        """Rank the true candidates by `counts`."""
+        return rank_by_counts(self.counts, self.truths, self.excluded)
 
     def values(self, metrics: Iterable[RankingMetric], ranks: Ranks) -> dict[str, Numbers]:
         """Compute the value of each metric for each query, float64 `[q]`, by name."""
@@ -111,7 +116,7 @@ def rank_queries(
         that the vocabulary does not describe.
       eval_files: TFRecord files of the eval split.
       seed: seed of the sample of queries.
-      counted: whether to rank by popularity too.
+      counted: whether to count the candidates in the train split.
       on_rows: called with the serialized row of each query, in batches.
 
     Raises:
@@ -146,8 +151,8 @@ def rank_queries(
             rank_by_product(np.concatenate(parts), whole[known], truths, excluded)
             for parts, whole in zip(vectors, catalog.vectors, strict=True)
         ),
-        by_popularity=rank_by_counts(catalog.counts[known], truths, excluded) if counted else None,
-        candidates=len(known),
+        excluded=excluded,
+        counts=catalog.counts[known],
         seen_truths=len(everything.values) - len(excluded.values),
     )
 

@@ -30,7 +30,7 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-_QUERIES, _CANDIDATES = 1024, 8192  # of one matrix product: 32 MB of scores
+_QUERIES, _CANDIDATES = 512, 16384  # of one matrix product: 32 MB of scores
 _TRUTHS = 16384  # of the queries of one matrix product, unless a single query has more
 _ROUNDING = 4e-7  # products of float32 that differ by less, relative to the vectors' norms, are equal
 
@@ -116,29 +116,28 @@ def _rank_block(queries: Floats, candidates: Floats, truths: Lists, excluded: Li
     score = np.einsum("nd,nd->n", queries[owners], true)
     margin = _ROUNDING * np.linalg.norm(queries, axis=1)[owners] * np.linalg.norm(true, axis=1)
     above, tied = np.zeros(len(owners), np.int64), np.zeros(len(owners), np.int64)
+    low, high = score - margin, score + margin
     skipped = excluded.owners
     for first in range(0, len(candidates), _CANDIDATES):
         scores = queries @ candidates[first : first + _CANDIDATES].T
-        out = (excluded.values >= first) & (excluded.values < first + scores.shape[1])
+        width = scores.shape[1]
+        out = (excluded.values >= first) & (excluded.values < first + width)
         scores[skipped[out], excluded.values[out] - first] = -np.inf
-        for start in range(0, len(owners), _QUERIES):
-            part = slice(start, start + _QUERIES)
-            found = _compare(scores[owners[part]], score[part], margin[part], truths.values[part] - first)
-            above[part] += found.above
-            tied[part] += found.tied
+        found = [_count(scores[owner], *bounds) for owner, *bounds in zip(owners, low, high, strict=True)]
+        lower, not_higher = np.array(found, np.int64).reshape(-1, 2).T
+        inside = np.flatnonzero((truths.values >= first) & (truths.values < first + width))
+        own = scores[owners[inside], truths.values[inside] - first]  # the true candidate is not its own rival
+        lower[inside] += ~(own < low[inside])
+        not_higher[inside] += ~(own <= high[inside])
+        above += width - not_higher
+        tied += not_higher - lower
     above[~np.isfinite(score)] = len(candidates)
     return Ranks(above, tied)
 
 
-def _compare(scores: Floats, true: Floats, margin: Floats, own: Ints) -> Ranks:
-    """Count the scores `[n, m]` above the true ones `[n]` and equal to them; `own` are their columns, if in 0..m-1."""
-    lower = scores < (true - margin)[:, np.newaxis]
-    higher = ~(scores <= (true + margin)[:, np.newaxis])  # NaN compares false, so it is higher
-    inside = np.flatnonzero((own >= 0) & (own < scores.shape[1]))
-    higher[inside, own[inside]] = False
-    lower[inside, own[inside]] = True  # the true candidate is not its own rival
-    above = np.count_nonzero(higher, axis=1)
-    return Ranks(above, scores.shape[1] - above - np.count_nonzero(lower, axis=1))
+def _count(scores: Floats, low: np.float32, high: np.float32) -> tuple[int, int]:
+    """Count the scores `[m]` below `low`, and those that are at most `high`, which NaN is not."""
+    return np.count_nonzero(scores < low), np.count_nonzero(scores <= high)
 
 
 def rank_by_counts(counts: Ints, truths: Lists, excluded: Lists | None = None) -> Ranks:

@@ -6,11 +6,14 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from embedding_core.errors import DataError
-from embedding_core.evaluation.ranked_queries import label_reader, rank_queries
+from embedding_core.evaluation.ranked_queries import RankedQueries, label_reader, rank_queries
+from embedding_core.evaluation.ranking import Ranks
 from embedding_core.evaluation.towers import RunTowers
-from embedding_core.quality_rules import GATE_METRICS, RankingProtocol, ranking_metric
+from embedding_core.quality_rules import GATE_METRICS, RankingMetric, RankingProtocol, ranking_metric
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.training_inputs import Inputs
+
+_CURVE = (1, 2, 5, 10, 20, 30, 50, 75, 100)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,7 @@ class RetrievalFigures:
     Attributes:
       metrics: the model's metrics, such as "Recall@10".
       popularity: the same metrics when candidates are ranked by their counts in the positive rows of the train split.
+      curves: pairs of K and Recall@K of "this model" and of "popularity".
       queries: number of measured users, or of rows if no column names the user.
       positive_rows: number of positive rows of the eval split.
       unknown: number of true candidates of the queries that are unknown; each is a miss.
@@ -42,6 +46,7 @@ class RetrievalFigures:
     is_sample: bool = False
     exclude_seen: bool = False
     seen_truths: int = 0
+    curves: Mapping[str, Sequence[tuple[int, float]]] = dataclasses.field(default_factory=dict)
 
 
 def measure_retrieval(
@@ -84,17 +89,24 @@ def measure_retrieval(
         )
     except DataError as error:
         return str(error)
-    (ranks,), popularity = ranked.ranks, ranked.by_popularity
+    (ranks,) = ranked.ranks
+    popularity = ranked.by_popularity()
     return RetrievalFigures(
         metrics=ranked.means(measured, ranks),
-        popularity={} if popularity is None else ranked.means(measured, popularity),
+        popularity=ranked.means(measured, popularity),
+        curves={"this model": _curve(ranked, ranks), "popularity": _curve(ranked, popularity)},
         queries=len(ranked.queries.rows),
         positive_rows=ranked.queries.positive_rows,
         unknown=int(ranked.queries.relevant.sum()) - len(ranked.truths.values),
-        candidates=ranked.candidates,
+        candidates=len(ranked.counts),
         feature=towers.feature,
         user=protocol.user,
         is_sample=ranked.queries.is_sample,
         exclude_seen=protocol.exclude_seen,
         seen_truths=ranked.seen_truths,
     )
+
+
+def _curve(ranked: RankedQueries, ranks: Ranks) -> list[tuple[int, float]]:
+    metrics = [RankingMetric("Recall", k) for k in _CURVE]
+    return list(zip(_CURVE, ranked.means(metrics, ranks).values(), strict=True))
