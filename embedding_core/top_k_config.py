@@ -1,4 +1,4 @@
-"""Declares the YAML section `push.top_k`: how many candidates a retrieval model serves, and how it searches for them."""
+"""Declares the YAML section `push.top_k`: how many candidates a retrieval model serves, and how it finds them."""
 
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ class EmbeddingPusher(base_component.BaseComponent):
           quality_blessing: a channel of `ModelBlessing`, from QualityGate; a model that is not blessed is not pushed,
             and QualityGate's reason is recorded.
           push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep),
-            `rows_dtype` (type of the served rows) and `top_k` (answers of a retrieval model); its `destination` is ignored. None means `Push()`.
+            `rows_dtype` (type of the served rows) and `top_k` (answers of a retrieval model); its `destination` is
+            ignored. None means `Push()`.
           parity_rows: number of rows that are compared, not counting edge cases.
           parity_split: the split that these rows are taken from.
           republish: any text. A new text makes the cache miss, so that a model is pushed again if its version was

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
@@ -27,7 +26,9 @@ class RetrievalProof:
       requests: inputs by signature.
     """
 
-    def __init__(self, trained: Trained, rows: Sequence[bytes], expected: Mapping[str, Outputs], settings: TopK) -> None:
+    def __init__(
+        self, trained: Trained, rows: Sequence[bytes], expected: Mapping[str, Outputs], settings: TopK
+    ) -> None:
         """Make the requests.
 
         Args:

@@ -68,7 +68,8 @@ def best_of_all(queries: Scores, candidates: Scores, k: int) -> tuple[Scores, Ro
         tf.math.top_k(tf.matmul(queries[start : start + step], candidates, transpose_b=True), min(k, len(candidates)))
         for start in range(0, len(queries), step)
     ]
-    return tuple(np.concatenate([part[place].numpy() for part in found]) for place in (0, 1))  # type: ignore[return-value]
+    scores, rows = (np.concatenate([part[place].numpy() for part in found]) for place in (0, 1))
+    return scores, rows.astype(np.int64)
 
 
 def filters_of(best: Rows, candidates: int) -> Filters:
@@ -132,7 +133,9 @@ def compare_answers(
     wrong = np.where(empty, (served["tokens"] != b"") | ~np.isneginf(scores), ~known | _forbidden(rows, wanted.filters))
     shown = np.where(wrong, np.nan, np.where(empty, 0.0, scores))
     ranked = np.full(len(rows), exact) if wanted.filters is None else wanted.filters.restricted | exact
-    parts = [compare({"tokens": np.where(empty, 0.0, trained)}, {"tokens": shown}, tolerance=tolerance, signature=signature)]
+    parts = [
+        compare({"tokens": np.where(empty, 0.0, trained)}, {"tokens": shown}, tolerance=tolerance, signature=signature)
+    ]
     if ranked.any():
         best = np.where(empty, 0.0, wanted.scores)
         parts.append(

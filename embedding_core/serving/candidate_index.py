@@ -10,8 +10,10 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.columns.ids import TokenTable
+from embedding_core.model_inputs import token_candidate
 from embedding_core.serving.candidate_search import ExactSearch, ListSearch
 from embedding_core.serving.serving_module import ServingModule
+from embedding_core.serving.table_blocks import vocabulary_file
 from embedding_core.top_k_config import TopK
 
 _CANDIDATES_PER_STEP = 65536
@@ -27,7 +29,9 @@ class CandidateIndex(tf.Module):
     is not finite (a row that lacks a number that Transform requires), all of it is "" with the score NaN.
     """
 
-    def __init__(self, search: ExactSearch | ListSearch, count: int, vocabulary_file: str, ids: TokenTable, k: int) -> None:
+    def __init__(
+        self, search: ExactSearch | ListSearch, count: int, vocabulary_file: str, ids: TokenTable, k: int
+    ) -> None:
         """Hold the candidates: the first `count` tokens of a vocabulary, in the order of the file."""
         super().__init__()
         self.search = search
@@ -48,24 +52,21 @@ class CandidateIndex(tf.Module):
     def of(
         cls, module: ServingModule, model: tf_keras.Model, vocabularies: Mapping[str, str], settings: TopK
     ) -> CandidateIndex | None:
-        """Make the index if the candidate tower reads a single feature with a vocabulary, not a sequence; else None."""
-        names = tuple(model.candidate_features)
-        features = {feature.name: feature for feature in module.config.features}
-        if len(names) != 1 or names[0] not in features or features[names[0]].max_sequence_length:
+        """Make the index if a candidate is a token of one feature (`token_candidate`); else None."""
+        feature = token_candidate(model, module.config)
+        if feature is None:
             return None
-        table = module.config.table_of(names[0])
+        table = module.config.table_of(feature)
         count = table.vocabulary_size - table.oov_rows
-        if table.vocabulary is None or count == 0:
-            return None
         # With every combiner, the vector of a single token is its row.
         rows = module.rows_of(table.name).read()
         parts = [
-            model.candidate_vectors({names[0]: rows[start : min(start + _CANDIDATES_PER_STEP, count)]}).numpy()
+            model.candidate_vectors({feature: rows[start : min(start + _CANDIDATES_PER_STEP, count)]}).numpy()
             for start in range(0, count, _CANDIDATES_PER_STEP)
         ]
         vectors, lists = np.concatenate(parts), settings.approximate.lists_of(count)
         search = ExactSearch(vectors) if lists is None else ListSearch.of(vectors, lists, settings.approximate.probes)
-        file, ids = str(vocabularies[table.vocabulary]), module.token_tables[table.name]
+        file, ids = vocabulary_file(table, vocabularies), module.token_tables[table.name]
         return cls(search, count, file, ids, settings.k)
 
     def top(self, queries: tf.Tensor) -> Answer:

@@ -1,4 +1,4 @@
-"""Finds the candidates of the largest dot products with queries: among all, exactly or by lists, or among given ones."""
+"""Finds the candidates of the largest dot products with queries, among all of them or among given ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from embedding_core.serving.inverted_lists import InvertedLists, Vectors, divide
+from embedding_core.serving.inverted_lists import InvertedLists, Places, Vectors, divide
 
 _SPREAD = 2.0
 """How many standard deviations above its mean score a list is expected to reach."""
@@ -27,7 +27,7 @@ class ExactSearch(tf.Module):
         self.vectors = _constant(vectors, "candidates")
 
     def best(self, queries: tf.Tensor, k: Size) -> Pair:
-        """Find the k <= N best candidates of queries `[B, n]`: scores and rows `[B, k]`, the lower row of equal ones first."""
+        """Find the k <= N best candidates of queries `[B, n]`: scores and rows `[B, k]`, of equals the lower first."""
         scores, rows = tf.math.top_k(tf.matmul(queries, self.vectors, transpose_b=True), k)
         return scores, tf.cast(rows, tf.int64)
 
@@ -90,7 +90,7 @@ class ListSearch(tf.Module):
         return scores, tf.where(places < 0, places, tf.gather(self.row_of_place, tf.maximum(places, 0)))
 
 
-def _constant(values: Vectors, name: str) -> tf.Variable:
+def _constant(values: Vectors | Places, name: str) -> tf.Variable:
     with tf.device(_CPU):
         return tf.Variable(values, trainable=False, name=name)
 
@@ -107,15 +107,19 @@ def _best_of_places(vectors: tf.Variable, queries: tf.Tensor, places: tf.Tensor,
 
 
 def _for_each(function: Callable[[Pair], Pair], queries: tf.Tensor, others: tf.Tensor, k: Size) -> Pair:
-    """Call a function for each query, which returns scores and places `[k]`: its memory does not grow with the batch, and threads share the queries."""
+    """Call a function for each query, which returns scores and places `[k]`.
+
+    So the memory does not grow with the batch, and threads share the queries.
+    """
 
     def call() -> Pair:
         kinds = tf.TensorSpec([None], tf.float32), tf.TensorSpec([None], tf.int64)
-        return tf.map_fn(
+        found: Pair = tf.map_fn(
             function, (queries, others), fn_output_signature=kinds, parallel_iterations=_IN_PARALLEL
         )
+        return found
 
     # tf.map_fn cannot stack the results of no calls if their width is not known.
     none = tf.zeros([0, k]), tf.zeros([0, k], tf.int64)
-    scores, places = tf.cond(tf.shape(queries)[0] > 0, call, lambda: none)
-    return scores, places
+    found: Pair = tf.cond(tf.shape(queries)[0] > 0, call, lambda: none)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -78,7 +79,7 @@ def _moments(vectors: Vectors, order: Places, starts: Places) -> tuple[Vectors, 
     """Return the mean and the variance of each list, computed list by list: a copy of all vectors is not needed."""
     means = np.empty((len(starts) - 1, vectors.shape[1]), np.float32)
     variances = np.empty_like(means)
-    for number, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for number, (start, end) in enumerate(itertools.pairwise(starts)):
         rows = vectors[order[start:end]]
         means[number], variances[number] = rows.mean(axis=0), rows.var(axis=0)
     return means, variances

@@ -11,7 +11,9 @@ from embedding_core.serving.inverted_lists import divide
 def drawn(rows, seed=1, centers=20, dim=8):
     generator = np.random.default_rng(seed)
     middle = np.random.default_rng(5).normal(size=(centers, dim))
-    return (middle[generator.integers(centers, size=rows)] + 0.3 * generator.normal(size=(rows, dim))).astype(np.float32)
+    return (middle[generator.integers(centers, size=rows)] + 0.3 * generator.normal(size=(rows, dim))).astype(
+        np.float32
+    )
 
 
 VECTORS, QUERIES = drawn(2000), tf.constant(drawn(30, seed=2))

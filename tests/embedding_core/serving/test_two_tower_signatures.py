@@ -11,8 +11,8 @@ import tf_keras
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
-from embedding_core.model_inputs import build_model
 from embedding_core.errors import ConfigError
+from embedding_core.model_inputs import build_model
 from embedding_core.serving import export_model
 from embedding_core.top_k_config import Approximate, TopK
 
@@ -34,7 +34,7 @@ CONFIG = EmbeddingConfig(
 )
 
 
-def exported(folder, candidate_features, top_k=TopK(k=7), config=CONFIG):
+def exported(folder, candidate_features, top_k=None, config=CONFIG):
     files = {"users": folder / "users.txt", "items": folder / "items.txt"}
     for name, tokens in (("users", USERS), ("items", ITEMS)):
         files[name].write_bytes(b"".join(token + b"\n" for token in tokens))
@@ -198,5 +198,5 @@ def test_top_k_is_left_out_if_candidates_are_not_tokens(tmp_path):
 def test_column_of_a_filters_name_is_refused(tmp_path):
     user = feature("user", "users").replace(column=ColumnConfig(name="exclude"))
     config = CONFIG.replace(features=(user, *CONFIG.features[1:]))
-    with pytest.raises(ConfigError, match="'exclude'.*rename the column"):
+    with pytest.raises(ConfigError, match=r"'exclude'.*rename the column"):
         exported(tmp_path, ["item"], config=config)
