@@ -32,7 +32,7 @@ class Approximate(Section):
 
     when: Literal["large", "always", "never"] = "large"
     lists: Positive | None = None
-    probes: Positive = 32
+    probes: Positive = 64
     min_recall: Annotated[float, Field(ge=0, le=1), FROM_NUMPY, Rule("a number from 0 to 1")] = 0.9
 
     def mistakes(self) -> Mistakes:
