@@ -114,6 +114,19 @@ def is_two_tower(model: tf_keras.Model) -> bool:
     return all(hasattr(model, name) for name in wanted)
 
 
+def token_candidate(model: tf_keras.Model, config: EmbeddingConfig) -> str | None:
+    """Return the feature whose tokens are the candidates of a two-tower model; None if a token is not all of one.
+
+    It is the only input of the candidate tower, is not a sequence, and has a vocabulary with tokens.
+    """
+    names = tuple(model.candidate_features)
+    known = {feature.name: feature for feature in config.features}
+    if len(names) != 1 or names[0] not in known or known[names[0]].max_sequence_length:
+        return None
+    table = config.table_of(names[0])
+    return None if table.vocabulary is None or table.vocabulary_size == table.oov_rows else str(names[0])
+
+
 def tower_vectors(
     model: tf_keras.Model, inputs: Mapping[str, tf.Tensor], *, training: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:

@@ -11,6 +11,7 @@ from components.component_spec import channels, parameters, spec_with_outputs
 from components.pusher.executor import Executor
 from components.pusher.push_section import Push
 from embedding_core.errors import ConfigError
+from embedding_core.top_k_config import TopK
 
 
 class EmbeddingPusherSpec(ComponentSpec):
@@ -18,7 +19,7 @@ class EmbeddingPusherSpec(ComponentSpec):
 
     PARAMETERS = parameters(
         {keys.PUSH_DESTINATION: str, keys.TOLERANCE: float, keys.PARITY_ROWS: int, keys.PARITY_SPLIT: str},
-        optional={keys.KEEP_LAST: int, keys.REPUBLISH: str, keys.ROWS_DTYPE: str},
+        optional={keys.KEEP_LAST: int, keys.REPUBLISH: str, keys.ROWS_DTYPE: str, keys.TOP_K: str},
     )
     INPUTS = channels(
         keys.MODEL,
@@ -80,8 +81,9 @@ class EmbeddingPusher(base_component.BaseComponent):
           model_blessing: a channel of `ModelBlessing`, from TFX's Evaluator; a model that is not blessed is not pushed.
           quality_blessing: a channel of `ModelBlessing`, from QualityGate; a model that is not blessed is not pushed,
             and QualityGate's reason is recorded.
-          push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep) and
-            `rows_dtype` (type of the served rows); its `destination` is ignored. None means `Push()`.
+          push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep),
+            `rows_dtype` (type of the served rows) and `top_k` (answers of a retrieval model); its `destination` is
+            ignored. None means `Push()`.
           parity_rows: number of rows that are compared, not counting edge cases.
           parity_split: the split that these rows are taken from.
           republish: any text. A new text makes the cache miss, so that a model is pushed again if its version was
@@ -111,5 +113,6 @@ class EmbeddingPusher(base_component.BaseComponent):
             parity_split=parity_split,
             republish=republish,
             rows_dtype=None if push.rows_dtype == "float32" else push.rows_dtype,
+            top_k=None if push.top_k == TopK() else push.top_k.to_json(),
         )
         super().__init__(spec=spec)

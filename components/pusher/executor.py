@@ -27,9 +27,10 @@ from components.pusher.warmup import write_warmup
 from embedding_core.errors import NonfiniteError, ParityError
 from embedding_core.schema import Json
 from embedding_core.storage import is_remote, scratch_folder
+from embedding_core.top_k_config import TopK
 
 _WARMUP_ROWS = 32
-_PROVEN_WITH = (keys.TOLERANCE, keys.PARITY_ROWS, keys.PARITY_SPLIT, keys.ROWS_DTYPE)
+_PROVEN_WITH = (keys.TOLERANCE, keys.PARITY_ROWS, keys.PARITY_SPLIT, keys.ROWS_DTYPE, keys.TOP_K)
 
 _log = logging.getLogger(__name__)
 
@@ -89,16 +90,18 @@ class Executor(ComponentExecutor, PusherExecutor):
             io_utils.copy_dir(known[0].path, folder)
             return known[0], known[1]["parity"]
         rows = rows_below(examples, int(properties.get(keys.PARITY_ROWS) or 1000))
+        top_k = TopK.from_mapping(execution.json(keys.TOP_K) or {})
         measured: list[Proof] = []
 
         def check(copy: str) -> Json:
             _report(2, "comparing with training")
-            measured.append(prove(copy, evaluated, trained, rows, float(properties[keys.TOLERANCE])))
-            if not measured[0].report.passed:
-                raise ParityError(measured[0].report.reason)
+            measured.append(prove(copy, evaluated, trained, rows, float(properties[keys.TOLERANCE]), top_k))
+            if not measured[0].passed:
+                raise ParityError(measured[0].reason)
             _report(3, "publishing")
             return {
                 "parity": measured[0].to_dict(),
+                "top_k": top_k.to_mapping(),
                 "vocabularies": dict(trained.digests),
                 "sources": sources,
                 "identity": identity,
@@ -106,7 +109,7 @@ class Executor(ComponentExecutor, PusherExecutor):
 
         try:
             _report(1, "exporting")
-            trained.export(folder, properties.get(keys.ROWS_DTYPE) or "float32")
+            trained.export(folder, properties.get(keys.ROWS_DTYPE) or "float32", top_k)
             write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
             destination, keep_last = properties[keys.PUSH_DESTINATION], properties.get(keys.KEEP_LAST)
             published = publish(folder, destination, check=check, keep_last=keep_last)

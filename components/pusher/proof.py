@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from components.base_executor import files_below
+from components.pusher.retrieval_proof import RetrievalProof
 from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.version_manifest import verify_version
 from embedding_core.errors import CheckpointError, ParityError
+from embedding_core.model_inputs import is_two_tower
 from embedding_core.proof.edge_cases import edge_cases, read_rows
 from embedding_core.proof.parity import Inputs, ParityReport, compare, score_signatures
 from embedding_core.schema import Json
 from embedding_core.serving import columns_of, named_inputs
+from embedding_core.top_k_config import TopK
 
 _SERVED, _VECTORS, _RAW = "serving_default", "embeddings", "raw"
 _REAL = "rows of the split: what is served is what was trained"
@@ -26,21 +29,50 @@ class Proof:
 
     Attributes:
       report: differences by output: `training/...`, `training/embeddings/<feature>`, `evaluated/...`, and
-        `raw/...` for the signature of named tensors.
+        `raw/...` for the signature of named tensors; `training/query/vector`, `training/candidate/vector`,
+        `training/top_k/...` and `training/top_k_filtered/...` of a two-tower model.
       rows: number of rows of the split that were compared.
       edge_rows: number of generated edge cases that were also compared.
+      recall: by signature, the share of the best candidates that an approximate search found; empty if it is exact.
+      min_recall: the least share allowed.
     """
 
     report: ParityReport
     rows: int
     edge_rows: int
+    recall: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    min_recall: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything is within the tolerance, and the approximate search finds enough."""
+        return not self.reason
+
+    @property
+    def reason(self) -> str:
+        """Why it did not pass, in one line; empty if it did."""
+        low = [name for name, share in self.recall.items() if share < self.min_recall]
+        if not self.report.passed or not low:
+            return self.report.reason
+        return (
+            f"{low[0]} found {self.recall[low[0]]:.4f} of the best candidates, and `push.top_k.approximate.min_recall` "
+            f"is {self.min_recall:g}: raise `probes`, or search exactly (`when: never`)."
+        )
 
     def to_dict(self) -> Json:
         """Return the figures as JSON values."""
-        return {**self.report.to_dict(), "eval_rows": self.rows, "edge_rows": self.edge_rows}
+        figures = {**self.report.to_dict(), "eval_rows": self.rows, "edge_rows": self.edge_rows}
+        return {**figures, "passed": self.passed, "reason": self.reason, "recall": dict(self.recall)}
 
 
-def prove(exported: str, evaluated: str, trained: Trained, rows: Sequence[bytes], tolerance: float) -> Proof:
+def prove(
+    exported: str,
+    evaluated: str,
+    trained: Trained,
+    rows: Sequence[bytes],
+    tolerance: float,
+    top_k: TopK | None = None,
+) -> Proof:
     """Score rows and their edge cases with three models, and compare the scores.
 
     Args:
@@ -49,6 +81,7 @@ def prove(exported: str, evaluated: str, trained: Trained, rows: Sequence[bytes]
       trained: the model as training computes it.
       rows: serialized tf.Examples.
       tolerance: the largest difference allowed.
+      top_k: settings of the export, with which the signatures of a two-tower model are compared too; None for none.
 
     Raises:
       ParityError: there are no rows, or one of the SavedModels does not load or score.
@@ -63,8 +96,13 @@ def prove(exported: str, evaluated: str, trained: Trained, rows: Sequence[bytes]
     requests: dict[str, Inputs] = {_SERVED: every, _VECTORS: every, **({_RAW: tensors} if kept else {})}
     with ThreadPoolExecutor(max_workers=2) as pool:
         judging = pool.submit(score_signatures, evaluated, {_SERVED: every})
-        serving = pool.submit(score_signatures, exported, requests)
-        expected = trained.score(every)
+        if top_k is None or not is_two_tower(trained.model):
+            retrieval, serving = None, pool.submit(score_signatures, exported, requests)
+            expected = trained.score(every)
+        else:  # the requests depend on the answers
+            expected = trained.score(every)
+            retrieval = RetrievalProof(trained, every, expected, top_k)
+            serving = pool.submit(score_signatures, exported, requests | retrieval.requests)
         judged, served = judging.result()[_SERVED], serving.result()
     same = functools.partial(compare, tolerance=tolerance, rules=rules)
     parts = [
@@ -75,7 +113,14 @@ def prove(exported: str, evaluated: str, trained: Trained, rows: Sequence[bytes]
     if kept:
         wanted = {name: value[kept] for name, value in expected[_SERVED].items()}
         parts.append(same(wanted, served[_RAW], signature=_RAW, rules=[rules[row] for row in kept]))
-    return Proof(report=parts[0].merged(*parts[1:]), rows=len(rows), edge_rows=len(edges))
+    more, recall = ([], {}) if retrieval is None else retrieval.compare(served, tolerance)
+    return Proof(
+        report=parts[0].merged(*parts[1:], *more),
+        rows=len(rows),
+        edge_rows=len(edges),
+        recall=recall,
+        min_recall=0.0 if top_k is None else top_k.approximate.min_recall,
+    )
 
 
 def rows_below(folders: Sequence[str], limit: int) -> list[bytes]:
@@ -95,8 +140,10 @@ def prove_again(version: str, rows: int, tolerance: float) -> Proof:
       CheckpointError: the version is damaged, or does not say what it was made of.
       EmbeddingError: an artifact that it was made of is gone, or was changed.
     """
-    made_of = verify_version(version)["facts"].get("sources")
+    facts = verify_version(version)["facts"]
+    made_of = facts.get("sources")
     if made_of is None:
         raise CheckpointError(f"{version!r} does not say what it was made of: EmbeddingPusher did not publish it.")
     evaluated, folders = made_of.pop("evaluated"), made_of.pop("examples")
-    return prove(version, evaluated, load_trained(Sources(**made_of)), rows_below(folders, rows), tolerance)
+    top_k = TopK.from_mapping(facts["top_k"]) if "top_k" in facts else None  # versions of earlier releases lack it
+    return prove(version, evaluated, load_trained(Sources(**made_of)), rows_below(folders, rows), tolerance, top_k)

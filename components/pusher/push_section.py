@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from embedding_core.schema import NonNegative, Positive, Section, Text
+from embedding_core.top_k_config import TopK
 
 
 class Push(Section):
@@ -15,6 +16,7 @@ class Push(Section):
       tolerance: largest difference between training and serving that is accepted.
       keep_last: number of versions that are kept; null is all.
       rows_dtype: type of the served rows; float16 halves the tables, and `tolerance` has to allow for the lost digits.
+      top_k: what the signatures `top_k` and `top_k_filtered` of a retrieval model return.
     """
 
     SHORT = "destination"
@@ -23,3 +25,4 @@ class Push(Section):
     tolerance: NonNegative = 1e-5
     keep_last: Positive | None = None
     rows_dtype: Literal["float32", "float16"] = "float32"
+    top_k: TopK = TopK()

@@ -15,15 +15,18 @@ from components.run_inputs import same_run_digests, sources_of_run
 from embedding_core.columns import DenseInputs
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
-from embedding_core.model_inputs import call_model, sequence_lengths
+from embedding_core.errors import ConfigError
+from embedding_core.model_inputs import call_model, is_two_tower, sequence_lengths, token_candidate
 from embedding_core.serving import columns_of, export_model, named_inputs, synthetic_rows
 from embedding_core.task_outputs import served_outputs
 from embedding_core.tasks import POSITIVE, Task
+from embedding_core.top_k_config import TopK
 from embedding_core.training import Inputs
 from embedding_core.training.finished_run import restore_run
 from embedding_core.training.training_inputs import RowParser
 
 _BATCH = 512
+_CANDIDATES = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,8 +62,28 @@ class Trained:
     dense: DenseInputs | None
     tasks: tuple[Task, ...]
 
-    def export(self, folder: str, rows_dtype: str = "float32") -> tuple[str, ...]:
-        """Write the serving-only SavedModel, with rows of that type; return its signatures."""
+    @property
+    def candidate_feature(self) -> str | None:
+        """The feature whose tokens are the candidates of `top_k`; None if the model has no such signature."""
+        return token_candidate(self.model, self.config) if is_two_tower(self.model) else None
+
+    def candidate_vectors(self) -> npt.NDArray[np.float32]:
+        """Compute the vectors of all candidates, float32 `[tokens, n]` in the order of the vocabulary.
+
+        Raises:
+          ConfigError: `candidate_feature` is None.
+        """
+        feature = self.candidate_feature
+        if feature is None:
+            raise ConfigError("a candidate of this model is not a token of one feature: `top_k` cannot be computed.")
+        table = self.config.table_of(feature)
+        ids = tf.range(table.vocabulary_size - table.oov_rows, dtype=tf.int64)
+        parts = tf.data.Dataset.from_tensor_slices(ids[:, tf.newaxis]).batch(_CANDIDATES)
+        ragged = ({feature: tf.RaggedTensor.from_tensor(part)} for part in parts)
+        return np.concatenate([self.model.candidate_vectors(self.engine.lookup(one)).numpy() for one in ragged])
+
+    def export(self, folder: str, rows_dtype: str = "float32", top_k: TopK | None = None) -> tuple[str, ...]:
+        """Write the serving-only SavedModel, with rows of that type and answers of that form; return its signatures."""
         return export_model(
             folder,
             config=self.config,
@@ -70,6 +93,7 @@ class Trained:
             dense=self.dense,
             tasks=self.tasks,
             rows_dtype=rows_dtype,
+            top_k=top_k,
         )
 
     def synthetic_rows(self, count: int) -> list[bytes]:
@@ -114,10 +138,15 @@ class Trained:
         vectors = self.engine.lookup(batch["ids"])
         numbers = {**batch["dense"], **sequence_lengths(self.config, batch["ids"])}
         served = served_outputs(self.tasks, call_model(self.model, vectors, numbers, self.tasks))
+        towers = self._towers({**numbers, **vectors}) if is_two_tower(self.model) else {}
         return {
             "embeddings": {name: value.numpy() for name, value in vectors.items()},
             "serving_default": {name: value.numpy() for name, value in served.items()},
+            **{name: {"vector": value.numpy()} for name, value in towers.items()},
         }
+
+    def _towers(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return {"query": self.model.query_vectors(inputs), "candidate": self.model.candidate_vectors(inputs)}
 
 
 def load_trained(sources: Sources) -> Trained:

@@ -24,6 +24,7 @@ from embedding_core.serving.signatures import (
 from embedding_core.serving.table_blocks import TableRows, require_model_inputs, require_no_lambda
 from embedding_core.serving.two_tower_signatures import two_tower_signatures
 from embedding_core.tasks import Task
+from embedding_core.top_k_config import EXACT, TopK
 
 
 def export_model(
@@ -37,7 +38,7 @@ def export_model(
     labels: DenseInputs | None = None,
     tasks: Sequence[Task] = (Task(),),
     signatures: Collection[str] | None = None,
-    top_k: int = 100,
+    top_k: TopK | None = None,
     rows_dtype: str = "float32",
 ) -> tuple[str, ...]:
     """Write a SavedModel that looks up on CPU and loads with TensorFlow alone.
@@ -57,7 +58,8 @@ def export_model(
         `transform_features`, which TFX's Evaluator needs. None adds neither.
       tasks: what the model is trained for, which names the outputs of its signatures.
       signatures: names of the signatures to write besides `serving_default`; None for all that the model can have.
-      top_k: number of candidates that the signature `top_k` returns.
+      top_k: how many candidates `top_k` and `top_k_filtered` return, and how they are searched; None for the best
+        100, exactly.
       rows_dtype: "float32", or "float16" for tables of half the size, whose values are rounded to 11 significant bits.
 
     Returns:
@@ -79,7 +81,7 @@ def export_model(
     files = {name: os.fspath(file) for name, file in vocabularies.items()}
     module = ServingModule(config, tables, files, dense, rows_dtype)
     module.hold(model)
-    possible = _signatures(module, model, tasks, files, labels, top_k)
+    possible = _signatures(module, model, tasks, files, labels, top_k or TopK(approximate=EXACT))
     chosen = set(possible if signatures is None else {"serving_default", *signatures})
     unknown = sorted(chosen - set(possible))
     if unknown:
@@ -96,7 +98,7 @@ def _signatures(
     tasks: Sequence[Task],
     files: Mapping[str, str],
     labels: DenseInputs | None,
-    top_k: int,
+    top_k: TopK,
 ) -> dict[str, Signature]:
     signatures = {
         "serving_default": serving_default(module, model, tasks),

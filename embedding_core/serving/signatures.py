@@ -9,6 +9,7 @@ signature              inputs                                      outputs
 `query`                tensors of the query's raw columns          vector `[B, n]`
 `candidate`            tensors of the candidate's raw columns      vector `[B, n]`
 `top_k`                as `query`                                  tokens, scores `[B, k]`, best first
+`top_k_filtered`       as `query`; exclude, among: tokens `[B, n]` the same
 `counters`             none                                        features, dropped_ids `[n]`: since it was loaded
 `transform_features`   examples                                    the dense inputs `[B, 1]`
 `transform_labels`     examples                                    the labels, and the weight, `[B, 1]`
@@ -44,13 +45,15 @@ def signature_of_examples(function: Callable[[tf.Tensor], Outputs]) -> Signature
     return tf.function(compute).get_concrete_function(examples=tf.TensorSpec([None], tf.string, "examples"))
 
 
-def signature_of_tensors(function: Callable[[Mapping[str, tf.Tensor]], Outputs], columns: Columns) -> Signature:
-    """Make a signature that takes one named tensor per raw column."""
+def signature_of_tensors(
+    function: Callable[[Mapping[str, tf.Tensor]], Outputs], specs: Mapping[str, tf.TensorSpec]
+) -> Signature:
+    """Make a signature that takes named tensors, such as one per raw column (`Columns.named_specs`)."""
 
     def compute(**named: tf.Tensor) -> Outputs:
         return calling_user_code(function)(named)
 
-    return tf.function(compute).get_concrete_function(**columns.named_specs)
+    return tf.function(compute).get_concrete_function(**specs)
 
 
 def predictions(
@@ -59,13 +62,14 @@ def predictions(
     """Compute the served outputs of all tasks, `[B, 1]`; NaN for a row that lacks what the transform requires."""
     embeddings, dense = module.inputs_of(raw, features)
     outputs = call_model(model, embeddings, dense, tasks)
-    if raw.incomplete is not None:
-        incomplete = raw.incomplete[:, tf.newaxis]
-        outputs = {
-            name: tf.where(incomplete, tf.constant(float("nan"), output.dtype), output)
-            for name, output in outputs.items()
-        }
-    return served_outputs(tasks, outputs)
+    return served_outputs(tasks, {name: _where_complete(raw, output) for name, output in outputs.items()})
+
+
+def _where_complete(raw: RawColumns, output: tf.Tensor) -> tf.Tensor:
+    """Replace the rows of `[B, n]` that lack what the transform requires by NaN."""
+    if raw.incomplete is None:
+        return output
+    return tf.where(raw.incomplete[:, tf.newaxis], tf.constant(float("nan"), output.dtype), output)
 
 
 def serving_default(module: ServingModule, model: tf_keras.Model, tasks: Sequence[Task]) -> Signature:
@@ -87,7 +91,7 @@ def raw_signature(module: ServingModule, model: tf_keras.Model, tasks: Sequence[
     def compute(named: Mapping[str, tf.Tensor]) -> Outputs:
         return predictions(module, model, tasks, columns.accept(named), features)
 
-    return signature_of_tensors(compute, columns)
+    return signature_of_tensors(compute, columns.named_specs)
 
 
 def embeddings_signature(module: ServingModule) -> Signature:
@@ -101,7 +105,7 @@ def raw_embeddings_signature(module: ServingModule) -> Signature:
     """Make the signature named tensors -> activations by feature."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features, dense=False)
-    return signature_of_tensors(lambda named: module.inputs_of(columns.accept(named), features)[0], columns)
+    return signature_of_tensors(lambda named: module.inputs_of(columns.accept(named), features)[0], columns.named_specs)
 
 
 def counters(module: ServingModule) -> Signature:
@@ -119,8 +123,9 @@ def vectors(
     columns = module.columns(features, dense=any(name not in known for name in names))
 
     def compute(named: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        embeddings, dense = module.inputs_of(columns.accept(named), features)
-        return tower({**dense, **embeddings})
+        raw = columns.accept(named)
+        embeddings, dense = module.inputs_of(raw, features)
+        return _where_complete(raw, tower({**dense, **embeddings}))
 
     return compute, columns
 

@@ -81,6 +81,8 @@ def _print(report: Mapping[str, Any]) -> None:
     print_table(console, "", rows)
     for rule, gap in report["broken"].items():
         console.print(f"broken by {gap}: {rule}", markup=False, soft_wrap=True)
+    for name, share in report["recall"].items():
+        console.print(f"{name} found {share:.4f} of the best candidates", markup=False, soft_wrap=True)
     console.print(f"{report['eval_rows']} rows and {report['edge_rows']} edge cases; tolerance {report['tolerance']:g}")
 
 

@@ -1,0 +1,174 @@
+"""Compares the search of inverted lists with the exact search for the best candidates of a two-tower model.
+
+    python -m benchmarks.approximate_top_k [--candidates 1000000] [--kinds clusters purchases gaussian] [--rounds 5]
+
+Vectors of 64 columns, from a seed, of three kinds:
+
+- "clusters": 2,000 centers from a normal distribution, of Pareto sizes; candidates and queries are a center plus normal
+  noise of half its standard deviation;
+- "purchases": trained vectors. A made-up user has four of many topics and buys 40 items of these, log-uniform by rank;
+  a tenth of the purchases is of any topic, and each item is bought once more by any user. The vectors are a truncated
+  singular value decomposition of users x items (PureSVD; Cremonesi et al., 2010), by randomized subspace iteration
+  (Halko et al., 2011), with items divided by the square root of their counts. Queries are users;
+- "gaussian": normal noise, in which no search of a part can work: the best candidates are in no particular lists.
+
+"exact" and each number of probes take turns in one process, as concrete functions that return the best 100.
+Milliseconds of a call are medians over the rounds, by the clock and of CPU; "times faster" are the medians of the
+rounds' ratios of the exact search to this one, by the clock and of CPU. Recall is the share of the exact 20 (and 100)
+best candidates among the first 20 (and 100) found, over 512 queries.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import scipy.sparse
+import tensorflow as tf
+
+from embedding_core.serving.candidate_search import ExactSearch, ListSearch
+from embedding_core.serving.inverted_lists import divide
+from embedding_core.top_k_config import Approximate
+
+DIM, K, QUERIES = 64, 100, 512
+CENTERS, PURCHASES, TOPICS = 2000, 40, 4
+
+
+def clusters(count, generator):
+    """Draw candidates and queries around centers."""
+    centers = generator.normal(size=(CENTERS, DIM))
+    weights = generator.pareto(1.5, size=CENTERS) + 0.2
+    chosen = generator.choice(CENTERS, count + QUERIES, p=weights / weights.sum())
+    vectors = (centers[chosen] + 0.5 * generator.normal(size=(count + QUERIES, DIM))).astype(np.float32)
+    return vectors[:count], vectors[count:]
+
+
+def gaussian(count, generator):
+    """Draw candidates and queries without any structure."""
+    vectors = generator.normal(size=(count + QUERIES, DIM)).astype(np.float32)
+    return vectors[:count], vectors[count:]
+
+
+def bought(items, users, generator):
+    """Draw the purchases of users: their numbers and the items' numbers."""
+    topics = max(50, items // 2000)
+    start = np.linspace(0, items, topics + 1).astype(np.int64)  # the items of a topic, most frequent first
+    user = np.repeat(np.arange(users), PURCHASES)
+    liked = generator.integers(topics, size=(users, TOPICS))
+    topic = liked[user, np.minimum(generator.geometric(0.5, size=len(user)) - 1, TOPICS - 1)]
+    anywhere = generator.random(len(user)) < 0.1
+    topic[anywhere] = generator.integers(topics, size=anywhere.sum())
+    size = start[topic + 1] - start[topic]
+    item = start[topic] + np.minimum(size ** generator.random(len(user)) - 1, size - 1).astype(np.int64)
+    return np.append(user, generator.integers(users, size=items)), np.append(item, np.arange(items))
+
+
+def purchases(count, generator):
+    """Train candidates and queries by a singular value decomposition of purchases."""
+    users = max(10 * QUERIES, count // 10)
+    user, item = bought(count, users, generator)
+    matrix = scipy.sparse.csr_matrix((np.ones(len(user), np.float32), (user, item)), (users, count))
+    matrix.data[:] = 1.0
+    counts = np.asarray(matrix.sum(0)).ravel()
+    matrix = matrix @ scipy.sparse.diags((1 / np.sqrt(np.maximum(counts, 1))).astype(np.float32))
+    back = matrix.T.tocsr()
+    found = matrix @ generator.normal(size=(count, DIM + 8)).astype(np.float32)
+    for _ in range(2):
+        found = matrix @ (back @ np.linalg.qr(found)[0])
+    basis = np.linalg.qr(found)[0]
+    left, values, right = _decomposed(back @ basis)
+    scale = np.sqrt(values[:DIM])
+    chosen = generator.choice(users, QUERIES, replace=False)
+    return (left[:, :DIM] * scale).astype(np.float32), ((basis[chosen] @ right)[:, :DIM] * scale).astype(np.float32)
+
+
+def _decomposed(tall):
+    """Return the singular value decomposition of a tall matrix, from that of its product with itself."""
+    values, right = np.linalg.eigh(tall.T.astype(np.float64) @ tall)
+    values, right = np.sqrt(np.maximum(values[::-1], 1e-12)), right[:, ::-1]
+    return tall @ (right / values), values, right
+
+
+KINDS = {"clusters": clusters, "purchases": purchases, "gaussian": gaussian}
+
+
+def traced(search):
+    """Return the search as a function of queries `[B, n]`."""
+    function = tf.function(lambda queries: search.best(queries, K), autograph=False)
+    return function.get_concrete_function(tf.TensorSpec([None, DIM]))
+
+
+def recall(found, wanted, k):
+    """Return the mean share of the first k wanted rows that are among the first k found."""
+    return np.mean([len(set(one[:k]) & set(other[:k])) / k for one, other in zip(found, wanted, strict=True)])
+
+
+def rows_of(function, queries, batch=64):
+    """Return the rows that a search finds for all queries."""
+    parts = (queries[start : start + batch] for start in range(0, len(queries), batch))
+    return np.concatenate([function(part)[1].numpy() for part in parts])
+
+
+def timed(functions, queries, batch, rounds):
+    """Return milliseconds of a call by the clock and of CPU, one pair per round, by name."""
+    calls, times = max(1, 8 // batch), {name: [] for name in functions}
+    for turn in range(rounds + 1):  # the first is not counted
+        for name, function in functions.items():
+            clock, cpu = time.perf_counter(), time.process_time()
+            for call in range(calls):
+                start = (turn * calls + call) * batch % (len(queries) - batch + 1)
+                function(queries[start : start + batch])
+            times[name].append([(time.perf_counter() - clock) / calls * 1e3, (time.process_time() - cpu) / calls * 1e3])
+    return {name: np.array(pairs[1:]) for name, pairs in times.items()}
+
+
+def compare(kind, options):
+    """Measure one kind of vectors, and print a line for each search."""
+    vectors, queries = KINDS[kind](options.candidates, np.random.default_rng(7))
+    lists = Approximate(when="always").lists_of(len(vectors))
+    start, cpu = time.perf_counter(), time.process_time()
+    divided = divide(vectors, lists)
+    spent = f"{time.process_time() - cpu:.0f} CPU s, {time.perf_counter() - start:.0f} s by the clock"
+    largest = int(np.diff(divided.starts).max())
+    print(f"{kind}: {len(divided.means)} lists, the largest of {largest} candidates, made in {spent}", flush=True)
+    functions = {"exact": traced(ExactSearch(vectors))}
+    for probes in options.probes:
+        functions[f"{probes} probes"] = traced(ListSearch(vectors, divided, probes))
+    given = tf.constant(queries)
+    wanted = rows_of(functions["exact"], given)
+    figures = {name: timed(functions, given, batch, options.rounds) for batch, name in _batches(options)}
+    for name, function in functions.items():
+        found = rows_of(function, given)
+        cells = [kind, name, f"{recall(found, wanted, 20):.3f}", f"{recall(found, wanted, K):.3f}"]
+        for times in figures.values():
+            (clock, used), base = np.median(times[name], axis=0), times["exact"]
+            faster, less = (statistics.median(base[:, place] / times[name][:, place]) for place in (0, 1))
+            cells.append(f"{clock:.2f} ({used:.2f} CPU) | {faster:.1f} ({less:.1f})")
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def _batches(options):
+    return [(batch, f"batch of {batch}") for batch in options.batches]
+
+
+def main():
+    """Run the kinds and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--candidates", type=int, default=1_000_000)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--probes", type=int, nargs="+", default=[16, 32, 64, 128])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 256])
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    columns = " | ".join(f"{name}, ms | times faster" for _, name in _batches(options))
+    print(f"| vectors | search | recall@20 | recall@{K} | {columns} |")
+    for kind in options.kinds:
+        compare(kind, options)
+
+
+if __name__ == "__main__":
+    main()
