@@ -50,19 +50,19 @@ def candidate_feature(run: RestoredRun) -> str:
     """Return the feature that identifies a candidate.
 
     Raises:
-      DataError: the candidate tower does not read exactly one categorical feature, and `training.negatives` does not
-        name one of its features.
+      DataError: the candidate tower does not read exactly one categorical feature, and neither `training.negatives` nor
+        `training.softmax` names one of its features.
     """
     towers = [one for one in run.model.candidate_features if one in _names(run.description.config)]
-    negatives = run.description.training.negatives
-    drawn = None if negatives is None else negatives.feature
+    source = run.description.training.softmax or run.description.training.negatives
+    drawn = None if source is None else source.feature
     if len(towers) == 1:
         return str(towers[0])
     if drawn in towers:
         return str(drawn)
     raise DataError(
         f"the candidate tower reads {', '.join(towers) or 'no categorical feature'}: name the one that identifies a "
-        "candidate as `training.negatives.feature`."
+        "candidate as `training.softmax.feature` or `training.negatives.feature`."
     )
 
 

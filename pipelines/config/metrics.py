@@ -19,6 +19,8 @@ Metric: TypeAlias = Literal[
     "BinaryAccuracy",
     "BinaryCrossEntropy",
     "Calibration",
+    "CategoricalAccuracy",
+    "CategoricalCrossEntropy",
     "ExampleCount",
     "MeanAbsoluteError",
     "MeanLabel",
@@ -27,11 +29,19 @@ Metric: TypeAlias = Literal[
     "Precision",
     "Recall",
     "RootMeanSquaredError",
+    "Top5CategoricalAccuracy",
 ]
 METRICS: tuple[str, ...] = get_args(Metric)
 _OF_CLASSES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "BinaryCrossEntropy", "Precision", "Recall")
+_OF_SEVERAL = ("CategoricalAccuracy", "CategoricalCrossEntropy", "Top5CategoricalAccuracy")
+_OF_ANY = "ExampleCount"
 _OTHER_NAMES = {
+    "acc": "BinaryAccuracy",
     "accuracy": "BinaryAccuracy",
+    "categoricalcrossentropy": "CategoricalCrossEntropy",
+    "sparsecategoricalaccuracy": "CategoricalAccuracy",
+    "sparsecategoricalcrossentropy": "CategoricalCrossEntropy",
+    "topkcategoricalaccuracy": "Top5CategoricalAccuracy",
     "auprc": "AUCPrecisionRecall",
     "averageprecision": "AUCPrecisionRecall",
     "brier": "MeanSquaredError",
@@ -49,7 +59,10 @@ _OTHER_NAMES = {
     "rocauc": "AUC",
     "aucroc": "AUC",
 }  # names in other libraries, in lower case and without punctuation
-_SHARES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "Precision", "Recall", *RETRIEVAL_METRICS)  # in 0 .. 1
+_SHARES = (  # in 0 .. 1
+    *("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "CategoricalAccuracy", "Precision", "Recall"),
+    *("Top5CategoricalAccuracy", *RETRIEVAL_METRICS),
+)
 
 
 def _metric(value: Any) -> Any:
@@ -82,6 +95,13 @@ def _slice(value: Any) -> tuple[str, ...]:
 _Slice = Annotated[tuple[Text, ...], BeforeValidator(_slice), WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS]})]
 
 
+def _fits(task: Task, metric: str) -> bool:
+    """Return whether a metric can be computed for a task."""
+    if task.is_multiclass or metric in _OF_SEVERAL:
+        return metric == _OF_ANY or (task.is_multiclass and metric in _OF_SEVERAL)
+    return task.is_binary or metric not in _OF_CLASSES
+
+
 def metric_name(tasks: Sequence[Task], task: Task, metric: str) -> str:
     """Return the name of a metric of a task in thresholds and reports: "AUC", or "click/AUC" if there are several."""
     return metric if len(tasks) == 1 else f"{task.name}/{metric}"
@@ -92,7 +112,8 @@ class Evaluation(Section):
 
     Attributes:
       metrics: names of metrics; null takes AUC, BinaryCrossEntropy, Calibration and ExampleCount, and if the label is a
-        number RootMeanSquaredError and MeanAbsoluteError instead of the first two.
+        number RootMeanSquaredError and MeanAbsoluteError instead of the first two. Of a multiclass label it takes
+        CategoricalAccuracy, CategoricalCrossEntropy, Top5CategoricalAccuracy and ExampleCount.
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
       thresholds: bounds, by metric of `metrics`, or Recall@10 and Recall@50 of a two-tower model. If there are several
         labels, the name of a label and a slash come before the metric: click/AUC. If no metric has a bound, every model
@@ -123,9 +144,11 @@ class Evaluation(Section):
     def metrics_of(self, task: Task) -> tuple[str, ...]:
         """Return the metrics that are computed for a task."""
         if self.metrics is not None:
-            return tuple(metric for metric in self.metrics if task.is_binary or metric not in _OF_CLASSES)
+            return tuple(metric for metric in self.metrics if _fits(task, metric))
+        if task.is_multiclass:
+            return (*_OF_SEVERAL, _OF_ANY)
         first = ("AUC", "BinaryCrossEntropy") if task.is_binary else ("RootMeanSquaredError", "MeanAbsoluteError")
-        return (*first, "Calibration", "ExampleCount")
+        return (*first, "Calibration", _OF_ANY)
 
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""
@@ -141,6 +164,9 @@ class Evaluation(Section):
         for index, given in enumerate(self.metrics or ()):
             if given in _OF_CLASSES and not any(task.is_binary for task in tasks):
                 yield f"metrics.{index}", f"is {given!r}, which is of labels that are 0 or 1: no label is binary."
+            elif not any(_fits(task, given) for task in tasks):
+                kinds = "multiclass labels: no label is" if given in _OF_SEVERAL else "numbers: each label is"
+                yield f"metrics.{index}", f"is {given!r}, which is of {kinds} multiclass."
         judged = {metric_name(tasks, task, name): name for task in tasks for name in self.metrics_of(task)}
         for name, threshold in self.thresholds.items():
             metric: str = judged.get(name, name)

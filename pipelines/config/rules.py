@@ -164,9 +164,14 @@ def _softmax_fits(config: PipelineConfig) -> Mistakes:
         rule = f"it trains one of {', '.join(RETRIEVAL_MODELS)}."
         yield "training.softmax", f"is given, but `model.name` is {config.model.name!r}: {rule}"
     candidate = config.model.arguments.get("candidate_features")
-    if softmax.sampled and candidate is not None and list(candidate) != [softmax.feature]:
-        rule = f"but the candidate tower reads {list(candidate)}: what a drawn token has in the others is not known."
-        yield "training.softmax.sampled", f"is {softmax.sampled}, {rule}"
+    if isinstance(candidate, list | tuple) and candidate and softmax.feature not in candidate:
+        rule = f"but the candidate tower reads {list(candidate)}: name the one of them that names the candidate."
+        yield "training.softmax.feature", f"is {softmax.feature!r}, {rule}"
+    known = [*features, *(feature.name for feature in config.features.dense)]
+    for index, name in enumerate(softmax.candidate_features):
+        if name not in known:
+            rule = f"it must be a feature; {nearest(name, known)}"
+            yield f"training.softmax.candidate_features.{index}", f"is {name!r}: {rule}"
 
 
 @_rule("label", "labels")
@@ -179,9 +184,13 @@ def _labels_have_columns_of_their_own(config: PipelineConfig) -> Mistakes:
 
 
 @_rule("label", "labels", "evaluation")
-def _several_labels_are_evaluated_in_one_pass(config: PipelineConfig) -> Mistakes:
-    if len(config.tasks) > 1 and config.evaluation.engine == "tfma":
+def _labels_that_may_lack_are_evaluated_in_one_pass(config: PipelineConfig) -> Mistakes:
+    if config.evaluation.engine != "tfma":
+        return
+    if len(config.tasks) > 1:
         yield "evaluation.engine", "is 'tfma', which cannot leave out rows that lack one of several labels."
+    elif config.tasks[0].is_multiclass:
+        yield "evaluation.engine", "is 'tfma', which cannot leave out rows of a class that the train split lacks."
 
 
 @_rule("label", "labels", "evaluation")
@@ -299,7 +308,7 @@ def _recall_is_of_two_towers(config: PipelineConfig) -> Mistakes:
         yield f"evaluation.thresholds.{name}", f"{given}: leave it out, or write two_tower."
 
 
-@_rule("model", "labels", "python_path")
+@_rule("model", "label", "labels", "python_path")
 def _model_takes_its_arguments(config: PipelineConfig) -> Mistakes:
     model = config.model
     try:
@@ -323,9 +332,13 @@ def _arguments_fit(config: PipelineConfig, known: dict[str, Argument]) -> Mistak
     for name in GIVEN_BY_TRAINER:
         if name in given:
             yield f"model.arguments.{name}", "is given: the trainer passes it to `build`; leave it out."
-    if len(config.tasks) > 1 and "tasks" not in known:
+    if "tasks" not in known:
         rule = f"but `build` of {config.model.module!r} has no argument `tasks`: it computes one output; see ranking."
-        yield "labels", f"are {[task.name for task in config.tasks]}, {rule}"
+        if len(config.tasks) > 1:
+            yield "labels", f"are {[task.name for task in config.tasks]}, {rule}"
+        for path, label in label_paths(config) if len(config.tasks) == 1 else ():
+            if label.kind == "multiclass":
+                yield f"{path}.kind", f"is 'multiclass', {rule}"
     owner = f"`build` of {config.model.module!r}"
     for name, value in given.items():
         if name in GIVEN_BY_TRAINER:

@@ -14,8 +14,17 @@ from pipelines.config.metrics import metric_name
 CANDIDATE, BASELINE = "candidate", "baseline"
 _COUNT = "ExampleCount"
 _OWN_METRICS = "components.evaluator.own_metrics"  # the Evaluator imports it in its own process
-_OWN = {"BinaryCrossEntropy": "LogLoss", "RootMeanSquaredError": "RootMeanSquaredError"}
-_LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError")
+_OWN = {
+    "BinaryCrossEntropy": "LogLoss",
+    "CategoricalAccuracy": "ClassAccuracy",
+    "CategoricalCrossEntropy": "ClassLogLoss",
+    "RootMeanSquaredError": "RootMeanSquaredError",
+    "Top5CategoricalAccuracy": "ClassTop5Accuracy",
+}
+_LOWER_IS_BETTER = (
+    *("BinaryCrossEntropy", "CategoricalCrossEntropy"),
+    *("MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError"),
+)
 
 
 def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.EvalConfig:

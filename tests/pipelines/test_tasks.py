@@ -12,6 +12,7 @@ from pipelines.config import load_config
 pytestmark = pytest.mark.tfx
 
 ROWS = 1500
+MOODS = ("awful", "fine", "great")
 LABELS = {
     "three": {"labels": {
         "click": {"column": "click"},
@@ -20,6 +21,11 @@ LABELS = {
     }},
     "mmoe": {
         "labels": {"click": {"column": "click"}, "visits": {"column": "visits", "kind": "count"}},
+        "model": {"name": "mmoe", "arguments": {"dropout": 0.0}},
+    },
+    "multiclass": {"label": {"column": "mood", "kind": "multiclass"}},
+    "mixed": {
+        "labels": {"mood": {"column": "mood", "kind": "multiclass"}, "click": {"column": "click"}},
         "model": {"name": "mmoe", "arguments": {"dropout": 0.0}},
     },
     "positive": {
@@ -33,6 +39,19 @@ LABELS["softmax"] = {
     **LABELS["positive"],
     "training": {"softmax": {"feature": "item", "sampled": 16, "temperature": 0.5}},
 }
+LABELS["whole"] = {
+    **LABELS["positive"],
+    "features": {"categorical": ["user", "item", {"name": "group", "separator": "|"}], "dense": ["price"]},
+    "model": {
+        "name": "two_tower",
+        "arguments": {
+            "query_features": ["user"],
+            "candidate_features": ["item", "group", "price"],
+            "hidden_units": [8],
+        },
+    },
+    "training": {"softmax": {"feature": "item", "sampled": 16, "temperature": 0.5}},
+}
 LABELS["sequential"] = {
     "label": {"kind": "positive"},
     "features": {
@@ -44,29 +63,38 @@ LABELS["sequential"] = {
     "model": {"name": "sequential", "arguments": {"history": "history", "candidate": "item", "dropout": 0.0}},
     "training": {"softmax": "item"},
 }
-RETRIEVAL = ("positive", "sequential", "softmax")
+RETRIEVAL = ("positive", "sequential", "softmax", "whole")
 SERVED = {
     "three": {"click_logit", "click_probability", "stars_prediction", "visits_prediction"},
     "mmoe": {"click_logit", "click_probability", "visits_prediction"},
+    "multiclass": {"classes", "probabilities"},
+    "mixed": {"mood_classes", "mood_probabilities", "click_logit", "click_probability"},
     "positive": {"logit", "probability"},
     "sequential": {"logit", "probability"},
     "softmax": {"logit", "probability"},
+    "whole": {"logit", "probability"},
 }
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A CSV file with a click, stars of the rows with a click, and a number of visits, which users and items decide."""
-    draw = np.random.default_rng(0)
+    """A CSV file with a click, stars of the rows with a click, visits, and a mood, which users and items decide.
+
+    One row in a hundred has a mood of its own; some of these are in the eval split, and so not among the classes.
+    """
+    draw, mood_draw = np.random.default_rng(0), np.random.default_rng(1)
     users, items = draw.normal(size=40), draw.normal(size=30)
-    lines = ["user,item,hour,click,stars,visits,history"]
-    for _ in range(ROWS):
+    lines = ["user,item,hour,click,stars,visits,history,mood,group,price"]
+    for row in range(ROWS):
         user, item, hour = draw.integers(40), draw.integers(30), draw.integers(24)
         taste = users[user] + items[item]
         click = int(draw.random() < 1 / (1 + np.exp(-2 * taste)))
         history = " ".join(f"i{(item - back) % 30}" for back in range(draw.integers(0, 8), 0, -1))
         stars = f"{3 + 0.5 * taste:.2f}" if click else ""
-        lines.append(f"u{user},i{item},{hour},{click},{stars},{draw.poisson(np.exp(0.5 * taste))},{history}")
+        group = f"g{item % 4}|g{item % 3 + 4}" if item % 5 else ""
+        visits = draw.poisson(np.exp(0.5 * taste))
+        mood = f"own{row}" if row % 100 == 0 else MOODS[int(np.digitize(taste + mood_draw.normal(), [-1, 1]))]
+        lines.append(f"u{user},i{item},{hour},{click},{stars},{visits},{history},{mood},{group},{item / 10}")
     path = tmp_path_factory.mktemp("data") / "rows.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
