@@ -24,7 +24,7 @@ from embedding_core.schema import Json
 from embedding_core.serving import export_model
 from embedding_core.storage import file_digest, folder_digests, is_remote
 from embedding_core.tasks import Task
-from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
+from embedding_core.training import Inputs, TrainingConfig, TrainingJob, TrainingResult, fingerprint, train
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.kept_rows import rows_key
 from embedding_core.vocabulary import Vocabulary
@@ -98,40 +98,72 @@ def run_fn(fn_args: FnArgs) -> None:
     Raises:
       EmbeddingError: the data or the configuration is invalid, or the training fails.
     """
+    opened = open_training(fn_args)
+    job = opened.job
+    resume = _resume_folder(fn_args, opened)
+    rows = _rows_folder(fn_args, opened.settings, job)
+    result = train(job, fn_args.model_run_dir, resume_folder=resume, rows=rows, progress=_Progress())
+    write_outputs(fn_args, opened, result)
+    if resume is not None:
+        fileio.rmtree(resume)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenTraining:
+    """The artifacts and settings of a training."""
+
+    settings: Settings
+    config: EmbeddingConfig
+    vocabularies: Mapping[str, Vocabulary]
+    sources: NumberSources
+    job: TrainingJob
+
+
+def open_training(fn_args: FnArgs) -> OpenTraining:
+    """Read the artifacts and settings that `fn_args` names.
+
+    Raises:
+      EmbeddingError: one of them is missing or invalid.
+    """
     settings = _settings(fn_args.custom_config)
     tasks = settings.task_list(fn_args.transform_graph_path)
     config = read_embedding_config(settings.table_configs)
     vocabularies = read_vocabularies(settings.vocabularies)
     sources = _number_sources(fn_args, settings, config, tasks)
     job = _job(fn_args, settings, config, vocabularies, sources, tasks)
-    resume = _resume_folder(fn_args, settings, config, vocabularies, job)
-    rows = _rows_folder(fn_args, settings, job)
-    result = train(job, fn_args.model_run_dir, resume_folder=resume, rows=rows, progress=_Progress())
+    return OpenTraining(settings, config, vocabularies, sources, job)
+
+
+def write_outputs(fn_args: FnArgs, opened: OpenTraining, result: TrainingResult) -> None:
+    """Describe the run in the ModelRun, and export the model.
+
+    Raises:
+      EmbeddingError: the model cannot be exported.
+    """
+    job = opened.job
     description = RunDescription(
         model=job.model,
         arguments=job.arguments,
-        config=config,
+        config=opened.config,
         training=job.training,
         dense=job.inputs.dense,
         tasks=job.inputs.tasks,
-        weight=settings.weight_key,
+        weight=opened.settings.weight_key,
         step=result.step,
         checkpoint=os.path.basename(result.checkpoint),
-        vocabularies={name: vocabulary.digest for name, vocabulary in vocabularies.items()},
+        vocabularies={name: vocabulary.digest for name, vocabulary in opened.vocabularies.items()},
     )
     description.save(fn_args.model_run_dir)
     export_model(
         fn_args.serving_model_dir,
-        config=config,
+        config=opened.config,
         tables=result.tables,
         vocabularies=job.inputs.vocabularies,
         model=result.model,
-        dense=sources.of_features(),
-        labels=sources.of_labels(),
+        dense=opened.sources.of_features(),
+        labels=opened.sources.of_labels(),
         tasks=job.inputs.tasks,
     )
-    if resume is not None:
-        fileio.rmtree(resume)
 
 
 class _Progress:
@@ -234,22 +266,17 @@ def _files(patterns: Sequence[str]) -> list[str]:
     return sorted(path for pattern in patterns for path in fileio.glob(pattern))
 
 
-def _resume_folder(
-    fn_args: FnArgs,
-    settings: Settings,
-    config: EmbeddingConfig,
-    vocabularies: Mapping[str, Vocabulary],
-    job: TrainingJob,
-) -> str | None:
+def _resume_folder(fn_args: FnArgs, opened: OpenTraining) -> str | None:
     """Return the folder of this run; any change of data, code, vocabulary or setting gives another one."""
+    settings, job = opened.settings, opened.job
     if settings.resume_dir is None:
         return None
     name = fingerprint(
         job.training.to_mapping(),
         job.model,
         job.arguments,
-        json.loads(config.to_json()),
-        {name: vocabulary.digest for name, vocabulary in vocabularies.items()},
+        json.loads(opened.config.to_json()),
+        {name: vocabulary.digest for name, vocabulary in opened.vocabularies.items()},
         [job.inputs.dense, [task.to_mapping() for task in job.inputs.tasks], job.inputs.weight],
         [(path, tf.io.gfile.stat(path).length) for path in (*job.train_files, *job.eval_files)],
         [fn_args.transform_graph_path, settings.warm_start, dict(settings.dense_start), settings.code_fingerprint],

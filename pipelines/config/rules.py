@@ -263,19 +263,38 @@ def _nothing_shadows_us(config: PipelineConfig) -> Mistakes:
 
 @_rule("preprocessing_fn", "python_path")
 def _preprocessing_function_exists(config: PipelineConfig) -> Mistakes:
-    dotted = config.preprocessing_fn
+    yield from _function_exists("preprocessing_fn", config.preprocessing_fn, config.python_path)
+
+
+@_rule("model", "python_path")
+def _run_fn_exists(config: PipelineConfig) -> Mistakes:
+    yield from _function_exists("model.run_fn", config.model.run_fn, config.python_path)
+
+
+@_rule("model", "training", "warm_start")
+def _run_fn_trains_what_is_configured(config: PipelineConfig) -> Mistakes:
+    if config.model.run_fn is None:
+        return
+    for path, given in (("warm_start", config.warm_start), ("training.softmax", config.training.softmax)):
+        if given is not None:
+            yield path, "is given, and so is `model.run_fn`: only the trainer's own loop does this; leave out one."
+
+
+def _function_exists(path: str, dotted: str | None, python_path: str) -> Mistakes:
+    """Refuse a dotted path that does not lead to a function at the top level of a module."""
     if dotted is None:
         return
+    name = path.rpartition(".")[2]
     module, _, function = dotted.rpartition(".")
     try:
         if not module:
-            raise ConfigError("it must be the dotted path of a function, such as my_module.preprocessing_fn.")
-        if not defines(parse_module(module, config.python_path), function):
+            raise ConfigError(f"it must be the dotted path of a function, such as my_module.{name}.")
+        if not defines(parse_module(module, python_path), function):
             raise ConfigError(
                 f"module {module!r} has no {function!r} at its top level; define it, or correct the path."
             )
     except ConfigError as error:
-        yield "preprocessing_fn", f"is {dotted!r}: {error}"
+        yield path, f"is {dotted!r}: {error}"
 
 
 @_rule("model", "features")
