@@ -1,8 +1,9 @@
-"""Tests a user's own run_fn: Keras' `fit` on CPU and simulated TPU, and what it must leave behind."""
+"""Tests the run_fn of docs/models.md: Keras' `fit` on CPU and simulated TPU, and what it must leave behind."""
 
 import importlib.util
 import json
 import pathlib
+import re
 import sys
 import types
 
@@ -20,22 +21,8 @@ cases = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(cases)
 inputs = cases.inputs
 
-FIT = """
-import tf_keras
-from components.trainer.own_run import TrainerRun
-
-def run_fn(fn_args):
-    run = TrainerRun(fn_args)
-    with run.scope():
-        model = run.keras_model()
-        loss = tf_keras.losses.BinaryCrossentropy(from_logits=True)
-        model.compile(tf_keras.optimizers.Adam(0.01), loss, weighted_metrics=["mae"])
-        fitted = model.fit(
-            run.train_data(), epochs=2, steps_per_epoch=run.steps_per_epoch, verbose=0,
-            validation_data=run.eval_data(), validation_steps=run.eval_steps,
-        )
-    run.write(model, fitted.history)
-"""
+PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+(FIT,) = [source for source in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def run_fn" in source]
 UNTRAINED = """
 from components.trainer.own_run import TrainerRun
 
