@@ -23,6 +23,7 @@ Spec: TypeAlias = Mapping[str, Any]
 """How columns are parsed: one of `tf.io`'s features by name."""
 Range: TypeAlias = Mapping[str, Any]
 """The range of a dense feature: its fields by name."""
+_MOST_CLASSES = 10_000  # the model computes a logit of each for every row
 _RANGE_FIELDS = ("mean", "deviation", "limit", "values", "implausible")
 
 
@@ -91,6 +92,32 @@ def _needed_columns(uri: str, digest: str) -> dict[str, set[str]]:
     traced = tf.function(layer.call, autograph=False).get_concrete_function(raw)
     column_of = [name for name in sorted(raw) for _ in tf.nest.flatten(raw[name], expand_composites=True)]
     return {name: {column_of[number] for number in numbers} for name, numbers in needed_arguments(traced).items()}
+
+
+def read_classes(uri: str, key: str) -> tuple[str, ...]:
+    """Read the classes of a multiclass label, in the order of its ids.
+
+    Args:
+      uri: address of a TransformGraph artifact.
+      key: name of the label among Transform's outputs, and of its vocabulary.
+
+    Raises:
+      DataError: there is no such vocabulary, or it does not have 2 to 10,000 classes.
+    """
+    graph = _open(uri, _digest(uri))
+    if graph.vocabulary_file_by_name(key) is None:
+        raise DataError(
+            f"Transform has no classes of the label {key!r}: compute its ids with "
+            "`pipelines.preprocessing.class_ids` in your `preprocessing_fn`."
+        )
+    classes = tuple(token.decode("utf-8") for token in graph.vocabulary_by_name(key))
+    if not 2 <= len(classes) <= _MOST_CLASSES:
+        shown = f" ({classes[0]!r})" if len(classes) == 1 else ""
+        raise DataError(
+            f"the label {key!r} has {len(classes):,} classes{shown} in the train split: a multiclass label has 2 to "
+            f"{_MOST_CLASSES:,}; check its column, or train retrieval by `training.softmax`."
+        )
+    return classes
 
 
 def range_output(name: str) -> str:

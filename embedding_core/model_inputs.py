@@ -2,7 +2,8 @@
 
 A model is made by a user's ``build(config, embeddings, dense, **arguments)``, which gets one Keras
 input per feature and returns a functional `tf_keras.Model` from those inputs to an output `[B, 1]`: a logit if the
-label is binary. If there are several tasks, it returns a mapping of such outputs by the name of the task.
+label is binary; or `[B, classes]`, a logit for each class of a multiclass label. If there are several tasks, it returns
+a mapping of such outputs by the name of the task.
 """
 
 from __future__ import annotations
@@ -83,27 +84,30 @@ def build_model(
       config: tables and features; one input each.
       dense: names of the dense features.
       arguments: keyword arguments of `build`.
-      tasks: what the model is trained for; `build` gets their names as `tasks` if it has such an argument. If it has
-        an argument `lengths`, it gets one input `[B, 1]` per sequence feature: its number of positions that are filled.
+      tasks: what the model is trained for; if `build` has an argument `tasks`, it gets the width of each one's output
+        by name: 1, or the number of classes of a multiclass task. If it has an argument `lengths`, it gets one input
+        `[B, 1]` per sequence feature: its number of positions that are filled.
 
     Raises:
-      ConfigError: the module has no `build`, or `build` did not return one output `[B, 1]` for each task.
+      ConfigError: the module has no `build`, or `build` did not return an output `[B, width]` for each task.
     """
     embeddings, dense_inputs = model_inputs(config, dense)
-    build, names = _load_build(module), [task.name for task in tasks]
+    build, widths = _load_build(module), {task.name: task.width for task in tasks}
     parameters = inspect.signature(build).parameters
-    given: dict[str, Any] = {_TASKS: names} if _TASKS in parameters else {}
+    given: dict[str, Any] = {_TASKS: widths} if _TASKS in parameters else {}
     if _LENGTHS in parameters:
         sequences = [feature.name for feature in config.features if feature.max_sequence_length]
         given[_LENGTHS] = {name: tf_keras.Input((1,), name=_DENSE + length_name(name)) for name in sequences}
     model = build(config, embeddings, dense_inputs, **arguments, **given)
     shape = getattr(model, "output_shape", None)
-    by_task = {names[0]: shape} if len(names) == 1 and not isinstance(shape, dict) else shape
-    if by_task != dict.fromkeys(names, (None, 1)):
-        wanted = "(None, 1)" if len(names) == 1 else f"(None, 1) for each of the tasks {', '.join(names)}, in a mapping"
+    by_task = {tasks[0].name: shape} if len(tasks) == 1 and not isinstance(shape, dict) else shape
+    if by_task != {name: (None, width) for name, width in widths.items()}:
+        several = ", ".join(f"{name} (None, {width})" for name, width in widths.items())
+        wanted = f"output has the shape (None, {tasks[0].width})"
+        wanted = wanted if len(tasks) == 1 else f"outputs are a mapping by task, with the shapes {several}"
         raise ConfigError(
             f"`build` of model {module!r} returned {type(model).__name__} with output shape {shape!r}: "
-            f"it must return a functional tf_keras.Model whose output has the shape {wanted}."
+            f"it must return a functional tf_keras.Model whose {wanted}."
         )
     return model
 
@@ -163,7 +167,7 @@ def call_model(
       training: whether layers such as dropout are active.
 
     Returns:
-      `[B, 1]` by the name of the task: a logit, a number, or the logarithm of an expected count.
+      `[B, 1]` by the name of the task: a logit, a number, or the logarithm of an expected count; or `[B, classes]`.
     """
     given = {_EMBEDDING + name: value for name, value in embeddings.items()}
     given.update({_DENSE + name: value for name, value in dense.items()})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from embedding_core.tasks import LOGIT, Task, prediction_name, served_name
+from embedding_core.tasks import CLASSES, LOGIT, Task, prediction_name, served_name
 
 
 def row_losses(task: Task, label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
@@ -14,12 +14,14 @@ def row_losses(task: Task, label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
 
     Args:
       task: what the label is.
-      label: `[B, 1]`; NaN for a row without this label, whose loss is 0.
-      output: `[B, 1]`, what the model computes for the task: a logit, a number, or the logarithm of an expected count.
+      label: `[B, 1]`; NaN for a row without this label, whose loss is 0. Of a multiclass task, the class's position.
+      output: `[B, 1]`, what the model computes for the task: a logit, a number, or the logarithm of an expected count;
+        of a multiclass task `[B, classes]`, a logit for each class.
 
     Returns:
-      `[B, 1]`: binary cross-entropy, squared or absolute error, Huber's loss (Huber, 1964; half of the squared error
-      up to `huber_delta`), or the negative Poisson log-likelihood without its constant, ``exp(x) - y x``.
+      `[B, 1]`: binary cross-entropy, softmax cross-entropy, squared or absolute error, Huber's loss (Huber, 1964; half
+      of the squared error up to `huber_delta`), or the negative Poisson log-likelihood without its constant,
+      ``exp(x) - y x``.
     """
     missing = tf.math.is_nan(label)
     losses = _losses(task, tf.where(missing, tf.zeros_like(label), label), output)
@@ -29,6 +31,9 @@ def row_losses(task: Task, label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
 def _losses(task: Task, label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
     if task.is_binary:
         return tf.nn.sigmoid_cross_entropy_with_logits(label, output)
+    if task.is_multiclass:
+        classes = tf.cast(label[:, 0], tf.int32)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(classes, output)[:, tf.newaxis]
     if task.kind == "count":
         return tf.exp(output) - label * output
     error = tf.abs(output - label)
@@ -41,10 +46,12 @@ def _losses(task: Task, label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
 
 
 def served_outputs(tasks: Sequence[Task], outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Compute what the signatures return, float32 `[B, 1]` by name.
+    """Compute what the signatures return, by name.
 
-    They are `logit` and `probability` of a binary task, and `prediction` of any other: the number, or the expected
-    count. If there are several tasks, the name of a task and `_` come before each.
+    They are `logit` and `probability` of a binary task, float32 `[B, 1]`; `classes`, string, and `probabilities`,
+    float32 `[B, classes]`, of a multiclass one; and `prediction` `[B, 1]` of any other: the number, or the expected
+    count. If there are several tasks, the name of a task and `_` come before each. All have a row for each row of the
+    request, `classes` too, because servers that batch requests split every output by rows.
 
     Args:
       tasks: the model's tasks.
@@ -55,11 +62,17 @@ def served_outputs(tasks: Sequence[Task], outputs: Mapping[str, tf.Tensor]) -> d
         output = outputs[task.name]
         if task.is_binary:
             served[served_name(tasks, task, LOGIT)] = output
-        served[prediction_name(tasks, task)] = _prediction(task, output)
+        if task.is_multiclass:
+            shape = tf.shape(output)
+            served[served_name(tasks, task, CLASSES)] = tf.broadcast_to(tf.constant(list(task.classes)), shape)
+        served[prediction_name(tasks, task)] = prediction_of(task, output)
     return served
 
 
-def _prediction(task: Task, output: tf.Tensor) -> tf.Tensor:
+def prediction_of(task: Task, output: tf.Tensor) -> tf.Tensor:
+    """Compute what the signatures return as the prediction of a task, `[B, width]`, from what the model computes."""
     if task.is_binary:
         return tf.sigmoid(output)
+    if task.is_multiclass:
+        return tf.nn.softmax(output)
     return tf.exp(output) if task.kind == "count" else output

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from embedding_core.schema import Mistakes, Name, PositiveNumber, Section, Text
+from embedding_core.schema import Listed, Mistakes, Name, PositiveNumber, Section, Text
 
 LOGIT, PROBABILITY, PREDICTION = "logit", "probability", "prediction"
+CLASSES, PROBABILITIES = "classes", "probabilities"
 """Outputs of the signatures."""
 
-Kind: TypeAlias = Literal["binary", "regression", "count", "positive"]
+Kind: TypeAlias = Literal["binary", "regression", "count", "multiclass", "positive"]
 
 
 class Objective(Section):
@@ -18,8 +19,8 @@ class Objective(Section):
 
     Attributes:
       kind: "binary" (0 or 1, trained by cross-entropy), "regression" (a number), "count" (a number of at least 0, by
-        the Poisson loss, whose model computes its logarithm), or "positive" (there is no label: each row is an event,
-        label 1).
+        the Poisson loss, whose model computes its logarithm), "multiclass" (one of several values, as the data writes
+        it, trained by softmax cross-entropy), or "positive" (there is no label: each row is an event, label 1).
       loss: of a regression: "squared", "absolute", or "huber".
       huber_delta: error from which on the loss "huber" grows linearly.
       weight: factor of the label's loss, if there are several labels.
@@ -34,6 +35,11 @@ class Objective(Section):
     def is_binary(self) -> bool:
         """Whether the label is 0 or 1, so that the model computes a logit."""
         return self.kind in ("binary", "positive")
+
+    @property
+    def is_multiclass(self) -> bool:
+        """Whether the label is one of several classes, so that the model computes a logit for each."""
+        return self.kind == "multiclass"
 
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""
@@ -50,16 +56,26 @@ class Task(Objective):
       name: name of the task; the model's outputs, the signatures' and the reports' figures have it if there are
         several tasks.
       key: name of the label among the transformed columns; if it is None, the label of each row is 1.
+      classes: of a multiclass label, its values in the train split, in the order of the model's outputs. The trainer
+        reads them from the transform graph; a configuration does not have them.
     """
 
     name: Name = "label"
     key: Text | None = "label"
+    classes: Listed[Text] = ()
+
+    @property
+    def width(self) -> int:
+        """Number of columns of the model's output: one per class of a multiclass label, else 1."""
+        return len(self.classes) if self.is_multiclass else 1
 
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""
         yield from super().mistakes()
         if self.key is None and self.kind != "positive":
             yield "key", f"is None, but `kind` is {self.kind!r}: only the label of rows that are all positive is known."
+        if self.classes and not self.is_multiclass:
+            yield "classes", f"are given, but `kind` is {self.kind!r}: only a multiclass label has classes."
 
 
 POSITIVE = Task(kind="positive", key=None)
@@ -68,6 +84,8 @@ POSITIVE = Task(kind="positive", key=None)
 
 def prediction_name(tasks: Sequence[Task], task: Task) -> str:
     """Return the name under which the signatures return the prediction of a task."""
+    if task.is_multiclass:
+        return served_name(tasks, task, PROBABILITIES)
     return served_name(tasks, task, PROBABILITY if task.is_binary else PREDICTION)
 
 

@@ -127,6 +127,9 @@ class Softmax(Section):
     Each row's candidate competes with those of the other rows of the global batch, and with drawn ones. The logits are
     corrected by how often a candidate is expected in a batch (logQ; Yi et al., 2019).
 
+    If the candidate has further features (`candidate_features`), a drawn candidate has those of its first row in the
+    train split; candidates without such a row are not drawn.
+
     Attributes:
       feature: categorical feature that names the candidate, one token a row.
       in_batch: whether the candidates of other rows of the batch are negatives.
@@ -136,6 +139,8 @@ class Softmax(Section):
       correction: whether logits are corrected by logQ.
       remove_hits: whether a negative that is the row's own candidate is left out.
       hard_negatives: number of negatives of each row that count, those with the largest logits; null for all.
+      candidate_features: all features that describe the candidate; `feature` may be listed or left out. By default
+        those of the model's argument of this name.
     """
 
     SHORT = "feature"
@@ -148,6 +153,12 @@ class Softmax(Section):
     correction: bool = True
     remove_hits: bool = True
     hard_negatives: Positive | None = None
+    candidate_features: Listed[Name] = ()
+
+    @property
+    def other_features(self) -> tuple[str, ...]:
+        """The features that describe a candidate beside the one that names it."""
+        return tuple(name for name in self.candidate_features if name != self.feature)
 
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""

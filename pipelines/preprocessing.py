@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+import tensorflow_transform as tft
 
 from components.transform_graph import range_output
 from embedding_core.errors import DataError
@@ -80,8 +81,8 @@ def _recorded(feature: Settings, ranges: Mapping[str, Settings]) -> Settings | N
 def labels(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
     """Return each label as float32 [B, 1] under its key; those that your function computes are left out.
 
-    A label is a column of the data, or 1 in each row if its kind is "positive". If there are several labels, one that
-    a row lacks is NaN.
+    A label is a column of the data, the position of its class if its kind is "multiclass", or 1 in each row if its kind
+    is "positive". If there are several labels, one that a row lacks is NaN.
     """
     made = {}
     several = len(custom_config["labels"]) > 1
@@ -89,10 +90,38 @@ def labels(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
         column, key = label["column"], label["key"]
         if label["kind"] == "positive":
             made[key] = tf.ones([_rows(inputs), 1])
+        elif label["kind"] == "multiclass" and column is not None:
+            made[key] = class_ids(_column(inputs, column), column, key)
         elif column is not None:
             value = one_value(_column(inputs, column), column)
             made[key] = checked_label(value, column, label["kind"], may_lack=several)
     return made
+
+
+def class_ids(tensor: Column, column: str, key: str) -> tf.Tensor:
+    """Return the position of each row's class among those of the train split, float32 [B, 1].
+
+    It is NaN for a row without a class, and for a class that the train split does not have: such rows of the eval split
+    are not judged. The classes are ordered by their fingerprints (a hash), so that their order does not change with
+    their counts: a later run with the same classes continues this one's output layer.
+
+    Args:
+      tensor: at most one text or whole number per row.
+      column: name of its column, for messages.
+      key: key under which your `preprocessing_fn` returns the result; the vocabulary has this name.
+    """
+    values = tensor if tensor.dtype == tf.string else _as_text(tensor)
+    texts = fill_missing(values, "", column)
+    ids = tft.compute_and_apply_vocabulary(texts, vocab_filename=key, fingerprint_shuffle=True)
+    return tf.where(ids >= 0, tf.cast(ids, tf.float32), tf.fill(tf.shape(ids), float("nan")))
+
+
+def _as_text(tensor: Column) -> Column:
+    if isinstance(tensor, tf.SparseTensor):
+        return tensor.with_values(tf.strings.as_string(tensor.values))
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.with_flat_values(tf.strings.as_string(tensor.flat_values))
+    return tf.strings.as_string(tensor)
 
 
 def _rows(inputs: Inputs) -> tf.Tensor:

@@ -24,8 +24,9 @@ _BATCH = 4096
 class ModelScores:
     """Label, prediction and weight of each row, `[rows]`, as one model gives them.
 
-    A row without the label has the label 0 and no weight; `known` is 0 for it, and else 1. `user` is the number of the
-    row's user; None if no metric needs users.
+    The prediction of a multiclass label is `[rows, classes]`, and the label the position of its class. A row without
+    the label has the label 0 and no weight; `known` is 0 for it, and else 1. `user` is the number of the row's user;
+    None if no metric needs users.
     """
 
     label: Numbers
@@ -72,9 +73,11 @@ class Scorer:
             made, predicted = _call(label, serialized), _call(predict, serialized)
             scores = {}
             for output, key in labels_of.items():
-                prediction = _column(predicted[predictions_of[output]])
-                weight = _column(made[spec.example_weight_key]) if spec.example_weight_key else tf.ones_like(prediction)
-                scores[output] = _column(made[key]), prediction, weight
+                prediction, label_of = predicted[predictions_of[output]], _column(made[key])
+                if prediction.shape[-1] == 1:
+                    prediction = _column(prediction)
+                weight = _column(made[spec.example_weight_key]) if spec.example_weight_key else tf.ones_like(label_of)
+                scores[output] = label_of, prediction, weight
             return scores
 
         first = next(iter(labels_of.values()))
@@ -148,8 +151,9 @@ def scored_batches(
 
 def _check(scores: Mapping[tuple[str, str], ModelScores], rows: int) -> None:
     for (name, _), one in scores.items():
-        if not np.isfinite(one.prediction).all():
-            row = rows + int(np.argmin(np.isfinite(one.prediction)))
-            value = float(one.prediction[row - rows])
+        finite = np.isfinite(one.prediction).reshape(len(one.prediction), -1)
+        if not finite.all():
+            row = rows + int(np.argmin(finite.all(axis=1)))
+            value = float(one.prediction.reshape(finite.shape)[row - rows][np.argmin(finite[row - rows])])
             which = f"model {name!r}" if name else "the model"
             raise DataError(f"{which} predicts {value!r} for row {row} of the eval split: a prediction must be finite.")

@@ -21,6 +21,7 @@ import tensorflow_model_analysis as tfma
 from embedding_core.errors import ConfigError
 
 _Losses: TypeAlias = Callable[[Any, Any], npt.NDArray[np.float64]]
+_FIVE = 5
 _LEAST = float(np.finfo(np.float64).eps)
 """Smallest distance of probabilities from 0 and 1; scikit-learn uses the same for the log loss of the report."""
 
@@ -77,6 +78,39 @@ class GroupAUC(tfma.metrics.Metric):
 
     def __init__(self, name: str = "group_auc") -> None:
         super().__init__(tfma.metrics.merge_per_key_computations(_computed_by(GroupAUCCombiner)), name=name)
+
+
+class ClassLogLoss(tfma.metrics.Metric):
+    """The weighted mean of `-log(p)`, p being the probability of the row's class, at least 2.2e-16.
+
+    Args:
+      name: name of the metric, in results.
+    """
+
+    def __init__(self, name: str = "class_log_loss") -> None:
+        super().__init__(tfma.metrics.merge_per_key_computations(_mean_of(class_log_losses, float)), name=name)
+
+
+class ClassAccuracy(tfma.metrics.Metric):
+    """The weighted share of rows whose class has the largest probability.
+
+    Args:
+      name: name of the metric, in results.
+    """
+
+    def __init__(self, name: str = "class_accuracy") -> None:
+        super().__init__(tfma.metrics.merge_per_key_computations(_mean_of(are_most_probable, float)), name=name)
+
+
+class ClassTop5Accuracy(tfma.metrics.Metric):
+    """The weighted share of rows whose class is among the five of the largest probabilities.
+
+    Args:
+      name: name of the metric, in results.
+    """
+
+    def __init__(self, name: str = "class_top_5_accuracy") -> None:
+        super().__init__(tfma.metrics.merge_per_key_computations(_mean_of(_is_in_five, float)), name=name)
 
 
 def _mean_of(losses: _Losses, output: Callable[[float], float]) -> Callable[..., list[Any]]:
@@ -203,3 +237,32 @@ def log_losses(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
 def _squares(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
     errors: npt.NDArray[np.float64] = np.asarray(label, np.float64) - np.asarray(prediction, np.float64)
     return errors * errors
+
+
+def class_log_losses(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
+    """Compute the loss of each row `[n]` from its class's position and the probabilities `[n, classes]`."""
+    losses: npt.NDArray[np.float64] = -np.log(np.maximum(_of_class(label, prediction), _LEAST))
+    return losses
+
+
+def are_most_probable(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
+    """Return for each row 1 if its class has the largest probability of all, else 0; see `class_log_losses`."""
+    return (_rank(label, prediction) < 1).astype(np.float64)
+
+
+def _is_in_five(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
+    return (_rank(label, prediction) < _FIVE).astype(np.float64)
+
+
+def _rank(label: Any, prediction: Any) -> npt.NDArray[np.int64]:
+    """Count the classes before the row's own; of equally probable ones, the first in order comes first."""
+    own = _of_class(label, prediction)[:, np.newaxis]
+    is_before = np.arange(np.shape(prediction)[1]) < np.asarray(label)[:, np.newaxis]
+    ranks: npt.NDArray[np.int64] = ((prediction > own) | ((prediction == own) & is_before)).sum(axis=1)
+    return ranks
+
+
+def _of_class(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
+    positions = np.asarray(label).astype(np.int64)[:, np.newaxis]
+    probabilities: npt.NDArray[np.float64] = np.take_along_axis(np.asarray(prediction, np.float64), positions, 1)[:, 0]
+    return probabilities

@@ -44,7 +44,9 @@ Columns = Annotated[
 class Label(Objective):
     """What is predicted (the keys of `Objective` say what it is, and how it is trained).
 
-    A binary label is 0 or 1, true or false, yes or no; one class against all others; or a number above a bound.
+    A binary label is 0 or 1, true or false, yes or no; one class against all others; or a number above a bound. The
+    classes of a multiclass label are the values of its column in the train split; a row of the eval split with another
+    value is not judged by this label.
 
     Attributes:
       column: the column of the data that holds it.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.example_gen.arrays import kind_of, tokens
 from components.example_gen.label_section import Label
 from components.example_gen.rows import Batch, Mask, is_list, map_values, values_per_row
 from components.example_gen.tally import Labels
@@ -31,7 +32,7 @@ def several_values(name: str, column: pa.Array) -> dict[int, str]:
 
 
 def label_values(label: Label, batch: Batch, *, may_lack: bool = False) -> tuple[pa.Array, dict[int, str]]:
-    """Compute the label as float32: the number, or of a binary label 0, 1, or -1 for any other value.
+    """Compute the label: the number as float32, the class as text, or of a binary label 0, 1, or -1 for other values.
 
     Args:
       label: the label.
@@ -40,20 +41,50 @@ def label_values(label: Label, batch: Batch, *, may_lack: bool = False) -> tuple
 
     Returns:
       The labels; and by position of each bad row, the reason. A row is bad if it has several values; if its value is
-      not a finite number, for a regression, a count and with `label.above`; or if a count is negative.
+      not a finite number, for a regression, a count and with `label.above`; if a count is negative; or if a class is
+      not text that a line of a file can hold.
     """
     column = batch.columns[label.data_column]
     reasons = several_values(label.data_column, column)
     first = _first(column)
-    if label.kind == "binary":
-        values, bad = _classes(label, first, batch.decimal)
+    if label.kind == "multiclass":
+        made, bad = _texts(label, _first(tokens(label.data_column, batch)))
+    elif label.kind == "binary":
+        made, bad = _with_nulls(*_classes(label, first, batch.decimal))
     else:
-        values, bad = _numbers(label, first, batch.decimal)
-    missing = np.isnan(values)
+        made, bad = _with_nulls(*_numbers(label, first, batch.decimal))
     if not may_lack:
         no_value = f"label column {label.column!r} has no value"
+        missing = made.is_null().to_numpy(zero_copy_only=False)
         bad = {**{int(row): no_value for row in np.flatnonzero(missing)}, **bad}
-    return pa.array(values, pa.float32(), mask=missing), {**bad, **reasons}
+    return made, {**bad, **reasons}
+
+
+def _with_nulls(values: npt.NDArray[Any], bad: dict[int, str]) -> tuple[pa.Array, dict[int, str]]:
+    return pa.array(values, pa.float32(), mask=np.isnan(values)), bad
+
+
+def _texts(label: Label, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    """Return the classes as text, null for a missing or empty one, and by position why a class cannot be used."""
+    texts = column if kind_of(column) == "bytes" else column.cast(pa.string()).cast(pa.large_binary())
+    texts = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.large_binary()), texts)
+    distinct = [one for one in texts.unique().to_pylist() if one is not None]
+    bad = {one: reason for one in distinct if (reason := _not_a_class(one))}
+    if not bad:
+        return texts, {}
+    rows = np.flatnonzero(pc.is_in(texts, pa.array(list(bad), pa.large_binary())).to_numpy(zero_copy_only=False))
+    return texts, {int(row): f"label column {label.column!r}: {bad[texts[int(row)].as_py()]}" for row in rows}
+
+
+def _not_a_class(text: bytes) -> str:
+    """Say why a text cannot be a class; empty if it can."""
+    if any(sign in text for sign in (b"\n", b"\r", b"\0")):
+        return f"the class {short(text.decode('utf-8', 'backslashreplace'))} has a line break or NUL"
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"the class {short(text.decode('utf-8', 'backslashreplace'))} is not UTF-8"
+    return ""
 
 
 def without_any(columns: Sequence[pa.Array], names: Sequence[str]) -> dict[int, str]:
@@ -127,7 +158,7 @@ def _is_above(value: Value, bound: float, decimal: str) -> float:
 
 
 def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, counts: Labels) -> None:
-    """Count the values of a binary label as they are in the data, and note the first that is neither 0 nor 1.
+    """Count the values of a label of classes as they are in the data; note the first binary one that is not 0 or 1.
 
     Args:
       label: the column, and which of its values are 1.
@@ -136,11 +167,13 @@ def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, count
       good: mask of the rows that are not bad.
       counts: updated by this function.
     """
-    if label.kind != "binary":
+    if label.kind not in ("binary", "multiclass"):
         return
     column = _first(batch.columns[label.data_column]).filter(pa.array(good))
     for entry in pc.value_counts(column).to_pylist():
         counts.add(_shown(entry["values"]), entry["counts"])
+    if label.kind == "multiclass":
+        return
     numbers = values.to_numpy(zero_copy_only=False)  # a null is NaN
     counts.positive += int((numbers[good] == 1).sum())
     others = np.flatnonzero(good & (numbers == _OTHER))

@@ -104,7 +104,7 @@ class Tally:
       kinds: per column, the kinds of feature ("bytes", "int64", "float") and the place of the first of each.
       seen: names of all columns found.
       times: kinds of times that histories are ordered by ("number", "date"), and the place of the first of each.
-      labels: the values of each binary label, by name.
+      labels: the values of each binary or multiclass label, by name.
       numbered: per column, the number of values written as 3, and of those written as 3.0.
       summaries: per split and column, the summary of its values.
       shards: per split, the names of the files written.

@@ -10,9 +10,11 @@ from tfx import types
 from tfx.components.trainer import executor as trainer_executor
 from tfx.components.trainer.fn_args_utils import FnArgs
 from tfx.dsl.io import fileio
+from tfx.utils import path_utils
 
 from components import spec_keys as keys
 from components.base_executor import Artifacts, ComponentExecutor, Execution, Properties
+from embedding_core.errors import ConfigError
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.history import History
@@ -50,8 +52,25 @@ class Executor(ComponentExecutor, trainer_executor.GenericExecutor):
           EmbeddingError: the data or the configuration is invalid, or the training fails.
         """
         outputs = [execution.output(key) for key in (keys.MODEL, keys.MODEL_RUN)]
-        trainer_executor.GenericExecutor.Do(self, execution.inputs, execution.outputs, execution.properties)
+        try:
+            trainer_executor.GenericExecutor.Do(self, execution.inputs, execution.outputs, execution.properties)
+        except RuntimeError as error:
+            if "failed to generate model" not in str(error):  # TFX's check, of which `_check_outputs` is a part
+                raise
+        _check_outputs(execution)
         put_facts(outputs)
+
+
+def _check_outputs(execution: Execution) -> None:
+    """Refuse a run_fn that left no model: the nodes after it would fail, each with another error."""
+    model, run = execution.output(keys.MODEL), execution.output(keys.MODEL_RUN)
+    files = (path_utils.serving_model_path(model.uri), "saved_model.pb"), (run.uri, "training.json")
+    missing = [name for folder, name in files if not fileio.exists(os.path.join(folder, name))]
+    if missing:
+        raise ConfigError(
+            f"`run_fn` {execution.properties.get(keys.RUN_FN)!r} left no {' and no '.join(missing)}: end it with "
+            "`TrainerRun(fn_args).write(model, history)`, of `components.trainer.own_run`."
+        )
 
 
 def _made(artifact: types.Artifact) -> int:

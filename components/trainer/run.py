@@ -15,7 +15,7 @@ from tfx.dsl.io import fileio
 from components import progress
 from components.artifact_files import read_embedding_config, read_vocabularies
 from components.run_inputs import NumberSources
-from components.transform_graph import range_problems, read_ranges
+from components.transform_graph import range_problems, read_classes, read_ranges
 from embedding_core.checkpoint import load_checkpoint_into
 from embedding_core.checkpoint.dense import DENSE
 from embedding_core.config import EmbeddingConfig
@@ -24,7 +24,7 @@ from embedding_core.schema import Json
 from embedding_core.serving import export_model
 from embedding_core.storage import file_digest, folder_digests, is_remote
 from embedding_core.tasks import Task
-from embedding_core.training import Inputs, TrainingConfig, TrainingJob, fingerprint, train
+from embedding_core.training import Inputs, TrainingConfig, TrainingJob, TrainingResult, fingerprint, train
 from embedding_core.training.finished_run import RunDescription
 from embedding_core.training.kept_rows import rows_key
 from embedding_core.vocabulary import Vocabulary
@@ -69,19 +69,24 @@ class Settings:
     resume_dir: str | None = None
     inputs_made: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
 
-    @property
-    def task_list(self) -> tuple[Task, ...]:
-        """What the model is trained for."""
-        return tuple(Task.from_mapping(task) for task in self.tasks)
+    def task_list(self, transform_graph: str | None) -> tuple[Task, ...]:
+        """Return what the model is trained for, with the classes that Transform found.
+
+        Args:
+          transform_graph: folder of the TransformGraph artifact, or None.
+        """
+        return tuple(_with_classes(Task.from_mapping(task), transform_graph) for task in self.tasks)
 
     @property
     def training_config(self) -> TrainingConfig:
-        """Settings of the training; negatives get the candidate's features that the model's arguments name, if any."""
+        """Settings of the training; drawn candidates get the features that the model's arguments name, if any."""
         config = TrainingConfig.from_mapping(self.training)
         candidate = tuple(self.arguments.get("candidate_features", ()))
-        if config.negatives is None or config.negatives.candidate_features or not candidate:
-            return config
-        return config.replace(negatives=config.negatives.replace(candidate_features=candidate))
+        for key in ("negatives", "softmax") if candidate else ():
+            section = getattr(config, key)
+            if section is not None and not section.candidate_features:
+                config = config.replace(**{key: section.replace(candidate_features=candidate)})
+        return config
 
 
 def run_fn(fn_args: FnArgs) -> None:
@@ -93,39 +98,72 @@ def run_fn(fn_args: FnArgs) -> None:
     Raises:
       EmbeddingError: the data or the configuration is invalid, or the training fails.
     """
+    opened = open_training(fn_args)
+    job = opened.job
+    resume = _resume_folder(fn_args, opened)
+    rows = _rows_folder(fn_args, opened.settings, job)
+    result = train(job, fn_args.model_run_dir, resume_folder=resume, rows=rows, progress=_Progress())
+    write_outputs(fn_args, opened, result)
+    if resume is not None:
+        fileio.rmtree(resume)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenTraining:
+    """The artifacts and settings of a training."""
+
+    settings: Settings
+    config: EmbeddingConfig
+    vocabularies: Mapping[str, Vocabulary]
+    sources: NumberSources
+    job: TrainingJob
+
+
+def open_training(fn_args: FnArgs) -> OpenTraining:
+    """Read the artifacts and settings that `fn_args` names.
+
+    Raises:
+      EmbeddingError: one of them is missing or invalid.
+    """
     settings = _settings(fn_args.custom_config)
+    tasks = settings.task_list(fn_args.transform_graph_path)
     config = read_embedding_config(settings.table_configs)
     vocabularies = read_vocabularies(settings.vocabularies)
-    sources = _number_sources(fn_args, settings, config)
-    job = _job(fn_args, settings, config, vocabularies, sources)
-    resume = _resume_folder(fn_args, settings, config, vocabularies, job)
-    rows = _rows_folder(fn_args, settings, job)
-    result = train(job, fn_args.model_run_dir, resume_folder=resume, rows=rows, progress=_Progress())
+    sources = _number_sources(fn_args, settings, config, tasks)
+    job = _job(fn_args, settings, config, vocabularies, sources, tasks)
+    return OpenTraining(settings, config, vocabularies, sources, job)
+
+
+def write_outputs(fn_args: FnArgs, opened: OpenTraining, result: TrainingResult) -> None:
+    """Describe the run in the ModelRun, and export the model.
+
+    Raises:
+      EmbeddingError: the model cannot be exported.
+    """
+    job = opened.job
     description = RunDescription(
         model=job.model,
         arguments=job.arguments,
-        config=config,
+        config=opened.config,
         training=job.training,
         dense=job.inputs.dense,
         tasks=job.inputs.tasks,
-        weight=settings.weight_key,
+        weight=opened.settings.weight_key,
         step=result.step,
         checkpoint=os.path.basename(result.checkpoint),
-        vocabularies={name: vocabulary.digest for name, vocabulary in vocabularies.items()},
+        vocabularies={name: vocabulary.digest for name, vocabulary in opened.vocabularies.items()},
     )
     description.save(fn_args.model_run_dir)
     export_model(
         fn_args.serving_model_dir,
-        config=config,
+        config=opened.config,
         tables=result.tables,
         vocabularies=job.inputs.vocabularies,
         model=result.model,
-        dense=sources.of_features(),
-        labels=sources.of_labels(),
+        dense=opened.sources.of_features(),
+        labels=opened.sources.of_labels(),
         tasks=job.inputs.tasks,
     )
-    if resume is not None:
-        fileio.rmtree(resume)
 
 
 class _Progress:
@@ -147,11 +185,24 @@ def _settings(custom_config: Json) -> Settings:
         raise ConfigError(f"`custom_config` of EmbeddingTrainer is {custom_config!r}: {error}.") from error
 
 
-def _number_sources(fn_args: FnArgs, settings: Settings, config: EmbeddingConfig) -> NumberSources:
+def _with_classes(task: Task, transform_graph: str | None) -> Task:
+    if not task.is_multiclass or task.classes:
+        return task
+    if not transform_graph:
+        raise ConfigError(
+            f"`kind` of task {task.name!r} is 'multiclass', and there is no `transform_graph`, which holds its "
+            "classes: give the channel of Transform."
+        )
+    return task.replace(classes=read_classes(transform_graph, str(task.key)))
+
+
+def _number_sources(
+    fn_args: FnArgs, settings: Settings, config: EmbeddingConfig, tasks: Sequence[Task]
+) -> NumberSources:
     return NumberSources(
         config=config,
         dense=tuple(settings.dense),
-        labels=tuple(filter(None, (*(task.key for task in settings.task_list), settings.weight_key))),
+        labels=tuple(filter(None, (*(task.key for task in tasks), settings.weight_key))),
         transform_graph=fn_args.transform_graph_path,
         schema_file=fn_args.schema_path,
     )
@@ -163,13 +214,14 @@ def _job(
     config: EmbeddingConfig,
     vocabularies: Mapping[str, Vocabulary],
     sources: NumberSources,
+    tasks: tuple[Task, ...],
 ) -> TrainingJob:
     source = sources.of_training()
     inputs = Inputs(
         config=config,
         vocabularies={name: os.path.join(settings.vocabularies, f"{name}.txt") for name in vocabularies},
         dense=tuple(settings.dense),
-        tasks=settings.task_list,
+        tasks=tasks,
         weight=settings.weight_key,
         raw_spec=source.spec,
         transform=source.transform,
@@ -214,22 +266,17 @@ def _files(patterns: Sequence[str]) -> list[str]:
     return sorted(path for pattern in patterns for path in fileio.glob(pattern))
 
 
-def _resume_folder(
-    fn_args: FnArgs,
-    settings: Settings,
-    config: EmbeddingConfig,
-    vocabularies: Mapping[str, Vocabulary],
-    job: TrainingJob,
-) -> str | None:
+def _resume_folder(fn_args: FnArgs, opened: OpenTraining) -> str | None:
     """Return the folder of this run; any change of data, code, vocabulary or setting gives another one."""
+    settings, job = opened.settings, opened.job
     if settings.resume_dir is None:
         return None
     name = fingerprint(
         job.training.to_mapping(),
         job.model,
         job.arguments,
-        json.loads(config.to_json()),
-        {name: vocabulary.digest for name, vocabulary in vocabularies.items()},
+        json.loads(opened.config.to_json()),
+        {name: vocabulary.digest for name, vocabulary in opened.vocabularies.items()},
         [job.inputs.dense, [task.to_mapping() for task in job.inputs.tasks], job.inputs.weight],
         [(path, tf.io.gfile.stat(path).length) for path in (*job.train_files, *job.eval_files)],
         [fn_args.transform_graph_path, settings.warm_start, dict(settings.dense_start), settings.code_fingerprint],

@@ -73,7 +73,7 @@ def _identifying(features: Sequence[str], named: str | None) -> str:
         return named
     raise DataError(
         f"the candidate tower reads {', '.join(features) or 'no categorical feature'}: name the one that identifies a "
-        "candidate as `training.negatives.feature`."
+        "candidate as `training.softmax.feature` or `training.negatives.feature`."
     )
 
 

@@ -38,7 +38,7 @@ class Difference:
       name: name of the output, as ``<signature>/<output>``.
       rows: number of compared rows.
       max_abs: largest absolute difference; infinite if shapes differ or only one side is NaN.
-      non_finite: number of entries that are NaN or infinite on either side.
+      non_finite: number of entries that are NaN or infinite on either side. Texts that differ differ by infinity.
       within: whether there are rows, and every entry is finite and differs by at most
         ``tolerance * max(1, |expected|)``.
     """
@@ -151,7 +151,7 @@ def compare(
     differences, broken = [], dict[str, float]()
     for name, left in expected.items():
         gap, non_finite = _gaps(left, actual.get(name))
-        allowed = tolerance * np.maximum(1.0, np.abs(np.asarray(left, np.float64)))
+        allowed = tolerance * np.maximum(1.0, np.zeros(left.shape) if _is_text(left) else np.abs(_numbers(left)))
         over = (gap > allowed) | non_finite
         differences.append(_difference(f"{signature}/{name}", gap, non_finite, over))
         for row in map(int, np.unique(np.nonzero(over)[0])):
@@ -162,13 +162,27 @@ def compare(
 
 def _gaps(expected: npt.ArrayLike, actual: npt.ArrayLike | None) -> tuple[Gaps, Marks]:
     """Compute the absolute difference of each entry, and whether one or both of its values are not finite."""
-    left = np.asarray(expected, np.float64)
-    right = np.asarray(np.nan if actual is None else actual, np.float64)
+    if _is_text(expected) or (actual is not None and _is_text(actual)):
+        return _gaps_of_texts(np.asarray(expected), np.asarray(actual))
+    left, right = _numbers(expected), _numbers(np.nan if actual is None else actual)
     if left.shape != right.shape:
         return np.full(left.shape, np.inf), np.zeros(left.shape, bool)
     with np.errstate(invalid="ignore"):  # infinity minus infinity, which counts as equal
         gap = np.where((left == right) | (np.isnan(left) & np.isnan(right)), 0.0, np.abs(left - right))
     return np.where(np.isnan(gap), np.inf, gap), ~np.isfinite(left) | ~np.isfinite(right)
+
+
+def _numbers(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    return np.asarray(values, np.float64)
+
+
+def _is_text(values: npt.ArrayLike) -> bool:
+    return np.asarray(values).dtype.kind in "OSU"
+
+
+def _gaps_of_texts(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Gaps, Marks]:
+    same = left == right if left.shape == right.shape else np.zeros(left.shape, bool)
+    return np.where(same, 0.0, np.inf), np.zeros(left.shape, bool)
 
 
 def _difference(name: str, gap: Gaps, non_finite: Marks, over: Marks) -> Difference:

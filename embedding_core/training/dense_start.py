@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -11,21 +11,24 @@ from embedding_core.checkpoint.dense import DensePart, named_variables, read_den
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError
 from embedding_core.schema import Json
+from embedding_core.tasks import Task
 from embedding_core.training.step import Trainable
 from embedding_core.warm_start import DenseStart
 
 Ranges: TypeAlias = Mapping[str, Json]
 """Scale of each dense feature."""
 
+_LONGEST = 300  # characters of a list in a message: a label may have thousands of classes
 _SCALE = ("column", "log1p", "mean", "deviation", "limit")
 
 
-def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...]) -> Json:
-    """Describe a model's inputs, in order, as JSON: weights are useless for other inputs, even if the shapes agree."""
+def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...], tasks: Sequence[Task] = ()) -> Json:
+    """Describe a model's inputs and classes, in order, as JSON: weights fit no others, even of equal shapes."""
     features = [
         [feature.name, config.table_of(feature.name).dim, feature.max_sequence_length] for feature in config.features
     ]
-    return {"features": features, "dense": list(dense)}
+    classes = {task.name: list(task.classes) for task in tasks if task.is_multiclass}
+    return {"features": features, "dense": list(dense), **({"classes": classes} if classes else {})}
 
 
 def start_dense(
@@ -87,7 +90,7 @@ def _reason(
     if saved is None:
         return "the checkpoint has no dense part: an earlier release, or another trainer, wrote it"
     if saved.inputs != inputs:
-        return f"the model's inputs are {_changed_input(inputs, saved.inputs)}"
+        return f"the model has {_changed_input(inputs, saved.inputs)}"
     changed = [name for name in inputs["dense"] if _range_state(name, ranges, saved) == "measured"]
     if changed and start.ranges == "keep":
         return f"dense features are scaled by other ranges: {', '.join(changed)}"
@@ -95,8 +98,13 @@ def _reason(
 
 
 def _changed_input(now: Json, before: Mapping[str, object]) -> str:
-    key = next(key for key in now if now[key] != before.get(key))
-    return f"other {key}: {now[key]!r}, {before.get(key)!r} in the checkpoint"
+    key = next(key for key in {**now, **before} if now.get(key) != before.get(key))
+    return f"other {key}: {_short(now.get(key))}, {_short(before.get(key))} in the checkpoint"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _optimizer_reason(start: DenseStart, saved: DensePart, slots: Mapping[str, tf.Variable], name: str) -> str:

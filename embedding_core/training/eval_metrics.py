@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.task_outputs import row_losses
+from embedding_core.task_outputs import prediction_of, row_losses
 from embedding_core.tasks import Task
 from embedding_core.training.step import Trainable
 from embedding_core.training.training_inputs import Batch
+from embedding_core.training.user_functions import metric_names
 
 Floats = npt.NDArray[np.float64]
+RowLosses: TypeAlias = Callable[[Task, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class TaskFigures(NamedTuple):
@@ -32,11 +35,13 @@ class Evaluation(NamedTuple):
       loss: sum of the tasks' losses, each times the task's weight.
       auc: mean of the AUCs of the binary tasks; NaN if there is none, or one of them is NaN.
       tasks: figures by the name of the task.
+      metrics: what the function `eval_metrics` of the model's module returned.
     """
 
     loss: float
     auc: float
     tasks: Mapping[str, TaskFigures]
+    metrics: Mapping[str, float] = MappingProxyType({})
 
 
 def auc(label: Floats, score: Floats, weight: Floats) -> float:
@@ -65,24 +70,40 @@ def evaluate(trainable: Trainable, batches: Iterable[Batch]) -> Evaluation:
     """Compute losses (without class weights and penalties) and AUCs over all batches, with the sample weights."""
     scores = [trainable.predict(batch) for batch in batches]
     output, label, weight, softmax = (np.concatenate(parts).astype(np.float64) for parts in zip(*scores, strict=True))
+    outputs = np.split(output, np.cumsum([task.width for task in trainable.tasks])[:-1], axis=1)
+    metrics = _metrics(trainable, label, outputs, weight[:, 0])
     if trainable.has_softmax:
         is_query = (label[:, 0] > 0.5) & (weight[:, 0] > 0)
         loss = float(np.average(softmax[is_query, 0], weights=weight[is_query, 0])) if is_query.any() else math.nan
-        return Evaluation(loss, math.nan, {trainable.tasks[0].name: TaskFigures(loss, math.nan)})
+        return Evaluation(loss, math.nan, {trainable.tasks[0].name: TaskFigures(loss, math.nan)}, metrics)
     figures = {
-        task.name: task_figures(task, label[:, at], output[:, at], weight[:, 0])
+        task.name: task_figures(task, label[:, at], outputs[at], weight[:, 0], trainable.functions.row_losses)
         for at, task in enumerate(trainable.tasks)
     }
     losses = [task.weight * figures[task.name].loss for task in trainable.tasks]
     areas = [figures[task.name].auc for task in trainable.tasks if task.is_binary]
-    return Evaluation(float(np.sum(losses)), float(np.mean(areas)) if areas else math.nan, figures)
+    return Evaluation(float(np.sum(losses)), float(np.mean(areas)) if areas else math.nan, figures, metrics)
 
 
-def task_figures(task: Task, label: Floats, output: Floats, weight: Floats) -> TaskFigures:
-    """Compute the figures of one task, from `[n]` each; rows without the label (NaN) do not count."""
+def _metrics(trainable: Trainable, label: Floats, outputs: Sequence[Floats], weight: Floats) -> dict[str, float]:
+    """Compute the user's figures, by name; those of several tasks have the name of the task before theirs."""
+    found = {}
+    for at, task in enumerate(trainable.tasks):
+        prediction = prediction_of(task, tf.constant(outputs[at])).numpy()
+        found[task.name] = trainable.functions.metrics(task, label[:, at], prediction, weight)
+    return metric_names(found)
+
+
+def task_figures(
+    task: Task, label: Floats, output: Floats, weight: Floats, losses_of: RowLosses = row_losses
+) -> TaskFigures:
+    """Compute the figures of one task, from labels and weights `[n]`, and outputs `[n]` or `[n, width]`.
+
+    Rows without the label (NaN) do not count.
+    """
     known = ~np.isnan(label)
-    label, output, weight = label[known], output[known], weight[known]
-    losses = row_losses(task, tf.constant(label), tf.constant(output)).numpy()
+    label, output, weight = label[known], output[known].reshape(known.sum(), -1), weight[known]
+    losses = losses_of(task, tf.constant(label[:, np.newaxis]), tf.constant(output)).numpy()[:, 0]
     total = weight.sum()
     mean = float(np.sum(losses * weight) / total) if total else math.nan
-    return TaskFigures(mean, auc(label, output, weight) if task.is_binary else math.nan)
+    return TaskFigures(mean, auc(label, output[:, 0], weight) if task.is_binary else math.nan)

@@ -24,6 +24,8 @@ def _entry(step: int, result: Evaluation) -> Json:
         entry["tasks"] = {
             name: {"loss": _number(figures.loss), "auc": _number(figures.auc)} for name, figures in result.tasks.items()
         }
+    if result.metrics:
+        entry["metrics"] = {name: _number(value) for name, value in result.metrics.items()}
     return entry
 
 
@@ -34,7 +36,7 @@ class History:
     Attributes:
       train: entries of `step`, `loss` (mean since the previous entry), `rows_per_second`.
       evals: entries of `step`, `loss`, `auc` (null if the eval split has one class, or no task is binary), and if there
-        are several tasks `tasks`: loss and auc of each.
+        are several tasks `tasks`: loss and auc of each; `metrics`, if the model's module has `eval_metrics`.
       validations: the same for the validation part of the train split, which early stopping uses; else empty.
       seconds: seconds spent training, including those of the runs that this one resumed.
       facts: other values, such as numbers of rows, steps per epoch and the step of the final state.
@@ -121,3 +123,5 @@ def _write(writer: tf.summary.SummaryWriter, step: int, result: Evaluation) -> N
         for name, figures in result.tasks.items() if len(result.tasks) > 1 else ():
             tf.summary.scalar(f"loss/{name}", figures.loss)
             tf.summary.scalar(f"auc/{name}", figures.auc)
+        for name, value in result.metrics.items():
+            tf.summary.scalar(f"metrics/{name}", value)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.errors import DataError
+from embedding_core.errors import ConfigError, DataError
 from embedding_core.model_inputs import sequence_lengths
 from embedding_core.schema import Json
 from embedding_core.storage import remove_folder
@@ -36,10 +36,12 @@ from embedding_core.training.row_stream import (
 from embedding_core.training.softmax_candidates import candidate_sampler, drawn_rows
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from embedding_core.training.validation_split import Keep, split_filters
-from embedding_core.training_config import TrainingConfig
+from embedding_core.training.whole_candidates import WholeCandidates, whole_candidates
+from embedding_core.training_config import Softmax, TrainingConfig
 from embedding_core.warm_start import DenseStart
 
 Sampler: TypeAlias = Callable[[tf.Tensor, Batch], Batch]
+_ROWS_AT_ONCE = 4096
 _ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)
 
 
@@ -146,12 +148,12 @@ class JobData:
         self.hosts_apart = len(self._splits["train"])
         self.steps_per_epoch = self._steps("train")
         self.steps = job.training.steps or (job.training.epochs or 1) * self.steps_per_epoch
-        self._sampler = self._make_sampler()
         self.rows_per_replica = placement.rows_per_replica(self._with_negatives(job.training.batch_size))
         self._format = RowFormat(job.inputs)
         self._encoded = set[str]()
         if folder is not None and not placement.on_tpu:
             self._encode(folder, check)
+        self._sampler = self._make_sampler()
         self._eval = self._once("eval")
         self._validation = self._once("validation") if self.validation_rows else None
 
@@ -190,7 +192,10 @@ class JobData:
             known = softmax.feature in {feature.name for feature in config.features}
             counts = self._job.counts.get(config.table_of(softmax.feature).vocabulary or "") if known else None
             rows = self._job.training.batch_size
-            return candidate_sampler(softmax, config, seed=seed, rows=rows, hosts=self.hosts_apart, counts=counts)
+            candidates = self._whole_candidates(softmax) if known else None
+            return candidate_sampler(
+                softmax, config, seed=seed, rows=rows, hosts=self.hosts_apart, counts=counts, candidates=candidates
+            )
         if negatives is None:
             return None
         counts = None
@@ -198,6 +203,24 @@ class JobData:
             counts = self._job.counts.get(config.table_of(negatives.feature).vocabulary or "")
         dense = self._job.inputs.dense
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
+
+    def _whole_candidates(self, softmax: Softmax) -> WholeCandidates | None:
+        """Read the train split for the features of candidates that are drawn; None if they have no others."""
+        config, names = self._job.inputs.config, {feature.name for feature in self._job.inputs.config.features}
+        others = softmax.other_features
+        if not softmax.sampled or not others:
+            return None
+        unknown = sorted(set(others) - names - set(self._job.inputs.dense))
+        if unknown:
+            raise ConfigError(
+                f"`candidate_features` of softmax has {unknown[0]!r}: each must be one of the features "
+                f"{', '.join([*sorted(names), *self._job.inputs.dense])}."
+            )
+        table = config.table_of(softmax.feature)
+        records = batches_once(self._files["train"], _ROWS_AT_ONCE, keep=self._keep.get("train"))
+        with data_errors():
+            rows = _read_batches(records, self._reader("train"), None, config)
+            return whole_candidates(rows, softmax.feature, others, table.vocabulary_size - table.oov_rows)
 
     def _files_by_host(self, split: str) -> list[HostRows]:
         """Assign the files of a split to hosts; return a single entry if every host reads all files."""

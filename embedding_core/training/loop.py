@@ -300,7 +300,7 @@ def _start_warm(job: TrainingJob, trainable: Trainable, history: History) -> Non
     report = start_dense(
         job.dense_start,
         trainable,
-        inputs=dense_inputs(job.inputs.config, job.inputs.dense),
+        inputs=dense_inputs(job.inputs.config, job.inputs.dense, job.inputs.tasks),
         ranges=job.ranges,
         optimizer=job.training.dense_optimizer.name,
     )
@@ -312,7 +312,7 @@ def _start_warm(job: TrainingJob, trainable: Trainable, history: History) -> Non
 
 def _write_dense(job: TrainingJob, trainable: Trainable, folder: str) -> None:
     """Save the dense part for runs that start from this one."""
-    inputs = dense_inputs(job.inputs.config, job.inputs.dense)
+    inputs = dense_inputs(job.inputs.config, job.inputs.dense, job.inputs.tasks)
     name = job.training.dense_optimizer.name
     write_dense(folder, trainable.model, trainable.optimizer, name=name, inputs=inputs, ranges=job.ranges)
 

@@ -162,6 +162,7 @@ class Passes:
 
     def __init__(self, dataset: tf.data.Dataset, size: int) -> None:
         """Take a dataset of `size` elements."""
+        self.dataset = dataset
         self._endless = dataset.repeat()
         self._size = size
         self._elements: Iterator[Any] | None = None

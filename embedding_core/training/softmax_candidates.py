@@ -13,19 +13,28 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.training.negatives import drawn_by_count, drawn_uniformly
 from embedding_core.training.training_inputs import Batch
+from embedding_core.training.whole_candidates import WholeCandidates
 from embedding_core.training_config import Softmax
 
 CANDIDATE, LOG_Q = "candidate", "log_q"
 
 
 def candidate_sampler(
-    softmax: Softmax, config: EmbeddingConfig, *, seed: int, rows: int, hosts: int, counts: npt.NDArray[np.int64] | None
+    softmax: Softmax,
+    config: EmbeddingConfig,
+    *,
+    seed: int,
+    rows: int,
+    hosts: int,
+    counts: npt.NDArray[np.int64] | None,
+    candidates: WholeCandidates | None = None,
 ) -> Callable[[tf.Tensor, Batch], Batch]:
     """Make a graph function (step, batch) -> the batch with candidates.
 
     The batch gets `softmax`, with the id of each row's candidate (`candidate`, int32 [B, 1]; that of a row without one
     is -1) and the logarithm of how often it is expected in a batch (`log_q`, float32 [B, 1]). After its rows come the
-    drawn candidates: rows of label 0 that have no other feature. The draws are a function of seed and step.
+    drawn candidates: rows of label 0 that have the candidate's features and no others. The draws are a function of seed
+    and step.
 
     Args:
       softmax: the settings.
@@ -34,6 +43,7 @@ def candidate_sampler(
       rows: rows of a global batch.
       hosts: number of hosts that read different rows; each draws its part of the candidates.
       counts: count of each token of the candidate's vocabulary in the data, int64 [tokens].
+      candidates: the other features of each candidate; None if there are none.
 
     Raises:
       ConfigError: the feature is unknown or has no tokens, or the counts are missing.
@@ -49,9 +59,17 @@ def candidate_sampler(
         raise ConfigError(
             f"softmax over {softmax.feature!r} needs the counts of the {tokens} tokens of its vocabulary."
         )
-    by_count = softmax.distribution == "count"
-    draw = drawn_by_count(counts) if by_count else drawn_uniformly(tokens)
-    log_q = tf.constant(_log_expected(softmax, counts, table.vocabulary_size, rows))
+    drawn_counts = counts if softmax.distribution == "count" else np.ones_like(counts)
+    if candidates is not None:
+        drawn_counts = np.where(candidates.known, drawn_counts, 0)
+        if not drawn_counts.any():
+            raise ConfigError(
+                f"no row of the train split has a token of {softmax.feature!r} that could be drawn: set "
+                "`softmax.sampled` to 0."
+            )
+    by_count = softmax.distribution == "count" or candidates is not None
+    draw = drawn_by_count(drawn_counts) if by_count else drawn_uniformly(tokens)
+    log_q = tf.constant(_log_expected(softmax, counts, drawn_counts, table.vocabulary_size, rows))
 
     def add(step: tf.Tensor, batch: Batch) -> Batch:
         ids = batch["ids"][softmax.feature]
@@ -60,7 +78,7 @@ def candidate_sampler(
         if not softmax.sampled:
             return made
         key = tf.stack([tf.constant(seed, tf.int64), step])
-        return _with_drawn(made, softmax, draw(tf.constant(drawn_rows(softmax, hosts)), key), log_q)
+        return _with_drawn(made, softmax, draw(tf.constant(drawn_rows(softmax, hosts)), key), log_q, candidates)
 
     return add
 
@@ -70,7 +88,9 @@ def drawn_rows(softmax: Softmax, hosts: int = 1) -> int:
     return -(-softmax.sampled // hosts)
 
 
-def _log_expected(softmax: Softmax, counts: npt.NDArray[np.int64], size: int, rows: int) -> npt.NDArray[np.float32]:
+def _log_expected(
+    softmax: Softmax, counts: npt.NDArray[np.int64], drawn_counts: npt.NDArray[np.int64], size: int, rows: int
+) -> npt.NDArray[np.float32]:
     """Compute the logarithm of how often each row of the table is expected among a batch's candidates.
 
     A row for unknown tokens counts as a token that occurs once.
@@ -81,7 +101,7 @@ def _log_expected(softmax: Softmax, counts: npt.NDArray[np.int64], size: int, ro
     seen[: len(counts)] = np.maximum(counts, 1)
     share = seen / seen.sum()
     drawn = np.zeros(size)
-    drawn[: len(counts)] = counts / counts.sum() if softmax.distribution == "count" else 1 / len(counts)
+    drawn[: len(counts)] = drawn_counts / drawn_counts.sum()
     expected = rows * share * softmax.in_batch + softmax.sampled * drawn
     logarithms: npt.NDArray[np.float32] = np.log(np.maximum(expected, 1e-30)).astype(np.float32)
     return logarithms
@@ -91,7 +111,9 @@ def _with_log_q(candidate: tf.Tensor, log_q: tf.Tensor) -> dict[str, tf.Tensor]:
     return {CANDIDATE: candidate, LOG_Q: tf.gather(log_q, tf.maximum(candidate, 0))}
 
 
-def _with_drawn(batch: Batch, softmax: Softmax, drawn: tf.Tensor, log_q: tf.Tensor) -> Batch:
+def _with_drawn(
+    batch: Batch, softmax: Softmax, drawn: tf.Tensor, log_q: tf.Tensor, candidates: WholeCandidates | None
+) -> Batch:
     """Append a row for each drawn candidate, int64 [n]."""
     number = tf.size(drawn)
 
@@ -105,13 +127,19 @@ def _with_drawn(batch: Batch, softmax: Softmax, drawn: tf.Tensor, log_q: tf.Tens
     ids = {name: empty(rows) for name, rows in batch["ids"].items()}
     own = batch["ids"][softmax.feature]
     ids[softmax.feature] = tf.concat([own, tf.RaggedTensor.from_tensor(drawn[:, None])], 0)
+    dense = {name: zeros(column) for name, column in batch["dense"].items()}
+    if candidates is not None:
+        for name, of_all in candidates.ids.items():
+            ids[name] = tf.concat([batch["ids"][name], tf.gather(of_all, drawn)], 0)
+        for name, of_all in candidates.dense.items():
+            dense[name] = tf.concat([batch["dense"][name], tf.gather(of_all, drawn)], 0)
     more = _with_log_q(tf.cast(drawn[:, None], tf.int32), log_q)
     return cast(
         Batch,
         {
             **batch,
             "ids": ids,
-            "dense": {name: zeros(column) for name, column in batch["dense"].items()},
+            "dense": dense,
             "label": zeros(batch["label"]),
             "weight": tf.concat([batch["weight"], tf.ones([number, 1])], 0),
             "softmax": {name: tf.concat([column, more[name]], 0) for name, column in batch["softmax"].items()},

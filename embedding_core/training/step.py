@@ -10,10 +10,10 @@ import tf_keras
 
 from embedding_core.checkpoint import Tables
 from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import ConfigError
 from embedding_core.layer import TPUEmbedding
-from embedding_core.model_inputs import build_model, call_model, tower_vectors
+from embedding_core.model_inputs import build_model, call_model, is_two_tower, tower_vectors
 from embedding_core.schema import Json
-from embedding_core.task_outputs import row_losses
 from embedding_core.tasks import Task
 from embedding_core.tracing import calling_user_code
 from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
@@ -21,6 +21,7 @@ from embedding_core.training.replicated_tables import config_without_slots, kera
 from embedding_core.training.softmax_candidates import CANDIDATE, LOG_Q
 from embedding_core.training.softmax_loss import Candidates, softmax_losses
 from embedding_core.training.training_inputs import Batch
+from embedding_core.training.user_functions import UserFunctions
 from embedding_core.training_config import Softmax, TrainingConfig
 
 
@@ -42,8 +43,9 @@ class StepsDone(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The model's outputs with labels and weights, of all replicas in order: float32 [B, tasks], and [B, 1] weights.
+    """The model's outputs with labels and weights, of all replicas in order.
 
+    Outputs are float32 [B, widths of the tasks], labels [B, tasks], and weights [B, 1].
     `softmax_loss` is the loss of each row with a softmax over candidates, [B, 1]; 0 without one.
     """
 
@@ -54,10 +56,10 @@ class Scores(NamedTuple):
 
 
 def _weighted_loss(
-    task: Task, label: tf.Tensor, output: tf.Tensor, weight: tf.Tensor, class_weights: tuple[float, float]
+    task: Task, label: tf.Tensor, losses: tf.Tensor, weight: tf.Tensor, class_weights: tuple[float, float]
 ) -> tf.Tensor:
     """Multiply the loss of each row by its weight, and for a binary task by its class's weight; float32 [B, 1]."""
-    losses = row_losses(task, label, output) * weight
+    losses *= weight
     if not task.is_binary:
         return losses * task.weight
     negative, positive = class_weights
@@ -100,6 +102,7 @@ class Trainable:
         step: tf.Variable,
         table_optimizers: Mapping[str, tf_keras.optimizers.Optimizer],
         hosts: int,
+        functions: UserFunctions,
     ) -> None:
         """Create all variables, so that a restore finds them.
 
@@ -112,12 +115,14 @@ class Trainable:
           step: counter of the steps done.
           table_optimizers: Keras optimizer of each table by name, if the layer does not train them itself.
           hosts: number of hosts that read different rows, so that `rows` of a batch counts those of one host; else 1.
+          functions: loss and metrics of the model's module, if it has them.
         """
         self.embedding = embedding
         self.model = model
         self.optimizer = optimizer
         self.step = step
         self.tasks = tuple(tasks)
+        self.functions = functions
         self._config = config
         self._hosts = hosts
         self._strategy = tf.distribute.get_strategy()
@@ -210,12 +215,12 @@ class Trainable:
             return self._softmax_losses(batch, activations, self._config.softmax, training=True) * batch["weight"]
         outputs = call_model(self.model, activations, _numbers(batch), self.tasks, training=True)
         weights = batch["weight"], self._config.class_weights
-        return tf.add_n(
-            [
-                _weighted_loss(task, batch["label"][:, at : at + 1], outputs[task.name], *weights)
-                for at, task in enumerate(self.tasks)
-            ]
-        )
+        losses = []
+        for at, task in enumerate(self.tasks):
+            label = batch["label"][:, at : at + 1]
+            of_rows = self.functions.row_losses(task, label, outputs[task.name])
+            losses.append(_weighted_loss(task, label, of_rows, *weights))
+        return tf.add_n(losses)
 
     def _softmax_losses(
         self, batch: Batch, activations: Mapping[str, tf.Tensor], softmax: Softmax, *, training: bool
@@ -261,6 +266,18 @@ class Trainable:
         return tf.concat([outputs[task.name] for task in self.tasks], 1), batch["label"], batch["weight"], loss
 
 
+def _check_candidate(softmax: Softmax | None, model: tf_keras.Model) -> None:
+    """Refuse to draw candidates that lack a feature that the candidate tower reads."""
+    if softmax is None or not softmax.sampled or not is_two_tower(model):
+        return
+    missing = [name for name in model.candidate_features if name not in (softmax.feature, *softmax.other_features)]
+    if missing:
+        raise ConfigError(
+            f"the candidate tower reads {missing[0]!r}, which a drawn candidate would not have: name it in "
+            "`softmax.candidate_features`, or set `softmax.sampled` to 0."
+        )
+
+
 def new_trainable(
     config: EmbeddingConfig,
     training: TrainingConfig,
@@ -287,6 +304,9 @@ def new_trainable(
       steps: number of steps of the run, over which learning rates decay.
       replicated: whether every core of the TPU holds whole tables, which Keras' optimizers train.
       hosts: see `Trainable`.
+
+    Raises:
+      ConfigError: a function of the module does not fit, or its loss has no place beside a softmax over candidates.
     """
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
     embedding = TPUEmbedding(
@@ -300,4 +320,11 @@ def new_trainable(
     built = build_model(model, config, dense, arguments, tasks)
     for_tables = keras_optimizers(config, training, steps) if replicated else {}
     optimizer = dense_optimizer(training, steps, step)
-    return Trainable(embedding, built, optimizer, training, tasks, step, for_tables, hosts)
+    _check_candidate(training.softmax, built)
+    functions = UserFunctions(model)
+    if training.softmax is not None and functions.has_row_loss:
+        raise ConfigError(
+            f"module {model!r} has a `row_loss`, and `training.softmax` is given, which is the loss: leave one of them "
+            "out."
+        )
+    return Trainable(embedding, built, optimizer, training, tasks, step, for_tables, hosts, functions)

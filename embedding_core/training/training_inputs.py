@@ -24,9 +24,9 @@ class Batch(TypedDict):
     """One batch of a step.
 
     Keys: `ids`, int64 ragged [B, None] by feature; `dense`, float32 [B, 1] by name; `label`, float32 [B, tasks]: a
-    column for each task, NaN for a missing label of several; `weight`, float32 [B, 1]; `rows`, int32 scalar: number of
-    rows of the global batch, of which this may be a part; `softmax`: see `softmax_candidates.candidate_sampler`;
-    `lengths`: see `model_inputs.sequence_lengths`.
+    column for each task, NaN for a missing label of several, or for a class that the train split does not have;
+    `weight`, float32 [B, 1]; `rows`, int32 scalar: number of rows of the global batch, of which this may be a part;
+    `softmax`: see `softmax_candidates.candidate_sampler`; `lengths`: see `model_inputs.sequence_lengths`.
     """
 
     ids: dict[str, tf.RaggedTensor]
@@ -228,6 +228,9 @@ def _checked_label(label: tf.Tensor, task: Task, *, may_lack: bool) -> tf.Tensor
         fits, rule = tf.logical_or(tf.equal(label, 0.0), tf.equal(label, 1.0)), "0 or 1"
     elif task.kind == "count":
         fits, rule = tf.math.is_finite(label) & (label >= 0), "a number of at least 0"
+    elif task.is_multiclass:  # NaN is a class that the train split does not have
+        whole = tf.equal(label, tf.floor(label)) & (label >= 0) & (label < max(1, task.width))
+        fits, rule = whole | tf.math.is_nan(label), f"the position of one of its {task.width} classes"
     else:
         fits, rule = tf.math.is_finite(label), "a finite number"
     if may_lack:

@@ -135,7 +135,9 @@ def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
         counted = sorted(labels.values.items(), key=lambda item: (-item[1], item[0]))[:10]
         values = ", ".join(f"{value} ({count:,} rows)" for value, count in counted)
         if values and rows:
-            yield f"label {settings.labels[name].column}: {values}; {labels.positive / rows:.1%} are positive"
+            label = settings.labels[name]
+            positive = f"; {labels.positive / rows:.1%} are positive" if label.kind == "binary" else ""
+            yield f"label {label.column}: {values}{positive}"
     yield (
         f"rows: {tally.kept['train']:,} for train, {tally.kept['eval']:,} for eval, {sum(tally.filtered):,} filtered "
         f"out, {tally.outside:,} in neither split, {tally.bad.count:,} bad"

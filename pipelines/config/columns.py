@@ -27,7 +27,7 @@ def _transform_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKi
         yield f"columns.{column}", column, kind
     for path, label in label_paths(config):
         if label.column is not None:
-            yield f"{path}.column", label.column, "float"
+            yield f"{path}.column", label.column, "token" if label.kind == "multiclass" else "float"
         for column, kind in label.columns.items():
             yield f"{path}.columns.{column}", column, kind
     if config.sample_weight is not None:

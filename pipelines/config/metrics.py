@@ -27,6 +27,8 @@ Metric: TypeAlias = Literal[
     "BinaryAccuracy",
     "BinaryCrossEntropy",
     "Calibration",
+    "CategoricalAccuracy",
+    "CategoricalCrossEntropy",
     "ExampleCount",
     "GroupAUC",
     "MeanAbsoluteError",
@@ -36,11 +38,19 @@ Metric: TypeAlias = Literal[
     "Precision",
     "Recall",
     "RootMeanSquaredError",
+    "Top5CategoricalAccuracy",
 ]
 METRICS: tuple[str, ...] = get_args(Metric)
 _OF_CLASSES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "BinaryCrossEntropy", "GroupAUC", "Precision", "Recall")
+_OF_SEVERAL = ("CategoricalAccuracy", "CategoricalCrossEntropy", "Top5CategoricalAccuracy")
+_OF_ANY = "ExampleCount"
 _OTHER_NAMES = {
+    "acc": "BinaryAccuracy",
     "accuracy": "BinaryAccuracy",
+    "categoricalcrossentropy": "CategoricalCrossEntropy",
+    "sparsecategoricalaccuracy": "CategoricalAccuracy",
+    "sparsecategoricalcrossentropy": "CategoricalCrossEntropy",
+    "topkcategoricalaccuracy": "Top5CategoricalAccuracy",
     "auprc": "AUCPrecisionRecall",
     "averageprecision": "AUCPrecisionRecall",
     "brier": "MeanSquaredError",
@@ -59,7 +69,10 @@ _OTHER_NAMES = {
     "rocauc": "AUC",
     "aucroc": "AUC",
 }  # names in other libraries, in lower case and without punctuation
-_SHARES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "GroupAUC", "Precision", "Recall")  # in 0 .. 1
+_SHARES = (  # in 0 .. 1
+    *("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "CategoricalAccuracy", "GroupAUC", "Precision", "Recall"),
+    "Top5CategoricalAccuracy",
+)
 _RULE = f"one of {', '.join(METRICS)}, or of {RANKING_RULE}"
 _AT_K = {"type": "string", "pattern": rf"^({'|'.join(MEASURES)})@([1-9]\d{{0,2}}|{LARGEST_K})$"}
 
@@ -94,6 +107,13 @@ def _slice(value: Any) -> tuple[str, ...]:
 _Slice = Annotated[tuple[Text, ...], BeforeValidator(_slice), WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS]})]
 
 
+def _fits(task: Task, metric: str) -> bool:
+    """Return whether a metric can be computed for a task."""
+    if task.is_multiclass or metric in _OF_SEVERAL:
+        return metric == _OF_ANY or (task.is_multiclass and metric in _OF_SEVERAL)
+    return task.is_binary or not _is_of_classes(metric)
+
+
 def metric_name(tasks: Sequence[Task], task: Task, metric: str) -> str:
     """Return the name of a metric of a task in thresholds and reports: "AUC", or "click/AUC" if there are several."""
     return metric if len(tasks) == 1 else f"{task.name}/{metric}"
@@ -108,9 +128,10 @@ class Evaluation(RankingProtocol):
 
     Attributes:
       metrics: names of metrics; null takes AUC, BinaryCrossEntropy, Calibration and ExampleCount, and if the label is a
-        number RootMeanSquaredError and MeanAbsoluteError instead of the first two. A model that retrieves also has
-        Recall@K, NDCG@K, MRR@K and HitRate@K, K from 1 to 1000, among all candidates of the vocabulary. GroupAUC is the
-        mean of the AUC of each `user`, weighted by rows.
+        number RootMeanSquaredError and MeanAbsoluteError instead of the first two. Of a multiclass label it takes
+        CategoricalAccuracy, CategoricalCrossEntropy, Top5CategoricalAccuracy and ExampleCount. A model that retrieves
+        also has Recall@K, NDCG@K, MRR@K and HitRate@K, K from 1 to 1000, among all candidates of the vocabulary.
+        GroupAUC is the mean of the AUC of each `user`, weighted by rows.
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
       thresholds: bounds, by metric of `metrics`, or by any metric at K of a model that retrieves. If there are several
         labels, the name of a label and a slash come before the metric: click/AUC. If no metric has a bound, every model
@@ -156,9 +177,11 @@ class Evaluation(RankingProtocol):
     def metrics_of(self, task: Task) -> tuple[str, ...]:
         """Return the metrics that are computed for a task."""
         if self.metrics is not None:
-            return tuple(metric for metric in self.metrics if task.is_binary or not _is_of_classes(metric))
+            return tuple(metric for metric in self.metrics if _fits(task, metric))
+        if task.is_multiclass:
+            return (*_OF_SEVERAL, _OF_ANY)
         first = ("AUC", "BinaryCrossEntropy") if task.is_binary else ("RootMeanSquaredError", "MeanAbsoluteError")
-        return (*first, "Calibration", "ExampleCount")
+        return (*first, "Calibration", _OF_ANY)
 
     def mistakes(self) -> Mistakes:
         """Yield the violations of rules that involve several fields."""
@@ -199,6 +222,9 @@ class Evaluation(RankingProtocol):
         for index, given in enumerate(self.metrics or ()):
             if _is_of_classes(given) and not any(task.is_binary for task in tasks):
                 yield f"metrics.{index}", f"is {given!r}, which is of labels that are 0 or 1: no label is binary."
+            elif not any(_fits(task, given) for task in tasks):
+                kinds = "multiclass labels: no label is" if given in _OF_SEVERAL else "numbers: each label is"
+                yield f"metrics.{index}", f"is {given!r}, which is of {kinds} multiclass."
             elif given in self.ranked and len(tasks) > 1:
                 yield f"metrics.{index}", f"is {given!r}, but there are several labels: a model that retrieves has one."
             if given == "GroupAUC" and self.user is None:

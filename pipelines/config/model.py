@@ -23,12 +23,15 @@ class Model(Section):
       name: name of a model of `pipelines.models` ("ranking", "two_tower", ...), or the dotted path of your own module
         with a function `build`.
       arguments: keyword arguments of `build`.
+      run_fn: dotted path of your own function that trains, as TFX's Trainer calls it with `fn_args`; null trains by our
+        loop. It trains with `components.trainer.own_run.TrainerRun`.
     """
 
     SHORT = "name"
 
     name: Text = "ranking"
     arguments: ByName[Any] = Field(default_factory=dict)
+    run_fn: Text | None = None
 
     @property
     def module(self) -> str:

@@ -165,9 +165,14 @@ def _softmax_fits(config: PipelineConfig) -> Mistakes:
         rule = f"it trains one of {', '.join(RETRIEVAL_MODELS)}."
         yield "training.softmax", f"is given, but `model.name` is {config.model.name!r}: {rule}"
     candidate = config.model.arguments.get("candidate_features")
-    if softmax.sampled and candidate is not None and list(candidate) != [softmax.feature]:
-        rule = f"but the candidate tower reads {list(candidate)}: what a drawn token has in the others is not known."
-        yield "training.softmax.sampled", f"is {softmax.sampled}, {rule}"
+    if isinstance(candidate, list | tuple) and candidate and softmax.feature not in candidate:
+        rule = f"but the candidate tower reads {list(candidate)}: name the one of them that names the candidate."
+        yield "training.softmax.feature", f"is {softmax.feature!r}, {rule}"
+    known = [*features, *(feature.name for feature in config.features.dense)]
+    for index, name in enumerate(softmax.candidate_features):
+        if name not in known:
+            rule = f"it must be a feature; {nearest(name, known)}"
+            yield f"training.softmax.candidate_features.{index}", f"is {name!r}: {rule}"
 
 
 @_rule("label", "labels")
@@ -180,9 +185,13 @@ def _labels_have_columns_of_their_own(config: PipelineConfig) -> Mistakes:
 
 
 @_rule("label", "labels", "evaluation")
-def _several_labels_are_evaluated_in_one_pass(config: PipelineConfig) -> Mistakes:
-    if len(config.tasks) > 1 and config.evaluation.engine == "tfma":
+def _labels_that_may_lack_are_evaluated_in_one_pass(config: PipelineConfig) -> Mistakes:
+    if config.evaluation.engine != "tfma":
+        return
+    if len(config.tasks) > 1:
         yield "evaluation.engine", "is 'tfma', which cannot leave out rows that lack one of several labels."
+    elif config.tasks[0].is_multiclass:
+        yield "evaluation.engine", "is 'tfma', which cannot leave out rows of a class that the train split lacks."
 
 
 @_rule("label", "labels", "evaluation")
@@ -255,19 +264,38 @@ def _nothing_shadows_us(config: PipelineConfig) -> Mistakes:
 
 @_rule("preprocessing_fn", "python_path")
 def _preprocessing_function_exists(config: PipelineConfig) -> Mistakes:
-    dotted = config.preprocessing_fn
+    yield from _function_exists("preprocessing_fn", config.preprocessing_fn, config.python_path)
+
+
+@_rule("model", "python_path")
+def _run_fn_exists(config: PipelineConfig) -> Mistakes:
+    yield from _function_exists("model.run_fn", config.model.run_fn, config.python_path)
+
+
+@_rule("model", "training", "warm_start")
+def _run_fn_trains_what_is_configured(config: PipelineConfig) -> Mistakes:
+    if config.model.run_fn is None:
+        return
+    for path, given in (("warm_start", config.warm_start), ("training.softmax", config.training.softmax)):
+        if given is not None:
+            yield path, "is given, and so is `model.run_fn`: only the trainer's own loop does this; leave out one."
+
+
+def _function_exists(path: str, dotted: str | None, python_path: str) -> Mistakes:
+    """Refuse a dotted path that does not lead to a function at the top level of a module."""
     if dotted is None:
         return
+    name = path.rpartition(".")[2]
     module, _, function = dotted.rpartition(".")
     try:
         if not module:
-            raise ConfigError("it must be the dotted path of a function, such as my_module.preprocessing_fn.")
-        if not defines(parse_module(module, config.python_path), function):
+            raise ConfigError(f"it must be the dotted path of a function, such as my_module.{name}.")
+        if not defines(parse_module(module, python_path), function):
             raise ConfigError(
                 f"module {module!r} has no {function!r} at its top level; define it, or correct the path."
             )
     except ConfigError as error:
-        yield "preprocessing_fn", f"is {dotted!r}: {error}"
+        yield path, f"is {dotted!r}: {error}"
 
 
 @_rule("model", "features")
@@ -317,7 +345,7 @@ def _something_was_seen(config: PipelineConfig) -> Mistakes:
         yield "evaluation.exclude_seen", f"is True, but {rule}: name the column of the user."
 
 
-@_rule("model", "labels", "python_path")
+@_rule("model", "label", "labels", "python_path")
 def _model_takes_its_arguments(config: PipelineConfig) -> Mistakes:
     model = config.model
     try:
@@ -341,9 +369,13 @@ def _arguments_fit(config: PipelineConfig, known: dict[str, Argument]) -> Mistak
     for name in GIVEN_BY_TRAINER:
         if name in given:
             yield f"model.arguments.{name}", "is given: the trainer passes it to `build`; leave it out."
-    if len(config.tasks) > 1 and "tasks" not in known:
+    if "tasks" not in known:
         rule = f"but `build` of {config.model.module!r} has no argument `tasks`: it computes one output; see ranking."
-        yield "labels", f"are {[task.name for task in config.tasks]}, {rule}"
+        if len(config.tasks) > 1:
+            yield "labels", f"are {[task.name for task in config.tasks]}, {rule}"
+        for path, label in label_paths(config) if len(config.tasks) == 1 else ():
+            if label.kind == "multiclass":
+                yield f"{path}.kind", f"is 'multiclass', {rule}"
     owner = f"`build` of {config.model.module!r}"
     for name, value in given.items():
         if name in GIVEN_BY_TRAINER:

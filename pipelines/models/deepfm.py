@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from pipelines.models.parts import inputs_vector, joined, mlp, model_of, of_one_width, one_vector
+from pipelines.models.parts import ONE_OUTPUT, inputs_vector, joined, mlp, model_of, of_one_width, one_vector
 
 _layers = tf_keras.layers
 
@@ -36,7 +36,7 @@ def build(
     dropout: float = 0.1,
     l2: float = 1e-5,
     seed: int = 0,
-    tasks: Sequence[str] = ("label",),
+    tasks: Mapping[str, int] = ONE_OUTPUT,
 ) -> tf_keras.Model:
     """Build the model.
 
@@ -53,7 +53,7 @@ def build(
       dropout: share of the MLP's values to drop while training.
       l2: weight decay of the kernels, as a penalty in the loss.
       seed: seed of the dropout masks.
-      tasks: names of the tasks, which the trainer gives.
+      tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
       A model from all inputs to an output `[B, 1]` for each task.
@@ -68,4 +68,4 @@ def build(
         parts.append(PairwiseSum()(_layers.Reshape((len(every), width))(_layers.Concatenate()(every))))
     if hidden_units:
         parts.append(mlp(inputs, hidden_units, l2=l2, dropout=dropout, seed=seed))
-    return model_of([embeddings, dense], dict.fromkeys(tasks, joined(parts)))
+    return model_of([embeddings, dense], dict.fromkeys(tasks, joined(parts)), tasks)

@@ -13,7 +13,7 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from pipelines.models.attention import MaskedMean, TargetAttention
-from pipelines.models.parts import joined, mlp, model_of
+from pipelines.models.parts import ONE_OUTPUT, joined, mlp, model_of
 
 
 def build(
@@ -28,7 +28,7 @@ def build(
     dropout: float = 0.1,
     l2: float = 1e-5,
     seed: int = 0,
-    tasks: Sequence[str] = ("label",),
+    tasks: Mapping[str, int] = ONE_OUTPUT,
     lengths: Mapping[str, tf.Tensor],
 ) -> tf_keras.Model:
     """Build the model.
@@ -44,7 +44,7 @@ def build(
       dropout: share of the MLP's values to drop while training.
       l2: weight decay of the MLP's kernels, as a penalty in the loss.
       seed: seed of the dropout masks.
-      tasks: names of the tasks, which the trainer gives.
+      tasks: width of each task's output by name, which the trainer gives.
       lengths: lengths of the sequence features `[B, 1]`, which the trainer gives.
 
     Returns:
@@ -71,4 +71,4 @@ def build(
 
     vectors = [*map(vector, embeddings), *dense.values()]
     top = mlp(joined(vectors), hidden_units, l2=l2, dropout=dropout, seed=seed)
-    return model_of([embeddings, dense, lengths], dict.fromkeys(tasks, top))
+    return model_of([embeddings, dense, lengths], dict.fromkeys(tasks, top), tasks)

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from pipelines.models.parts import joined, mlp, model_of, of_one_width, one_vector
+from pipelines.models.parts import ONE_OUTPUT, joined, mlp, model_of, of_one_width, one_vector
 
 _layers = tf_keras.layers
 
@@ -39,7 +39,7 @@ def build(
     dropout: float = 0.1,
     l2: float = 1e-5,
     seed: int = 0,
-    tasks: Sequence[str] = ("label",),
+    tasks: Mapping[str, int] = ONE_OUTPUT,
 ) -> tf_keras.Model:
     """Build the model.
 
@@ -54,7 +54,7 @@ def build(
       dropout: share of the values of the upper MLP to drop while training.
       l2: weight decay of the kernels, as a penalty in the loss.
       seed: seed of the dropout masks.
-      tasks: names of the tasks, which the trainer gives.
+      tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
       A model from all inputs to an output `[B, 1]` for each task.
@@ -71,4 +71,4 @@ def build(
     if len(every) > 1:
         products = [PairwiseDots()(_layers.Reshape((len(every), width))(_layers.Concatenate()(every)))]
     top = mlp(joined([*(bottom or vectors), *products]), top_units, l2=l2, dropout=dropout, seed=seed)
-    return model_of([embeddings, dense], dict.fromkeys(tasks, top))
+    return model_of([embeddings, dense], dict.fromkeys(tasks, top), tasks)

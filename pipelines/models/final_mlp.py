@@ -12,7 +12,7 @@ import tf_keras
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from pipelines.models.parts import inputs_vector, joined, mlp, model_of
+from pipelines.models.parts import ONE_OUTPUT, inputs_vector, joined, mlp, model_of
 
 _layers = tf_keras.layers
 
@@ -51,7 +51,7 @@ def build(
     dropout: float = 0.1,
     l2: float = 1e-5,
     seed: int = 0,
-    tasks: Sequence[str] = ("label",),
+    tasks: Mapping[str, int] = ONE_OUTPUT,
 ) -> tf_keras.Model:
     """Build the model.
 
@@ -68,7 +68,7 @@ def build(
       dropout: share of the values of the streams to drop while training.
       l2: weight decay of the kernels, as a penalty in the loss.
       seed: seed of the dropout masks.
-      tasks: names of the tasks, which the trainer gives.
+      tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
       A model from all inputs to an output `[B, 1]` for each task.
@@ -87,4 +87,4 @@ def build(
         gated = _layers.Multiply()([inputs, _layers.Rescaling(2.0)(gate)])
         streams.append(mlp(gated, units, l2=l2, dropout=dropout, seed=seed + 1000 * index))
     top = joined([*streams, BilinearHeads(heads)(streams)])
-    return model_of([embeddings, dense], dict.fromkeys(tasks, top))
+    return model_of([embeddings, dense], dict.fromkeys(tasks, top), tasks)

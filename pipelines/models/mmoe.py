@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from pipelines.models.parts import inputs_vector, mlp, model_of
+from pipelines.models.parts import ONE_OUTPUT, inputs_vector, mlp, model_of
 
 _layers = tf_keras.layers
 
@@ -27,7 +27,7 @@ def build(
     dropout: float = 0.1,
     l2: float = 1e-5,
     seed: int = 0,
-    tasks: Sequence[str] = ("label",),
+    tasks: Mapping[str, int] = ONE_OUTPUT,
 ) -> tf_keras.Model:
     """Build the model.
 
@@ -41,7 +41,7 @@ def build(
       dropout: share of the values of experts to drop while training.
       l2: weight decay of the kernels, as a penalty in the loss.
       seed: seed of the dropout masks.
-      tasks: names of the tasks, which the trainer gives.
+      tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
       A model from all inputs to an output `[B, 1]` for each task.
@@ -53,7 +53,7 @@ def build(
     for task in tasks:
         gate = _layers.Dense(experts, activation="softmax", use_bias=False, name=f"gate_{task}")(inputs)
         tops[task] = mlp(mixed(made, gate), tower_units, l2=l2)
-    return model_of([embeddings, dense], tops)
+    return model_of([embeddings, dense], tops, tasks)
 
 
 def mixed(experts: Sequence[tf.Tensor], gate: tf.Tensor) -> tf.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import tensorflow as tf
 import tf_keras
@@ -10,6 +11,9 @@ import tf_keras
 from pipelines.models.dropout import SeededDropout
 
 _layers = tf_keras.layers
+
+ONE_OUTPUT: Mapping[str, int] = MappingProxyType({"label": 1})
+"""The argument `tasks` of a model of one task, whose output has one column."""
 
 
 def one_vector(activation: tf.Tensor) -> tf.Tensor:
@@ -49,15 +53,18 @@ def mlp(inputs: tf.Tensor, units: Sequence[int], *, l2: float = 0.0, dropout: fl
     return inputs
 
 
-def model_of(inputs: Sequence[Mapping[str, tf.Tensor]], tops: Mapping[str, tf.Tensor]) -> tf_keras.Model:
-    """Make the model that computes one output `[B, 1]` for each task.
+def model_of(
+    inputs: Sequence[Mapping[str, tf.Tensor]], tops: Mapping[str, tf.Tensor], tasks: Mapping[str, int]
+) -> tf_keras.Model:
+    """Make the model that computes one output `[B, width]` for each task.
 
     Args:
       inputs: the model's inputs: those by feature, the dense ones by name, and if it reads them the lengths.
       tops: by the name of the task, the tensor `[B, n]` that its output is a linear function of.
+      tasks: by the name of the task, the width of its output.
     """
     if len(tops) == 1:
-        ((_, top),) = tops.items()
-        return tf_keras.Model([dict(part) for part in inputs], _layers.Dense(1, name="logit")(top))
-    outputs = {task: _layers.Dense(1, name=f"output_{task}")(top) for task, top in tops.items()}
+        ((task, top),) = tops.items()
+        return tf_keras.Model([dict(part) for part in inputs], _layers.Dense(tasks[task], name="logit")(top))
+    outputs = {task: _layers.Dense(tasks[task], name=f"output_{task}")(top) for task, top in tops.items()}
     return tf_keras.Model([dict(part) for part in inputs], outputs)

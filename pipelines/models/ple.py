@@ -12,7 +12,7 @@ import tf_keras
 
 from embedding_core.config import EmbeddingConfig
 from pipelines.models.mmoe import mixed
-from pipelines.models.parts import inputs_vector, mlp, model_of
+from pipelines.models.parts import ONE_OUTPUT, inputs_vector, mlp, model_of
 
 _layers = tf_keras.layers
 _SHARED = ""  # beside the names of tasks, none of which is empty
@@ -31,7 +31,7 @@ def build(
     dropout: float = 0.1,
     l2: float = 1e-5,
     seed: int = 0,
-    tasks: Sequence[str] = ("label",),
+    tasks: Mapping[str, int] = ONE_OUTPUT,
 ) -> tf_keras.Model:
     """Build the model.
 
@@ -50,7 +50,7 @@ def build(
       dropout: share of the values of experts to drop while training.
       l2: weight decay of the kernels, as a penalty in the loss.
       seed: seed of the dropout masks.
-      tasks: names of the tasks, which the trainer gives.
+      tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
       A model from all inputs to an output `[B, 1]` for each task.
@@ -69,7 +69,7 @@ def build(
             ]
         owners = [*tasks, _SHARED] if level < levels - 1 else list(tasks)
         read = {owner: _chosen(owner, experts, read[owner], level) for owner in owners}
-    return model_of([embeddings, dense], {task: mlp(read[task], tower_units, l2=l2) for task in tasks})
+    return model_of([embeddings, dense], {task: mlp(read[task], tower_units, l2=l2) for task in tasks}, tasks)
 
 
 def _chosen(owner: str, experts: Mapping[str, Sequence[tf.Tensor]], inputs: tf.Tensor, level: int) -> tf.Tensor:

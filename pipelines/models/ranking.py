@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from pipelines.models.parts import inputs_vector, joined, mlp, model_of
+from pipelines.models.parts import ONE_OUTPUT, inputs_vector, joined, mlp, model_of
 
 _layers = tf_keras.layers
 
@@ -37,7 +37,7 @@ def build(
     dropout: float = 0.1,
     l2: float = 1e-5,
     seed: int = 0,
-    tasks: Sequence[str] = ("label",),
+    tasks: Mapping[str, int] = ONE_OUTPUT,
 ) -> tf_keras.Model:
     """Build the model; several tasks share all layers but the last (a shared bottom).
 
@@ -51,7 +51,7 @@ def build(
       dropout: share of the MLP's values to drop while training.
       l2: weight decay of the kernels, as a penalty in the loss.
       seed: seed of the dropout masks.
-      tasks: names of the tasks, which the trainer gives.
+      tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
       A model from all inputs to an output `[B, 1]`: a logit if the label is binary, the number itself, or the logarithm
@@ -64,4 +64,4 @@ def build(
     for _ in range(cross_layers):
         crossed = _cross(start, crossed, cross_rank, regularizer)
     deep = mlp(start, hidden_units, l2=l2, dropout=dropout, seed=seed)
-    return model_of([embeddings, dense], dict.fromkeys(tasks, joined([crossed, deep])))
+    return model_of([embeddings, dense], dict.fromkeys(tasks, joined([crossed, deep])), tasks)

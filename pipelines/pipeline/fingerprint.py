@@ -47,7 +47,7 @@ def _sources(package_file: str | None) -> Iterator[str]:
 
 
 def _users(config: PipelineConfig) -> Iterator[str]:
-    functions = [config.preprocessing_fn] if config.preprocessing_fn else []
+    functions = [function for function in (config.preprocessing_fn, config.model.run_fn) if function]
     for module in [config.model.module, *(function.rpartition(".")[0] for function in functions)]:
         file = source_file(module, config.python_path)
         if file is not None:

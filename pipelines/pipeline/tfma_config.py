@@ -17,11 +17,17 @@ _COUNT = "ExampleCount"
 _OWN_METRICS = "components.evaluator.own_metrics"  # the Evaluator imports it in its own process
 _OWN = {
     "BinaryCrossEntropy": "LogLoss",
+    "CategoricalAccuracy": "ClassAccuracy",
+    "CategoricalCrossEntropy": "ClassLogLoss",
     "GroupAUC": "GroupAUC",
     "RootMeanSquaredError": "RootMeanSquaredError",
+    "Top5CategoricalAccuracy": "ClassTop5Accuracy",
 }
 _RANKING = "Ranking"
-_LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError")
+_LOWER_IS_BETTER = (
+    *("BinaryCrossEntropy", "CategoricalCrossEntropy"),
+    *("MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError"),
+)
 
 
 def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.EvalConfig:

@@ -1,9 +1,9 @@
 """Measures the two baselines that the model is compared with, in the same run and on the same rows.
 
-They are the label's mean, and a regression on the same features, one-hot encoded: logistic, of Poisson for a count,
-and ridge for any other number. The strength of its regularisation is chosen on a part of the train split. If the train
-split has positive rows only (negatives are drawn while training), no regression can be fitted: the baseline is then the
-popularity of the candidate.
+They are the label's mean (of a multiclass label, the classes' shares of the rows), and a regression on the same
+features, one-hot encoded: logistic, of Poisson for a count, and ridge for any other number. The strength of its
+regularisation is chosen on a part of the train split. If the train split has positive rows only (negatives are drawn
+while training), no regression can be fitted: the baseline is then the popularity of the candidate.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import tensorflow as tf
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import log_loss, mean_absolute_error, mean_poisson_deviance, mean_squared_error, roc_auc_score
 
+from components.evaluator.own_metrics import are_most_probable, class_log_losses
 from embedding_core.tasks import Task, prediction_name
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
-from pipelines.report.run_report import ERRORS, METRICS
+from pipelines.report.run_report import CLASS_METRICS, ERRORS, METRICS
 
 _MAX_ROWS = 200_000  # of each split: more would not change a digit that is shown
 _BATCH = 4096
@@ -43,7 +44,7 @@ class Score:
     Attributes:
       scorer: description of the scorer.
       label: name of the label, if there are several; else "".
-      metrics: values by name of `METRICS` or `ERRORS`; None if there is no such metric, or one class.
+      metrics: values by name of `METRICS`, `ERRORS` or `CLASS_METRICS`; None if there is no such metric, or one class.
       note: remark on the scorer for the reader; may be empty.
     """
 
@@ -65,12 +66,15 @@ class _Rows:
     features: scipy.sparse.csr_matrix  # [rows, columns]
     label: Floats
     weight: Floats  # [rows]
-    predicted: Floats
+    predicted: Floats  # [rows, widths of the labels]; of one label [rows], or [rows, classes]
 
-    def of(self, at: int) -> _Rows:
+    def of(self, tasks: Sequence[Task], at: int) -> _Rows:
         """Return the rows that have the label of this position."""
         known = ~np.isnan(self.label[:, at])
-        predicted = self.predicted[known, at] if len(self.predicted) else self.predicted
+        predicted = self.predicted
+        if len(predicted):
+            start, width = sum(task.width for task in tasks[:at]), tasks[at].width
+            predicted = predicted[known, start : start + width] if width > 1 else predicted[known, start]
         return _Rows(
             features=self.features[known], label=self.label[known, at], weight=self.weight[known], predicted=predicted
         )
@@ -104,11 +108,12 @@ def compare_with_baselines(
     scores = []
     for at, task in enumerate(inputs.tasks):
         label = task.name if len(inputs.tasks) > 1 else ""
-        compare = _compared_classes if task.is_binary else _compared_errors
-        scores += [dataclasses.replace(one, label=label) for one in compare(task, train.of(at), held_out.of(at))]
+        compare = _compared_classes if task.is_binary or task.is_multiclass else _compared_errors
+        of_task = (part.of(inputs.tasks, at) for part in (train, held_out))
+        scores += [dataclasses.replace(one, label=label) for one in compare(task, *of_task)]
     if candidate is not None and not _has_both_classes(train):
         popularity = _popularity(inputs, parse, eval_files, candidate, counts)
-        scores.append(_score(f"popularity of {candidate}", popularity, held_out.of(0), probability=False))
+        scores.append(_score(f"popularity of {candidate}", popularity, held_out.of(inputs.tasks, 0), probability=False))
     return scores, len(held_out.weight)
 
 
@@ -117,17 +122,46 @@ def _has_both_classes(rows: _Rows) -> bool:
 
 
 def _compared_classes(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
-    """Score the predictions of a binary label, its mean, and a logistic regression."""
-    del task
-    scores = [_score("this model", held_out.predicted, held_out)]
+    """Score the predictions of a label of classes, the classes' shares of the rows, and a logistic regression."""
+    score = _score_of_classes if task.is_multiclass else _score
+    scores = [score("this model", held_out.predicted, held_out)]
     if len(np.unique(train.label)) > 1:
-        mean = float(np.average(train.label, weights=train.weight))
-        scores.append(_score("mean of the label", np.full_like(held_out.label, mean), held_out))
+        prior, name = _shares(task, train, len(held_out.label)), "mean of the label"
+        scores.append(score("shares of the classes" if task.is_multiclass else name, prior, held_out))
         model = _regression(train)
-        predicted = model.predict_proba(held_out.features)[:, 1]
-        regression = _score("logistic regression, one-hot", predicted, held_out)
+        predicted = _by_class(task, model, held_out)
+        regression = score("logistic regression, one-hot", predicted, held_out)
         scores.append(dataclasses.replace(regression, note=_strength_note(model.C)))
     return scores
+
+
+def _shares(task: Task, train: _Rows, rows: int) -> Floats:
+    """Return the label's mean for each of some rows, or `[rows, classes]` of a multiclass label."""
+    if not task.is_multiclass:
+        return np.full(rows, np.average(train.label, weights=train.weight))
+    counts = np.bincount(train.label.astype(np.int64), train.weight, minlength=task.width)
+    return np.tile(counts / counts.sum(), (rows, 1))
+
+
+def _by_class(task: Task, model: LogisticRegression, rows: _Rows) -> Floats:
+    """Return the predicted probability of label 1, or `[rows, classes]`; 0 for a class that no fitted row has."""
+    predicted: Floats = model.predict_proba(rows.features)
+    if not task.is_multiclass:
+        return predicted[:, 1]
+    of_all = np.zeros((len(rows.label), task.width))
+    of_all[:, model.classes_.astype(np.int64)] = predicted
+    return of_all
+
+
+def _score_of_classes(scorer: str, predicted: Floats, rows: _Rows) -> Score:
+    """Score probabilities `[rows, classes]` as the Evaluator's metrics do."""
+    if not rows.weight.any():
+        return Score(scorer=scorer, metrics=dict.fromkeys(CLASS_METRICS))
+    values = (
+        float(np.average(of_rows(rows.label, predicted), weights=rows.weight))
+        for of_rows in (are_most_probable, class_log_losses)
+    )
+    return Score(scorer=scorer, metrics=dict(zip(CLASS_METRICS, values, strict=True)))
 
 
 def _compared_errors(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
@@ -234,7 +268,11 @@ def _one_hot(inputs: Inputs, batch: Batch) -> scipy.sparse.csr_matrix:
 
 def _regression(train: _Rows) -> LogisticRegression:
     """Fit the regression of the best strength on all rows, starting from the fit that chose the strength."""
-    return _of_best_strength(train).fit(train.features, train.label, sample_weight=train.weight)
+    model = _of_best_strength(train)
+    known = getattr(model, "classes_", train.label)
+    if len(known) < len(np.unique(train.label)):  # the rows of a rare class were held back: nothing to start it from
+        model.set_params(warm_start=False)
+    return model.fit(train.features, train.label, sample_weight=train.weight)
 
 
 def _of_best_strength(train: _Rows) -> LogisticRegression:
@@ -249,13 +287,14 @@ def _of_best_strength(train: _Rows) -> LogisticRegression:
     held_back = _held_back(train)
     fit_on, judge = _some(train, ~held_back), _some(train, held_back)
     best = model = LogisticRegression(max_iter=1000, warm_start=True)
+    judge = _some(judge, np.isin(judge.label, fit_on.label))  # a rare class may have held-back rows only
     if min(len(np.unique(fit_on.label)), len(np.unique(judge.label))) < 2 or not judge.weight.any():
         return best
     least = math.inf
     for strength in _STRENGTHS:
         model.set_params(C=strength).fit(fit_on.features, fit_on.label, sample_weight=fit_on.weight)
-        predicted = model.predict_proba(judge.features)[:, 1]
-        loss = float(log_loss(judge.label, predicted, sample_weight=judge.weight))
+        predicted = model.predict_proba(judge.features)
+        loss = float(log_loss(judge.label, predicted, sample_weight=judge.weight, labels=model.classes_))
         if loss >= least:
             break
         best, least = copy.deepcopy(model), loss

@@ -67,7 +67,7 @@ def _html(report: Report) -> str:
     environment.filters.update(share=_share, figure=figure_text)
     charts = [
         {"title": title, "svg": line_chart(report.curves[name], x_label="step")}
-        for name, title in _CURVES.items()
+        for name, title in {**dict(zip(report.curves, report.curves, strict=True)), **_CURVES}.items()
         if any(report.curves.get(name, {}).values())
     ]
     recall = report.curves.get("recall", {})

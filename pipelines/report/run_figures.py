@@ -32,7 +32,7 @@ from pipelines.report.column_figures import column_figures, feature_figures, lab
 from pipelines.report.evaluation_results import judged_metrics, read_quality, sliced_metrics
 from pipelines.report.example_request import request_text
 from pipelines.report.node_run import NodeRun
-from pipelines.report.run_report import METRICS, Figures, Report
+from pipelines.report.run_report import HIGHER_IS_BETTER, METRICS, Figures, Report
 
 _MOST_FREQUENT = 5
 _MADE_IN_THIS_RUN = "made in this run"
@@ -94,7 +94,7 @@ def collect_report(
             lineage[pushed], missed_thresholds(evaluation), lambda folder: request_text(folder, run, tokens, graph)
         ),
         **compared,
-        evaluation=judged_metrics(config, evaluation, quality),
+        evaluation=[*judged_metrics(config, evaluation, quality), *_own_figures(history, run.step)],
         slices=sliced_metrics(evaluation),
         retrieval=quality["retrieval"],
         retrieval_note=_retrieval_note(quality),
@@ -156,7 +156,7 @@ def _quality_note(config: PipelineConfig, scores: Sequence[Score]) -> str:
 
 
 def _better_baselines(scores: Sequence[Score]) -> list[str]:
-    """Write a sentence for each baseline that has a higher AUC than the model, or a smaller RMSE."""
+    """Write a sentence for each baseline that has a higher AUC or accuracy than the model, or a smaller RMSE."""
     return [text for label in dict.fromkeys(score.label for score in scores) for text in _better_for(label, scores)]
 
 
@@ -165,7 +165,7 @@ def _better_for(label: str, scores: Sequence[Score]) -> list[str]:
     name, value = next(iter(model.metrics.items()))
     if value is None:
         return []
-    sign = 1 if name == METRICS[0] else -1
+    sign = 1 if name in HIGHER_IS_BETTER else -1
     better = [one for one in baselines if (of_one := one.metrics[name]) is not None and sign * (of_one - value) > 0]
     of_label = f" for {label!r}" if label else ""
     return [
@@ -252,6 +252,17 @@ def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]
             "eval": points(history["evals"], "loss"),
         },
         "auc": {"validation": points(history.get("validations", ()), "auc"), "eval": points(history["evals"], "auc")},
+        **{
+            name: {
+                part: [
+                    (entry["step"], value)
+                    for entry in entries
+                    if (value := entry.get("metrics", {}).get(name)) is not None
+                ]
+                for part, entries in (("validation", history.get("validations", ())), ("eval", history["evals"]))
+            }
+            for name in _own_metrics(history)
+        },
     }
 
 
@@ -261,6 +272,20 @@ def _recall_curves(retrieval: Figures | None) -> dict[str, dict[str, list[tuple[
         if retrieval is None
         else {"recall": {name: list(map(tuple, points)) for name, points in retrieval["curves"].items()}}
     )
+
+
+def _own_metrics(history: Figures) -> list[str]:
+    """Return the names of the figures that the model's module computes."""
+    return list(dict.fromkeys(name for entry in history["evals"] for name in entry.get("metrics", ())))
+
+
+def _own_figures(history: Figures, step: int) -> list[Figures]:
+    """Return the figures that the model's module computed of the state that was exported, as rows of `evaluation`."""
+    last: Figures = next((entry for entry in history["evals"] if entry["step"] == step), {})
+    return [
+        {"metric": name, "value": value, "bound": "", "outcome": "no bound"}
+        for name, value in last.get("metrics", {}).items()
+    ]
 
 
 def _training_note(history: Figures) -> str:

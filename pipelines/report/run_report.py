@@ -10,6 +10,9 @@ METRICS = ("AUC", "log loss")
 """The metrics by which model and baselines are compared; the first decides. For a binary label."""
 ERRORS = ("RMSE", "MAE")
 """The same for a label that is a number."""
+CLASS_METRICS = ("accuracy", "cross-entropy")
+"""The same for a multiclass label."""
+HIGHER_IS_BETTER = (METRICS[0], CLASS_METRICS[0])
 
 Figures: TypeAlias = Mapping[str, Any]
 """Numbers, texts, lists and mappings by name, as JSON holds them."""
@@ -36,7 +39,8 @@ class Report:
       retrieval_note: how the rows were chosen, or why it was not measured.
       configuration: every setting of the run, defaults included.
       changed: the settings that `--set` changed, as dotted keys.
-      curves: per curve ("loss", "auc") and series its (step, value) points; "recall" has (K, Recall@K) points.
+      curves: per curve ("loss", "auc", and the figures of the model's module) and series its (step, value) points;
+        "recall" has (K, Recall@K) points.
       training_note: steps, rows and rate in words.
       parity: per comparison of training with serving its name, largest difference, tolerance and rows.
       tables: per table its name, rows, dim, combiner, optimizer, bytes and features; the largest first.

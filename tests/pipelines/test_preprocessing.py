@@ -16,7 +16,7 @@ import tensorflow_transform as tft
 import tensorflow_transform.beam as tft_beam
 from tensorflow_transform.tf_metadata import dataset_metadata, metadata_io, schema_utils
 
-from components.transform_graph import open_transform_graph, read_ranges
+from components.transform_graph import open_transform_graph, read_classes, read_ranges
 from embedding_core.errors import DataError
 from pipelines import preprocessing
 from pipelines.examples import taxi
@@ -164,6 +164,41 @@ def test_range_of_an_earlier_model_is_kept_for_the_same_feature_alone(tmp_path):
     np.testing.assert_array_equal(scaled, [-1, 1, 0])
     measured, _ = _analysed(values, tmp_path / "measured", ranges={"price": {**given, "log1p": True}})
     assert measured["mean"] == 101
+
+
+def _classes(rows, folder):
+    """Analyze rows of one column of classes, and return the graph."""
+    spec = {"mood": tf.io.VarLenFeature(tf.string)}
+    metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(spec))
+    label = {"name": "label", "column": "mood", "key": "label", "kind": "multiclass"}
+    with tft_beam.Context(temp_dir=f"{folder}-temp"), beam.Pipeline(argv=[*IN_PROCESS]) as pipeline:
+        data = pipeline | beam.Create([{"mood": row} for row in rows])
+        analysed = (data, metadata) | tft_beam.AnalyzeDataset(
+            lambda inputs: preprocessing.labels(inputs, {"labels": [label]})
+        )
+        _ = analysed | tft_beam.WriteTransformFn(str(folder))
+    metadata_io.write_metadata(metadata, f"{folder}/metadata")
+    return tft.TFTransformOutput(str(folder))
+
+
+def test_order_of_classes_does_not_depend_on_their_counts(tmp_path):
+    moods = [b"fine", b"great", b"awful", b"sad"]
+    graph = _classes([[mood] for mood in moods] + [[b"sad"]] * 5, tmp_path / "one")
+    _classes([[mood] for mood in moods[::-1]] + [[b"fine"]] * 5 + [[]], tmp_path / "two")
+    classes = read_classes(str(tmp_path / "one"), "label")
+    assert sorted(classes) == sorted(mood.decode() for mood in moods)
+    assert read_classes(str(tmp_path / "two"), "label") == classes
+    given = tf.ragged.constant([[classes[2].encode()], [], [b"unheard"], [classes[0].encode()]]).to_sparse()
+    found = graph.transform_raw_features({"mood": given})["label"]
+    np.testing.assert_array_equal(found, [[2.0], [math.nan], [math.nan], [0.0]])
+
+
+def test_label_of_one_class_and_label_without_classes_are_refused(tmp_path):
+    _classes([[b"same"]], tmp_path / "graph")
+    with pytest.raises(DataError, match=r"'label' has 1 classes \('same'\) in the train split: .* has 2 to 10,000"):
+        read_classes(str(tmp_path / "graph"), "label")
+    with pytest.raises(DataError, match="no classes of the label 'mood': compute its ids with"):
+        read_classes(str(tmp_path / "graph"), "mood")
 
 
 def test_another_graph_under_the_same_address_has_its_own_columns(tmp_path):

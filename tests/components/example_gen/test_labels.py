@@ -110,6 +110,31 @@ def test_positive_value_that_never_occurs_is_named(label):
         label(["<30", "NO"], ["<31"])
 
 
+CLASSES = {"columns": {"y": "token"}, "label": {"column": "y", "kind": "multiclass"}}
+
+
+def test_classes_are_kept_as_text_and_counted(label):
+    output = label(["red", "2", "3.0"], **CLASSES)
+    assert output.values("y") == [[b"2"]] * 2 + [[b"3.0"]] * 2 + [[b"red"]] * 2
+    assert output.facts["label_values"] == {"label": {"'red'": 2, "'2'": 2, "'3.0'": 2}}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [("", "label column 'y' has no value"), ('"a\nb"', r"'a\\nb' has a line break or NUL")]
+)
+def test_row_without_a_class_that_a_line_can_hold_is_bad(label, value, words):
+    with pytest.raises(DataError, match=rf"2 of 6 rows cannot be used.*\n  .*: {words}|: .*{words}"):
+        label(["x", "y", value], **CLASSES)
+    assert label(["x", "y", value], **CLASSES, allowed_bad_rate=0.4).facts["set_aside"]["rows"] == 2
+
+
+def test_classes_of_parquet_are_numbers_or_text(ingest, tmp_path):
+    table = {"y": [3, 1, None, 1], "side": ["train", "eval"] * 2}
+    parquet.write_table(pa.table(table), tmp_path / "a.parquet")
+    output = ingest(data_format="parquet", split=SIDES, allowed_bad_rate=0.3, **CLASSES)
+    assert output.values("y") == [[b"1"], [b"1"], [b"3"]]
+
+
 def test_row_without_a_label_is_bad(label):
     with pytest.raises(DataError, match=r"2 of 6 rows cannot be used.*\n  .*data.csv:6: label column 'y' has no value"):
         label(["0", "1", "?"], csv={"missing": ["?"]})

@@ -14,6 +14,15 @@ from embedding_core.proof.edge_cases import edge_cases, read_rows
 from embedding_core.proof.parity import ParityReport, compare
 
 
+def test_texts_differ_by_infinity_or_not_at_all():
+    texts = np.array([[b"a", b"b"], [b"c", b"d"]], object)
+    same = compare({"classes": texts}, {"classes": texts.copy()}, tolerance=1e-3, signature="s")
+    assert (same.passed, same.max_abs, same.rows) == (True, 0.0, 2)
+    for other in (texts[:, ::-1], texts[:1], None, np.ones((2, 2))):
+        actual = {} if other is None else {"classes": other}
+        assert not compare({"classes": texts}, actual, tolerance=1e-3, signature="s").passed
+
+
 def report(expected, actual, tolerance=1e-5):
     return compare({"logit": np.array(expected)}, {"logit": np.array(actual)}, tolerance=tolerance, signature="s")
 

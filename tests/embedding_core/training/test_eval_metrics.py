@@ -61,3 +61,16 @@ def test_auc_of_one_class_is_undefined():
 
 def test_huge_logits_do_not_overflow():
     assert task_figures(Task(), np.array([1.0]), np.array([-1e4]), np.ones(1)).loss == 1e4
+
+
+def test_loss_of_classes_equals_that_of_sklearn_and_leaves_out_unknown_ones():
+    task = Task(kind="multiclass", classes=("a", "b", "c"))
+    draw = np.random.default_rng(1)
+    label, output, weight = draw.integers(3, size=20), draw.normal(size=(20, 3)), draw.uniform(0.1, 5, 20)
+    probability = np.exp(output) / np.exp(output).sum(axis=1, keepdims=True)
+    expected = sklearn.metrics.log_loss(label, probability, sample_weight=weight, labels=range(3))
+    found = task_figures(task, label.astype(float), output, weight)
+    np.testing.assert_allclose(found.loss, expected)
+    assert math.isnan(found.auc)
+    rows = np.append(label, math.nan), np.append(output, [[9.0, 0.0, 0.0]], 0), np.append(weight, 1.0)
+    np.testing.assert_allclose(task_figures(task, *rows).loss, expected)

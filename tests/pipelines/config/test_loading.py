@@ -197,6 +197,16 @@ def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
         (f"labels: {{a: y, b: x}}\nmodel: {TOWERS}", "has no argument `tasks`"),
         ("labels: {a: y, b: x}\nmodel: {arguments: {tasks: [a]}}", "the trainer passes it to `build`"),
         ("labels: {a: y, b: item}", "the model would see the answer"),
+        ("label: {column: y, kind: multiclass, positive: [a]}", "`kind` is 'multiclass': it tells which values"),
+        ("label: {column: y, kind: multiclass}\nevaluation: {metrics: [AUC]}", "no label is binary"),
+        ("label: {column: y, kind: multiclass}\nevaluation: {metrics: [MeanLabel]}", "of numbers: each label is multi"),
+        ("label: y\nevaluation: {metrics: [CategoricalAccuracy]}", "of multiclass labels: no label is multiclass"),
+        ("label: {column: y, kind: multiclass}\nevaluation: {engine: tfma}", "a class that the train split lacks"),
+        (f"label: {{column: y, kind: multiclass}}\nmodel: {TOWERS}", "has no argument `tasks`: it computes one output"),
+        (
+            "label: {column: y, kind: multiclass}\nevaluation: {thresholds: {CategoricalAccuracy: {min: 2}}}",
+            "CategoricalAccuracy is between 0 and 1",
+        ),
     ],
 )
 def test_label_that_does_not_fit_is_one_line(mistakes, lines, words):

@@ -1,10 +1,13 @@
 """Runs the examples of docs/models.md."""
 
+import dataclasses
+import importlib.util
 import re
 import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
@@ -12,12 +15,17 @@ import yaml
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.model_inputs import build_model, call_model, sequence_lengths
 from embedding_core.tasks import Task
+from embedding_core.training import train
 from pipelines.config import config_from_mapping
 from pipelines.config.model import BUILT_IN_MODELS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+TRAINING = Path(__file__).parents[2] / "embedding_core" / "training" / "test_training.py"
+_spec = importlib.util.spec_from_file_location("training_cases", TRAINING)
+cases = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(cases)
 CONFIG = EmbeddingConfig(
     tables=(TableConfig(name="t", vocabulary_size=9, dim=4),),
     features=(FeatureConfig(name="history", table="t", max_sequence_length=3), FeatureConfig(name="item", table="t")),
@@ -33,15 +41,41 @@ def module_of(number, monkeypatch):
     return module.__name__
 
 
-@pytest.mark.parametrize("tasks", [(Task(),), (Task(name="click"), Task(name="stars", kind="regression"))])
+def example_of(words):
+    (number,) = [number for number, source in enumerate(PYTHON) if words in source]
+    return number
+
+
+MOOD = Task(name="mood", kind="multiclass", classes=("a", "b", "c"))
+
+
+@pytest.mark.parametrize("tasks", [(Task(),), (Task(name="click"), Task(name="stars", kind="regression")), (MOOD,)])
 def test_model_of_your_own_has_an_output_for_each_task(monkeypatch, tasks):
     model = build_model(module_of(0, monkeypatch), CONFIG, ["price"], {"width": 8}, tasks)
     outputs = call_model(model, ACTIVATIONS, {"price": tf.ones([2, 1])}, tasks)
-    assert {name: tuple(output.shape) for name, output in outputs.items()} == {task.name: (2, 1) for task in tasks}
+    assert {name: tuple(output.shape) for name, output in outputs.items()} == {
+        task.name: (2, task.width) for task in tasks
+    }
+
+
+def test_loss_and_metric_of_your_own_are_the_same_on_both_devices(monkeypatch, tmp_path):
+    """The job of test_training.py, with its dense feature as the label: nine of ten labels must be covered."""
+    job = cases.job_in(tmp_path, epochs=8, batch_size=36)
+    label = Task(key="number", kind="regression")
+    inputs = dataclasses.replace(job.inputs, dense=(), tasks=(label,))
+    results = []
+    for strategy in ({"strategy": "cpu"}, {"strategy": "simulated_tpu", "topology": "2x2"}):
+        training = job.training.replace(**strategy, dense_optimizer={"learning_rate": 0.05})
+        module = module_of(example_of("row_loss"), monkeypatch)
+        own = dataclasses.replace(job, inputs=inputs, model=module, arguments={}, training=training)
+        history = train(own, str(tmp_path / training.strategy)).history
+        results.append([(entry["loss"], entry["metrics"]["covered"]) for entry in history.evals])
+    np.testing.assert_allclose(*results, rtol=1e-3, atol=0.006)  # a label at the bound may be on either side
+    assert 0.8 < results[0][-1][1] < 0.97
 
 
 def test_model_of_your_own_reads_lengths(monkeypatch):
-    model = build_model(module_of(1, monkeypatch), CONFIG, [], {})
+    model = build_model(module_of(example_of("lengths):"), monkeypatch), CONFIG, [], {})
     assert call_model(model, ACTIVATIONS, LENGTHS)["label"].shape == (2, 1)
 
 

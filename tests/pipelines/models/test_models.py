@@ -67,9 +67,23 @@ def test_model_of_several_tasks_gives_an_output_for_each(module):
     assert all(gradient is not None for gradient in tape.gradient(list(outputs.values()), model.trainable_variables))
 
 
+@pytest.mark.parametrize("module", ["ranking", "mmoe", "ple", "dlrm", "deepfm", "final_mlp"])
+def test_output_of_a_multiclass_task_has_a_column_for_each_class(module):
+    mood = Task(name="mood", kind="multiclass", classes=("a", "b", "c"))
+    for tasks in ((mood,), (Task(name="click"), mood)):
+        model = build_model(f"pipelines.models.{module}", CONFIG, DENSE, {}, tasks)
+        assert call_model(model, EMBEDDINGS, DENSE, tasks)["mood"].shape == [6, 3]
+
+
+def test_model_of_one_column_is_refused_for_classes():
+    mood = Task(name="mood", kind="multiclass", classes=("a", "b", "c"))
+    with pytest.raises(ConfigError, match=r"whose output has the shape \(None, 3\)"):
+        build_model("pipelines.models.two_tower", CONFIG, DENSE, TOWERS, (mood,))
+
+
 def test_model_of_one_output_is_refused_for_several_tasks():
     tasks = (Task(name="click"), Task(name="stars", kind="regression"))
-    with pytest.raises(ConfigError, match=r"has the shape \(None, 1\) for each of the tasks click, stars"):
+    with pytest.raises(ConfigError, match=r"by task, with the shapes click \(None, 1\), stars \(None, 1\)"):
         build_model("pipelines.models.two_tower", CONFIG, DENSE, TOWERS, tasks)
 
 

@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.sparse
+import sklearn.metrics
 from sklearn.linear_model import LogisticRegression
 
+from embedding_core.tasks import Task
 from pipelines.report import baselines
 
 pytestmark = pytest.mark.tfx
@@ -22,6 +24,10 @@ def rows(count, columns, seed):
     return baselines._Rows(features=features, label=label, weight=np.ones(count), predicted=None)
 
 
+def classes(count, seed):
+    return np.random.default_rng(seed).integers(3, size=count).astype(float)
+
+
 def test_regression_is_at_least_as_good_as_with_the_default_strength():
     train, held_out = rows(3000, 1000, 1), rows(3000, 1000, 2)
     model = baselines._regression(train)
@@ -32,6 +38,20 @@ def test_regression_is_at_least_as_good_as_with_the_default_strength():
 
     default = LogisticRegression(max_iter=1000).fit(train.features, train.label)
     assert loss(model) < loss(default)
+
+
+def test_classes_are_scored_as_by_sklearn_even_if_one_is_only_held_back():
+    task = Task(kind="multiclass", classes=("a", "b", "c", "d"))
+    train, held_out = (dataclasses.replace(rows(400, 20, seed), label=classes(400, seed)) for seed in (1, 2))
+    train.label[np.flatnonzero(baselines._held_back(train))[0]] = 3
+    model = baselines._regression(train)
+    predicted = baselines._by_class(task, model, held_out)
+    found = baselines._score_of_classes("", predicted, held_out).metrics
+    label, classes_ = held_out.label, range(4)
+    assert found["cross-entropy"] == pytest.approx(sklearn.metrics.log_loss(label, predicted, labels=classes_))
+    assert found["accuracy"] == sklearn.metrics.accuracy_score(label, predicted.argmax(axis=1))
+    shares = baselines._shares(task, train, 2)
+    np.testing.assert_allclose(shares, [np.bincount(train.label.astype(int), minlength=4) / 400] * 2)
 
 
 def test_part_of_one_class_leaves_the_default_strength():

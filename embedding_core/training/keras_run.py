@@ -1,0 +1,233 @@
+"""Lets a user train with Keras' own `fit`, and writes the result as the training loop does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from embedding_core.checkpoint.dense import DENSE, write_dense
+from embedding_core.checkpoint.state import nonfinite_rows
+from embedding_core.errors import ConfigError, TrainingError
+from embedding_core.layer import TPUEmbedding
+from embedding_core.model_inputs import build_model, call_model
+from embedding_core.tasks import Task
+from embedding_core.training.checkpoints import HISTORY, RunState
+from embedding_core.training.dense_start import dense_inputs
+from embedding_core.training.device_choice import Batches, choose_placement
+from embedding_core.training.eval_metrics import evaluate
+from embedding_core.training.finished_run import restore_weights
+from embedding_core.training.history import History
+from embedding_core.training.job import JobData, TrainingJob, data_errors
+from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
+from embedding_core.training.loop import TrainingResult
+from embedding_core.training.row_stream import Passes
+from embedding_core.training.step import Trainable
+from embedding_core.training.training_inputs import Batch
+from embedding_core.training.user_functions import UserFunctions
+
+_OPTIMIZER = "of a run_fn"
+"""The recorded name of the dense optimizer: its state is not kept."""
+
+
+class EmbeddingModel(tf_keras.Model):
+    """The layer of tables and the dense part as one Keras model: compile it, and `fit` it to `KerasRun.train_data`.
+
+    With one task, losses and metrics get the label `[B, 1]` and the output `[B, width]`; with several, mappings by the
+    name of the task. Sample weights are those of the rows; a row without a label has the label 0 and the weight 0.
+
+    Attributes:
+      embedding: the layer; it trains the tables by their own optimizers.
+      dense: the dense part.
+    """
+
+    def __init__(self, embedding: TPUEmbedding, dense: tf_keras.Model, tasks: Sequence[Task]) -> None:
+        """Take the parts of the model."""
+        super().__init__()
+        self.embedding = embedding
+        self.dense = dense
+        self._places = MappingProxyType({task.name: at for at, task in enumerate(tasks)})
+        self._of_tasks = MappingProxyType({task.name: task for task in tasks})
+
+    def call(self, inputs: Batch, training: bool = False) -> Any:
+        """Compute the outputs of a batch: `[B, width]`, or a mapping of these by task."""
+        numbers = {**inputs["dense"], **inputs.get("lengths", {})}
+        tasks = tuple(self._of_tasks.values())
+        outputs = call_model(self.dense, self.embedding(inputs["ids"]), numbers, tasks, training=training)
+        return outputs if len(tasks) > 1 else outputs[tasks[0].name]
+
+    def train_step(self, data: Batch) -> Any:
+        """Train on a batch."""
+        return super().train_step(self._parts(data))
+
+    def test_step(self, data: Batch) -> Any:
+        """Evaluate a batch."""
+        return super().test_step(self._parts(data))
+
+    def _parts(self, batch: Batch) -> tuple[Any, Any, Any]:
+        inputs = {name: batch[name] for name in ("ids", "dense", "lengths") if name in batch}
+        labels, weights = {}, {}
+        for name, at in self._places.items():
+            label = batch["label"][:, at : at + 1]
+            known = ~tf.math.is_nan(label)
+            labels[name] = tf.where(known, label, tf.zeros_like(label))
+            weights[name] = (batch["weight"] * tf.cast(known, tf.float32))[:, 0]
+        if len(labels) > 1:
+            return inputs, labels, weights
+        ((label,), (weight,)) = labels.values(), weights.values()
+        return inputs, label, weight
+
+
+class KerasRun:
+    """One training by a user's own code.
+
+    Attributes:
+      steps_per_epoch: number of batches of one pass over the train split.
+      eval_steps: number of batches of `eval_data`.
+    """
+
+    def __init__(self, job: TrainingJob) -> None:
+        """Choose the device, and count the rows.
+
+        Raises:
+          ConfigError: the job has what only the trainer's own loop can do.
+          DataError: a split is empty or cannot be read.
+        """
+        for name, given in (("softmax", job.training.softmax), ("warm_start", job.warm_start)):
+            if given is not None:
+                raise ConfigError(f"`{name}` is given, which a run_fn of your own does not support: leave it out.")
+        self._job = job
+        self._placement = choose_placement(job.training)
+        if self._placement.replicated:
+            raise ConfigError(
+                "a TPU without an embedding engine trains by the trainer's own loop: leave out `model.run_fn`, or ask "
+                "for another TPU."
+            )
+        self._begun = time.monotonic()
+        with self.scope():
+            self._data = JobData(job, self._placement)
+        self.steps_per_epoch = self._data.steps_per_epoch
+        rows = job.training.batch_size if self._placement.on_tpu else max(1024, job.training.batch_size)
+        self.eval_steps = -(-self._data.eval_rows // rows)
+
+    def scope(self) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which to make the model, to compile and to fit it."""
+        return self._placement.scope()
+
+    def keras_model(self) -> EmbeddingModel:
+        """Make the model: tables with the configured optimizers, and what `build` of the model's module returns."""
+        job = self._job
+        tf_keras.utils.set_random_seed(job.training.seed)
+        constant = config_with_rates(job.inputs.config, job.training.replace(decay="none"), tf.constant(0), 1)
+        embedding = TPUEmbedding(
+            constant,
+            None,
+            batch_size=self._data.rows_per_replica,
+            table_update="engine",
+            seed=job.training.seed,
+            name="embedding",
+        )
+        embedding.build(None)
+        dense = build_model(job.model, job.inputs.config, job.inputs.dense, job.arguments, job.inputs.tasks)
+        return EmbeddingModel(embedding, dense, job.inputs.tasks)
+
+    def train_data(self) -> Batches:
+        """Return an endless stream of shuffled batches, in the configured order."""
+        return self._data.train(0)
+
+    def eval_data(self) -> Batches:
+        """Return the batches of the eval split, `eval_steps` of them."""
+        batches = self._data.eval()
+        return batches.dataset if isinstance(batches, Passes) else batches
+
+    def save(self, model: EmbeddingModel, folder: str, curves: Mapping[str, Sequence[float]]) -> TrainingResult:
+        """Evaluate the model, and write what the trainer's own loop writes: checkpoint, dense part and history.
+
+        Args:
+          model: the trained model, made by `keras_model` or of the same two parts.
+          folder: folder that gets `checkpoints/`, `dense/` and `history.json`.
+          curves: `History.history` of Keras: per curve its value after each epoch.
+
+        Raises:
+          ConfigError: the model has not the two parts, or was not trained.
+          TrainingError: a row of a table is not finite.
+        """
+        embedding, dense = getattr(model, "embedding", None), getattr(model, "dense", None)
+        if not isinstance(embedding, TPUEmbedding) or not isinstance(dense, tf_keras.Model):
+            raise ConfigError(
+                f"`save` got a {type(model).__name__}: it must have the layer of tables as `embedding` and the dense "
+                "part as `dense`, as `keras_model` makes them."
+            )
+        step = 0 if model.optimizer is None else int(model.optimizer.iterations.numpy())
+        if not step:
+            raise ConfigError("`save` got a model that was not trained: call `fit`, or step the optimizer it has.")
+        with self.scope():
+            trainable = self._trainable(embedding, dense, step)
+            tf.io.gfile.makedirs(folder)
+            history = self._history(trainable, step, curves)
+            history.save(os.path.join(folder, HISTORY))
+            checkpoint = self._write(trainable, folder)
+        tables, exported = self._result(trainable, checkpoint)
+        return TrainingResult(tables, exported, step, checkpoint, history)
+
+    def _trainable(self, embedding: TPUEmbedding, dense: tf_keras.Model, step: int) -> Trainable:
+        job = self._job
+        count = tf.Variable(step, dtype=tf.int64, trainable=False, name="step")
+        optimizer = dense_optimizer(job.training.replace(decay="none"), 1)
+        functions, hosts = UserFunctions(job.model), self._data.hosts_apart
+        return Trainable(embedding, dense, optimizer, job.training, job.inputs.tasks, count, {}, hosts, functions)
+
+    def _history(self, trainable: Trainable, step: int, curves: Mapping[str, Sequence[float]]) -> History:
+        """Make the history: the loss of each epoch, and an evaluation of the final state."""
+        seconds = time.monotonic() - self._begun
+        history = History(seconds=seconds)
+        losses = list(curves.get("loss", ()))
+        for epoch, loss in enumerate(losses, 1):
+            rate = self._data.rows * len(losses) / seconds
+            history.add_train(step * epoch // len(losses), float(loss), rate)
+        with data_errors():
+            history.add_eval(step, evaluate(trainable, self._data.eval()))
+        history.facts.update(
+            {
+                "train_rows": self._data.rows,
+                "eval_rows": self._data.eval_rows,
+                "steps_per_epoch": self.steps_per_epoch,
+                "steps_done": step,
+                "step": step,
+                "device": self._placement.kind,
+            }
+        )
+        return history
+
+    def _write(self, trainable: Trainable, folder: str) -> str:
+        """Write the checkpoint and the dense part; return the checkpoint's path."""
+        job = self._job
+        bad = nonfinite_rows(trainable.tables.variables)
+        if bad and job.training.nonfinite_rows == "error":
+            raise TrainingError(
+                f"rows of {', '.join(map(repr, sorted(bad)))} hold a NaN or an infinity: lower the learning rates, or "
+                "keep them with `nonfinite_rows`: keep."
+            )
+        state = RunState(trainable, os.path.join(folder, "unused"), job.training.nonfinite_rows)
+        checkpoint = state.write(os.path.join(folder, "checkpoints"))
+        inputs = dense_inputs(job.inputs.config, job.inputs.dense, job.inputs.tasks)
+        dense = os.path.join(folder, DENSE)
+        write_dense(dense, trainable.model, trainable.optimizer, name=_OPTIMIZER, inputs=inputs, ranges=job.ranges)
+        return checkpoint
+
+    def _result(self, trainable: Trainable, checkpoint: str) -> tuple[Mapping[str, tf.Variable], tf_keras.Model]:
+        """Return tables and dense part in a form that this process can export."""
+        job = self._job
+        if not self._placement.on_tpu:
+            variables = trainable.tables.variables
+            return {table.name: variables[table.name] for table in job.inputs.config.tables}, trainable.model
+        engine, dense = restore_weights(
+            checkpoint, job.model, job.inputs.config, job.inputs.dense, job.arguments, job.inputs.tasks
+        )
+        return engine.embedding_tables, dense

@@ -1,0 +1,86 @@
+"""Tests the run_fn of docs/models.md: Keras' `fit` on CPU and simulated TPU, and what it must leave behind."""
+
+import importlib.util
+import json
+import pathlib
+import re
+import sys
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from embedding_core.errors import ConfigError
+from embedding_core.training.finished_run import restore_run
+
+pytestmark = pytest.mark.tfx
+
+_spec = importlib.util.spec_from_file_location("trainer_cases", pathlib.Path(__file__).with_name("test_trainer.py"))
+cases = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(cases)
+inputs = cases.inputs
+
+PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+(FIT,) = [source for source in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def run_fn" in source]
+UNTRAINED = """
+from components.trainer.own_run import TrainerRun
+
+def run_fn(fn_args):
+    run = TrainerRun(fn_args)
+    with run.scope():
+        run.write(run.keras_model(), {})
+"""
+
+
+@pytest.fixture
+def train(inputs, tmp_path, monkeypatch):
+    def with_source(source, name="run", **training):
+        module = types.ModuleType("own_run_case")
+        exec(source, module.__dict__)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr("tfx.components.util.udf_utils.get_fn", lambda *_: module.run_fn)  # TFX reloads modules
+        settings = {**cases.SETTINGS, "training": {**cases.SETTINGS["training"], "batch_size": 40, **training}}
+        settings["arguments"] = {"hidden_units": [8], "dropout": 0.0}
+        return cases.run(inputs, tmp_path / name, run_fn="own_run_case.run_fn", custom_config=json.dumps(settings))
+
+    return with_source
+
+
+def test_keras_fit_leaves_the_same_on_both_devices(inputs, train):
+    """200 rows in batches of 40: no batch is padded, so that Keras' mean is over the same rows."""
+    runs = []
+    for strategy in ({"strategy": "cpu"}, {"strategy": "simulated_tpu", "topology": "2x2"}):
+        outputs = train(FIT, strategy["strategy"], **strategy)
+        folder = outputs["model_run"][0].uri
+        model = tf.saved_model.load(f"{outputs['model'][0].uri}/Format-Serving")
+        served = model.signatures["serving_default"](cases.eval_rows(inputs))["logit"].numpy()
+        history = json.loads(pathlib.Path(folder, "history.json").read_text())
+        runs.append((restore_run(folder), served, history))
+        assert float(outputs["model"][0].get_string_custom_property("eval_auc")) > 0.9
+        assert history["facts"]["step"] == runs[-1][0].description.step == 10
+    (first, served, history), (second, other_served, other_history) = runs
+    np.testing.assert_allclose(served, other_served, rtol=1e-3, atol=1e-5)
+    assert [entry["loss"] for entry in history["train"]] == pytest.approx(
+        [entry["loss"] for entry in other_history["train"]], rel=1e-4
+    )
+    for table, rows in first.engine.embedding_tables.items():
+        np.testing.assert_allclose(rows, second.engine.embedding_tables[table], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def run_fn(fn_args): pass", "left no saved_model.pb and no training.json: end it with `TrainerRun"),
+        (UNTRAINED, "a model that was not trained: call `fit`"),
+        (UNTRAINED.replace("run.keras_model()", "object()"), "`save` got a object: it must have the layer of tables"),
+    ],
+)
+def test_run_fn_that_leaves_no_model_is_named(train, source, words):
+    with pytest.raises(ConfigError, match=words):
+        train(source)
+
+
+def test_softmax_is_for_the_loop_of_the_trainer(train):
+    with pytest.raises(ConfigError, match="`softmax` is given, which a run_fn of your own does not support"):
+        train(UNTRAINED, softmax={"feature": "item"})
