@@ -14,6 +14,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
 from embedding_core.model_inputs import sequence_lengths
 from embedding_core.serving.serving_module import config_of_features
+from embedding_core.tasks import retrieval_index
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
@@ -50,19 +51,20 @@ def candidate_feature(run: RestoredRun) -> str:
     """Return the feature that identifies a candidate.
 
     Raises:
-      DataError: the candidate tower does not read exactly one categorical feature, and `training.negatives` does not
-        name one of its features.
+      DataError: the candidate tower does not read exactly one categorical feature, and neither `training.softmax` nor
+        `training.negatives` names one of its features.
     """
     towers = [one for one in run.model.candidate_features if one in _names(run.description.config)]
-    negatives = run.description.training.negatives
-    drawn = None if negatives is None else negatives.feature
+    training = run.description.training
+    source = training.softmax or training.negatives
+    drawn = None if source is None else source.feature
     if len(towers) == 1:
         return str(towers[0])
     if drawn in towers:
         return str(drawn)
     raise DataError(
         f"the candidate tower reads {', '.join(towers) or 'no categorical feature'}: name the one that identifies a "
-        "candidate as `training.negatives.feature`."
+        "candidate as `training.softmax.feature` or `training.negatives.feature`."
     )
 
 
@@ -89,7 +91,7 @@ def candidates_of(run: RestoredRun, inputs: Inputs, feature: str, files: Sequenc
     for _, serialized in batches_once(list(files), _BATCH):
         batch = parse(serialized)
         ids = _single(batch["ids"][feature], tokens)
-        positive = (batch["label"].numpy()[:, 0] == 1) & (ids >= 0)
+        positive = (batch["label"].numpy()[:, retrieval_index(inputs.tasks)] == 1) & (ids >= 0)
         counts += np.bincount(ids[positive], minlength=tokens)
         if alone:
             continue

@@ -19,6 +19,7 @@ from embedding_core.errors import DataError
 from embedding_core.evaluation.candidates import Catalog, candidate_feature, candidates_of
 from embedding_core.evaluation.recall import Ranks, rank_by_counts, rank_by_product, recall_at
 from embedding_core.model_inputs import is_two_tower, sequence_lengths
+from embedding_core.tasks import retrieval_index
 from embedding_core.training.finished_run import RestoredRun
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
@@ -121,7 +122,7 @@ def _draw_queries(
     )
     for _, serialized in batches_once(list(files), _BATCH):
         batch = parse(serialized)
-        positive = np.flatnonzero(batch["label"].numpy()[:, 0] == 1)
+        positive = np.flatnonzero(batch["label"].numpy()[:, retrieval_index(inputs.tasks)] == 1)
         vectors = _query_vectors(run, batch)[positive]
         read: tuple[npt.NDArray[Any], ...] = (
             draws.random(len(positive)),

@@ -18,6 +18,7 @@ from embedding_core.tasks import Task
 from embedding_core.training import Inputs, Negatives, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
 from embedding_core.training.training_inputs import RowParser
+from embedding_core.training_config import Softmax
 
 USERS, ITEMS = [b"u%d" % n for n in range(6)], [b"i%d" % n for n in range(40)]
 VOCABULARIES = {"users": USERS, "items": ITEMS, "shops": [b"s0", b"s1"]}
@@ -89,10 +90,11 @@ def inputs(folder):
     )
 
 
-def trained(arguments=TOWERS, negatives=None, module="two_tower"):
+def trained(arguments=TOWERS, negatives=None, module="two_tower", **training):
     module = f"pipelines.models.{module}"
     description = RunDescription(
-        model=module, arguments=arguments, config=CONFIG, training=TrainingConfig(steps=1, negatives=negatives),
+        model=module, arguments=arguments, config=CONFIG,
+        training=TrainingConfig(steps=1, negatives=negatives, **training),
         dense=(), tasks=(Task(),), weight=None, step=1, checkpoint="", vocabularies={},
     )  # fmt: skip
     model = build_model(module, CONFIG, (), arguments)
@@ -155,6 +157,17 @@ def test_rows_of_label_0_are_no_queries_and_a_sample_is_the_same_each_time(folde
     assert whole.queries == whole.positive_rows == sample.positive_rows == sum(row["label"] == 1 for row in held_out)
     assert sample.queries == 50
     assert sample == measure(most_queries=50) != measure(most_queries=50, seed=1)
+
+
+def test_softmax_names_the_candidate_too(folder, inputs):
+    towers = {**TOWERS, "candidate_features": ["item", "shop"]}
+    files = write(folder / "train5", rows(60, 4)), write(folder / "eval5", rows(30, 5))
+    by_softmax, by_negatives = (
+        measure_retrieval(trained(towers, **source), inputs, train_files=files[0], eval_files=files[1])
+        for source in ({"softmax": Softmax(feature="item")}, {"negatives": Negatives(feature="item")})
+    )
+    assert by_softmax == by_negatives
+    assert by_softmax.queries == 30
 
 
 @pytest.mark.parametrize(
