@@ -114,8 +114,22 @@ def build_model(
 
 def is_two_tower(model: tf_keras.Model) -> bool:
     """Return whether the model has a query tower and a candidate tower."""
+    return not _missing_of_towers(model)
+
+
+def _missing_of_towers(model: tf_keras.Model) -> list[str]:
     wanted = ("query_features", "candidate_features", "query_vectors", "candidate_vectors")
-    return all(hasattr(model, name) for name in wanted)
+    return [name for name in wanted if not hasattr(model, name)]
+
+
+def check_two_tower(model: tf_keras.Model, module: str) -> None:
+    """Raise a ConfigError if the model that a module built lacks what `training.softmax` needs of a two-tower model."""
+    missing = _missing_of_towers(model)
+    if missing:
+        raise ConfigError(
+            f"`training.softmax` is given, but the model of {module!r} has no {' and no '.join(missing)}: return a "
+            "`TwoTower` of pipelines.models.two_tower from `build`, and set its features and towers."
+        )
 
 
 def token_candidate(model: tf_keras.Model, config: EmbeddingConfig) -> str | None:

@@ -20,7 +20,8 @@ class Objective(Section):
     Attributes:
       kind: "binary" (0 or 1, trained by cross-entropy), "regression" (a number), "count" (a number of at least 0, by
         the Poisson loss, whose model computes its logarithm), "multiclass" (one of several values, as the data writes
-        it, trained by softmax cross-entropy), or "positive" (there is no label: each row is an event, label 1).
+        it, trained by softmax cross-entropy), or "positive" (there is no label: each row is an event, label 1). With
+        `training.softmax`, a positive label may stand beside others.
       loss: of a regression: "squared", "absolute", or "huber".
       huber_delta: error from which on the loss "huber" grows linearly.
       weight: factor of the label's loss, if there are several labels.
@@ -80,6 +81,11 @@ class Task(Objective):
 
 POSITIVE = Task(kind="positive", key=None)
 """The task of data that holds positives only."""
+
+
+def retrieval_index(tasks: Sequence[Task]) -> int:
+    """Return the position of the task that a softmax over candidates trains: that of kind "positive", or the first."""
+    return next((at for at, task in enumerate(tasks) if task.kind == "positive"), 0)
 
 
 def prediction_name(tasks: Sequence[Task], task: Task) -> str:

@@ -52,9 +52,9 @@ def judge(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) 
 
 def _floors(counts: SplitCounts, rules: Rules) -> Iterator[Check]:
     yield _floor("rows of the eval split", counts.rows, rules.min_rows, "min_rows")
-    if rules.draws_negatives and counts.only_positives:
-        return
     for name, label in counts.labels.items():
+        if rules.draws_negatives and label.negatives == 0:
+            continue
         where = "" if len(counts.labels) == 1 else f" of {name!r}"
         for value, rows in ((0, label.negatives), (1, label.positives)):
             if rows is not None:

@@ -35,7 +35,7 @@ from embedding_core.evaluation.ranking import (
 from embedding_core.evaluation.towers import Towers, Vectors, only_features
 from embedding_core.evaluation.users import ReadTokens, user_reader
 from embedding_core.quality_rules import RankingMetric, RankingProtocol
-from embedding_core.tasks import POSITIVE
+from embedding_core.tasks import POSITIVE, retrieval_index
 from embedding_core.training.training_inputs import Inputs, RowParser
 
 ReadLabels = Callable[[tf.Tensor], npt.NDArray[np.bool_]]
@@ -76,10 +76,10 @@ class RankedQueries:
 
 
 def label_reader(inputs: Inputs) -> ReadLabels:
-    """Make a function that reads labels as training does; a row is positive if its first label is 1."""
-    first = inputs.config.features[:1]
+    """Make a function that reads labels as training does; a row is positive if the label of the softmax is 1."""
+    at, first = retrieval_index(inputs.tasks), inputs.config.features[:1]
     parse = RowParser(only_features(inputs, [feature.name for feature in first], dense=False)).traced()
-    return lambda serialized: parse(serialized)["label"].numpy()[:, 0] == 1
+    return lambda serialized: parse(serialized)["label"].numpy()[:, at] == 1
 
 
 def seen_features(config: EmbeddingConfig, towers: Towers) -> tuple[str, ...]:

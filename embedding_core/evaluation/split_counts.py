@@ -64,8 +64,8 @@ class SplitCounts:
 
     @property
     def only_positives(self) -> bool:
-        """Whether a label is binary, and no row has a label of 0."""
-        return {label.negatives or 0 for label in self.labels.values() if label.negatives is not None} == {0}
+        """Whether a label is binary, and 0 in no row."""
+        return any(label.negatives == 0 for label in self.labels.values())
 
 
 def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:

@@ -71,18 +71,24 @@ def evaluate(trainable: Trainable, batches: Iterable[Batch]) -> Evaluation:
     scores = [trainable.predict(batch) for batch in batches]
     output, label, weight, softmax = (np.concatenate(parts).astype(np.float64) for parts in zip(*scores, strict=True))
     outputs = np.split(output, np.cumsum([task.width for task in trainable.tasks])[:-1], axis=1)
-    metrics = _metrics(trainable, label, outputs, weight[:, 0])
-    if trainable.has_softmax:
-        is_query = (label[:, 0] > 0.5) & (weight[:, 0] > 0)
-        loss = float(np.average(softmax[is_query, 0], weights=weight[is_query, 0])) if is_query.any() else math.nan
-        return Evaluation(loss, math.nan, {trainable.tasks[0].name: TaskFigures(loss, math.nan)}, metrics)
     figures = {
         task.name: task_figures(task, label[:, at], outputs[at], weight[:, 0], trainable.functions.row_losses)
+        if at != trainable.by_softmax
+        else _retrieval_figures(label[:, at], softmax[:, 0], weight[:, 0])
         for at, task in enumerate(trainable.tasks)
     }
     losses = [task.weight * figures[task.name].loss for task in trainable.tasks]
-    areas = [figures[task.name].auc for task in trainable.tasks if task.is_binary]
+    judged = [task for at, task in enumerate(trainable.tasks) if task.is_binary and at != trainable.by_softmax]
+    areas = [figures[task.name].auc for task in judged]
+    metrics = _metrics(trainable, label, outputs, weight[:, 0])
     return Evaluation(float(np.sum(losses)), float(np.mean(areas)) if areas else math.nan, figures, metrics)
+
+
+def _retrieval_figures(label: Floats, losses: Floats, weight: Floats) -> TaskFigures:
+    """Compute the mean loss of a softmax over candidates, from `[n]` each; only rows of label 1 have one."""
+    is_query = (label > 0.5) & (weight > 0)
+    loss = float(np.average(losses[is_query], weights=weight[is_query])) if is_query.any() else math.nan
+    return TaskFigures(loss, math.nan)
 
 
 def _metrics(trainable: Trainable, label: Floats, outputs: Sequence[Floats], weight: Floats) -> dict[str, float]:

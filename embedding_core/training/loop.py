@@ -20,6 +20,7 @@ from embedding_core.engines import HostEngine
 from embedding_core.errors import DataError, PreemptionError, TrainingError
 from embedding_core.schema import Json
 from embedding_core.storage import scratch_folder
+from embedding_core.tasks import retrieval_index
 from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.dense_start import dense_inputs, start_dense
 from embedding_core.training.device_choice import Placement, choose_placement
@@ -66,10 +67,11 @@ class TrainingResult:
 
 
 def _check_classes(job: TrainingJob, positives: Sequence[int], rows: int) -> None:
-    for task, count in zip(job.inputs.tasks, positives, strict=True):
+    makes_negatives = job.training.negatives is not None or job.training.softmax is not None
+    for at, (task, count) in enumerate(zip(job.inputs.tasks, positives, strict=True)):
         if not task.is_binary:
             continue
-        draws = job.training.negatives is not None or job.training.softmax is not None
+        draws = makes_negatives and at == retrieval_index(job.inputs.tasks)
         if not draws and count in {0, rows}:
             raise DataError(
                 f"the label {task.key!r} is {int(bool(count))} in each of the {rows} rows trained on: a model "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -33,8 +34,8 @@ def candidate_sampler(
 
     The batch gets `softmax`, with the id of each row's candidate (`candidate`, int32 [B, 1]; that of a row without one
     is -1) and the logarithm of how often it is expected in a batch (`log_q`, float32 [B, 1]). After its rows come the
-    drawn candidates: rows of label 0 that have the candidate's features and no others. The draws are a function of seed
-    and step.
+    drawn candidates: rows that have the candidate's features and no others, and label 0, or none of several labels. The
+    draws are a function of seed and step.
 
     Args:
       softmax: the settings.
@@ -121,13 +122,14 @@ def _with_drawn(
         splits = tf.concat([rows.row_splits, tf.repeat(rows.row_splits[-1:], number)], 0)
         return tf.RaggedTensor.from_row_splits(rows.values, splits, validate=False)
 
-    def zeros(column: tf.Tensor) -> tf.Tensor:
-        return tf.pad(column, [[0, number], [0, 0]])
+    def padded(column: tf.Tensor, value: float = 0.0) -> tf.Tensor:
+        return tf.pad(column, [[0, number], [0, 0]], constant_values=value)
 
     ids = {name: empty(rows) for name, rows in batch["ids"].items()}
     own = batch["ids"][softmax.feature]
+    no_label = math.nan if batch["label"].shape[1] > 1 else 0.0
     ids[softmax.feature] = tf.concat([own, tf.RaggedTensor.from_tensor(drawn[:, None])], 0)
-    dense = {name: zeros(column) for name, column in batch["dense"].items()}
+    dense = {name: padded(column) for name, column in batch["dense"].items()}
     if candidates is not None:
         for name, of_all in candidates.ids.items():
             ids[name] = tf.concat([batch["ids"][name], tf.gather(of_all, drawn)], 0)
@@ -140,7 +142,7 @@ def _with_drawn(
             **batch,
             "ids": ids,
             "dense": dense,
-            "label": zeros(batch["label"]),
+            "label": padded(batch["label"], no_label),
             "weight": tf.concat([batch["weight"], tf.ones([number, 1])], 0),
             "softmax": {name: tf.concat([column, more[name]], 0) for name, column in batch["softmax"].items()},
         },

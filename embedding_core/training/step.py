@@ -12,9 +12,9 @@ from embedding_core.checkpoint import Tables
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.layer import TPUEmbedding
-from embedding_core.model_inputs import build_model, call_model, is_two_tower, tower_vectors
+from embedding_core.model_inputs import build_model, call_model, check_two_tower, is_two_tower, tower_vectors
 from embedding_core.schema import Json
-from embedding_core.tasks import Task
+from embedding_core.tasks import Task, retrieval_index
 from embedding_core.tracing import calling_user_code
 from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
 from embedding_core.training.replicated_tables import config_without_slots, keras_optimizers
@@ -138,6 +138,11 @@ class Trainable:
         return self._config.softmax is not None
 
     @property
+    def by_softmax(self) -> int | None:
+        """The position of the task that a softmax over candidates trains; None without one."""
+        return retrieval_index(self.tasks) if self.has_softmax else None
+
+    @property
     def tables(self) -> Tables:
         """The tables and slots."""
         return Tables(self.embedding.table_variables, self.embedding.table_holder)
@@ -211,15 +216,17 @@ class Trainable:
 
     def _row_losses(self, batch: Batch, activations: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Compute the weighted loss of each row, float32 [B, 1]."""
-        if self._config.softmax is not None:
-            return self._softmax_losses(batch, activations, self._config.softmax, training=True) * batch["weight"]
-        outputs = call_model(self.model, activations, _numbers(batch), self.tasks, training=True)
-        weights = batch["weight"], self._config.class_weights
+        by_row = [at for at in range(len(self.tasks)) if at != self.by_softmax]
         losses = []
-        for at, task in enumerate(self.tasks):
-            label = batch["label"][:, at : at + 1]
+        if self._config.softmax is not None:
+            retrieval = self._softmax_losses(batch, activations, self._config.softmax, training=True)
+            losses.append(retrieval * batch["weight"] * self.tasks[retrieval_index(self.tasks)].weight)
+        if by_row:
+            outputs = call_model(self.model, activations, _numbers(batch), self.tasks, training=True)
+        for at in by_row:
+            task, label = self.tasks[at], batch["label"][:, at : at + 1]
             of_rows = self.functions.row_losses(task, label, outputs[task.name])
-            losses.append(_weighted_loss(task, label, of_rows, *weights))
+            losses.append(_weighted_loss(task, label, of_rows, batch["weight"], self._config.class_weights))
         return tf.add_n(losses)
 
     def _softmax_losses(
@@ -227,7 +234,7 @@ class Trainable:
     ) -> tf.Tensor:
         """Compute the loss of each row of label 1 against the candidates of all replicas, float32 [B, 1]; others 0."""
         queries, vectors = tower_vectors(self.model, {**_numbers(batch), **activations}, training=training)
-        label = batch["label"][:, 0] > 0.5
+        label = batch["label"][:, retrieval_index(self.tasks)] > 0.5
         has_candidate = (batch["weight"][:, 0] > 0) & (batch["softmax"][CANDIDATE][:, 0] >= 0)
         is_query = label & has_candidate
         own = tf.range(tf.shape(vectors)[0])
@@ -318,6 +325,8 @@ def new_trainable(
         name="embedding",
     )
     built = build_model(model, config, dense, arguments, tasks)
+    if training.softmax is not None:
+        check_two_tower(built, model)
     for_tables = keras_optimizers(config, training, steps) if replicated else {}
     optimizer = dense_optimizer(training, steps, step)
     _check_candidate(training.softmax, built)

@@ -140,10 +140,13 @@ def _label_is_binary_if_needed(config: PipelineConfig) -> Mistakes:
     stopping = training.early_stopping
     if stopping is not None and stopping.metric == "auc" and not all(task.is_binary for task in tasks):
         yield "training.early_stopping.metric", "is 'auc', but a label is not binary: write loss."
-    for path, label in label_paths(config):
-        if label.kind == "positive" and (len(tasks) > 1 or (training.negatives is None and training.softmax is None)):
-            rule = "it must be the only label, with `training.negatives` or `training.softmax`."
+    positives = [path for path, label in label_paths(config) if label.kind == "positive"]
+    for path in positives:
+        if training.softmax is None and (len(tasks) > 1 or training.negatives is None):
+            rule = "it needs `training.softmax`, or `training.negatives` if it is the only label."
             yield f"{path}.kind", f"is 'positive': {rule}"
+        if path != positives[0]:
+            yield f"{path}.kind", f"is 'positive', as is `{positives[0]}.kind`: every row is one event; remove one."
 
 
 @_rule("label", "labels", "class_weights", "features", "training", "model")
@@ -155,8 +158,10 @@ def _softmax_fits(config: PipelineConfig) -> Mistakes:
     if softmax.feature not in features:
         rule = f"it must be a categorical feature; {nearest(softmax.feature, features)}"
         yield "training.softmax.feature", f"is {softmax.feature!r}: {rule}"
-    if len(config.tasks) > 1 or not config.tasks[0].is_binary:
-        yield "training.softmax", "is given, but the label is not one of kind positive or binary: leave it out."
+    kinds = [task.kind for task in config.tasks]
+    if "positive" not in kinds and kinds != ["binary"]:
+        rule = "no label is of kind positive" if len(kinds) > 1 else "the label is not one of kind positive or binary"
+        yield "training.softmax", f"is given, but {rule}: leave it out."
     if config.class_weights:
         yield "class_weights", "is given, and so is `training.softmax`, which has no classes: leave it out."
     if training.early_stopping is not None and training.early_stopping.metric == "auc":

@@ -22,7 +22,7 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import log_loss, mean_absolute_error, mean_poisson_deviance, mean_squared_error, roc_auc_score
 
 from components.evaluator.own_metrics import are_most_probable, class_log_losses
-from embedding_core.tasks import Task, prediction_name
+from embedding_core.tasks import Task, prediction_name, retrieval_index
 from embedding_core.training.row_stream import batches_once
 from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 from pipelines.report.run_report import CLASS_METRICS, ERRORS, METRICS
@@ -111,14 +111,17 @@ def compare_with_baselines(
         compare = _compared_classes if task.is_binary or task.is_multiclass else _compared_errors
         of_task = (part.of(inputs.tasks, at) for part in (train, held_out))
         scores += [dataclasses.replace(one, label=label) for one in compare(task, *of_task)]
-    if candidate is not None and not _has_both_classes(train):
+    at = retrieval_index(inputs.tasks)
+    if candidate is not None and not _has_both_classes(train.of(inputs.tasks, at)):
         popularity = _popularity(inputs, parse, eval_files, candidate, counts)
-        scores.append(_score(f"popularity of {candidate}", popularity, held_out.of(inputs.tasks, 0), probability=False))
+        score = _score(f"popularity of {candidate}", popularity, held_out.of(inputs.tasks, at), probability=False)
+        label = inputs.tasks[at].name if len(inputs.tasks) > 1 else ""
+        scores.append(dataclasses.replace(score, label=label))
     return scores, len(held_out.weight)
 
 
 def _has_both_classes(rows: _Rows) -> bool:
-    return len(np.unique(rows.label[:, 0])) > 1
+    return len(np.unique(rows.label)) > 1
 
 
 def _compared_classes(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:

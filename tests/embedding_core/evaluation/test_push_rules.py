@@ -53,6 +53,19 @@ def test_class_without_rows_is_refused_unless_negatives_are_drawn():
     assert missed(counts(1000, 995), NONE, min_rows_per_class=10, draws_negatives=True)
 
 
+def test_classes_of_labels_beside_a_retrieval_are_counted():
+    def labels(negatives):
+        of_events = counts(1000, 1000).labels["label"]
+        liked = LabelCounts(rows=1000, positives=1000 - negatives, negatives=negatives)
+        return SplitCounts(rows=1000, labels={"watch": of_events, "liked": liked}, features={})
+
+    (reason,) = missed(labels(3), NONE, min_rows_per_class=10, draws_negatives=True)
+    assert "label 0 of 'liked': 3" in reason
+    assert not missed(labels(500), NONE, min_rows_per_class=10, draws_negatives=True)
+    (reason,) = missed(labels(500), figures(0.085, 0.139), draws_negatives=True)
+    assert "at least popularity's" in reason
+
+
 def test_positives_alone_have_to_reach_popularity():
     (reason,) = missed(counts(1000, 1000), figures(0.085, 0.139), draws_negatives=True)
     assert "Recall@10 is 0.0850: it must be at least popularity's 0.1390" in reason

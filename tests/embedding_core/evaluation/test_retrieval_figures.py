@@ -19,6 +19,7 @@ from embedding_core.tasks import Task
 from embedding_core.training import Inputs, Negatives, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
 from embedding_core.training.training_inputs import RowParser
+from embedding_core.training_config import Softmax
 
 USERS, ITEMS = [b"u%d" % n for n in range(6)], [b"i%d" % n for n in range(40)]
 VOCABULARIES = {"users": USERS, "items": ITEMS, "shops": [b"s0", b"s1"]}
@@ -90,10 +91,11 @@ def inputs(folder):
     )
 
 
-def trained(arguments=TOWERS, negatives=None, module="two_tower"):
+def trained(arguments=TOWERS, negatives=None, module="two_tower", **training):
     module = f"pipelines.models.{module}"
     description = RunDescription(
-        model=module, arguments=arguments, config=CONFIG, training=TrainingConfig(steps=1, negatives=negatives),
+        model=module, arguments=arguments, config=CONFIG,
+        training=TrainingConfig(steps=1, negatives=negatives, **training),
         dense=(), tasks=(Task(),), weight=None, step=1, checkpoint="", vocabularies={},
     )  # fmt: skip
     model = build_model(module, CONFIG, (), arguments)
@@ -190,6 +192,17 @@ def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, excl
     assert list(found.metrics.values()) == pytest.approx(np.mean(values, axis=0))
     assert (found.queries, found.seen_truths, found.unknown) == (len(groups), both, 1)
     assert dict(found.curves["this model"])[10] >= found.metrics["Recall@7"]
+
+
+def test_softmax_names_the_candidate_too(folder, inputs):
+    towers = {**TOWERS, "candidate_features": ["item", "shop"]}
+    files = write(folder / "train5", rows(60, 4)), write(folder / "eval5", rows(30, 5))
+    by_softmax, by_negatives = (
+        measure_retrieval(trained(towers, **source), inputs, train_files=files[0], eval_files=files[1])
+        for source in ({"softmax": Softmax(feature="item")}, {"negatives": Negatives(feature="item")})
+    )
+    assert by_softmax == by_negatives
+    assert by_softmax.queries == 30
 
 
 @pytest.mark.parametrize(

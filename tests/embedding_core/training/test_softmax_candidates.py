@@ -31,10 +31,10 @@ def batch():
     )
 
 
-def sampled(step=0, seed=1, hosts=1, counts=COUNTS, **settings):
+def sampled(step=0, seed=1, hosts=1, counts=COUNTS, labels=1, **settings):
     softmax = Softmax(feature="item", **settings)
     add = candidate_sampler(softmax, CONFIG, seed=seed, rows=100, hosts=hosts, counts=counts)
-    return add(tf.constant(step, tf.int64), batch())
+    return add(tf.constant(step, tf.int64), Batch(**{**batch(), "label": tf.ones([3, labels])}))
 
 
 def test_rows_get_their_candidate_and_how_often_it_is_expected():
@@ -57,6 +57,10 @@ def test_drawn_candidates_are_rows_of_label_0_without_other_features():
     assert int(found["rows"]) == 3
     expected = 100 * COUNTS / (COUNTS.sum() + 1) + 4 / 5
     np.testing.assert_allclose(np.exp(found["softmax"]["log_q"][3:, 0]), expected[drawn], rtol=1e-5)
+
+
+def test_drawn_candidates_have_none_of_several_labels():
+    np.testing.assert_array_equal(sampled(sampled=2, labels=2)["label"], [[1, 1]] * 3 + [[np.nan, np.nan]] * 2)
 
 
 def test_draws_depend_on_seed_and_step_and_follow_the_distribution():

@@ -173,7 +173,7 @@ def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
         ("label: {column: y, kind: regression, huber_delta: 2}", "`loss` is 'squared': leave it out, or write huber"),
         ("label: {column: y, kind: regression, above: 3}", "`kind` is 'regression': it tells which values of a binary"),
         ("label: {column: y, kind: positive}", "each row has label 1; leave it out"),
-        ("label: {kind: positive}", "it must be the only label, with `training.negatives`"),
+        ("label: {kind: positive}", "it needs `training.softmax`, or `training.negatives` if it is the only label"),
         ("label: {column: y, kind: count}\nclass_weights: {0: 2}", "only the classes of one binary label have weights"),
         ("label: {column: y, kind: count}\ntraining: {negatives: item}", "`label.kind` is 'count': negatives are rows"),
         (
@@ -190,6 +190,15 @@ def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
         ("labels: {}", "`label` is missing: name the one value to predict"),
         ("labels: {a: y, b: {column: y, kind: count}}", "which `labels.a` reads too: compute one of the two"),
         ("labels: {a b: y, c: x}", "letters, digits"),
+        ("labels: {a: y, b: {kind: positive}}", "`labels.b.kind` is 'positive': it needs `training.softmax`"),
+        (
+            "labels: {a: y, b: x}\nmodel: pipelines.models.mmoe\ntraining: {softmax: item}",
+            "but no label is of kind positive: leave it out",
+        ),
+        (
+            "labels: {a: {kind: positive},b: {kind: positive}}\ntraining: {softmax: item}\nmodel: pipelines.models.ple",
+            "as is `labels.a.kind`: every row is one event; remove one",
+        ),
         ("labels: {a: y, b: x}\ntraining: {negatives: item}", "there are several labels: negatives are rows"),
         ("labels: {a: y, b: x}\nevaluation: {engine: tfma}", "cannot leave out rows that lack one of several labels"),
         ("labels: {a: y, b: x}\nevaluation: {thresholds: {AUC: {min: 0.5}}}", "did you mean 'b/AUC'?"),

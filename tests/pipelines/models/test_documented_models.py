@@ -13,7 +13,8 @@ import tensorflow as tf
 import yaml
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.model_inputs import build_model, call_model, sequence_lengths
+from embedding_core.errors import ConfigError
+from embedding_core.model_inputs import build_model, call_model, check_two_tower, sequence_lengths
 from embedding_core.tasks import Task
 from embedding_core.training import train
 from pipelines.config import config_from_mapping
@@ -77,6 +78,12 @@ def test_loss_and_metric_of_your_own_are_the_same_on_both_devices(monkeypatch, t
 def test_model_of_your_own_reads_lengths(monkeypatch):
     model = build_model(module_of(example_of("lengths):"), monkeypatch), CONFIG, [], {})
     assert call_model(model, ACTIVATIONS, LENGTHS)["label"].shape == (2, 1)
+
+
+def test_softmax_refuses_a_model_without_towers(monkeypatch):
+    module = module_of(0, monkeypatch)
+    with pytest.raises(ConfigError, match=rf"{module}.*has no query_features and no .*: return a `TwoTower`"):
+        check_two_tower(build_model(module, CONFIG, [], {}), module)
 
 
 def test_every_model_is_on_the_page():
