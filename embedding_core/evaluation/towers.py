@@ -153,6 +153,12 @@ class ExportedTowers:
         self._candidate = _NamedCall(model.signatures["candidate"], known)
         self._tokens = tokens
         of_candidate = _features_of(config, self._candidate.columns)
+        if not of_candidate:
+            raise DataError(
+                f"the candidate tower reads {', '.join(self._candidate.columns)}, which no categorical feature reads "
+                "as in the data: an exported model cannot be asked for such candidates; take the metric out of "
+                "`evaluation.metrics`, and bound it in `evaluation.thresholds` alone."
+            )
         self.feature = _identifying(of_candidate, named)
         self.alone = len(self._candidate.columns) == 1
         self.query_features = _features_of(config, self._query.columns)

@@ -306,7 +306,7 @@ def _rankings_are_of_two_towers(config: PipelineConfig) -> Mistakes:
         yield "evaluation.user", f"is {evaluation.user!r}, but nothing reads it: add GroupAUC to `evaluation.metrics`."
 
 
-@_rule("model", "features", "evaluation", "training")
+@_rule("features", "evaluation")
 def _something_was_seen(config: PipelineConfig) -> Mistakes:
     if not config.evaluation.exclude_seen or config.evaluation.user is not None:
         return
