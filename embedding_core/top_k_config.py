@@ -20,8 +20,8 @@ class Approximate(Section):
     the candidates of the `probes` lists that promise the highest scores.
 
     Attributes:
-      when: "large" searches lists if there are 200,000 candidates or more, "always" for any number, "never" compares
-        each query with all candidates.
+      when: "never" compares each query with all candidates, "large" searches lists if there are 200,000 candidates or
+        more, "always" for any number.
       lists: number of lists; null is four times the square root of the number of candidates.
       probes: number of lists that are searched for a query. More find more of the best candidates, and take longer.
       min_recall: least share of the exact answer that the search must find, on the rows of the proof; below it, nothing
@@ -30,7 +30,7 @@ class Approximate(Section):
 
     SHORT = "when"
 
-    when: Literal["large", "always", "never"] = "large"
+    when: Literal["never", "large", "always"] = "never"
     lists: Positive | None = None
     probes: Positive = 64
     min_recall: Annotated[float, Field(ge=0, le=1), FROM_NUMPY, Rule("a number from 0 to 1")] = 0.9
@@ -57,6 +57,3 @@ class TopK(Section):
 
     k: Positive = 100
     approximate: Approximate = Approximate()
-
-
-EXACT = Approximate(when="never")

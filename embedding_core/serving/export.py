@@ -24,7 +24,7 @@ from embedding_core.serving.signatures import (
 from embedding_core.serving.table_blocks import TableRows, require_model_inputs, require_no_lambda
 from embedding_core.serving.two_tower_signatures import two_tower_signatures
 from embedding_core.tasks import Task
-from embedding_core.top_k_config import EXACT, TopK
+from embedding_core.top_k_config import TopK
 
 
 def export_model(
@@ -81,7 +81,7 @@ def export_model(
     files = {name: os.fspath(file) for name, file in vocabularies.items()}
     module = ServingModule(config, tables, files, dense, rows_dtype)
     module.hold(model)
-    possible = _signatures(module, model, tasks, files, labels, top_k or TopK(approximate=EXACT))
+    possible = _signatures(module, model, tasks, files, labels, top_k or TopK())
     chosen = set(possible if signatures is None else {"serving_default", *signatures})
     unknown = sorted(chosen - set(possible))
     if unknown:

@@ -3,13 +3,13 @@
 import pytest
 
 from embedding_core.errors import ConfigError
-from embedding_core.top_k_config import EXACT, LARGE, Approximate, TopK
+from embedding_core.top_k_config import LARGE, Approximate, TopK
 
 
 def test_lists_are_searched_if_candidates_are_many():
-    assert Approximate().lists_of(LARGE - 1) is None
-    assert Approximate().lists_of(1_000_000) == 4000
-    assert EXACT.lists_of(10**7) is None
+    assert Approximate(when="large").lists_of(LARGE - 1) is None
+    assert Approximate(when="large").lists_of(1_000_000) == 4000
+    assert TopK().approximate.lists_of(10**7) is None
 
 
 def test_lists_are_at_most_as_many_as_candidates():
@@ -33,4 +33,4 @@ def test_settings_refuse(settings, message):
 
 
 def test_approximate_may_be_one_word():
-    assert TopK(approximate="never").approximate == EXACT
+    assert TopK(approximate="large").approximate == Approximate(when="large")

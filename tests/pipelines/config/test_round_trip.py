@@ -80,7 +80,7 @@ def configs(draw):
         evaluation=_mapping(slices=st.lists(st.lists(TEXTS, min_size=1, max_size=2), max_size=2)),
         vocabulary_evolution=_choice(None, "latest", {"base": "vocabularies", "mode": "append", "expire_after": 3}),
         warm_start=_choice(None, "latest", "ckpt", {"checkpoint": "gs://b/c", "new_rows": "oov"}),
-        push=_choice("out", {"keep_last": 3, "rows_dtype": "float16", "top_k": {"k": 5, "approximate": "never"}}),
+        push=_choice("out", {"keep_last": 3, "rows_dtype": "float16", "top_k": {"k": 5, "approximate": "large"}}),
     )
     return {**mapping, **draw(more)}
 
