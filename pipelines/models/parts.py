@@ -49,15 +49,32 @@ def mlp(inputs: tf.Tensor, units: Sequence[int], *, l2: float = 0.0, dropout: fl
     return inputs
 
 
-def model_of(inputs: Sequence[Mapping[str, tf.Tensor]], tops: Mapping[str, tf.Tensor]) -> tf_keras.Model:
+def model_of(
+    inputs: Sequence[Mapping[str, tf.Tensor]],
+    tops: Mapping[str, tf.Tensor],
+    first_order: tf.Tensor | None = None,
+    *,
+    scale: float = 1.0,
+) -> tf_keras.Model:
     """Make the model that computes one output `[B, 1]` for each task.
 
     Args:
       inputs: the model's inputs: those by feature, the dense ones by name, and if it reads them the lengths.
       tops: by the name of the task, the tensor `[B, n]` that its output is a linear function of.
+      first_order: `[B, 1]`, added to each output times a trained number; None adds nothing.
+      scale: the first value of that number.
     """
+
+    def output(top: tf.Tensor, name: str, first_name: str) -> tf.Tensor:
+        value = _layers.Dense(1, name=name)(top)
+        if first_order is None:
+            return value
+        start = tf_keras.initializers.Constant(scale)
+        times = _layers.Dense(1, use_bias=False, kernel_initializer=start, name=first_name)
+        return _layers.Add()([value, times(first_order)])
+
     if len(tops) == 1:
         ((_, top),) = tops.items()
-        return tf_keras.Model([dict(part) for part in inputs], _layers.Dense(1, name="logit")(top))
-    outputs = {task: _layers.Dense(1, name=f"output_{task}")(top) for task, top in tops.items()}
+        return tf_keras.Model([dict(part) for part in inputs], output(top, "logit", "first_order"))
+    outputs = {task: output(top, f"output_{task}", f"first_order_{task}") for task, top in tops.items()}
     return tf_keras.Model([dict(part) for part in inputs], outputs)

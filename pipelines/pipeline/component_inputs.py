@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.settings import Settings
+from embedding_core.config import InitializerConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.quality_rules import Rules
@@ -15,6 +16,7 @@ from pipelines.config.columns import column_kinds
 from pipelines.config.files import data_location, data_spans
 
 _DEFAULT_LIMITS = VocabularyLimits()
+_RANKING_TABLES = TableSettings(occurrences_per_column=10, initializer=InitializerConfig(scale=0.005))
 
 
 def vocabulary_features(config: PipelineConfig) -> list[Json]:
@@ -44,8 +46,14 @@ def vocabulary_limits(config: PipelineConfig) -> dict[str, VocabularyLimits]:
 
 
 def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
-    """Make `tables` of TableConfigGen: the overrides of each table in use, and those of all tables ("*")."""
-    tables = {"*": TableSettings(optimizer=config.training.table_optimizer)}
+    """Make `tables` of TableConfigGen: the overrides of each table in use, and those of all tables ("*").
+
+    The tables of the model "ranking" start with values close to 0, and few columns if their rows are seen rarely: its
+    first-order terms learn from rows of any size. A product of two rows close to 0 hardly learns, so tables of other
+    models keep the planner's defaults (decision 23).
+    """
+    ranking = _RANKING_TABLES if config.model.name == "ranking" else TableSettings()
+    tables = {"*": ranking.replace(optimizer=config.training.table_optimizer)}
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
         table = config.tables.get(feature.table_name)
