@@ -48,8 +48,8 @@ def build(
     cross_layers: int = 2,
     cross_rank: int = 16,
     dropout: float = 0.1,
-    l2: float = 1e-4,
-    first_order: bool = True,
+    l2: float = 1e-5,
+    first_order: bool = False,
     seed: int = 0,
     tasks: Sequence[str] = ("label",),
 ) -> tf_keras.Model:
@@ -63,9 +63,11 @@ def build(
       cross_layers: number of crosses; 0 for none.
       cross_rank: rank of a cross's matrix.
       dropout: share of the MLP's values to drop while training.
-      l2: weight decay of the kernels of the crosses and the MLP, as a penalty in the loss.
-      first_order: whether the first column of each row is its first-order term; false leaves it to the crosses and
-        the MLP, as in releases up to 0.1.0. A row of one column has nothing else.
+      l2: weight decay of the kernels of the crosses and the MLP, as a penalty in the loss; 1e-4 by default in the
+        configuration.
+      first_order: whether the first column of each row is its first-order term, as it is by default in the
+        configuration; false leaves it to the crosses and the MLP, as in models trained by earlier releases. A row
+        of one column is also read by these.
       seed: seed of the dropout masks.
       tasks: names of the tasks, which the trainer gives.
 

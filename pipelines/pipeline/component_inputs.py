@@ -16,7 +16,7 @@ from pipelines.config.columns import column_kinds
 from pipelines.config.files import data_location, data_spans
 
 _DEFAULT_LIMITS = VocabularyLimits()
-_RANKING_TABLES = TableSettings(occurrences_per_column=10, initializer=InitializerConfig(scale=0.005))
+_FIRST_ORDER_TABLES = TableSettings(occurrences_per_column=10, initializer=InitializerConfig(scale=0.005))
 
 
 def vocabulary_features(config: PipelineConfig) -> list[Json]:
@@ -48,12 +48,12 @@ def vocabulary_limits(config: PipelineConfig) -> dict[str, VocabularyLimits]:
 def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
     """Make `tables` of TableConfigGen: the overrides of each table in use, and those of all tables ("*").
 
-    The tables of the model "ranking" start with values close to 0, and few columns if their rows are seen rarely: its
-    first-order terms learn from rows of any size. A product of two rows close to 0 hardly learns, so tables of other
-    models keep the planner's defaults (decision 23).
+    The rows of a model with first-order terms start close to 0, with few columns if they are seen rarely: such a term
+    learns from any start. A product of two rows close to 0 hardly learns, so tables of other models keep the planner's
+    defaults (decision 23).
     """
-    ranking = _RANKING_TABLES if config.model.name == "ranking" else TableSettings()
-    tables = {"*": ranking.replace(optimizer=config.training.table_optimizer)}
+    every = _FIRST_ORDER_TABLES if config.model.build_arguments.get("first_order") else TableSettings()
+    tables = {"*": every.replace(optimizer=config.training.table_optimizer)}
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
         table = config.tables.get(feature.table_name)
@@ -156,7 +156,7 @@ def trainer_config(config: PipelineConfig) -> Json:
     """Make `custom_config` of EmbeddingTrainer: what is trained and how."""
     return {
         "training": training_config(config).to_mapping(),
-        "arguments": dict(config.model.arguments),
+        "arguments": config.model.build_arguments,
         "dense": [feature.name for feature in config.features.dense],
         "tasks": [task.to_mapping() for task in config.tasks],
         "weight_key": "sample_weight" if config.sample_weight else None,

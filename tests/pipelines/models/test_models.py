@@ -36,7 +36,7 @@ TOWERS = {"query_features": ["user"], "candidate_features": ["item", "words", "p
     [
         ("ranking", {}),
         ("ranking", {"hidden_units": [], "cross_layers": 0}),
-        ("ranking", {"first_order": False}),
+        ("ranking", {"first_order": True}),
         ("mmoe", {}),
         ("ple", {}),
         ("ple", {"levels": 1}),
@@ -100,7 +100,7 @@ def test_ranking_model_without_deep_parts_is_a_regression_on_the_tokens(first_or
 
 
 def test_first_column_of_each_row_is_added_to_the_output():
-    model = build_model("pipelines.models.ranking", CONFIG, DENSE, {})
+    model = build_model("pipelines.models.ranking", CONFIG, DENSE, {"first_order": True})
     kernel, bias = model.get_layer("logit").weights
     kernel.assign(tf.zeros_like(kernel))
     bias.assign([0.5])
@@ -110,13 +110,15 @@ def test_first_column_of_each_row_is_added_to_the_output():
 
 
 def test_several_tasks_each_scale_the_first_order_terms():
-    model = build_model("pipelines.models.ranking", CONFIG, DENSE, {}, (Task(name="a"), Task(name="b")))
+    model = build_model(
+        "pipelines.models.ranking", CONFIG, DENSE, {"first_order": True}, (Task(name="a"), Task(name="b"))
+    )
     for name in ("a", "b"):
         assert model.get_layer(f"first_order_{name}").weights[0].shape == (1, 1)
 
 
 def test_rows_of_one_column_are_read_whole():
-    model = build_model("pipelines.models.ranking", with_dim(1), DENSE, {})
+    model = build_model("pipelines.models.ranking", with_dim(1), DENSE, {"first_order": True})
     embeddings = {name: value[..., :1] for name, value in EMBEDDINGS.items()}
     assert call_model(model, embeddings, DENSE)["label"].shape == [6, 1]
 

@@ -81,6 +81,8 @@ def test_limits_and_overrides_are_by_vocabulary_and_table(config):
 
 def test_tables_of_the_ranking_model_start_close_to_zero(config):
     rows = component_inputs.table_overrides(config.replace(model=Model(name="ranking")))["*"]
+    earlier = Model(name="ranking", arguments={"first_order": False})
+    assert component_inputs.table_overrides(config.replace(model=earlier))["*"].initializer is None
     others = component_inputs.table_overrides(config.replace(model=Model(name="dlrm")))["*"]
     assert (rows.initializer, rows.occurrences_per_column) == (InitializerConfig(scale=0.005), 10)
     assert (others.initializer, others.occurrences_per_column) == (None, None)
