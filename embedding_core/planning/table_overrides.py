@@ -34,11 +34,15 @@ class TableSettings(TableOverrides):
 
     Attributes:
       oov_rows: rows shared by the tokens that have none of their own.
+      occurrences_per_column: how often an average row must occur in the data for each column of the default dim; the
+        first 8 columns need no occurrences.
     """
 
     oov_rows: Count | None = None
+    occurrences_per_column: Positive | None = None
 
     def to_mapping(self) -> Json:
         """Give what is overridden as plain values."""
         given = super().to_mapping()
-        return {key: given[key] for key in ("oov_rows", *TableOverrides.model_fields) if given[key] is not None}
+        keys = ("oov_rows", "occurrences_per_column", *TableOverrides.model_fields)
+        return {key: given[key] for key in keys if given[key] is not None}

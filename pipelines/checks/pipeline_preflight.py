@@ -48,7 +48,7 @@ def check(
     training = training_config(config)
     dense = [feature.name for feature in config.features.dense]
     step = PipelineStep(
-        model=config.model.module, dense=dense, arguments=dict(config.model.arguments), training=training
+        model=config.model.module, dense=dense, arguments=config.model.build_arguments, training=training
     )
     rows = batch_size or training.batch_size
     report = preflight(

@@ -13,6 +13,9 @@ BUILT_IN_MODELS = {
     for name in ("ranking", "two_tower", "sequential", "dlrm", "deepfm", "final_mlp", "din", "mmoe", "ple")
 }
 
+_ARGUMENTS = {"ranking": {"first_order": True, "l2": 1e-4}}
+"""Defaults of built-in models that are others in `build`, which must build what earlier releases trained."""
+
 RETRIEVAL_MODELS = ("two_tower", "sequential")
 
 
@@ -32,6 +35,11 @@ class Model(Section):
     name: Text = "ranking"
     arguments: ByName[Any] = Field(default_factory=dict)
     run_fn: Text | None = None
+
+    @property
+    def build_arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `build`: those given, and the defaults of a built-in model that `build` lacks."""
+        return {**_ARGUMENTS.get(self.name, {}), **self.arguments}
 
     @property
     def module(self) -> str:

@@ -54,7 +54,7 @@ def _with_format(data: Data) -> Data:
 
 
 def _model(model: Model, python_path: str) -> Model:
-    return model.replace(arguments={**_defaults(model, python_path), **model.arguments})
+    return model.replace(arguments={**_defaults(model, python_path), **model.build_arguments})
 
 
 def _defaults(model: Model, python_path: str) -> Mapping[str, Any]:

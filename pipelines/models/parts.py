@@ -54,7 +54,12 @@ def mlp(inputs: tf.Tensor, units: Sequence[int], *, l2: float = 0.0, dropout: fl
 
 
 def model_of(
-    inputs: Sequence[Mapping[str, tf.Tensor]], tops: Mapping[str, tf.Tensor], tasks: Mapping[str, int]
+    inputs: Sequence[Mapping[str, tf.Tensor]],
+    tops: Mapping[str, tf.Tensor],
+    tasks: Mapping[str, int],
+    first_order: tf.Tensor | None = None,
+    *,
+    scale: float = 1.0,
 ) -> tf_keras.Model:
     """Make the model that computes one output `[B, width]` for each task.
 
@@ -62,9 +67,20 @@ def model_of(
       inputs: the model's inputs: those by feature, the dense ones by name, and if it reads them the lengths.
       tops: by the name of the task, the tensor `[B, n]` that its output is a linear function of.
       tasks: by the name of the task, the width of its output.
+      first_order: `[B, 1]`, added to each output of width 1 times a trained number; None adds nothing.
+      scale: the first value of that number.
     """
+
+    def output(task: str, top: tf.Tensor, name: str, first_name: str) -> tf.Tensor:
+        value = _layers.Dense(tasks[task], name=name)(top)
+        if first_order is None or tasks[task] > 1:
+            return value
+        start = tf_keras.initializers.Constant(scale)
+        times = _layers.Dense(1, use_bias=False, kernel_initializer=start, name=first_name)
+        return _layers.Add()([value, times(first_order)])
+
     if len(tops) == 1:
         ((task, top),) = tops.items()
-        return tf_keras.Model([dict(part) for part in inputs], _layers.Dense(tasks[task], name="logit")(top))
-    outputs = {task: _layers.Dense(tasks[task], name=f"output_{task}")(top) for task, top in tops.items()}
+        return tf_keras.Model([dict(part) for part in inputs], output(task, top, "logit", "first_order"))
+    outputs = {task: output(task, top, f"output_{task}", f"first_order_{task}") for task, top in tops.items()}
     return tf_keras.Model([dict(part) for part in inputs], outputs)

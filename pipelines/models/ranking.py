@@ -1,4 +1,7 @@
-"""Builds a ranking model: embeddings and dense features, explicit crosses (DCN-v2), an MLP, one output per task.
+"""Builds a ranking model: a first-order term, explicit crosses (DCN-v2), an MLP, and one output per task.
+
+The first column of each row is its token's first-order term: as in a logistic regression, it is added to the output.
+The other columns and the dense features are what the crosses and the MLP read.
 
 Copy this file to write your own model: any module is a model if it has a function `build` with the same first
 three arguments. `model.arguments` in the configuration sets its keyword arguments.
@@ -12,9 +15,19 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from pipelines.models.parts import ONE_OUTPUT, inputs_vector, joined, mlp, model_of
+from pipelines.models.parts import ONE_OUTPUT, inputs_vector, joined, mlp, model_of, one_vector
 
 _layers = tf_keras.layers
+# Adagrad moves the output by the square of this, so first-order terms learn four times as fast as other columns.
+_FIRST_ORDER_SCALE = 2.0
+
+
+class FirstColumn(tf_keras.layers.Layer):
+    """Splits `[B, n]` into the first column, `[B, 1]`, and the others, `[B, n - 1]`."""
+
+    def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return both parts."""
+        return inputs[:, :1], inputs[:, 1:]
 
 
 def _cross(
@@ -36,6 +49,7 @@ def build(
     cross_rank: int = 16,
     dropout: float = 0.1,
     l2: float = 1e-5,
+    first_order: bool = False,
     seed: int = 0,
     tasks: Mapping[str, int] = ONE_OUTPUT,
 ) -> tf_keras.Model:
@@ -49,7 +63,11 @@ def build(
       cross_layers: number of crosses; 0 for none.
       cross_rank: rank of a cross's matrix.
       dropout: share of the MLP's values to drop while training.
-      l2: weight decay of the kernels, as a penalty in the loss.
+      l2: weight decay of the kernels of the crosses and the MLP, as a penalty in the loss; 1e-4 by default in the
+        configuration.
+      first_order: whether the first column of each row is its first-order term, as it is by default in the
+        configuration; false leaves it to the crosses and the MLP, as in models trained by previous releases. A row of
+        one column is also read by these. The classes of a multiclass label have no first-order term.
       seed: seed of the dropout masks.
       tasks: width of each task's output by name, which the trainer gives.
 
@@ -59,9 +77,17 @@ def build(
     """
     del config
     regularizer = tf_keras.regularizers.L2(l2)
-    start = inputs_vector(embeddings, dense)
+    vectors = {name: one_vector(value) for name, value in embeddings.items()}
+    first = None
+    if first_order and vectors and 1 in tasks.values():
+        parts = {name: FirstColumn()(vector) for name, vector in vectors.items()}
+        columns = [column for column, _ in parts.values()]
+        first = _layers.Add()(columns) if len(columns) > 1 else columns[0]
+        vectors = {name: rest if rest.shape[-1] else column for name, (column, rest) in parts.items()}
+    start = inputs_vector(vectors, dense)
     crossed = start
     for _ in range(cross_layers):
         crossed = _cross(start, crossed, cross_rank, regularizer)
     deep = mlp(start, hidden_units, l2=l2, dropout=dropout, seed=seed)
-    return model_of([embeddings, dense], dict.fromkeys(tasks, joined([crossed, deep])), tasks)
+    tops = dict.fromkeys(tasks, joined([crossed, deep]))
+    return model_of([embeddings, dense], tops, tasks, first, scale=_FIRST_ORDER_SCALE)

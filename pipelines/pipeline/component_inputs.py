@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.settings import Settings
+from embedding_core.config import InitializerConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.quality_rules import RankingProtocol, RankingSettings, Rules
@@ -15,6 +16,7 @@ from pipelines.config.columns import column_kinds
 from pipelines.config.files import data_location, data_spans
 
 _DEFAULT_LIMITS = VocabularyLimits()
+_FIRST_ORDER_TABLES = TableSettings(occurrences_per_column=10, initializer=InitializerConfig(scale=0.005))
 
 
 def vocabulary_features(config: PipelineConfig) -> list[Json]:
@@ -44,8 +46,14 @@ def vocabulary_limits(config: PipelineConfig) -> dict[str, VocabularyLimits]:
 
 
 def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
-    """Make `tables` of TableConfigGen: the overrides of each table in use, and those of all tables ("*")."""
-    tables = {"*": TableSettings(optimizer=config.training.table_optimizer)}
+    """Make `tables` of TableConfigGen: the overrides of each table in use, and those of all tables ("*").
+
+    The rows of a model with first-order terms start close to 0, with few columns if they are seen rarely: such a term
+    learns from any start. A product of two rows close to 0 hardly learns, so tables of other models keep the planner's
+    defaults (decision 23).
+    """
+    every = _FIRST_ORDER_TABLES if config.model.build_arguments.get("first_order") else TableSettings()
+    tables = {"*": every.replace(optimizer=config.training.table_optimizer)}
     for feature in config.features.categorical:
         limits = config.vocabularies.get(feature.vocabulary_name, _DEFAULT_LIMITS)
         table = config.tables.get(feature.table_name)
@@ -166,7 +174,7 @@ def trainer_config(config: PipelineConfig) -> Json:
     """Make `custom_config` of EmbeddingTrainer: what is trained and how."""
     return {
         "training": training_config(config).to_mapping(),
-        "arguments": dict(config.model.arguments),
+        "arguments": config.model.build_arguments,
         "dense": [feature.name for feature in config.features.dense],
         "tasks": [task.to_mapping() for task in config.tasks],
         "weight_key": "sample_weight" if config.sample_weight else None,

@@ -55,6 +55,29 @@ def test_default_dim_is_a_multiple_of_8_at_most_64(rows):
     assert min(64, 6 * rows**0.25) <= default_dim(rows) + 1e-9 <= 64 + 1e-9
 
 
+@given(st.integers(1, 10**9), st.floats(0, 10**6))
+def test_default_dim_is_at_most_the_columns_that_the_data_can_train(rows, columns):
+    dim = default_dim(rows, columns)
+    assert 8 <= dim <= default_dim(rows)
+    assert dim < columns + 8 or dim == 8
+    assert dim == default_dim(rows) or dim >= columns
+
+
+@pytest.mark.parametrize(("occurrences", "dim"), [(100_025, 32), (64_016, 16), (32_008, 8), (0, 8)])
+def test_rows_that_are_seen_rarely_get_few_columns(occurrences, dim):
+    overrides = {"*": TableSettings(occurrences_per_column=1)}
+    config = plan_tables([USER], {"customer": 4000}, overrides=overrides, occurrences={"customer": occurrences})
+    assert config.table("customer").dim == dim
+    given = {**overrides, "customer": TableSettings(dim=40)}
+    config = plan_tables([USER], {"customer": 4000}, overrides=given, occurrences={"customer": occurrences})
+    assert config.table("customer").dim == 40
+
+
+def test_without_counts_the_dim_follows_from_the_rows():
+    overrides = {"*": TableSettings(occurrences_per_column=1)}
+    assert plan_tables([USER], {"customer": 4000}, overrides=overrides).table("customer").dim == default_dim(4001)
+
+
 def test_overrides_of_one_table_win_over_those_of_all():
     overrides = {"*": {"optimizer": "adam", "dim": 4}, "item": {"optimizer": {"name": "adagrad", "learning_rate": 1.0}}}
     config = plan(overrides=overrides)
@@ -89,6 +112,13 @@ def test_plan_from_vocabularies_takes_what_counting_found():
     assert config.table("item").vocabulary_size == 10
     assert config.feature("item").max_sequence_length == 4
     assert config.feature("item").column == ColumnConfig(name="item", dtype="int64", multivalent=True)
+
+
+def test_plan_from_vocabularies_takes_the_counts():
+    vocabulary = counted("item", 900, ColumnConfig(name="item"))
+    overrides = {"*": TableSettings(occurrences_per_column=1)}
+    assert plan_from_vocabularies([ITEM], {"item": vocabulary}, overrides=overrides).table("item").dim == 8
+    assert plan_from_vocabularies([ITEM], {"item": vocabulary}).table("item").dim == default_dim(901)
 
 
 def test_plan_from_vocabularies_that_were_counted_otherwise_is_refused():

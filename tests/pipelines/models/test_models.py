@@ -36,6 +36,7 @@ TOWERS = {"query_features": ["user"], "candidate_features": ["item", "words", "p
     [
         ("ranking", {}),
         ("ranking", {"hidden_units": [], "cross_layers": 0}),
+        ("ranking", {"first_order": True}),
         ("mmoe", {}),
         ("ple", {}),
         ("ple", {"levels": 1}),
@@ -90,6 +91,50 @@ def test_model_of_one_output_is_refused_for_several_tasks():
 def test_gate_weighs_the_experts():
     experts = [tf.constant([[1.0, 2.0]]), tf.constant([[10.0, 20.0]])]
     np.testing.assert_allclose(mixed(experts, tf.constant([[0.25, 0.75]])), [[7.75, 15.5]])
+
+
+def with_dim(dim):
+    return EmbeddingConfig(tables=tuple(table.replace(dim=dim) for table in CONFIG.tables), features=CONFIG.features)
+
+
+def moved(*names):
+    return {name: value + 1.0 if name in names else value for name, value in EMBEDDINGS.items()}
+
+
+@pytest.mark.parametrize("first_order", [True, False])
+def test_ranking_model_without_deep_parts_is_a_regression_on_the_tokens(first_order):
+    arguments = {"hidden_units": [], "cross_layers": 0, "first_order": first_order}
+    model = build_model("pipelines.models.ranking", CONFIG, DENSE, arguments)
+    base, user, item, both = (
+        call_model(model, given, DENSE)["label"]
+        for given in (EMBEDDINGS, moved("user"), moved("item"), moved("user", "item"))
+    )
+    np.testing.assert_allclose(both - base, (user - base) + (item - base), atol=1e-5)
+    assert (np.abs(user - base) > 1e-3).all()
+
+
+def test_first_column_of_each_row_is_added_to_the_output():
+    model = build_model("pipelines.models.ranking", CONFIG, DENSE, {"first_order": True})
+    kernel, bias = model.get_layer("logit").weights
+    kernel.assign(tf.zeros_like(kernel))
+    bias.assign([0.5])
+    first = EMBEDDINGS["user"][:, :1] + EMBEDDINGS["item"][:, :1] + tf.reduce_mean(EMBEDDINGS["words"], 1)[:, :1]
+    expected = 0.5 + 2.0 * first
+    np.testing.assert_allclose(call_model(model, EMBEDDINGS, DENSE)["label"], expected, rtol=1e-5)
+
+
+def test_several_tasks_each_scale_the_first_order_terms():
+    model = build_model(
+        "pipelines.models.ranking", CONFIG, DENSE, {"first_order": True}, (Task(name="a"), Task(name="b"))
+    )
+    for name in ("a", "b"):
+        assert model.get_layer(f"first_order_{name}").weights[0].shape == (1, 1)
+
+
+def test_rows_of_one_column_are_read_whole():
+    model = build_model("pipelines.models.ranking", with_dim(1), DENSE, {"first_order": True})
+    embeddings = {name: value[..., :1] for name, value in EMBEDDINGS.items()}
+    assert call_model(model, embeddings, DENSE)["label"].shape == [6, 1]
 
 
 LENGTHS = tf.constant([[2.0], [0.0], [1.0]])

@@ -13,6 +13,7 @@ from embedding_core.training_config import DEFAULT_EPOCHS
 from embedding_core.warm_start import DenseStart, RemapPolicy
 from pipelines.config import config_from_mapping, data_files
 from pipelines.config.columns import transform_columns
+from pipelines.config.model import Model
 from pipelines.pipeline import component_inputs
 
 
@@ -76,6 +77,15 @@ def test_limits_and_overrides_are_by_vocabulary_and_table(config):
     assert tables["*"].optimizer == Adagrad(learning_rate=0.05)
     assert tables["v"] == TableSettings(oov_rows=3, dim=8, initializer=InitializerConfig(name="uniform"))
     assert tables["own_rows"] == TableSettings(oov_rows=3)
+
+
+def test_tables_of_the_ranking_model_start_close_to_zero(config):
+    rows = component_inputs.table_overrides(config.replace(model=Model(name="ranking")))["*"]
+    earlier = Model(name="ranking", arguments={"first_order": False})
+    assert component_inputs.table_overrides(config.replace(model=earlier))["*"].initializer is None
+    others = component_inputs.table_overrides(config.replace(model=Model(name="dlrm")))["*"]
+    assert (rows.initializer, rows.occurrences_per_column) == (InitializerConfig(scale=0.005), 10)
+    assert (others.initializer, others.occurrences_per_column) == (None, None)
 
 
 def test_example_settings_are_what_example_gen_reads(config):

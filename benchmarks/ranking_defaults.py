@@ -1,0 +1,117 @@
+"""Compares the ranking model, with all defaults, with the report's logistic regression.
+
+    python -m benchmarks.ranking_defaults FOLDER [--rows 50000 200000] [--seeds 0] [--sets census ratings]
+        [--into docs/benchmarks.md]
+
+Each run is a whole pipeline from a Parquet file to a pushed version, in a process of its own; both figures are those of
+its report. The sets are those of `benchmarks.ranking_sets`. All results are kept in FOLDER, and a run that is already
+there is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+from typing import Any, TypeAlias
+
+from pyarrow import parquet
+
+from benchmarks.ranking_sets import DEVELOPMENT, HELD_OUT
+
+Results: TypeAlias = dict[str, dict[str, float]]
+
+MARKS = "<!-- ranking defaults: begin -->\n", "<!-- ranking defaults: end -->\n"
+
+
+def configuration(name: str, rows: int, folder: pathlib.Path, seed: int) -> dict[str, Any]:
+    """Write the rows, unless they are there, and return a configuration that sets no default."""
+    work_dir = folder / f"{name}-{rows}"
+    made = {**DEVELOPMENT, **HELD_OUT}[name](rows)
+    file = work_dir / "rows.parquet"
+    if not file.exists():
+        work_dir.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(made.table, file)
+    return {
+        "name": "ranking_defaults",
+        "work_dir": str(work_dir / "work"),
+        "data": str(file),
+        "seed": seed,
+        "label": "label",
+        "features": {
+            "dense": [{"name": column, "log1p": made.log1p} for column in made.dense],
+            "categorical": list(made.categorical),
+        },
+    }
+
+
+def run(config_file: str) -> None:
+    """Run the pipeline, and print the AUC of each scorer as the last line."""
+    from pipelines.config import load_config
+    from pipelines.local.run_local import run as run_local
+
+    report = run_local(load_config(config_file))
+    print(json.dumps({one["scorer"]: one["metrics"]["AUC"] for one in report.quality}))
+
+
+def measure(name: str, rows: int, folder: pathlib.Path, seed: int) -> dict[str, float]:
+    """Run the pipeline in a new process; return the AUC of the model and of the regression."""
+    file = folder / "config.yaml"
+    file.write_text(json.dumps(configuration(name, rows, folder.absolute(), seed)), encoding="utf-8")
+    command = [sys.executable, "-m", "benchmarks.ranking_defaults", "--child", str(file)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    figures = json.loads(done.stdout.strip().splitlines()[-1])
+    return {"model": figures["this model"], "regression": figures["logistic regression, one-hot"]}
+
+
+def table(results: Results) -> str:
+    """Return the mean and range of the AUC over the seeds, as a Markdown table."""
+    lines = ["| set | rows | seeds | model | regression | difference |", "|---|---|---|---|---|---|"]
+    for name, rows in dict.fromkeys(tuple(key.split("|")[:2]) for key in results):
+        runs = [one for key, one in results.items() if key.split("|")[:2] == [name, rows]]
+        model, regression = (statistics.mean(one[key] for one in runs) for key in ("model", "regression"))
+        values = [one["model"] for one in runs]
+        shown = f"{model:.4f}" + (f" ({min(values):.4f}-{max(values):.4f})" if len(runs) > 1 else "")
+        kind = "development" if name in DEVELOPMENT else "held out"
+        lines.append(
+            f"| {name}, {kind} | {int(rows):,} | {len(runs)} | {shown} | {regression:.4f} | {model - regression:+.4f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure the runs, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path, nargs="?")
+    parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 200_000])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--sets", nargs="+", choices=[*DEVELOPMENT, *HELD_OUT], default=[*DEVELOPMENT, *HELD_OUT])
+    parser.add_argument("--into", type=pathlib.Path, help="a file with the marks between which the table is put")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        run(given.child)
+        return
+    given.folder.mkdir(parents=True, exist_ok=True)
+    kept = given.folder / "results.json"
+    results: Results = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    for rows in given.rows:
+        for name in given.sets:
+            for seed in given.seeds:
+                key = f"{name}|{rows}|{seed}"
+                if key not in results:
+                    results[key] = measure(name, rows, given.folder, seed)
+                    kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    text = table(results)
+    print(text)
+    if given.into:
+        page = given.into.read_text(encoding="utf-8")
+        start, end = (page.index(mark) for mark in MARKS)
+        given.into.write_text(page[: start + len(MARKS[0])] + text + page[end:], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
