@@ -8,7 +8,7 @@ to tokens in the order of the vocabulary; the unknown tokens share the last `oov
 from __future__ import annotations
 
 import json
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import AnyOptimizer
@@ -20,8 +20,6 @@ InvalidId: TypeAlias = Literal["error", "row", "drop"]
 EvolutionMode: TypeAlias = Literal["append", "rerank"]
 NonfiniteRows: TypeAlias = Literal["error", "keep"]
 TokenDtype: TypeAlias = Literal["string", "int64", "float32"]
-RetrievalMetric: TypeAlias = Literal["Recall@10", "Recall@50"]
-RETRIEVAL_METRICS: tuple[RetrievalMetric, ...] = get_args(RetrievalMetric)
 
 
 class InitializerConfig(Section):

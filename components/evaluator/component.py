@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import tensorflow_model_analysis as tfma
 from google.protobuf import json_format
 from tfx import types
@@ -11,13 +13,14 @@ from tfx.types.component_spec import ComponentSpec
 from components import spec_keys as keys
 from components.component_spec import channels, parameters, spec_with_outputs
 from components.evaluator.executor import Executor
+from embedding_core.quality_rules import RankingSettings
 
 
 class EvaluatorSpec(ComponentSpec):
-    """Inputs, parameters and outputs of Evaluator: those of TFX's that the pipeline uses, and a code fingerprint."""
+    """Inputs, parameters and outputs of Evaluator: those of TFX's that the pipeline uses, and what rankings need."""
 
-    PARAMETERS = parameters({keys.EVAL_CONFIG: str}, optional={keys.CODE_FINGERPRINT: str})
-    INPUTS = channels(keys.EXAMPLES, keys.MODEL, optional=[keys.BASELINE_MODEL])
+    PARAMETERS = parameters({keys.EVAL_CONFIG: str}, optional={keys.CODE_FINGERPRINT: str, keys.RANKING: str})
+    INPUTS = channels(keys.EXAMPLES, keys.MODEL, optional=[keys.BASELINE_MODEL, keys.TABLE_CONFIGS, keys.VOCABULARIES])
     OUTPUTS = channels(keys.EVALUATION, keys.BLESSING)
 
 
@@ -25,7 +28,8 @@ class Evaluator(base_component.BaseComponent):
     """Computes the metrics of a model on the eval split, and blesses it if it reaches the thresholds.
 
     It replaces TFX's Evaluator and writes the same artifacts, which TFMA can load. It scores rows in batches and adds
-    up sums by slice with numpy, in memory that grows with slices and not with rows; TFMA does both row by row.
+    up sums by slice with numpy, in memory that grows with slices and not with rows; TFMA does both row by row. Metrics
+    of rankings take memory for their queries and candidates, GroupAUC 28 bytes for each row and slice.
 
     Component `outputs` contains:
       - `evaluation`: Channel of type `standard_artifacts.ModelEvaluation`: the metrics by slice, in TFMA's format.
@@ -41,16 +45,22 @@ class Evaluator(base_component.BaseComponent):
         model: types.BaseChannel,
         eval_config: tfma.EvalConfig,
         baseline_model: types.BaseChannel | None = None,
+        table_configs: types.BaseChannel | None = None,
+        vocabularies: types.BaseChannel | None = None,
+        ranking: RankingSettings | None = None,
         code_fingerprint: str | None = None,
     ) -> None:
         """Construct an Evaluator.
 
         Args:
-          examples: a channel of `Examples` with the split "eval".
+          examples: a channel of `Examples` with the split "eval", and "train" if rankings are measured.
           model: a channel of `Model`, evaluated by the signature that `eval_config` names.
           eval_config: metrics, slices and thresholds. Each model needs `signature_name`, `prediction_key`,
             `label_key` and one preprocessing function: the name of a signature that returns label and weight.
           baseline_model: a channel of `Model` that the model is compared with.
+          table_configs: a channel of `TableConfigs` of the model; for the metrics `Ranking`.
+          vocabularies: a channel of `Vocabularies` of the model; for the metrics `Ranking`.
+          ranking: how rankings are measured, and the column of users; for the metrics `Ranking` and `GroupAUC`.
           code_fingerprint: digest of the code that runs, so that a change of it invalidates the cache.
         """
         spec = spec_with_outputs(
@@ -58,6 +68,9 @@ class Evaluator(base_component.BaseComponent):
             examples=examples,
             model=model,
             baseline_model=baseline_model,
+            table_configs=table_configs,
+            vocabularies=vocabularies,
+            ranking=None if ranking is None else json.dumps(ranking.to_mapping(), sort_keys=True),
             eval_config=json_format.MessageToJson(eval_config, sort_keys=True),
             code_fingerprint=code_fingerprint,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tensorflow_model_analysis as tfma
 from google.protobuf import json_format
@@ -17,12 +17,16 @@ from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, files_below
 from components.evaluator.metric_values import MetricValues
 from components.evaluator.model_scores import Scorer, scored_batches
+from components.evaluator.ranking_sums import ExportedRanking, RankedData
 from components.evaluator.result_files import write_results
 from components.evaluator.slices import SliceGroups
+from embedding_core.errors import ConfigError
+from embedding_core.evaluation.users import ReadTokens, user_reader
+from embedding_core.quality_rules import RankingSettings
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):
-    """Evaluates the eval split in one pass."""
+    """Evaluates the eval split in one pass; metrics of rankings take further ones."""
 
     COMPONENT = "Evaluator"
 
@@ -30,8 +34,8 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         """Write metrics and validation result, and bless the model if it reaches every threshold.
 
         Raises:
-          ConfigError: `eval_config` asks for a metric that only TFMA computes.
-          DataError: the eval split is empty or damaged, or a prediction is not finite.
+          ConfigError: `eval_config` asks for a metric that only TFMA computes, or for one that needs other inputs.
+          DataError: the eval split is empty or damaged, a prediction is not finite, or the data cannot be ranked.
         """
         given = json_format.Parse(execution.properties[keys.EVAL_CONFIG], tfma.EvalConfig())
         has_baseline = bool(execution.inputs.get(keys.BASELINE_MODEL))
@@ -41,11 +45,18 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         values = MetricValues(config)
         groups = SliceGroups(config)
         files = files_below(execution.split_folders(keys.EXAMPLES, "eval"))
+        scorers = {name: Scorer(*one) for name, one in folders.items()}
+        settings = RankingSettings.from_mapping(execution.json(keys.RANKING) or {})
         rows = 0
-        for batch in scored_batches(files, {name: Scorer(*one) for name, one in folders.items()}):
+        for batch in scored_batches(files, scorers, _users(values, settings, files)):
             values.add(batch, *groups.of_rows(batch.serialized))
             rows += len(batch.serialized)
             progress.report("Evaluator", rows)
+        if values.rankings:
+            progress.report("Evaluator", rows, detail="ranking all candidates")
+            data = _ranked_data(execution, settings, files)
+            names = sorted(scorers, key=lambda name: folders[name][1].is_baseline)  # the new model first
+            ExportedRanking(scorers, names, data, groups).fill(values.rankings)
         evaluation = execution.output(keys.EVALUATION)
         result = write_results(
             evaluation.uri,
@@ -55,6 +66,27 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
             models={name: folder for name, (folder, _) in folders.items()},
         )
         _bless(execution, is_blessed=bool(result.validation_ok))
+
+
+def _users(values: MetricValues, settings: RankingSettings, files: Sequence[str]) -> ReadTokens | None:
+    if not values.needs_users:
+        return None
+    if settings.user is None:
+        raise ConfigError("`eval_config` has GroupAUC, but `ranking` names no user: set `evaluation.user`.")
+    return user_reader(settings.user, files)
+
+
+def _ranked_data(execution: Execution, settings: RankingSettings, files: Sequence[str]) -> RankedData:
+    for key in (keys.TABLE_CONFIGS, keys.VOCABULARIES):
+        if not execution.inputs.get(key):
+            raise ConfigError(f"`{key}` is not given, but `eval_config` has metrics of rankings: they need it.")
+    return RankedData.of_folders(
+        settings,
+        execution.uri(keys.TABLE_CONFIGS),
+        execution.uri(keys.VOCABULARIES),
+        train_files=files_below(execution.split_folders(keys.EXAMPLES, "train")),
+        eval_files=files,
+    )
 
 
 def _model_folders(execution: Execution, config: tfma.EvalConfig) -> Mapping[str, tuple[str, tfma.ModelSpec]]:

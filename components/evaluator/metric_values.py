@@ -15,7 +15,9 @@ import numpy as np
 import tensorflow_model_analysis as tfma
 
 from components.evaluator import tfma_parts
+from components.evaluator.group_auc import GroupSums
 from components.evaluator.model_scores import ModelScores, Numbers, ScoredBatch
+from components.evaluator.ranking_sums import RankingSums
 from components.evaluator.slices import Positions
 from components.evaluator.tfma_parts import Combiner, Metrics
 from embedding_core.errors import ConfigError
@@ -138,7 +140,7 @@ class _Confusion:
         return output
 
 
-_Total: TypeAlias = _Sums | _Histogram | _Confusion
+_Total: TypeAlias = _Sums | _Histogram | _Confusion | GroupSums | RankingSums
 
 
 def _total_of(combiner: Combiner) -> _Total:
@@ -154,6 +156,8 @@ def _total_of(combiner: Combiner) -> _Total:
         "_MeanAbsoluteErrorCombiner": lambda: _Sums(
             _magnitudes, _into("total_regression_error", "total_example_weights")
         ),
+        "GroupAUCCombiner": GroupSums,
+        "RankingCombiner": RankingSums,
         "RowMeanCombiner": lambda: _Sums(_losses(combiner), _into("loss", "weight")),
     }
     name = type(combiner).__name__
@@ -176,6 +180,17 @@ class MetricValues:
         self._derived = [one for one in computations if tfma_parts.is_derived(one)]
         base = [one for one in computations if not tfma_parts.is_derived(one)]
         self._totals = [(one.combiner, one.keys[0], _total_of(one.combiner)) for one in base]
+
+    @property
+    def rankings(self) -> dict[tuple[str, str], RankingSums]:
+        """The totals of the metrics of rankings, by the names of model and metric; rows are not added to them."""
+        totals = ((key, total) for _, key, total in self._totals if isinstance(total, RankingSums))
+        return {(key.model_name, key.name): total for key, total in totals}
+
+    @property
+    def needs_users(self) -> bool:
+        """Whether a metric needs the user of each row."""
+        return any(isinstance(total, GroupSums) for _, _, total in self._totals)
 
     def add(self, batch: ScoredBatch, rows: Positions, slices: Positions) -> None:
         """Add the rows of a batch to their slices.

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_model_analysis as tfma
 
 from embedding_core.errors import DataError
+from embedding_core.evaluation.users import Numbering, ReadTokens
 from embedding_core.storage import record_compression
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -23,13 +24,15 @@ _BATCH = 4096
 class ModelScores:
     """Label, prediction and weight of each row, `[rows]`, as one model gives them.
 
-    A row without the label has the label 0 and no weight; `known` is 0 for it, and else 1.
+    A row without the label has the label 0 and no weight; `known` is 0 for it, and else 1. `user` is the number of the
+    row's user; None if no metric needs users.
     """
 
     label: Numbers
     prediction: Numbers
     weight: Numbers
     known: Numbers
+    user: npt.NDArray[np.int64] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,11 @@ class ScoredBatch:
 
 
 class Scorer:
-    """Computes labels, predictions and weights with one exported model."""
+    """Computes labels, predictions and weights with one exported model.
+
+    Attributes:
+      model: the loaded SavedModel.
+    """
 
     def __init__(self, folder: str, spec: tfma.ModelSpec) -> None:
         """Load the model.
@@ -53,9 +60,9 @@ class Scorer:
           folder: folder of a SavedModel.
           spec: names of its signatures and of their outputs.
         """
-        self._model = tf.saved_model.load(folder)
+        self.model = tf.saved_model.load(folder)
         (labels,) = spec.preprocessing_function_names
-        signatures = self._model.signatures
+        signatures = self.model.signatures
         predict, label = signatures[spec.signature_name], signatures[labels]
 
         labels_of = dict(spec.label_keys) or {"": spec.label_key}
@@ -70,6 +77,11 @@ class Scorer:
                 scores[output] = _column(made[key]), prediction, weight
             return scores
 
+        first = next(iter(labels_of.values()))
+        self._label = tf.function(
+            lambda serialized: _column(_call(label, serialized)[first]),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
         self._score = tf.function(score, input_signature=[tf.TensorSpec([None], tf.string)])
 
     def __call__(self, serialized: tf.Tensor) -> dict[str, ModelScores]:
@@ -78,6 +90,11 @@ class Scorer:
             output: _scores(*(value.numpy().astype(np.float64) for value in values))
             for output, values in self._score(serialized).items()
         }
+
+    def positive(self, serialized: tf.Tensor) -> npt.NDArray[np.bool_]:
+        """Return whether the first label of each row is 1, bool `[rows]`."""
+        positive: npt.NDArray[np.bool_] = self._label(serialized).numpy() == 1
+        return positive
 
 
 def _scores(label: Numbers, prediction: Numbers, weight: Numbers) -> ModelScores:
@@ -95,8 +112,15 @@ def _column(values: tf.Tensor) -> tf.Tensor:
     return tf.reshape(values, [-1])
 
 
-def scored_batches(files: Sequence[str], scorers: Mapping[str, Scorer]) -> Iterator[ScoredBatch]:
+def scored_batches(
+    files: Sequence[str], scorers: Mapping[str, Scorer], users: ReadTokens | None = None
+) -> Iterator[ScoredBatch]:
     """Score the rows of TFRecord files, in batches.
+
+    Args:
+      files: the files.
+      scorers: the models by name.
+      users: reads the user of each row; None if no metric needs users.
 
     Raises:
       DataError: there are no rows, a file is damaged, or a prediction is not a number.
@@ -104,13 +128,16 @@ def scored_batches(files: Sequence[str], scorers: Mapping[str, Scorer]) -> Itera
     if not files:
         raise DataError("the eval split has no files: check the input and how it is split.")
     compression = record_compression(files)
-    rows = 0
+    rows, numbering = 0, Numbering()
     try:
         for serialized in tf.data.TFRecordDataset(list(files), compression).batch(_BATCH).prefetch(1):
             scores = {
                 (name, output): one for name, scorer in scorers.items() for output, one in scorer(serialized).items()
             }
             _check(scores, rows)
+            if users is not None:
+                numbers = numbering.add(users(serialized))
+                scores = {key: dataclasses.replace(one, user=numbers) for key, one in scores.items()}
             yield ScoredBatch(serialized.numpy(), scores)
             rows += len(serialized)
     except tf.errors.OpError as error:

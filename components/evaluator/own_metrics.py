@@ -1,7 +1,8 @@
-"""Defines metrics that TFMA does not have, or computes wrongly, as means over rows.
+"""Defines metrics that TFMA does not have, or computes wrongly: means over rows, and metrics of users and rankings.
 
 TFMA's own cross-entropy takes the logarithm of 0 for probabilities that round to 0 or 1, and one such row makes the
-whole metric NaN or infinite.
+whole metric NaN or infinite. The metrics of users and rankings need more than a row at a time: Evaluator computes them,
+and TFMA's own programs read them, show them and compare them with thresholds.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 import tensorflow_model_analysis as tfma
+
+from embedding_core.errors import ConfigError
 
 _Losses: TypeAlias = Callable[[Any, Any], npt.NDArray[np.float64]]
 _LEAST = float(np.finfo(np.float64).eps)
@@ -52,8 +55,46 @@ class RootMeanSquaredError(tfma.metrics.Metric):
         super().__init__(tfma.metrics.merge_per_key_computations(_mean_of(_squares, math.sqrt)), name=name)
 
 
+class Ranking(tfma.metrics.Metric):
+    """The mean over queries of a metric of the first K candidates, see `embedding_core/evaluation/ranking.py`.
+
+    Args:
+      name: name of the metric, such as "NDCG@20".
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(tfma.metrics.merge_per_key_computations(_computed_by(RankingCombiner)), name=name)
+
+
+class GroupAUC(tfma.metrics.Metric):
+    """The mean over users of the AUC of their rows, each weighted by its rows (Zhou et al., 2018: DIN, section 5.2).
+
+    Users whose rows all have the same label are left out.
+
+    Args:
+      name: name of the metric, in results.
+    """
+
+    def __init__(self, name: str = "group_auc") -> None:
+        super().__init__(tfma.metrics.merge_per_key_computations(_computed_by(GroupAUCCombiner)), name=name)
+
+
 def _mean_of(losses: _Losses, output: Callable[[float], float]) -> Callable[..., list[Any]]:
     """Return a function that makes the computation of the mean loss of the rows, as TFMA asks for it."""
+
+    def combiner(key: Any, given: Mapping[str, Any]) -> beam.CombineFn:
+        rows = functools.partial(tfma.metrics.to_label_prediction_example_weight, **given)
+        return RowMeanCombiner(key, rows, losses, output)
+
+    return _computed_by(combiner)
+
+
+def _computed_by(combiner: Callable[[Any, Mapping[str, Any]], beam.CombineFn]) -> Callable[..., list[Any]]:
+    """Return a function that makes the computation of one metric, as TFMA asks for it.
+
+    Args:
+      combiner: makes the combiner, from the key of the metric and TFMA's arguments.
+    """
 
     def computations(
         name: str,
@@ -72,20 +113,49 @@ def _mean_of(losses: _Losses, output: Callable[[float], float]) -> Callable[...,
             sub_key=sub_key,
             example_weighted=example_weighted,
         )
-        rows = functools.partial(
-            tfma.metrics.to_label_prediction_example_weight,
-            eval_config=eval_config,
-            model_name=model_name,
-            output_name=output_name,
-            sub_key=sub_key,
-            aggregation_type=aggregation_type,
-            class_weights=class_weights,
-            example_weighted=example_weighted,
-        )
-        combiner = RowMeanCombiner(key, rows, losses, output)
-        return [tfma.metrics.MetricComputation(keys=[key], preprocessors=None, combiner=combiner)]
+        given = {
+            "eval_config": eval_config,
+            "model_name": model_name,
+            "output_name": output_name,
+            "sub_key": sub_key,
+            "aggregation_type": aggregation_type,
+            "class_weights": class_weights,
+            "example_weighted": example_weighted,
+        }
+        made = combiner(key, given)
+        return [tfma.metrics.MetricComputation(keys=[key], preprocessors=None, combiner=made)]
 
     return computations
+
+
+class _ComputedByEvaluator(beam.CombineFn):
+    """Stands for a metric that is not a sum over rows: TFMA's row by row evaluation cannot compute it."""
+
+    def __init__(self, key: Any, given: Mapping[str, Any]) -> None:
+        del given
+        self.key = key
+
+    def create_accumulator(self) -> None:
+        """Refuse to add up rows."""
+        raise ConfigError(f"TFMA cannot compute {self.key.name}: set `evaluation.engine` to vectorized.")
+
+    def add_input(self, accumulator: None, element: Any) -> None:
+        """Never called."""
+
+    def merge_accumulators(self, accumulators: Iterable[None]) -> None:
+        """Never called."""
+
+    def extract_output(self, accumulator: None) -> dict[Any, float]:
+        """Never called."""
+        return {}
+
+
+class RankingCombiner(_ComputedByEvaluator):
+    """Stands for the metrics of `Ranking`."""
+
+
+class GroupAUCCombiner(_ComputedByEvaluator):
+    """Stands for `GroupAUC`."""
 
 
 class RowMeanCombiner(beam.CombineFn):

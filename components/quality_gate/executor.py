@@ -15,7 +15,7 @@ from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, files_below
 from components.run_inputs import inputs_of_run, same_run_digests
 from embedding_core.evaluation import Check, RetrievalFigures, SplitCounts, count_split, judge, measure_retrieval
-from embedding_core.quality_rules import Rules
+from embedding_core.quality_rules import GATE_METRICS, Rules
 from embedding_core.schema import Json
 from embedding_core.training.finished_run import restore_run
 
@@ -33,8 +33,9 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         Raises:
           EmbeddingError: an input is damaged, or from another run.
         """
-        counts, retrieval = _measure(execution)
-        checks = judge(counts, retrieval, Rules.from_mapping(execution.json(keys.RULES)))
+        rules = Rules.from_mapping(execution.json(keys.RULES))
+        counts, retrieval = _measure(execution, rules)
+        checks = judge(counts, retrieval, rules)
         blessing = execution.output(keys.BLESSING)
         with fileio.open(os.path.join(blessing.uri, QUALITY_FILE), "w") as file:
             file.write(json.dumps(_figures(counts, retrieval, checks), indent=1))
@@ -43,7 +44,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         blessing.set_string_custom_property("reason", " ".join(missed))
 
 
-def _measure(execution: Execution) -> tuple[SplitCounts, RetrievalFigures | str]:
+def _measure(execution: Execution, rules: Rules) -> tuple[SplitCounts, RetrievalFigures | str]:
     model_run, vocabularies = execution.uri(keys.MODEL_RUN), execution.uri(keys.VOCABULARIES)
     run = restore_run(model_run)
     same_run_digests(run.description, model_run, vocabularies, execution.uri(keys.TABLE_CONFIGS))
@@ -53,7 +54,15 @@ def _measure(execution: Execution) -> tuple[SplitCounts, RetrievalFigures | str]
     counts = count_split(inputs, held_out)
     progress.report("QualityGate", 1, 2, unit="steps", detail="measuring retrieval")
     seed = int(execution.properties.get(keys.SEED) or 0)
-    return counts, measure_retrieval(run, inputs, train_files=train, eval_files=held_out, seed=seed)
+    return counts, measure_retrieval(
+        run,
+        inputs,
+        train_files=train,
+        eval_files=held_out,
+        protocol=rules.protocol,
+        metrics=dict.fromkeys([*GATE_METRICS, *rules.retrieval]),
+        seed=seed,
+    )
 
 
 def _figures(counts: SplitCounts, retrieval: RetrievalFigures | str, checks: Sequence[Check]) -> Json:

@@ -1,10 +1,10 @@
-"""Collects the candidates of a two-tower model, with their vectors and their counts in positive training rows."""
+"""Collects the candidates of a model that retrieves, with their vectors and their counts in positive training rows."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +12,12 @@ import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
-from embedding_core.model_inputs import sequence_lengths
-from embedding_core.serving.serving_module import config_of_features
-from embedding_core.training.finished_run import RestoredRun
+from embedding_core.evaluation.queries import ReadRows
+from embedding_core.evaluation.ranking import Lists
+from embedding_core.evaluation.towers import Towers, Vectors, all_vectors
 from embedding_core.training.row_stream import batches_once
-from embedding_core.training.training_inputs import Batch, Inputs, RowParser
 
 Ids: TypeAlias = npt.NDArray[np.int64]
-Vectors: TypeAlias = npt.NDArray[np.float32]
-ModelInputs: TypeAlias = Mapping[str, Any]
-"""The parts `ids` and `dense` of a batch."""
 
 _BATCH = 4096
 
@@ -31,96 +27,80 @@ class Catalog:
     """The candidates; every array is indexed by the id of the feature that identifies a candidate.
 
     Attributes:
-      vectors: float32 `[tokens, d]`.
-      counts: int64 `[tokens]`, number of positive rows of the train split with each candidate.
+      vectors: for each model float32 `[tokens, d]`.
+      counts: int64 `[tokens]`, number of positive rows of the train split with each candidate; zeros if they were not
+        counted.
       known: bool `[tokens]`, whether each id is a candidate. If the candidate tower reads only that feature, every
         token of the vocabulary is one; otherwise only the tokens in the rows of the train split are.
     """
 
-    vectors: Vectors
+    vectors: tuple[Vectors, ...]
     counts: Ids
     known: npt.NDArray[np.bool_]
 
-    def ids_of(self, ids: tf.RaggedTensor) -> Ids:
-        """Return the candidate id of each row, int64 `[B]`; -1 if the row has no candidate, or an unknown token."""
-        return _single(ids, len(self.counts))
+
+def candidate_count(config: EmbeddingConfig, feature: str) -> int:
+    """Return the number of tokens of a feature; their ids are 0, 1, ..."""
+    table = config.table_of(feature)
+    return table.vocabulary_size - table.oov_rows
 
 
-def candidate_feature(run: RestoredRun) -> str:
-    """Return the feature that identifies a candidate.
-
-    Raises:
-      DataError: the candidate tower does not read exactly one categorical feature, and `training.negatives` does not
-        name one of its features.
-    """
-    towers = [one for one in run.model.candidate_features if one in _names(run.description.config)]
-    negatives = run.description.training.negatives
-    drawn = None if negatives is None else negatives.feature
-    if len(towers) == 1:
-        return str(towers[0])
-    if drawn in towers:
-        return str(drawn)
-    raise DataError(
-        f"the candidate tower reads {', '.join(towers) or 'no categorical feature'}: name the one that identifies a "
-        "candidate as `training.negatives.feature`."
-    )
-
-
-def candidates_of(run: RestoredRun, inputs: Inputs, feature: str, files: Sequence[str]) -> Catalog:
-    """Read the train split once; count the candidates and compute their vectors.
+def candidates_of(
+    models: Sequence[Towers], tokens: int, read: ReadRows, files: Sequence[str], *, counted: bool
+) -> Catalog:
+    """Compute the vectors of the candidates; read the train split once, if that is needed.
 
     Args:
-      run: the trained model.
-      inputs: sources of the model's inputs.
-      feature: feature that identifies a candidate.
+      models: the models. The first one decides which tokens are candidates.
+      tokens: number of tokens of the feature that identifies a candidate.
+      read: reads label and candidate of a row.
       files: TFRecord files of the train split.
+      counted: whether the candidates in positive rows of the train split are counted.
 
     Raises:
       DataError: a row has several candidates.
     """
-    table = inputs.config.table_of(feature)
-    tokens = table.vocabulary_size - table.oov_rows
-    names = tuple(run.model.candidate_features)
-    alone = names == (feature,)
-    read = _only(inputs, [name for name in names if name in _names(inputs.config)], dense=not alone)
+    alone = all(model.alone for model in models)
     counts, known = np.zeros(tokens, np.int64), np.full(tokens, alone)
-    vectors = _vectors_alone(run, feature, tokens) if alone else None
-    parse = RowParser(read).traced()
-    for _, serialized in batches_once(list(files), _BATCH):
-        batch = parse(serialized)
-        ids = _single(batch["ids"][feature], tokens)
-        positive = (batch["label"].numpy()[:, 0] == 1) & (ids >= 0)
-        counts += np.bincount(ids[positive], minlength=tokens)
+    vectors = [all_vectors(model, tokens) for model in models] if alone else []
+    for _, serialized in batches_once(list(files), _BATCH) if counted or not alone else ():
+        labelled = read(serialized)
+        ids = labelled.candidates
+        counts += np.bincount(ids[labelled.positive & (ids >= 0)], minlength=tokens)
         if alone:
             continue
         new, rows = _first_seen(ids, known)
-        made = _vectors(run, names, _rows(batch, rows))
-        vectors = np.zeros((tokens, made.shape[1]), np.float32) if vectors is None else vectors
-        vectors[new], known[new] = made, True
-    return Catalog(
-        vectors=np.zeros((tokens, 0), np.float32) if vectors is None else vectors, counts=counts, known=known
-    )
+        made = [model.candidates(tf.gather(serialized, rows)) for model in models]
+        vectors = vectors or [np.zeros((tokens, one.shape[1]), np.float32) for one in made]
+        for whole, part in zip(vectors, made, strict=True):
+            whole[new] = part
+        known[new] = True
+    empty = [np.zeros((tokens, 0), np.float32)] * len(models)
+    return Catalog(vectors=tuple(vectors or empty), counts=counts, known=known)
 
 
-def _names(config: EmbeddingConfig) -> list[str]:
-    return [feature.name for feature in config.features]
+def single_ids(ids: tf.RaggedTensor, tokens: int) -> Ids:
+    """Return the only id of each row, int64 `[B]`; -1 if the row has no id, or that of an unknown token.
 
-
-def _only(inputs: Inputs, features: Sequence[str], *, dense: bool) -> Inputs:
-    """Restrict the inputs to some features, so that the others are not read."""
-    config = config_of_features(inputs.config, features)
-    return dataclasses.replace(inputs, config=config, dense=inputs.dense if dense else ())
-
-
-def _single(ids: tf.RaggedTensor, tokens: int) -> Ids:
-    """Return the only id of each row; -1 if the row has no id, or that of an unknown token."""
+    Raises:
+      DataError: a row has several ids.
+    """
     lengths = ids.row_lengths().numpy()
     if (lengths > 1).any():
-        raise DataError("a row has several candidates: Recall@k needs one candidate per row; split such rows.")
+        raise DataError("a row has several candidates: ranking metrics need one candidate per row; split such rows.")
     single = np.full(len(lengths), -1, np.int64)
     single[lengths == 1] = ids.values.numpy()
     single[(single >= tokens) | (single < 0)] = -1
     return single
+
+
+def known_lists(ids: Sequence[tf.RaggedTensor], tokens: int) -> Lists:
+    """Collect the distinct ids of known tokens of each row, over several features of the same rows."""
+    owners = [one.value_rowids().numpy() for one in ids]
+    values = [one.values.numpy() for one in ids]
+    every, owner = np.concatenate(values), np.concatenate(owners)
+    known = (every >= 0) & (every < tokens)
+    return Lists.of_pairs(owner[known], every[known], int(ids[0].nrows()))
 
 
 def _first_seen(ids: Ids, known: npt.NDArray[np.bool_]) -> tuple[Ids, Ids]:
@@ -128,26 +108,3 @@ def _first_seen(ids: Ids, known: npt.NDArray[np.bool_]) -> tuple[Ids, Ids]:
     distinct, rows = np.unique(ids, return_index=True)
     new = (distinct >= 0) & ~known[np.maximum(distinct, 0)]
     return distinct[new], rows[new]
-
-
-def _rows(batch: Batch, rows: Ids) -> ModelInputs:
-    parts = {"ids": batch["ids"], "dense": batch["dense"]}
-    taken: ModelInputs = tf.nest.map_structure(lambda value: tf.gather(value, rows), parts)
-    return taken
-
-
-def _vectors(run: RestoredRun, names: Sequence[str], batch: ModelInputs) -> Vectors:
-    config = config_of_features(run.description.config, [name for name in names if name in batch["ids"]])
-    given = {**batch["dense"], **sequence_lengths(config, batch["ids"]), **run.engine.lookup(batch["ids"])}
-    vectors: Vectors = run.model.candidate_vectors(given).numpy()
-    return vectors
-
-
-def _vectors_alone(run: RestoredRun, feature: str, tokens: int) -> Vectors:
-    """Compute the vectors of all tokens, for a candidate tower that reads only this feature."""
-    parts = []
-    for start in range(0, max(tokens, 1), _BATCH):
-        ids = tf.range(start, min(start + _BATCH, tokens), dtype=tf.int64)
-        rows = {"ids": {feature: tf.RaggedTensor.from_row_lengths(ids, tf.ones_like(ids))}, "dense": {}}
-        parts.append(_vectors(run, (feature,), rows))
-    return np.concatenate(parts)

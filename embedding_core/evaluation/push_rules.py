@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from embedding_core.config import RetrievalMetric
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures
 from embedding_core.evaluation.split_counts import SplitCounts
-from embedding_core.quality_rules import Rules, Threshold
+from embedding_core.quality_rules import GATE_METRICS, Rules, Threshold
 
-_DEFAULT: RetrievalMetric = "Recall@10"
+_DEFAULT = GATE_METRICS[0]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,8 @@ def _floor(name: str, rows: int, least: int, key: str) -> Check:
 
 def _recalls(counts: SplitCounts, retrieval: RetrievalFigures | str, rules: Rules) -> Iterator[Check]:
     bounds = dict(rules.retrieval)
-    if not bounds and counts.only_positives and not isinstance(retrieval, str):
+    needs_bound = not bounds and not rules.bounded_elsewhere
+    if needs_bound and counts.only_positives and not isinstance(retrieval, str):
         bounds = {_DEFAULT: Threshold(min_over_popularity=0.0)}
     for name, bound in bounds.items():
         yield from _recall(name, retrieval, bound)

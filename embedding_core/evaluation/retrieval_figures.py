@@ -1,30 +1,19 @@
-"""Measures the Recall@k of a two-tower model over all candidates, and that of a popularity ranking on the same rows.
-
-Each positive row of the eval split is one query, and its candidate is the true one. No candidate is excluded, not even
-one that another row, of either split, has for the same query. A row with an unknown candidate is a miss.
-"""
+"""Measures how a restored run retrieves, over all candidates, beside a ranking by popularity on the same queries."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
-import tensorflow as tf
-
-from embedding_core.config import RETRIEVAL_METRICS
 from embedding_core.errors import DataError
-from embedding_core.evaluation.candidates import Catalog, candidate_feature, candidates_of
-from embedding_core.evaluation.recall import Ranks, rank_by_counts, rank_by_product, recall_at
-from embedding_core.model_inputs import is_two_tower, sequence_lengths
+from embedding_core.evaluation.ranked_queries import RankedQueries, label_reader, rank_queries
+from embedding_core.evaluation.ranking import Ranks
+from embedding_core.evaluation.towers import RunTowers
+from embedding_core.quality_rules import GATE_METRICS, RankingMetric, RankingProtocol, ranking_metric
 from embedding_core.training.finished_run import RestoredRun
-from embedding_core.training.row_stream import batches_once
-from embedding_core.training.training_inputs import Batch, Inputs, RowParser
+from embedding_core.training.training_inputs import Inputs
 
-_MOST_QUERIES = 20_000
-_BATCH = 4096
+_CURVE = (1, 2, 5, 10, 20, 30, 50, 75, 100)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,13 +21,18 @@ class RetrievalFigures:
     """How well a model retrieves the candidates of the eval split.
 
     Attributes:
-      metrics: "Recall@10" and "Recall@50" of the model.
+      metrics: the model's metrics, such as "Recall@10".
       popularity: the same metrics when candidates are ranked by their counts in the positive rows of the train split.
-      queries: number of measured rows.
-      positive_rows: number of positive rows of the eval split; more than `queries` if a sample was drawn.
-      unknown: number of measured rows whose candidate is unknown; each is a miss.
-      candidates: number of candidates ranked for each query.
+      curves: pairs of K and Recall@K of "this model" and of "popularity".
+      queries: number of measured users, or of rows if no column names the user.
+      positive_rows: number of positive rows of the eval split.
+      unknown: number of true candidates of the queries that are unknown; each is a miss.
+      candidates: number of candidates ranked for each query, those included that were left out because they were seen.
       feature: feature that identifies a candidate.
+      user: column that names the user, or None.
+      is_sample: whether the eval split has more queries than were measured.
+      exclude_seen: whether candidates that were seen are left out.
+      seen_truths: number of true candidates that were seen; they are not left out.
     """
 
     metrics: Mapping[str, float]
@@ -48,6 +42,11 @@ class RetrievalFigures:
     unknown: int
     candidates: int
     feature: str
+    user: str | None = None
+    is_sample: bool = False
+    exclude_seen: bool = False
+    seen_truths: int = 0
+    curves: Mapping[str, Sequence[tuple[int, float]]] = dataclasses.field(default_factory=dict)
 
 
 def measure_retrieval(
@@ -56,90 +55,58 @@ def measure_retrieval(
     *,
     train_files: Sequence[str],
     eval_files: Sequence[str],
-    most_queries: int = _MOST_QUERIES,
+    protocol: RankingProtocol | None = None,
+    metrics: Iterable[str] = GATE_METRICS,
     seed: int = 0,
 ) -> RetrievalFigures | str:
-    """Measure Recall@k over all candidates.
+    """Measure ranking metrics over all candidates.
 
     Args:
       run: the trained model.
       inputs: sources of the inputs, as in training.
       train_files: TFRecord files of the train split, for the counts of popularity.
       eval_files: TFRecord files of the eval split.
-      most_queries: largest number of queries; if there are more positive rows, a sample of that size is drawn.
-      seed: seed of the sample, which also depends on the order of the rows.
+      protocol: what a query is, and what is excluded.
+      metrics: names of the metrics.
+      seed: seed of the sample of queries, if the eval split has more than `protocol.queries`.
 
     Returns:
       The figures, or a sentence that says why there are none.
     """
-    if not is_two_tower(run.model):
-        return "the model has no query and candidate towers."
+    protocol = protocol or RankingProtocol()
+    measured = [metric for metric in map(ranking_metric, metrics) if metric is not None]
     try:
-        feature = candidate_feature(run)
-        catalog = candidates_of(run, inputs, feature, train_files)
-        drawn = _draw_queries(run, inputs, feature, catalog, eval_files, most_queries, seed)
+        towers = RunTowers(run, inputs)
+        ranked = rank_queries(
+            [towers],
+            inputs,
+            label_reader(inputs),
+            protocol,
+            train_files=train_files,
+            eval_files=eval_files,
+            seed=seed,
+            counted=True,
+        )
     except DataError as error:
         return str(error)
-    if not len(drawn.truth):
-        return "the eval split has no positive row."
-    known = np.flatnonzero(catalog.known)
-    row_of_id = np.full(len(catalog.known) + 1, -1, np.int64)  # the last entry is for truth -1
-    row_of_id[known] = np.arange(len(known))
-    truth = row_of_id[drawn.truth]
-    by_model = rank_by_product(drawn.vectors, catalog.vectors[known], truth)
+    (ranks,) = ranked.ranks
+    popularity = ranked.by_popularity()
     return RetrievalFigures(
-        metrics=_recalls(by_model, truth),
-        popularity=_recalls(rank_by_counts(catalog.counts[known], truth), truth),
-        queries=len(truth),
-        positive_rows=drawn.positive_rows,
-        unknown=int((truth < 0).sum()),
-        candidates=len(known),
-        feature=feature,
+        metrics=ranked.means(measured, ranks),
+        popularity=ranked.means(measured, popularity),
+        curves={"this model": _curve(ranked, ranks), "popularity": _curve(ranked, popularity)},
+        queries=len(ranked.queries.rows),
+        positive_rows=ranked.queries.positive_rows,
+        unknown=int(ranked.queries.relevant.sum()) - len(ranked.truths.values),
+        candidates=len(ranked.counts),
+        feature=towers.feature,
+        user=protocol.user,
+        is_sample=ranked.queries.is_sample,
+        exclude_seen=protocol.exclude_seen,
+        seen_truths=ranked.seen_truths,
     )
 
 
-def _recalls(ranks: Ranks, truth: npt.NDArray[np.int64]) -> dict[str, float]:
-    return {name: recall_at(int(name.partition("@")[2]), ranks, truth) for name in RETRIEVAL_METRICS}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Queries:
-    vectors: npt.NDArray[np.float32]  # [n, d]
-    truth: npt.NDArray[np.int64]  # [n], id of the candidate; -1 if the row has none or an unknown token
-    positive_rows: int
-
-
-def _draw_queries(
-    run: RestoredRun, inputs: Inputs, feature: str, catalog: Catalog, files: Sequence[str], most: int, seed: int
-) -> _Queries:
-    """Read the positive rows of the split, or a sample of them: those with the smallest random keys."""
-    parse, draws, positive_rows = RowParser(inputs).traced(), np.random.default_rng(seed), 0
-    kept: tuple[npt.NDArray[Any], ...] = (
-        np.zeros(0),
-        np.zeros((0, catalog.vectors.shape[1]), np.float32),
-        np.zeros(0, np.int64),
-    )
-    for _, serialized in batches_once(list(files), _BATCH):
-        batch = parse(serialized)
-        positive = np.flatnonzero(batch["label"].numpy()[:, 0] == 1)
-        vectors = _query_vectors(run, batch)[positive]
-        read: tuple[npt.NDArray[Any], ...] = (
-            draws.random(len(positive)),
-            vectors,
-            catalog.ids_of(batch["ids"][feature])[positive],
-        )
-        positive_rows += len(positive)
-        kept = tuple(np.concatenate([old, new]) for old, new in zip(kept, read, strict=True))
-        if len(kept[0]) > most:
-            smallest = np.sort(np.argpartition(kept[0], most - 1)[:most])
-            kept = tuple(part[smallest] for part in kept)
-    return _Queries(vectors=kept[1], truth=kept[2], positive_rows=positive_rows)
-
-
-def _query_vectors(run: RestoredRun, batch: Batch) -> npt.NDArray[np.float32]:
-    names = run.model.query_features
-    ids = {name: batch["ids"][name] for name in names if name in batch["ids"]}
-    lengths = sequence_lengths(run.description.config, ids)
-    given: dict[str, tf.Tensor] = {**batch["dense"], **lengths, **run.engine.lookup(ids)}
-    vectors: npt.NDArray[np.float32] = run.model.query_vectors(given).numpy()
-    return vectors
+def _curve(ranked: RankedQueries, ranks: Ranks) -> list[tuple[int, float]]:
+    metrics = [RankingMetric("Recall", k) for k in _CURVE]
+    return list(zip(_CURVE, ranked.means(metrics, ranks).values(), strict=True))

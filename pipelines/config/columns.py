@@ -12,7 +12,7 @@ def column_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKind]]
     """Yield the keys that read a column for the model or Transform: the key's path, the column, and its kind.
 
     The kind is "token" for a value as it is in the data, "float" for a number. Columns of row filters and splits are
-    left out, as they are read and not kept; so are those of slices, which `column_kinds` adds.
+    left out, as they are read and not kept; so are those of the evaluation, which `column_kinds` adds.
     """
     yield from _transform_uses(config)
     for index, feature in enumerate(config.features.categorical):
@@ -46,12 +46,13 @@ def label_columns(config: PipelineConfig) -> set[str]:
 
 
 def column_kinds(config: PipelineConfig) -> dict[str, ColumnKind]:
-    """Return the kind of every column that the examples hold, by name: those of the model, Transform and the slices.
+    """Return the kind of every column that the examples hold, by name: those of model, Transform and evaluation.
 
-    The column of a slice is a "token", unless something else reads it as a number.
+    The columns of slices and of the user are a "token", unless something else reads them as a number.
     """
     kinds: dict[str, ColumnKind] = {column: kind for _, column, kind in column_uses(config)}
-    for column in (column for columns in config.evaluation.slices for column in columns):
+    user = () if config.evaluation.user is None else (config.evaluation.user,)
+    for column in (column for columns in (*config.evaluation.slices, user) for column in columns):
         kinds.setdefault(column, "token")
     return dict(sorted(kinds.items()))
 

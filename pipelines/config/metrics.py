@@ -7,10 +7,18 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from embedding_core.config import RETRIEVAL_METRICS, RetrievalMetric
 from embedding_core.errors import nearest
-from embedding_core.quality_rules import Threshold
-from embedding_core.schema import ByName, Count, Listed, Mistakes, Section, Text
+from embedding_core.quality_rules import (
+    GATE_METRICS,
+    LARGEST_K,
+    MEASURES,
+    RANKING_RULE,
+    RankingProtocol,
+    Threshold,
+    meant_ranking_metric,
+    ranking_metric,
+)
+from embedding_core.schema import ByName, Count, Listed, Mistakes, Rule, Text
 from embedding_core.tasks import Task
 
 Metric: TypeAlias = Literal[
@@ -20,6 +28,7 @@ Metric: TypeAlias = Literal[
     "BinaryCrossEntropy",
     "Calibration",
     "ExampleCount",
+    "GroupAUC",
     "MeanAbsoluteError",
     "MeanLabel",
     "MeanPrediction",
@@ -29,7 +38,7 @@ Metric: TypeAlias = Literal[
     "RootMeanSquaredError",
 ]
 METRICS: tuple[str, ...] = get_args(Metric)
-_OF_CLASSES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "BinaryCrossEntropy", "Precision", "Recall")
+_OF_CLASSES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "BinaryCrossEntropy", "GroupAUC", "Precision", "Recall")
 _OTHER_NAMES = {
     "accuracy": "BinaryAccuracy",
     "auprc": "AUCPrecisionRecall",
@@ -40,6 +49,7 @@ _OTHER_NAMES = {
     "count": "ExampleCount",
     "crossentropy": "BinaryCrossEntropy",
     "logloss": "BinaryCrossEntropy",
+    "gauc": "GroupAUC",
     "loss": "BinaryCrossEntropy",
     "mae": "MeanAbsoluteError",
     "mse": "MeanSquaredError",
@@ -49,23 +59,25 @@ _OTHER_NAMES = {
     "rocauc": "AUC",
     "aucroc": "AUC",
 }  # names in other libraries, in lower case and without punctuation
-_SHARES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "Precision", "Recall", *RETRIEVAL_METRICS)  # in 0 .. 1
+_SHARES = ("AUC", "AUCPrecisionRecall", "BinaryAccuracy", "GroupAUC", "Precision", "Recall")  # in 0 .. 1
+_RULE = f"one of {', '.join(METRICS)}, or of {RANKING_RULE}"
+_AT_K = {"type": "string", "pattern": rf"^({'|'.join(MEASURES)})@([1-9]\d{{0,2}}|{LARGEST_K})$"}
 
 
 def _metric(value: Any) -> Any:
-    if value in METRICS:
+    if value in METRICS or ranking_metric(value) is not None:
         return value
-    if value in RETRIEVAL_METRICS:
-        raise ValueError("it is computed for every two-tower model: leave it out here, and bound it in `thresholds`.")
-    if not isinstance(value, str):
-        raise ValueError(f"it must be one of {', '.join(METRICS)}.")
-    raise ValueError(f"it must be one of {', '.join(METRICS)}.{_meant(value)}")
+    meant = _meant(value) if isinstance(value, str) else ""
+    raise ValueError(f"it must be {_RULE}.{meant}")
 
 
 def _meant(metric: str) -> str:
     """Return the metric that was probably meant, as a question; "" if no name is near."""
     other = _OTHER_NAMES.get("".join(filter(str.isalnum, metric)).casefold())
-    remedy = f"did you mean {other!r}?" if other else nearest(metric, (*METRICS, *RETRIEVAL_METRICS))
+    other = other or meant_ranking_metric(metric)
+    remedy = f"did you mean {other!r}?" if other else nearest(metric, (*METRICS, *GATE_METRICS))
+    if "@" in metric and other is None:
+        return ""  # the rule names the measures and the range of K; no name with another K is meant
     return f" D{remedy[1:]}" if remedy.startswith("did you mean") else ""
 
 
@@ -87,17 +99,23 @@ def metric_name(tasks: Sequence[Task], task: Task, metric: str) -> str:
     return metric if len(tasks) == 1 else f"{task.name}/{metric}"
 
 
-class Evaluation(Section):
+_METRIC_SCHEMA = {"anyOf": [{"type": "string", "enum": list(METRICS)}, _AT_K]}
+_Metric = Annotated[str, Rule(_RULE), BeforeValidator(_metric), WithJsonSchema(_METRIC_SCHEMA)]
+
+
+class Evaluation(RankingProtocol):
     """How the model is judged before it is pushed.
 
     Attributes:
       metrics: names of metrics; null takes AUC, BinaryCrossEntropy, Calibration and ExampleCount, and if the label is a
-        number RootMeanSquaredError and MeanAbsoluteError instead of the first two.
+        number RootMeanSquaredError and MeanAbsoluteError instead of the first two. A model that retrieves also has
+        Recall@K, NDCG@K, MRR@K and HitRate@K, K from 1 to 1000, among all candidates of the vocabulary. GroupAUC is the
+        mean of the AUC of each `user`, weighted by rows.
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
-      thresholds: bounds, by metric of `metrics`, or Recall@10 and Recall@50 of a two-tower model. If there are several
+      thresholds: bounds, by metric of `metrics`, or by any metric at K of a model that retrieves. If there are several
         labels, the name of a label and a slash come before the metric: click/AUC. If no metric has a bound, every model
         is blessed, with one exception: a two-tower model whose eval split holds positives alone must reach popularity's
-        Recall@10, unless one of the two recalls has a bound.
+        Recall@10, unless a metric at K has a bound.
       min_rows: least number of rows of the eval split; with fewer, nothing is pushed.
       min_rows_per_class: least number of rows of each label there; if `training.negatives` are drawn, the split may
         hold positives alone.
@@ -107,7 +125,7 @@ class Evaluation(Section):
         goes row by row on Beam. Both write the same files, with figures that differ by less than 1e-6.
     """
 
-    metrics: Listed[Annotated[Metric, BeforeValidator(_metric)]] | None = None
+    metrics: Listed[_Metric] | None = None
     slices: Listed[_Slice] = ()
     thresholds: ByName[Threshold] = Field(default_factory=dict)
     baseline: Text | None = None
@@ -116,14 +134,29 @@ class Evaluation(Section):
     engine: Literal["vectorized", "tfma"] = "vectorized"
 
     @property
-    def retrieval(self) -> dict[RetrievalMetric, Threshold]:
-        """The bounds of Recall@k, by metric."""
-        return {name: self.thresholds[name] for name in RETRIEVAL_METRICS if name in self.thresholds}
+    def protocol(self) -> RankingProtocol:
+        """How rankings are measured."""
+        return RankingProtocol(**{name: getattr(self, name) for name in RankingProtocol.model_fields})
+
+    @property
+    def ranked(self) -> tuple[str, ...]:
+        """The metrics of rankings among `metrics`."""
+        return tuple(name for name in self.metrics or () if ranking_metric(name) is not None)
+
+    @property
+    def retrieval(self) -> dict[str, Threshold]:
+        """The bounds that QualityGate applies, by metric: those to popularity, and those that Evaluator does not."""
+        bounds = {}
+        for name, given in self.thresholds.items():
+            least = None if name in self.ranked else given.min
+            if ranking_metric(name) is not None and (least, given.min_over_popularity) != (None, None):
+                bounds[name] = Threshold(min=least, min_over_popularity=given.min_over_popularity)
+        return bounds
 
     def metrics_of(self, task: Task) -> tuple[str, ...]:
         """Return the metrics that are computed for a task."""
         if self.metrics is not None:
-            return tuple(metric for metric in self.metrics if task.is_binary or metric not in _OF_CLASSES)
+            return tuple(metric for metric in self.metrics if task.is_binary or not _is_of_classes(metric))
         first = ("AUC", "BinaryCrossEntropy") if task.is_binary else ("RootMeanSquaredError", "MeanAbsoluteError")
         return (*first, "Calibration", "ExampleCount")
 
@@ -138,46 +171,70 @@ class Evaluation(Section):
 
     def mistakes_for(self, tasks: Sequence[Task]) -> Mistakes:
         """Yield the metrics and bounds that do not fit the labels."""
-        for index, given in enumerate(self.metrics or ()):
-            if given in _OF_CLASSES and not any(task.is_binary for task in tasks):
-                yield f"metrics.{index}", f"is {given!r}, which is of labels that are 0 or 1: no label is binary."
+        yield from self._metrics_that_do_not_fit(tasks)
         judged = {metric_name(tasks, task, name): name for task in tasks for name in self.metrics_of(task)}
         for name, threshold in self.thresholds.items():
             metric: str = judged.get(name, name)
             for bound in ("min", "max"):
                 value = getattr(threshold, bound)
-                if value is not None and metric in _SHARES and not 0 <= value <= 1:
+                if value is not None and _is_share(metric) and not 0 <= value <= 1:
                     yield f"thresholds.{name}.{bound}", f"is {value!r}: {name} is between 0 and 1; so must its bound."
-            if name in RETRIEVAL_METRICS:
-                yield from _only_bounds_of_recall(name, threshold)
-                continue
-            if threshold.min_over_popularity is not None:
-                rule = f"only {' and '.join(RETRIEVAL_METRICS)} are compared with popularity; write `min`."
-                yield f"thresholds.{name}.min_over_popularity", f"is {threshold.min_over_popularity!r}: {rule}"
-            if name not in judged:
-                yield f"thresholds.{name}", f"is for a metric that is not computed: {self._remedy(name, tasks, judged)}"
-            if threshold.min_improvement is not None and self.baseline is None:
+            is_ranking = ranking_metric(name) is not None
+            is_compared = threshold.min_improvement is not None and (name in self.ranked or not is_ranking)
+            if is_compared and self.baseline is None:
                 yield (
                     f"thresholds.{name}.min_improvement",
                     f"is {threshold.min_improvement!r}, but `evaluation.baseline` is null: name a baseline.",
                 )
+            if is_ranking:
+                yield from self._bounds_of_ranking(name, threshold)
+                continue
+            if threshold.min_over_popularity is not None:
+                rule = f"only metrics at K, such as {GATE_METRICS[0]}, are compared with popularity; write `min`."
+                yield f"thresholds.{name}.min_over_popularity", f"is {threshold.min_over_popularity!r}: {rule}"
+            if name not in judged:
+                yield f"thresholds.{name}", f"is for a metric that is not computed: {self._remedy(name, tasks, judged)}"
+
+    def _metrics_that_do_not_fit(self, tasks: Sequence[Task]) -> Mistakes:
+        for index, given in enumerate(self.metrics or ()):
+            if _is_of_classes(given) and not any(task.is_binary for task in tasks):
+                yield f"metrics.{index}", f"is {given!r}, which is of labels that are 0 or 1: no label is binary."
+            elif given in self.ranked and len(tasks) > 1:
+                yield f"metrics.{index}", f"is {given!r}, but there are several labels: a model that retrieves has one."
+            if given == "GroupAUC" and self.user is None:
+                yield f"metrics.{index}", f"is {given!r}, but `evaluation.user` is null: name the column of the user."
+            if self.engine == "tfma" and (given in self.ranked or given == "GroupAUC"):
+                yield (
+                    f"metrics.{index}",
+                    f"is {given!r}, which `evaluation.engine` 'tfma' lacks: write vectorized there.",
+                )
+
+    def _bounds_of_ranking(self, name: str, threshold: Threshold) -> Mistakes:
+        over = threshold.min_over_popularity
+        if over is not None and not -1 <= over <= 1:
+            yield f"thresholds.{name}.min_over_popularity", f"is {over!r}: two values of {name} differ by at most 1."
+        for bound in ("max", "min_improvement"):
+            value = getattr(threshold, bound)
+            if value is not None and name not in self.ranked:
+                rule = (
+                    f"a metric that is not in `evaluation.metrics` takes `min` and `min_over_popularity`; add {name}."
+                )
+                yield f"thresholds.{name}.{bound}", f"is {value!r}: {rule}"
 
     def _remedy(self, name: str, tasks: Sequence[Task], judged: Mapping[str, str]) -> str:
         if len(tasks) > 1:
             return nearest(name, judged)
         if name in METRICS:
             return f"`evaluation.metrics`, {list(judged)}, does not have it; add it there."
-        return f"`evaluation.metrics` is {list(judged)}, and it is not a metric.{_meant(name)}"
+        at_k = f" A metric at K is one of {RANKING_RULE}." if "@" in name else ""
+        return f"`evaluation.metrics` is {list(judged)}, and it is not a metric.{at_k}{_meant(name)}"
 
 
-def _only_bounds_of_recall(name: str, threshold: Threshold) -> Mistakes:
-    over = threshold.min_over_popularity
-    if over is not None and not -1 <= over <= 1:
-        yield (
-            f"thresholds.{name}.min_over_popularity",
-            f"is {over!r}: two recalls differ by at most 1.",
-        )
-    for bound in ("max", "min_improvement"):
-        value = getattr(threshold, bound)
-        if value is not None:
-            yield f"thresholds.{name}.{bound}", f"is {value!r}: {name} takes `min` and `min_over_popularity` alone."
+def _is_of_classes(metric: str) -> bool:
+    """Return whether the metric needs labels that are 0 or 1."""
+    return metric in _OF_CLASSES or ranking_metric(metric) is not None
+
+
+def _is_share(metric: str) -> bool:
+    """Return whether the metric is between 0 and 1."""
+    return metric in _SHARES or ranking_metric(metric) is not None

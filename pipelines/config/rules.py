@@ -291,12 +291,29 @@ def _towers_are_of_features(config: PipelineConfig) -> Mistakes:
 
 
 @_rule("model", "evaluation")
-def _recall_is_of_two_towers(config: PipelineConfig) -> Mistakes:
+def _rankings_are_of_two_towers(config: PipelineConfig) -> Mistakes:
     if config.model.name not in BUILT_IN_MODELS or config.model.name in RETRIEVAL_MODELS:
         return
-    for name in config.evaluation.retrieval:
-        given = f"needs a model that retrieves, but `model.name` is {config.model.name!r}"
+    evaluation, given = config.evaluation, f"needs a model that retrieves, but `model.name` is {config.model.name!r}"
+    for index, name in enumerate(evaluation.metrics or ()):
+        if name in evaluation.ranked:
+            yield f"evaluation.metrics.{index}", f"is {name!r}, which {given}: leave it out, or write two_tower."
+    for name in evaluation.retrieval:
         yield f"evaluation.thresholds.{name}", f"{given}: leave it out, or write two_tower."
+    if evaluation.exclude_seen:
+        yield "evaluation.exclude_seen", f"is True, which {given}: leave it out, or write two_tower."
+    if evaluation.user is not None and "GroupAUC" not in (evaluation.metrics or ()):
+        yield "evaluation.user", f"is {evaluation.user!r}, but nothing reads it: add GroupAUC to `evaluation.metrics`."
+
+
+@_rule("features", "evaluation")
+def _something_was_seen(config: PipelineConfig) -> Mistakes:
+    if not config.evaluation.exclude_seen or config.evaluation.user is not None:
+        return
+    vocabularies = [feature.vocabulary_name for feature in config.features.categorical]
+    if len(set(vocabularies)) == len(vocabularies):
+        rule = "`evaluation.user` is null and no two features share a vocabulary, as a history and its items would"
+        yield "evaluation.exclude_seen", f"is True, but {rule}: name the column of the user."
 
 
 @_rule("model", "labels", "python_path")

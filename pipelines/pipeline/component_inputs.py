@@ -6,7 +6,7 @@ from components.example_gen.csv_format import CsvFormat
 from components.example_gen.settings import Settings
 from embedding_core.errors import ConfigError
 from embedding_core.planning.table_overrides import TableSettings
-from embedding_core.quality_rules import Rules
+from embedding_core.quality_rules import RankingProtocol, RankingSettings, Rules
 from embedding_core.schema import Json
 from embedding_core.training_config import TrainingConfig
 from embedding_core.warm_start import RemapPolicy
@@ -63,12 +63,29 @@ def planned_topology(config: PipelineConfig) -> str | None:
 
 
 def quality_rules(config: PipelineConfig) -> Rules:
-    """Make `rules` of QualityGate: the least numbers of rows, and the bounds of Recall@k."""
+    """Make `rules` of QualityGate: the least numbers of rows, how retrieval is measured, and bounds of its metrics."""
     return Rules(
         min_rows=config.evaluation.min_rows,
         min_rows_per_class=config.evaluation.min_rows_per_class,
         draws_negatives=config.training.negatives is not None or config.training.softmax is not None,
+        protocol=config.evaluation.protocol,
         retrieval=config.evaluation.retrieval,
+        bounded_elsewhere=any(name in config.evaluation.thresholds for name in config.evaluation.ranked),
+    )
+
+
+def ranking_settings(config: PipelineConfig) -> RankingSettings | None:
+    """Make `ranking` of Evaluator; None if no metric needs it."""
+    evaluation = config.evaluation
+    if not evaluation.ranked and "GroupAUC" not in (evaluation.metrics or ()):
+        return None
+    source = config.training.softmax or config.training.negatives
+    given = {name: getattr(evaluation.protocol, name) for name in RankingProtocol.model_fields}
+    return RankingSettings(
+        **given,
+        columns=tuple(column_kinds(config)),
+        feature=None if source is None else source.feature,
+        seed=config.seed,
     )
 
 

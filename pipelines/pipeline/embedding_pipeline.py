@@ -140,7 +140,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     nonfinite = config.training.nonfinite_rows
     retriever = CheckpointRetriever(model_run=trainer.outputs["model_run"], nonfinite=nonfinite, **inputs)
     baseline = _imported("BaselineModel", previous.baseline, standard_artifacts.Model)
-    evaluator = _evaluator(config, examples, trainer, baseline)
+    evaluator = _evaluator(config, examples, trainer, baseline, inputs)
     quality_gate = QualityGate(
         model_run=trainer.outputs["model_run"],
         examples=examples,
@@ -180,7 +180,11 @@ def _transform(
 
 
 def _evaluator(
-    config: PipelineConfig, examples: types.BaseChannel, trainer: BaseNode, baseline: Sequence[BaseNode]
+    config: PipelineConfig,
+    examples: types.BaseChannel,
+    trainer: BaseNode,
+    baseline: Sequence[BaseNode],
+    inputs: Mapping[str, types.BaseChannel],
 ) -> BaseNode:
     given = {
         "examples": examples,
@@ -190,7 +194,9 @@ def _evaluator(
     }
     if config.evaluation.engine == "tfma":
         return TfmaEvaluator(example_splits=["eval"], **given)
-    return Evaluator(code_fingerprint=code_fingerprint(config), **given)
+    ranking = component_inputs.ranking_settings(config)
+    ranked = inputs if config.evaluation.ranked else {}
+    return Evaluator(code_fingerprint=code_fingerprint(config), ranking=ranking, **given, **ranked)
 
 
 def _loader(config: PipelineConfig, earlier: BaseNode, inputs: Mapping[str, types.BaseChannel]) -> CheckpointLoader:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow_model_analysis as tfma
 
+from embedding_core.quality_rules import ranking_metric
 from embedding_core.tasks import Task, prediction_name
 from pipelines.config import PipelineConfig, Threshold
 from pipelines.config.metrics import metric_name
@@ -14,7 +15,12 @@ from pipelines.config.metrics import metric_name
 CANDIDATE, BASELINE = "candidate", "baseline"
 _COUNT = "ExampleCount"
 _OWN_METRICS = "components.evaluator.own_metrics"  # the Evaluator imports it in its own process
-_OWN = {"BinaryCrossEntropy": "LogLoss", "RootMeanSquaredError": "RootMeanSquaredError"}
+_OWN = {
+    "BinaryCrossEntropy": "LogLoss",
+    "GroupAUC": "GroupAUC",
+    "RootMeanSquaredError": "RootMeanSquaredError",
+}
+_RANKING = "Ranking"
 _LOWER_IS_BETTER = ("BinaryCrossEntropy", "MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError")
 
 
@@ -104,9 +110,9 @@ def _model_specs(config: PipelineConfig, has_baseline: bool) -> list[tfma.ModelS
 
 def _named(name: str, **fields: object) -> tfma.MetricConfig:
     """Return the metric under the name that the configuration gives it, which reports and messages then show."""
-    module = _OWN_METRICS if name in _OWN else ""
+    own = _RANKING if ranking_metric(name) is not None else _OWN.get(name)
     return tfma.MetricConfig(
-        module=module, class_name=_OWN.get(name, name), config=json.dumps({"name": name}), **fields
+        module=_OWN_METRICS if own else "", class_name=own or name, config=json.dumps({"name": name}), **fields
     )
 
 

@@ -70,9 +70,11 @@ def _html(report: Report) -> str:
         for name, title in _CURVES.items()
         if any(report.curves.get(name, {}).values())
     ]
+    recall = report.curves.get("recall", {})
     html: str = environment.get_template("report.html.jinja").render(
         report=report,
         charts=charts,
+        recall_chart=line_chart(recall, x_label="K") if any(recall.values()) else "",
         settings=dict(flatten(report.configuration)),
         parity=parity_line(report) if report.parity else "",
         profile=profile_rows(report),

@@ -100,7 +100,7 @@ def collect_report(
         retrieval_note=_retrieval_note(quality),
         configuration=config.to_mapping(),
         changed=changed,
-        curves=_curves(history),
+        curves={**_curves(history), **_recall_curves(quality["retrieval"])},
         training_note=_training_note(history),
         parity=_parity(lineage[pushed]),
         tables=_tables(by_type["components.TableConfigs"], embedding),
@@ -220,13 +220,25 @@ def _retrieval_note(quality: Figures) -> str:
     retrieval = quality["retrieval"]
     if retrieval is None:
         return f"not measured: {quality['retrieval_note']}"
-    rows, positive = f"{retrieval['queries']:,}", f"{retrieval['positive_rows']:,}"
-    chosen = f"all {rows}" if rows == positive else f"a seeded sample of {rows} of the {positive}"
+    user, count, positive = retrieval["user"], f"{retrieval['queries']:,}", f"{retrieval['positive_rows']:,}"
+    if user is None:
+        chosen = f"a seeded sample of {count} of the {positive}" if retrieval["is_sample"] else f"all {count}"
+        queries = f"{chosen} positive rows of the eval split"
+    else:
+        chosen = f"a seeded sample of {count}" if retrieval["is_sample"] else f"all {count}"
+        queries = f"{chosen} values of {user} in the {positive} positive rows of the eval split"
     return (
-        f"{chosen} positive rows of the eval split, each ranked among all {retrieval['candidates']:,} candidates of "
-        f"{retrieval['feature']}; {retrieval['unknown']:,} of them have a candidate that is not among these and count "
-        "as misses; equal scores share their ranks; popularity is counted in the positive rows of the train split."
+        f"{queries}, each ranked among all {retrieval['candidates']:,} candidates of {retrieval['feature']}"
+        f"{_seen_note(retrieval)}; {retrieval['unknown']:,} true candidates are not among these and count as misses; "
+        "equal scores share their ranks; popularity is counted in the positive rows of the train split."
     )
+
+
+def _seen_note(retrieval: Figures) -> str:
+    """Say that seen candidates are left out; empty if they are not."""
+    if not retrieval["exclude_seen"]:
+        return ""
+    return f" but those seen before, which are left out unless they are true ({retrieval['seen_truths']:,} are both)"
 
 
 def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]:
@@ -241,6 +253,14 @@ def _curves(history: Figures) -> dict[str, dict[str, list[tuple[float, float]]]]
         },
         "auc": {"validation": points(history.get("validations", ()), "auc"), "eval": points(history["evals"], "auc")},
     }
+
+
+def _recall_curves(retrieval: Figures | None) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    return (
+        {}
+        if retrieval is None
+        else {"recall": {name: list(map(tuple, points)) for name, points in retrieval["curves"].items()}}
+    )
 
 
 def _training_note(history: Figures) -> str:

@@ -32,11 +32,11 @@ class Report:
       quality_note: remarks on `quality` for its reader.
       evaluation: per metric its value over all rows, bound and outcome ("met", "missed", "no bound").
       slices: per slice its name and metrics.
-      retrieval: Recall@k of the model and of popularity, and their rows; None if it was not measured.
+      retrieval: metrics at K of the model and of popularity, and their queries; None if it was not measured.
       retrieval_note: how the rows were chosen, or why it was not measured.
       configuration: every setting of the run, defaults included.
       changed: the settings that `--set` changed, as dotted keys.
-      curves: per curve ("loss", "auc") and series its (step, value) points.
+      curves: per curve ("loss", "auc") and series its (step, value) points; "recall" has (K, Recall@K) points.
       training_note: steps, rows and rate in words.
       parity: per comparison of training with serving its name, largest difference, tolerance and rows.
       tables: per table its name, rows, dim, combiner, optimizer, bytes and features; the largest first.

@@ -29,9 +29,15 @@ LABELS = {
         "evaluation": {"thresholds": {"Recall@10": {"min": 0.0}}},
     },
 }  # fmt: skip
+RANKED = {
+    "metrics": ["AUC", "Recall@10", "NDCG@20", "MRR@10", "HitRate@10"],
+    "exclude_seen": True,
+    "thresholds": {"NDCG@20": {"min": 0.01, "min_over_popularity": -1}},
+}
 LABELS["softmax"] = {
     **LABELS["positive"],
     "training": {"softmax": {"feature": "item", "sampled": 16, "temperature": 0.5}},
+    "evaluation": {**RANKED, "user": "user"},
 }
 LABELS["sequential"] = {
     "label": {"kind": "positive"},
@@ -43,6 +49,7 @@ LABELS["sequential"] = {
     },
     "model": {"name": "sequential", "arguments": {"history": "history", "candidate": "item", "dropout": 0.0}},
     "training": {"softmax": "item"},
+    "evaluation": RANKED,
 }
 RETRIEVAL = ("positive", "sequential", "softmax")
 SERVED = {
@@ -129,6 +136,21 @@ def test_both_devices_give_the_same_tables_and_losses(both):
     for key, values in tables[0].items():
         if values.dtype == np.float32:
             np.testing.assert_allclose(tables[1][key], values, rtol=1e-3, atol=1e-5, err_msg=key)
+
+
+def test_evaluator_and_quality_gate_measure_the_same_rankings(both):
+    """One from the exported model's signatures, the other from the restored run."""
+    kind, runs = both
+    if "metrics" not in LABELS[kind].get("evaluation", {}):
+        pytest.skip("no metrics of rankings")
+    for report, _ in runs:
+        found = {(row["metric"], row["bound"]): row["value"] for row in report.evaluation}
+        assert found["Recall@10", ""] == pytest.approx(report.retrieval["metrics"]["Recall@10"], abs=1e-6)
+        assert found["NDCG@20", "at least 0.01"] == pytest.approx(report.retrieval["metrics"]["NDCG@20"], abs=1e-6)
+        popularity = report.retrieval["popularity"]["NDCG@20"]
+        assert ("NDCG@20", f"at least popularity's {popularity:.4f} - 1") in found
+        assert "those seen before, which are left out" in report.retrieval_note
+        assert ("values of user" in report.retrieval_note) == (kind == "softmax")
 
 
 def test_baselines_and_metrics_are_those_of_each_label(both):

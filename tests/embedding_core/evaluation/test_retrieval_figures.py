@@ -14,6 +14,7 @@ from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, 
 from embedding_core.engines import HostEngine
 from embedding_core.evaluation import count_split, measure_retrieval
 from embedding_core.model_inputs import build_model, call_model
+from embedding_core.quality_rules import RankingProtocol
 from embedding_core.tasks import Task
 from embedding_core.training import Inputs, Negatives, TrainingConfig
 from embedding_core.training.finished_run import RestoredRun, RunDescription
@@ -151,10 +152,44 @@ def test_rows_of_label_0_are_no_queries_and_a_sample_is_the_same_each_time(folde
     def measure(**more):
         return measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], **more)
 
-    whole, sample = measure(), measure(most_queries=50)
+    whole, sample = measure(), measure(protocol=RankingProtocol(queries=50))
     assert whole.queries == whole.positive_rows == sample.positive_rows == sum(row["label"] == 1 for row in held_out)
     assert sample.queries == 50
-    assert sample == measure(most_queries=50) != measure(most_queries=50, seed=1)
+    assert (
+        sample == measure(protocol=RankingProtocol(queries=50)) != measure(protocol=RankingProtocol(queries=50), seed=1)
+    )
+
+
+@pytest.mark.parametrize("exclude_seen", [False, True])
+@pytest.mark.parametrize("user", [None, "user"])
+def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, exclude_seen):
+    """The query is a user's last row; seen are the user's items in the train split, and the row's feature `seen`."""
+    run, parser = trained(), RowParser(inputs)
+    train, held_out = list(rows(15, 1, positives=0.6)), list(rows(40, 2, positives=0.6))
+    held_out[7]["item"], held_out[7]["label"] = b"never seen", 1.0
+    files = write(folder / "train5", train), write(folder / "eval5", held_out)
+    protocol = RankingProtocol(user=user, exclude_seen=exclude_seen)
+    names = ("Recall@7", "NDCG@7", "MRR@7", "HitRate@7")
+    found = measure_retrieval(run, inputs, train_files=files[0], eval_files=files[1], protocol=protocol, metrics=names)
+    groups, values, both = {}, [], 0
+    for number, row in enumerate(row for row in held_out if row["label"]):
+        groups.setdefault(row["user"] if user else number, []).append(row)
+    for group in groups.values():
+        last, known = group[-1], {row["item"] for row in group} - {b"never seen"}
+        relevant = len(known) + sum(row["item"] == b"never seen" for row in group)
+        bought = {row["item"] for row in train if row["label"] and row["user"] == last["user"]} if user else set()
+        seen = {*last["seen"], *bought} if exclude_seen else set()
+        both += len(seen & known)
+        batch = parser(tf.constant([serialized({**last, "item": item}) for item in ITEMS]))
+        logits = call_model(run.model, run.engine.lookup(batch["ids"]), {})["label"].numpy()[:, 0]
+        order = [ITEMS[place] for place in np.argsort(-logits) if ITEMS[place] not in seen - known][:7]
+        hits = [item in known for item in order]
+        gains = 1 / np.log2(np.arange(2, 9))
+        first = 1 / (hits.index(True) + 1) if any(hits) else 0
+        values.append([sum(hits) / relevant, gains @ hits / gains[:relevant].sum(), first, any(hits)])
+    assert list(found.metrics.values()) == pytest.approx(np.mean(values, axis=0))
+    assert (found.queries, found.seen_truths, found.unknown) == (len(groups), both, 1)
+    assert dict(found.curves["this model"])[10] >= found.metrics["Recall@7"]
 
 
 @pytest.mark.parametrize(
@@ -169,6 +204,18 @@ def test_what_cannot_be_measured_says_why(folder, inputs, run, words):
     rows_twice = [dict(row, seen=[ITEMS[0], ITEMS[1]]) for row in rows(5, 1)]
     files = write(folder / "train4", rows_twice)
     assert words in measure_retrieval(run(), inputs, train_files=files, eval_files=files)
+
+
+def test_sample_of_users_has_all_rows_of_a_user(folder, inputs):
+    held_out = list(rows(300, 8, positives=0.9))
+    files = write(folder / "train6", rows(5, 1)), write(folder / "eval6", held_out)
+    protocol = RankingProtocol(user="user", queries=2)
+    found = measure_retrieval(trained(), inputs, train_files=files[0], eval_files=files[1], protocol=protocol)
+    assert (found.queries, found.is_sample) == (2, True)
+    whole = measure_retrieval(
+        trained(), inputs, train_files=files[0], eval_files=files[1], protocol=RankingProtocol(user="user", queries=6)
+    )
+    assert (whole.queries, whole.is_sample) == (6, False)
 
 
 def test_split_is_counted_exactly_with_and_without_rows_for_unknown_tokens(folder, inputs):

@@ -136,9 +136,17 @@ def test_missing_sections_are_named(mistakes):
         ("evaluation: {thresholds: {auprc: {min: 0.1}}}", "Did you mean 'AUCPrecisionRecall'?"),
         ("evaluation: {thresholds: {Recall: {min: 0.1}}}", "add it there."),
         ("evaluation: {thresholds: {AUC: {min_improvement: 0}}}", "baseline"),
-        ("evaluation: {thresholds: {AUC: {min_over_popularity: 0}}}", "only Recall@10 and Recall@50 are compared"),
+        ("evaluation: {thresholds: {AUC: {min_over_popularity: 0}}}", "only metrics at K, such as Recall@10, are"),
         ("evaluation: {thresholds: {Recall@10: {min: 0.1}}}", "`model.name` is 'ranking': leave it out"),
-        ("evaluation: {metrics: [AUC, Recall@10]}", "bound it in `thresholds`"),
+        ("evaluation: {metrics: [AUC, NDCG@20]}", "is 'NDCG@20', which needs a model that retrieves"),
+        ("evaluation: {metrics: [hr@10]}", "Did you mean 'HitRate@10'?"),
+        ("evaluation: {metrics: [NDCG@1001]}", "with a whole number K from 1 to 1000."),
+        ("evaluation: {thresholds: {MRR@0: {min: 0}}}", "with a whole number K from 1 to 1000."),
+        ("evaluation: {metrics: [gauc], user: user}", "Did you mean 'GroupAUC'?"),
+        ("evaluation: {metrics: [GroupAUC]}", "`evaluation.user` is null: name the column of the user"),
+        ("evaluation: {metrics: [GroupAUC], user: user, engine: tfma}", "'tfma' lacks: write vectorized"),
+        ("evaluation: {user: user}", "nothing reads it: add GroupAUC"),
+        ("evaluation: {queries: 0}", "at least 1"),
         ("evaluation: {thresholds: {recall@10: {min: 0.1}}}", "Did you mean 'Recall@10'?"),
         ("evaluation: {min_rows: -1}", "min_rows"),
         ("evaluation: {slices: [[]]}", "list of columns"),
@@ -173,6 +181,7 @@ def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
             "`training.early_stopping.metric` is 'auc', but a label is not binary: write loss",
         ),
         ("label: {column: y, kind: regression}\nevaluation: {metrics: [AUC]}", "no label is binary"),
+        ("label: {column: y, kind: count}\nevaluation: {metrics: [GroupAUC], user: item}", "no label is binary"),
         (
             "label: {column: y, kind: regression}\nevaluation: {thresholds: {AUC: {min: 0.5}}}",
             "['RootMeanSquaredError', 'MeanAbsoluteError', 'Calibration', 'ExampleCount'], does not have it",
@@ -242,18 +251,23 @@ def test_towers_are_of_known_features(load, mistakes, query, candidate, words):
     ("bounds", "words"),
     [
         ("{min: 0.1, min_over_popularity: -1}", None),
-        ("{min_over_popularity: 2}", "two recalls differ by at most 1"),
-        ("{max: 0.5}", "takes `min` and `min_over_popularity` alone"),
+        ("{min_over_popularity: 2}", "two values of Recall@10 differ by at most 1"),
+        ("{max: 0.5}", "a metric that is not in `evaluation.metrics` takes"),
         ("{min: 7}", "is between 0 and 1"),
-        ("{min_improvement: 0.1}", "takes `min` and `min_over_popularity` alone"),
+        ("{min_improvement: 0.1}", "a metric that is not in `evaluation.metrics` takes"),
+        ("{min: 0.1}, NDCG@3: {min: 0.1}}, metrics: [NDCG@3", None),
+        ("{min: 0.1}}, exclude_seen: true, metrics: [NDCG@3", "`evaluation.user` is null and no two features share"),
+        ("{min_improvement: 0.1}}, metrics: [Recall@10", "`evaluation.baseline` is null: name a baseline"),
+        ("{min: 0.1}}, engine: tfma, metrics: [NDCG@3", "`evaluation.engine` 'tfma' lacks"),
     ],
 )
-def test_recall_of_two_towers_takes_bounds_of_its_own(load, mistakes, bounds, words):
+def test_rankings_of_two_towers_take_bounds_of_their_own(load, mistakes, bounds, words):
     text = "data: rows.csv\nlabel: bought\nfeatures: {categorical: [user, item]}\n"
     text += "model: {name: two_tower, arguments: {query_features: [user], candidate_features: [item]}}\n"
-    text += f"evaluation: {{thresholds: {{Recall@10: {bounds}}}}}"
+    text += f"evaluation: {{thresholds: {{Recall@10: {bounds}" + ("]}" if "metrics" in bounds else "}}")
     if words is None:
-        assert load(text).evaluation.retrieval == {"Recall@10": Threshold(min=0.1, min_over_popularity=-1.0)}
+        over = -1.0 if "-1" in bounds else None
+        assert load(text).evaluation.retrieval == {"Recall@10": Threshold(min=0.1, min_over_popularity=over)}
     else:
         (line,) = mistakes(text)
         assert words in line

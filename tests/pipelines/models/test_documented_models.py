@@ -61,6 +61,5 @@ def test_labels_of_the_page_are_valid(tmp_path):
         config_from_mapping(
             {"data": "rows.csv", "features": {"categorical": ["user", "item"]}, **labels}, str(tmp_path)
         )
-    config_from_mapping(
-        {"data": "rows.csv", "features": {"categorical": ["user", "item"]}, **yaml.safe_load(YAML[1])}, str(tmp_path)
-    )
+    retrieval = {**yaml.safe_load(YAML[1]), **yaml.safe_load(YAML[2])}
+    config_from_mapping({"data": "rows.csv", "features": {"categorical": ["user", "item"]}, **retrieval}, str(tmp_path))

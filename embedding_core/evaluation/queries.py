@@ -1,0 +1,178 @@
+"""Chooses the queries of a retrieval model's evaluation, with the true candidates and the seen ones of each.
+
+A *query* is a user, with the true candidates of all positive rows of the eval split, or one positive row. Files are
+read one after the other, so "the last row" of a user is defined. What is kept in memory grows with the chosen queries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from embedding_core.errors import DataError
+from embedding_core.evaluation.ranking import Ints, Lists
+from embedding_core.evaluation.users import Numbering, ReadTokens, Tokens
+from embedding_core.training.row_stream import batches_by_file
+
+_BATCH = 4096
+_PAIRS = 1 << 22  # pairs of a user and a candidate that are collected before duplicates are dropped
+_BITS = 31  # of a candidate's id
+
+
+class Labelled(NamedTuple):
+    """Which rows of a batch are positive, bool `[B]`, and the candidate of each, int64 `[B]`, or -1."""
+
+    positive: npt.NDArray[np.bool_]
+    candidates: Ints
+
+
+ReadRows = Callable[[tf.Tensor], Labelled]
+"""Reads serialized tf.Examples, string `[B]`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Queries:
+    """The queries of an evaluation, in the order of their rows.
+
+    Attributes:
+      rows: int64 `[q]`, number of the row of the eval split with the inputs of each query: the last one of a user.
+      truths: the distinct true candidates of each query that have an id.
+      relevant: int64 `[q]`, number of true candidates of each query; each row with an unknown candidate adds one.
+      positive_rows: number of positive rows of the eval split.
+      is_sample: whether there are more queries than these.
+      users: numbers of the users among the queries; None if each row is a query.
+    """
+
+    rows: Ints
+    truths: Lists
+    relevant: Ints
+    positive_rows: int
+    is_sample: bool
+    users: Numbering | None
+
+
+def choose_queries(
+    files: Sequence[str], read: ReadRows, users: ReadTokens | None, *, most: int | None, seed: int
+) -> Queries:
+    """Read the eval split once, and choose its queries.
+
+    Args:
+      files: TFRecord files of the eval split.
+      read: reads label and candidate of a row.
+      users: reads the user of a row; None if each positive row is a query.
+      most: largest number of queries; if there are more, those with the smallest seeded hashes are chosen.
+      seed: seed of the hashes.
+
+    Raises:
+      DataError: there is no positive row.
+    """
+    chosen, first, positive_rows = _Chosen(most, seed), 0, 0
+    for serialized in _batches(files):
+        labelled = read(serialized)
+        rows = np.flatnonzero(labelled.positive)
+        numbers = first + rows
+        tokens = tf.strings.as_string(numbers).numpy() if users is None else users(serialized)[rows]
+        chosen.add(tokens, labelled.candidates[rows], numbers)
+        positive_rows += len(rows)
+        first += len(serialized)
+    if not positive_rows:
+        raise DataError("the eval split has no positive row.")
+    return chosen.queries(positive_rows, by_user=users is not None)
+
+
+class _Chosen:
+    """The positive rows of the queries with the smallest hashes: query, candidate, and number of each row."""
+
+    def __init__(self, most: int | None, seed: int) -> None:
+        self._most = most
+        self._key = [seed & 0xFFFFFFFF, 0x5EED]
+        self._numbering = Numbering()
+        self._hashes = np.zeros(0, np.int64)  # of each query
+        self._rows = np.zeros((3, 0), np.int64)
+        self._bound = np.iinfo(np.int64).max  # hashes above it are not chosen
+        self._new: list[Ints] = []
+
+    def add(self, tokens: Tokens, candidates: Ints, rows: Ints) -> None:
+        hashes = tf.strings.to_hash_bucket_strong(tokens, 1 << 62, self._key).numpy()
+        near = hashes <= self._bound
+        numbers = self._numbering.add(tokens[near])
+        self._hashes = np.concatenate([self._hashes, np.zeros(len(self._numbering) - len(self._hashes), np.int64)])
+        self._hashes[numbers] = hashes[near]
+        self._new.append(np.stack([numbers, candidates[near], rows[near]]))
+        if self._most is not None and len(self._numbering) > 2 * self._most:
+            self._reduce(self._most)
+
+    def _reduce(self, most: int) -> None:
+        smallest = np.sort(np.argsort(self._hashes, kind="stable")[:most])
+        places = np.full(len(self._hashes), -1, np.int64)
+        places[smallest] = np.arange(len(smallest))
+        rows = np.concatenate([self._rows, *self._new], axis=1)
+        rows[0] = places[rows[0]]
+        self._rows, self._new = rows[:, rows[0] >= 0], []
+        self._numbering.keep(smallest)
+        self._hashes = self._hashes[smallest]
+        self._bound = int(self._hashes.max())
+
+    def queries(self, positive_rows: int, *, by_user: bool) -> Queries:
+        """Return the queries, in the order of their last rows."""
+        if self._most is not None and len(self._numbering) > self._most:
+            self._reduce(self._most)
+        owners, candidates, numbers = np.concatenate([self._rows, *self._new], axis=1)
+        last = np.zeros(len(self._numbering), np.int64)
+        np.maximum.at(last, owners, numbers)
+        order = np.argsort(last)
+        self._numbering.keep(order)
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        owners, known = places[owners], candidates >= 0
+        truths = Lists.of_pairs(owners[known], candidates[known], len(order))
+        unknown = np.bincount(owners[~known], minlength=len(order))
+        return Queries(
+            rows=last[order],
+            truths=truths,
+            relevant=np.diff(truths.splits) + unknown,
+            positive_rows=positive_rows,
+            is_sample=self._bound < np.iinfo(np.int64).max,
+            users=self._numbering if by_user else None,
+        )
+
+
+def seen_in_training(files: Sequence[str], read: ReadRows, users: ReadTokens, queries: Queries) -> Lists:
+    """Collect the candidates that the users of the queries have in positive rows of the train split.
+
+    Args:
+      files: TFRecord files of the train split.
+      read: reads label and candidate of a row.
+      users: reads the user of a row.
+      queries: the queries, one per user.
+    """
+    count, numbering = len(queries.rows), queries.users or Numbering()
+    pairs: list[Ints] = [np.zeros(0, np.int64)]
+    for serialized in _batches(files):
+        labelled, owners = read(serialized), numbering.find(users(serialized))
+        seen = labelled.positive & (labelled.candidates >= 0) & (owners >= 0)
+        pairs.append(owners[seen] << _BITS | labelled.candidates[seen])
+        if sum(map(len, pairs[1:])) > _PAIRS:
+            pairs = [np.unique(np.concatenate(pairs))]
+    every = np.concatenate(pairs)
+    return Lists.of_pairs(every >> _BITS, every & ((1 << _BITS) - 1), count)
+
+
+def rows_of_queries(files: Sequence[str], queries: Queries) -> Iterator[tf.Tensor]:
+    """Read the eval split once more, and yield the serialized rows of the queries in batches, in their order."""
+    first = 0
+    for serialized in _batches(files):
+        start, end = np.searchsorted(queries.rows, [first, first + len(serialized)])
+        if end > start:
+            yield tf.gather(serialized, queries.rows[start:end] - first)
+        first += len(serialized)
+
+
+def _batches(files: Sequence[str]) -> Iterator[tf.Tensor]:
+    for _, serialized in batches_by_file(sorted(files), _BATCH):
+        yield serialized

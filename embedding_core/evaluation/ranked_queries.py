@@ -1,0 +1,200 @@
+"""Ranks the true candidates of an evaluation's queries, with one or several models on the same queries.
+
+QualityGate does so with the restored run, and Evaluator with exported models.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.evaluation.candidates import candidate_count, candidates_of, known_lists, single_ids
+from embedding_core.evaluation.queries import (
+    Labelled,
+    Queries,
+    ReadRows,
+    choose_queries,
+    rows_of_queries,
+    seen_in_training,
+)
+from embedding_core.evaluation.ranking import (
+    Ints,
+    Lists,
+    Numbers,
+    Ranks,
+    metric_values,
+    no_lists,
+    rank_by_counts,
+    rank_by_product,
+)
+from embedding_core.evaluation.towers import Towers, Vectors, only_features
+from embedding_core.evaluation.users import ReadTokens, user_reader
+from embedding_core.quality_rules import RankingMetric, RankingProtocol
+from embedding_core.tasks import POSITIVE
+from embedding_core.training.training_inputs import Inputs, RowParser
+
+ReadLabels = Callable[[tf.Tensor], npt.NDArray[np.bool_]]
+"""Serialized tf.Examples, string `[B]` -> whether each is positive, bool `[B]`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankedQueries:
+    """The queries of an evaluation, and the ranks of their true candidates.
+
+    Attributes:
+      queries: the queries.
+      truths: the true candidates of each query that were ranked, as rows of all candidates.
+      ranks: the ranks of `truths` by each model.
+      excluded: the candidates that are left out of the ranking of each query, as rows of all candidates.
+      counts: int64 `[m]`, number of positive rows of the train split with each candidate; zeros if not counted.
+      seen_truths: number of true candidates that were seen before; they are ranked all the same.
+    """
+
+    queries: Queries
+    truths: Lists
+    ranks: tuple[Ranks, ...]
+    excluded: Lists
+    counts: Ints
+    seen_truths: int
+
+    def by_popularity(self) -> Ranks:
+        """Rank the true candidates by `counts`."""
+        return rank_by_counts(self.counts, self.truths, self.excluded)
+
+    def values(self, metrics: Iterable[RankingMetric], ranks: Ranks) -> dict[str, Numbers]:
+        """Compute the value of each metric for each query, float64 `[q]`, by name."""
+        return metric_values(metrics, ranks, self.truths, self.queries.relevant)
+
+    def means(self, metrics: Iterable[RankingMetric], ranks: Ranks) -> dict[str, float]:
+        """Compute the mean of each metric over the queries, by name."""
+        return {name: float(values.mean()) for name, values in self.values(metrics, ranks).items()}
+
+
+def label_reader(inputs: Inputs) -> ReadLabels:
+    """Make a function that reads labels as training does; a row is positive if its first label is 1."""
+    first = inputs.config.features[:1]
+    parse = RowParser(only_features(inputs, [feature.name for feature in first], dense=False)).traced()
+    return lambda serialized: parse(serialized)["label"].numpy()[:, 0] == 1
+
+
+def seen_features(config: EmbeddingConfig, towers: Towers) -> tuple[str, ...]:
+    """Return the features of the query tower that have the candidates' vocabulary, such as a history."""
+    own = config.table_of(towers.feature)
+
+    def is_same(name: str) -> bool:
+        table = config.table_of(name)
+        return table.name == own.name if own.vocabulary is None else table.vocabulary == own.vocabulary
+
+    return tuple(name for name in towers.query_features if name != towers.feature and is_same(name))
+
+
+def rank_queries(
+    models: Sequence[Towers],
+    inputs: Inputs,
+    positive: ReadLabels,
+    protocol: RankingProtocol,
+    *,
+    train_files: Sequence[str],
+    eval_files: Sequence[str],
+    seed: int,
+    counted: bool,
+    on_rows: Callable[[tf.Tensor], None] = lambda serialized: None,
+) -> RankedQueries:
+    """Rank the true candidates of all queries among all candidates.
+
+    Args:
+      models: the models; the first one decides what a candidate is.
+      inputs: tables, features and vocabularies that the ids of candidates and histories are read with.
+      positive: tells which rows are positive.
+      protocol: what a query is, and what is excluded.
+      train_files: TFRecord files of the train split, read for what users have seen, for counts, and for candidates
+        that the vocabulary does not describe.
+      eval_files: TFRecord files of the eval split.
+      seed: seed of the sample of queries.
+      counted: whether to count the candidates in the train split.
+      on_rows: called with the serialized row of each query, in batches.
+
+    Raises:
+      DataError: the eval split has no positive row, or a row has several candidates or no user.
+    """
+    towers = models[0]
+    tokens = candidate_count(inputs.config, towers.feature)
+    read = _row_reader(inputs, towers.feature, tokens, positive)
+    users = None if protocol.user is None else user_reader(protocol.user, eval_files)
+    queries = choose_queries(eval_files, read, users, most=protocol.queries, seed=seed)
+    seen = [_seen_by_users(train_files, read, users, queries)] if protocol.exclude_seen else []
+    before = _history_reader(inputs, seen_features(inputs.config, towers), tokens) if protocol.exclude_seen else None
+    catalog = candidates_of(models, tokens, read, train_files, counted=counted)
+    vectors: list[list[Vectors]] = [[] for _ in models]
+    histories = []
+    for serialized in rows_of_queries(eval_files, queries):
+        for parts, model in zip(vectors, models, strict=True):
+            parts.append(model.queries(serialized))
+        if before is not None:
+            histories.append(before(serialized))
+        on_rows(serialized)
+    known = np.flatnonzero(catalog.known)
+    places = np.full(tokens, -1, np.int64)
+    places[known] = np.arange(len(known))
+    truths = queries.truths.renumbered(places)
+    everything = _united([*seen, *([_joined(histories)] if histories else [])], len(queries.rows)).renumbered(places)
+    excluded = everything.without(truths)
+    return RankedQueries(
+        queries=queries,
+        truths=truths,
+        ranks=tuple(
+            rank_by_product(np.concatenate(parts), whole[known], truths, excluded)
+            for parts, whole in zip(vectors, catalog.vectors, strict=True)
+        ),
+        excluded=excluded,
+        counts=catalog.counts[known],
+        seen_truths=len(everything.values) - len(excluded.values),
+    )
+
+
+def _row_reader(inputs: Inputs, feature: str, tokens: int, positive: ReadLabels) -> ReadRows:
+    parse = _id_parser(inputs, [feature])
+
+    def read(serialized: tf.Tensor) -> Labelled:
+        return Labelled(positive(serialized), single_ids(parse(serialized)[feature], tokens))
+
+    return read
+
+
+def _history_reader(inputs: Inputs, features: Sequence[str], tokens: int) -> Callable[[tf.Tensor], Lists] | None:
+    """Make a function that reads the candidates in these features of each row; None without features."""
+    if not features:
+        return None
+    parse = _id_parser(inputs, features)
+    return lambda serialized: known_lists(list(parse(serialized).values()), tokens)
+
+
+def _id_parser(inputs: Inputs, features: Sequence[str]) -> Callable[[tf.Tensor], Mapping[str, tf.RaggedTensor]]:
+    """Make a function that reads the ids of some features, and neither numbers nor labels."""
+    only = dataclasses.replace(only_features(inputs, features, dense=False), tasks=(POSITIVE,), weight=None)
+    if not any(inputs.column_of(feature).after_transform for feature in only.config.features):
+        only = dataclasses.replace(only, raw_spec={}, transform=None)
+    parse = RowParser(only).traced()
+    return lambda serialized: parse(serialized)["ids"]
+
+
+def _seen_by_users(files: Sequence[str], read: ReadRows, users: ReadTokens | None, queries: Queries) -> Lists:
+    return no_lists(len(queries.rows)) if users is None else seen_in_training(files, read, users, queries)
+
+
+def _joined(parts: Sequence[Lists]) -> Lists:
+    """Join the lists of consecutive queries."""
+    lengths = np.concatenate([np.diff(part.splits) for part in parts])
+    return Lists(np.concatenate([[0], np.cumsum(lengths)]), np.concatenate([part.values for part in parts]))
+
+
+def _united(lists: Sequence[Lists], count: int) -> Lists:
+    """Unite several lists for each of `count` queries."""
+    given = [no_lists(count), *lists]
+    owners, values = (np.concatenate(parts) for parts in zip(*((one.owners, one.values) for one in given), strict=True))
+    return Lists.of_pairs(owners, values, count)

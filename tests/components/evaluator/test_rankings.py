@@ -1,0 +1,286 @@
+"""Metrics of rankings and users from exported models, through the component's executor, against their definitions."""
+
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from sklearn.metrics import roc_auc_score
+
+from embedding_core.columns import DenseInputs
+from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.errors import ConfigError, DataError
+from embedding_core.model_inputs import build_model
+from embedding_core.quality_rules import RankingSettings
+from embedding_core.serving import export_model
+from embedding_core.vocabulary import Vocabulary, save_vocabulary
+
+pytestmark = pytest.mark.tfx
+
+USERS, ITEMS = [b"u%d" % n for n in range(30)], [b"i%d" % n for n in range(50)]
+UNKNOWN = b"never trained on"
+TOWERS = {"query_features": ["user"], "candidate_features": ["item"]}
+NAMES = ("Recall@5", "NDCG@5", "MRR@5", "HitRate@5", "Recall@1000")
+
+
+def feature(name, table, **column):
+    return FeatureConfig(name=name, table=table, column=ColumnConfig(name=name, **column))
+
+
+CONFIG = EmbeddingConfig(
+    tables=(
+        TableConfig(name="user", vocabulary="user", vocabulary_size=31, dim=5, oov_rows=1),
+        TableConfig(name="item", vocabulary="item", vocabulary_size=51, dim=5, oov_rows=1),
+    ),
+    features=(feature("user", "user"), feature("history", "item", multivalent=True), feature("item", "item")),
+)
+
+
+def tables(seed):
+    """Make tables whose entries are small whole numbers, so that there are many ties."""
+    draw = np.random.default_rng(seed)
+    return {name: draw.integers(-1, 2, (rows, 5)).astype(np.float32) for name, rows in (("user", 31), ("item", 51))}
+
+
+def scores_of(seed):
+    """Return the logit of each user and item without the trained scalar, from the rows: column 0 is the bias."""
+    made = tables(seed)
+    user, item = made["user"], made["item"]
+    return user[:, 1:] @ item[:50, 1:].T + user[:, :1] + item[:50, 0]
+
+
+def rows(number, seed):
+    draw = np.random.default_rng(seed)
+    for row in range(number):
+        yield {
+            "user": USERS[draw.integers(30)],
+            "item": UNKNOWN if draw.random() < 0.1 else ITEMS[draw.integers(50)],
+            "history": [ITEMS[n] for n in draw.integers(50, size=draw.integers(4))],
+            "label": float(draw.random() < 0.7),
+            "city": b"ab"[row % 2 : row % 2 + 1],
+        }
+
+
+TRAIN, HELD_OUT = list(rows(200, 1)), list(rows(300, 2))
+
+
+def write_rows(folder, given):
+    folder.mkdir(parents=True)
+    with tf.io.TFRecordWriter(str(folder / "rows.gz"), "GZIP") as writer:
+        for row in given:
+            example = tf.train.Example()
+            for name, value in row.items():
+                found = example.features.feature[name]
+                if isinstance(value, float):
+                    found.float_list.value.append(value)
+                else:
+                    found.bytes_list.value.extend(value if isinstance(value, list) else [value])
+            writer.write(example.SerializeToString())
+
+
+def export(folder, vocabularies, seed):
+    files = {name: str(vocabularies / f"{name}.txt") for name in ("user", "item")}
+    labels = DenseInputs(names=("label",), spec={"label": tf.io.FixedLenFeature([], tf.float32)})
+    model = build_model("pipelines.models.two_tower", CONFIG, (), TOWERS)
+    export_model(
+        folder / "Format-Serving", config=CONFIG, tables=tables(seed), vocabularies=files, model=model, labels=labels
+    )
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Return the artifacts that Evaluator reads by input key."""
+    from tfx.components.util import examples_utils
+    from tfx.proto import example_gen_pb2
+    from tfx.types import standard_artifacts
+
+    from components.artifacts import TableConfigs, Vocabularies
+
+    folder = tmp_path_factory.mktemp("rankings")
+    for split, given in (("train", TRAIN), ("eval", HELD_OUT)):
+        write_rows(folder / "examples" / f"Split-{split}", given)
+    (folder / "vocabularies").mkdir()
+    for name, tokens in (("user", USERS), ("item", ITEMS)):
+        size = len(tokens)
+        vocabulary = Vocabulary(
+            name=name, tokens=pa.array(tokens, pa.large_binary()), counts=np.ones(size, np.int64), total_count=size,
+            distinct=size,
+        )  # fmt: skip
+        save_vocabulary(vocabulary, folder / "vocabularies")
+    (folder / "table_configs").mkdir()
+    (folder / "table_configs" / "embedding_config.json").write_text(CONFIG.to_json())
+    kinds = {
+        "examples": standard_artifacts.Examples, "model": standard_artifacts.Model,
+        "baseline_model": standard_artifacts.Model, "vocabularies": Vocabularies, "table_configs": TableConfigs,
+    }  # fmt: skip
+    made = {key: kind() for key, kind in kinds.items()}
+    for number, (key, artifact) in enumerate(made.items()):
+        artifact.uri, artifact.id = str(folder / key), number + 1
+    export(folder / "model", folder / "vocabularies", 1)
+    export(folder / "baseline_model", folder / "vocabularies", 2)
+    made["examples"].split_names = '["train", "eval"]'
+    examples_utils.set_payload_format(made["examples"], example_gen_pb2.FORMAT_TF_EXAMPLE)
+    examples_utils.set_file_format(made["examples"], "tfrecords_gzip")
+    return {key: [artifact] for key, artifact in made.items()}
+
+
+def eval_config(tmp_path, **evaluation):
+    """Return TFMA's configuration as a pipeline makes it."""
+    from pipelines.config import config_from_mapping
+    from pipelines.pipeline import tfma_config
+
+    (tmp_path / "rows.csv").write_text("")
+    history = {"name": "history", "separator": " ", "vocabulary": "item", "table": "item"}
+    values = {
+        "data": "rows.csv",
+        "label": "label",
+        "features": {"categorical": ["user", history, "item"]},
+        "model": {"name": "two_tower", "arguments": TOWERS},
+        "evaluation": {"metrics": NAMES, **evaluation},
+    }
+    config = config_from_mapping(values, tmp_path)
+    return tfma_config.eval_config(config, has_baseline=config.evaluation.baseline is not None)
+
+
+def evaluate(inputs, config, folder, **settings):
+    """Run the executor and return its artifacts."""
+    from google.protobuf import json_format
+    from tfx.types import standard_artifacts
+
+    from components.evaluator.executor import Executor
+
+    made = {"evaluation": standard_artifacts.ModelEvaluation(), "blessing": standard_artifacts.ModelBlessing()}
+    for name, artifact in made.items():
+        (folder / name).mkdir()
+        artifact.uri = str(folder / name)
+    has_baseline = any(spec.is_baseline for spec in config.model_specs)
+    given = {key: value for key, value in inputs.items() if has_baseline or key != "baseline_model"}
+    ranking = RankingSettings(columns=("city", "history", "item", "label", "user"), **settings)
+    properties = {"eval_config": json_format.MessageToJson(config), "ranking": json.dumps(ranking.to_mapping())}
+    Executor().Do(given, {key: [artifact] for key, artifact in made.items()}, properties)
+    return made["evaluation"], made["blessing"]
+
+
+def figures(evaluation):
+    """Return the metrics as TFMA's loader gives them: by slice, model and whether it is a difference, and name."""
+    import tensorflow_model_analysis as tfma
+
+    return {
+        (str(part.slice_key.single_slice_keys[0].bytes_value.decode()) if part.slice_key.single_slice_keys else "",
+         entry.key.model_name, entry.key.is_diff, entry.key.name): entry.value.double_value.value
+        for part in tfma.load_metrics(evaluation.uri)
+        for entry in part.metric_keys_and_values
+    }  # fmt: skip
+
+
+def queries(user, exclude_seen):
+    """Yield each query's user, city, known true items, number of true ones and seen items, row by row."""
+    positive = [(number, row) for number, row in enumerate(HELD_OUT) if row["label"]]
+    groups = {}
+    for number, row in positive:
+        groups.setdefault(row["user"] if user else number, []).append(row)
+    for group in groups.values():
+        last, items = group[-1], [row["item"] for row in group]
+        known = {ITEMS.index(item) for item in items if item != UNKNOWN}
+        seen = {row["item"] for row in TRAIN if row["label"] and row["user"] == last["user"]} if user else set()
+        seen = {ITEMS.index(item) for item in seen - {UNKNOWN}} if exclude_seen else set()
+        yield last, known, len(known) + items.count(UNKNOWN), seen - known
+
+
+def definition(name, scores, user, exclude_seen, city=None):
+    """Return a metric from its definition, averaged over 400 random orders of equal scores."""
+    measure, _, k = name.partition("@")
+    draw, values = np.random.default_rng(0), []
+    for last, known, relevant, seen in queries(user, exclude_seen):
+        if city is not None and last["city"] != city:
+            continue
+        own = scores[USERS.index(last["user"])].astype(np.float64)
+        own[list(seen)] = -math.inf
+        noise = draw.random((400, 50)) * 1e-3
+        order = np.argsort(-(own + noise), axis=1)[:, : min(int(k), 50 - len(seen))]
+        hits = np.isin(order, list(known))
+        gain = 1 / np.log2(np.arange(2, hits.shape[1] + 2))
+        first = np.where(hits.any(1), 1 / (hits.argmax(1) + 1), 0)
+        ideal = (1 / np.log2(np.arange(2, min(relevant, int(k)) + 2))).sum()
+        values.append(
+            {"Recall": hits.sum(1) / relevant, "HitRate": hits.any(1), "MRR": first, "NDCG": hits @ gain / ideal}[
+                measure
+            ].mean()
+        )
+    return np.mean(values)
+
+
+@pytest.mark.parametrize("user", [None, "user"])
+def test_metrics_are_those_of_sorting_all_candidates(inputs, tmp_path, user):
+    """Several true items, seen items, unknown items, ties, a baseline and slices; read by TFMA's own loader."""
+    import tensorflow_model_analysis as tfma
+
+    exclude = user is not None
+    config = eval_config(tmp_path, baseline="pushed", slices=["city"], user=user, exclude_seen=exclude)
+    evaluation, _ = evaluate(inputs, config, tmp_path, user=user, exclude_seen=exclude)
+    found = figures(evaluation)
+    for name in NAMES:
+        wanted = [definition(name, scores_of(seed), user, exclude) for seed in (1, 2)]
+        assert found["", "candidate", False, name] == pytest.approx(wanted[0], abs=0.01)
+        assert found["", "baseline", False, name] == pytest.approx(wanted[1], abs=0.01)
+        assert found["", "candidate", True, name] == pytest.approx(wanted[0] - wanted[1], abs=0.02)
+        for city in ("a", "b"):
+            sliced = definition(name, scores_of(1), user, exclude, city.encode())
+            assert found[city, "candidate", False, name] == pytest.approx(sliced, abs=0.015)
+    result = tfma.load_eval_result(evaluation.uri, model_name="candidate")
+    assert {*NAMES} <= {*result.get_metrics_for_slice()}
+
+
+@pytest.mark.parametrize(("bound", "blessed"), [({"min": 0.0}, 1), ({"min": 0.9}, 0), ({"max": 0.01}, 0)])
+def test_threshold_of_a_ranking_decides_the_blessing(inputs, tmp_path, bound, blessed):
+    config = eval_config(tmp_path, thresholds={"NDCG@5": bound})
+    _, blessing = evaluate(inputs, config, tmp_path)
+    assert blessing.get_int_custom_property("blessed") == blessed
+
+
+@pytest.mark.parametrize(("improvement", "blessed"), [(-1.0, 1), (0.9, 0)])
+def test_improvement_over_the_baseline_decides_the_blessing(inputs, tmp_path, improvement, blessed):
+    given = {"thresholds": {"Recall@5": {"min_improvement": improvement}}, "baseline": "pushed"}
+    _, blessing = evaluate(inputs, eval_config(tmp_path, **given), tmp_path)
+    assert blessing.get_int_custom_property("blessed") == blessed
+
+
+def test_group_auc_is_the_mean_over_users_weighted_by_rows(inputs, tmp_path):
+    config = eval_config(tmp_path, metrics=["GroupAUC"], user="user", slices=["city"])
+    evaluation, _ = evaluate(inputs, config, tmp_path, user="user")
+    found, scores = figures(evaluation), np.pad(scores_of(1), ((0, 0), (0, 1)))
+    unknown = tables(1)["item"][50]
+    user = tables(1)["user"]
+    scores[:, 50] = user[:, 1:] @ unknown[1:] + user[:, 0] + unknown[0]
+    for city, key in ((None, ""), (b"a", "a"), (b"b", "b")):
+        areas, weights = [], []
+        for number, one in enumerate(USERS):
+            mine = [row for row in HELD_OUT if row["user"] == one and city in (None, row["city"])]
+            labels = [row["label"] for row in mine]
+            if len({*labels}) == 2:
+                columns = [50 if row["item"] == UNKNOWN else ITEMS.index(row["item"]) for row in mine]
+                areas.append(roc_auc_score(labels, scores[number, columns]))
+                weights.append(len(mine))
+        assert found[key, "", False, "GroupAUC"] == pytest.approx(np.average(areas, weights=weights))
+
+
+def test_column_of_users_that_no_row_has_is_an_error(inputs, tmp_path):
+    with pytest.raises(DataError, match=r"`evaluation.user` is 'who': the first 256 rows .* have no such column"):
+        evaluate(inputs, eval_config(tmp_path), tmp_path, user="who")
+
+
+def test_column_of_users_with_several_values_is_an_error(inputs, tmp_path):
+    with pytest.raises(DataError, match=r"a row has [023] values in column 'history'"):
+        evaluate(inputs, eval_config(tmp_path), tmp_path, user="history")
+
+
+def test_rankings_without_vocabularies_are_an_error(inputs, tmp_path):
+    given = {key: value for key, value in inputs.items() if key != "vocabularies"}
+    with pytest.raises(ConfigError, match="`vocabularies` is not given"):
+        evaluate(given, eval_config(tmp_path), tmp_path)
