@@ -38,8 +38,9 @@ class ExampleGen(FileBasedExampleGen):
     """Reads rows from CSV, TFRecord (of tf.Examples) or Parquet files into the pipeline.
 
     It extends TFX's file-based ExampleGen, which accepts patterns with {SPAN}, {VERSION} or {YYYY}, {MM}, {DD} and runs
-    again when a file has changed. It keeps text as it is in the data, filters rows, and splits them by hash, column or
-    time. It reports bad rows, and sets them aside up to an allowed rate.
+    again when a file has changed. It keeps text as it is in the data, filters rows, and splits them by hash, column,
+    time or leave-one-out. It makes histories of users out of rows that are events. It reports bad rows, and sets them
+    aside up to an allowed rate.
 
     Component `outputs` contains:
       - `examples`: Channel of type `Examples`: the splits "train" and "eval" as gzipped TFRecord of tf.Examples, the

@@ -97,7 +97,7 @@ class _Reader:
 def _header(path: str, reader: _Reader, settings: Settings) -> list[str]:
     form = settings.csv
     if form.columns is not None:
-        check_columns(path, form.columns, settings.needed)
+        check_columns(path, form.columns, settings.needed, settings.made)
         return list(form.columns)
     try:
         header = next(reader)
@@ -134,7 +134,7 @@ def _check_header(path: str, header: list[str], settings: Settings) -> None:
             f"{path}:1: the first line holds numbers and no names of columns: if the file has no "
             "header, name all of its columns with `data: {columns: [...]}`."
         )
-    check_columns(path, header, settings.needed)
+    check_columns(path, header, settings.needed, settings.made)
 
 
 _QUOTE_CURE = 'correct the quotes, or set `data: {quote: ""}` if they are ordinary characters'

@@ -186,6 +186,11 @@ def _names_in(folder: str) -> list[str]:
     return [str(name) for name in fileio.listdir(folder)]
 
 
+def unpacked_bytes(files: Sequence[str]) -> int:
+    """Return the estimated bytes of the files' text or records."""
+    return sum(size_of(path) * _UNPACKED.get(os.path.splitext(path)[1].lower(), 1) for path in files)
+
+
 def group_files(files: Sequence[str]) -> list[list[str]]:
     """Group consecutive files to about 64 MB unpacked (estimated); the same files give the same groups."""
     groups: list[list[str]] = [[]]
@@ -195,7 +200,7 @@ def group_files(files: Sequence[str]) -> list[list[str]]:
             groups.append([])
             size = 0
         groups[-1].append(path)
-        size += size_of(path) * _UNPACKED.get(os.path.splitext(path)[1].lower(), 1)
+        size += unpacked_bytes([path])
     return groups
 
 

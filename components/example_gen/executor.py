@@ -1,11 +1,16 @@
-"""The executor of ExampleGen: turns files into TFRecord shards of examples, all or nothing."""
+"""The executor of ExampleGen: turns files into TFRecord shards of examples, all or nothing.
+
+With histories it works in two steps: files are sorted into parts of users, and each part becomes shards.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import posixpath
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import apache_beam as beam
 from google.protobuf import json_format
@@ -19,13 +24,16 @@ from tfx.types import artifact_utils, standard_component_specs
 from components import spec_keys as keys
 from components.base_executor import ComponentExecutor, Execution, Properties
 from components.column_summary import COLUMNS_FACT, Summaries, summaries_to_json
-from components.example_gen.data_files import check_gaps, find_files, group_files, size_of
+from components.example_gen.data_files import check_gaps, find_files, group_files, size_of, unpacked_bytes
+from components.example_gen.event_files import number_of_parts, read_part, write_events
+from components.example_gen.histories import write_histories
 from components.example_gen.ingest import ingest
 from components.example_gen.pieces import find_pieces, pieces_fact
+from components.example_gen.prepared_rows import read_rows
 from components.example_gen.rows import SHOWN
 from components.example_gen.settings import Settings
 from components.example_gen.splits import SPLITS
-from components.example_gen.tally import Tally
+from components.example_gen.tally import Tally, sum_of
 from embedding_core.errors import ConfigError, DataError, EmbeddingError
 from embedding_core.schema import Json
 from embedding_core.storage import file_digest
@@ -54,7 +62,16 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         staging = posixpath.join(examples.uri, f".staging-{uuid.uuid4().hex}")
         fileio.makedirs(staging)
         try:
-            tally, digests = self._ingest(group_files(data.files), properties, staging)
+            parts = 0 if settings.histories is None else number_of_parts(unpacked_bytes(data.files))
+            work = _Work(properties[keys.DATA_FORMAT], settings.to_json(), staging, parts)
+            groups = self._in_parallel(_Ingest(work), group_files(data.files), staging)
+            tally = sum_of(Tally.from_json(group["tally"]) for group in groups)
+            digests = {path: digest for group in groups for path, digest in group["sha256"].items()}
+            if parts:
+                tally.check(settings, posixpath.join(input_base, pattern))
+                files = [name for group in groups for name in group["events"]]
+                made = self._in_parallel(_MakeHistories(work), [files] * parts, staging)
+                tally.add(sum_of(Tally.from_json(part["tally"]) for part in made))
             tally.check(settings, posixpath.join(input_base, pattern))
             _publish(tally, staging, examples)
         finally:
@@ -69,19 +86,12 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
         examples.set_string_custom_property(keys.DATA_FACT, json.dumps(pieces))
         execution.files_read.extend({"path": path, "size": size_of(path)} for path in data.files)
 
-    def _ingest(
-        self, groups: Sequence[Sequence[str]], properties: Properties, staging: str
-    ) -> tuple[Tally, dict[str, str]]:
-        """Ingest the groups in parallel; return the counts of the rows, and the sha256 of every file."""
-        work = beam.ParDo(_Ingest(properties[keys.DATA_FORMAT], properties[keys.SETTINGS], staging))
+    def _in_parallel(self, work: _Step, elements: Sequence[Sequence[str]], staging: str) -> list[Json]:
+        """Do a step of the work for each element; return the results in order."""
         with self._make_beam_pipeline() as pipeline:
-            _ = pipeline | "Files" >> beam.Create(list(enumerate(groups))) | beam.Reshuffle() | "Ingest" >> work
-        total, digests = Tally(), {}
-        for number in range(len(groups)):
-            result = _result(staging, number)
-            total.add(Tally.from_json(result["tally"]))
-            digests.update(result["sha256"])
-        return total, digests
+            numbered = pipeline | "Elements" >> beam.Create(list(enumerate(elements)))
+            _ = numbered | beam.Reshuffle() | type(work).__name__.strip("_") >> beam.ParDo(work)
+        return [_result(staging, work.NAME, number) for number in range(len(elements))]
 
 
 def _shown_summaries(tally: Tally, settings: Settings) -> Summaries:
@@ -121,27 +131,39 @@ def _bound(text: str) -> str | int | None:
     return int(text) if text.isdigit() else text or None
 
 
-class _Ingest(beam.DoFn):
-    """Ingests one group of files, and writes the counts, or an error in the data, to a file in `staging`.
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What every worker needs: the settings as JSON, so that runners can send them, and the number of parts."""
+
+    data_format: str
+    settings: str
+    staging: str
+    parts: int
+
+
+class _Step(beam.DoFn):
+    """Does a step of the work, and writes its result, or an error in the data, to a file in `staging`.
 
     An error in the data is not raised within Beam, because a runner would retry, and wrap the message in its own.
     """
 
-    def __init__(self, data_format: str, settings: str, staging: str) -> None:
+    NAME: ClassVar[str]
+
+    def __init__(self, work: _Work) -> None:
         super().__init__()
-        self._data_format = data_format
-        self._settings = settings
-        self._staging = staging
+        self.work = work
+
+    def result(self, number: int, files: Sequence[str]) -> Json:
+        """Do the work for one element."""
+        raise NotImplementedError
 
     def process(self, element: tuple[int, Sequence[str]]) -> Iterator[None]:
         number, files = element
-        settings = Settings.from_json(self._settings)
         try:
-            tally = ingest(files, number, self._data_format, settings, self._staging)
-            result = {"tally": tally.to_json(), "sha256": {path: file_digest(path)["sha256"] for path in files}}
+            result = self.result(number, files)
         except EmbeddingError as error:
             result = {"error": str(error)}
-        path = _result_path(self._staging, number)
+        path = _result_path(self.work.staging, self.NAME, number)
         attempt = f"{path}-{uuid.uuid4().hex}"
         with fileio.open(attempt, "w") as file:
             file.write(json.dumps(result))
@@ -149,12 +171,45 @@ class _Ingest(beam.DoFn):
         yield from ()
 
 
-def _result_path(staging: str, number: int) -> str:
-    return posixpath.join(staging, f"group-{number:05d}.json")
+class _Ingest(_Step):
+    """Reads one group of files; writes shards of examples, or, if these need histories, files of events."""
+
+    NAME = "group"
+
+    def result(self, number: int, files: Sequence[str]) -> Json:
+        """Read the files; return the counts, the digest of each file, and the names of the files of events."""
+        work, settings = self.work, Settings.from_json(self.work.settings)
+        events: list[str] = []
+        if settings.histories is None:
+            tally = ingest(files, number, work.data_format, settings, work.staging)
+        else:
+            tally = Tally(filtered=[0] * len(settings.conditions))
+            rows = read_rows(files, work.data_format, settings, tally)
+            events = write_events(rows, number, settings.histories, work.staging, work.parts, tally)
+        digests = {path: file_digest(path)["sha256"] for path in files}
+        return {"tally": tally.to_json(), "sha256": digests, "events": events}
 
 
-def _result(staging: str, number: int) -> Json:
-    with fileio.open(_result_path(staging, number), "r") as file:
+class _MakeHistories(_Step):
+    """Makes the histories of one part of the users out of all files of events, and writes shards of examples."""
+
+    NAME = "part"
+
+    def result(self, number: int, files: Sequence[str]) -> Json:
+        """Read the part; return the counts."""
+        settings = Settings.from_json(self.work.settings)
+        table = read_part(self.work.staging, files, number)
+        if table is None or settings.histories is None:
+            return {"tally": Tally(filtered=[0] * len(settings.conditions)).to_json()}
+        return {"tally": write_histories(table, number, settings, settings.histories, self.work.staging).to_json()}
+
+
+def _result_path(staging: str, step: str, number: int) -> str:
+    return posixpath.join(staging, f"{step}-{number:05d}.json")
+
+
+def _result(staging: str, step: str, number: int) -> Json:
+    with fileio.open(_result_path(staging, step, number), "r") as file:
         result: Json = json.loads(file.read())
     if "error" in result:
         raise DataError(result["error"])

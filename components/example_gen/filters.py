@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from components.example_gen.row_selection import Condition
-from components.example_gen.rows import BadRows, Batch, map_values
+from components.example_gen.rows import BadRows, Batch, Mask, map_values
 from components.example_gen.values import Value, instant, number, same
 
 
@@ -24,20 +24,28 @@ def filter_rows(batch: Batch, conditions: Sequence[Condition], filtered: list[in
       bad: collects the rows set aside.
     """
     for position, condition in enumerate(conditions):
-        column = batch.column(condition.column)
-        meets, reasons = map_values(column, _predicate(condition, batch.decimal), _of_missing(condition))
-        meets[list(reasons)] = True
-        filtered[position] += int((~meets).sum())
-        reasons = {row: f"column {condition.column!r}: {reason}" for row, reason in reasons.items()}
-        batch = _without(batch, meets, reasons, bad)
+        met, reasons = meets(batch, condition)
+        filtered[position] += int((~met).sum())
+        batch = _without(batch, met, reasons, bad)
     return batch
 
 
-def _without(batch: Batch, meets: Any, reasons: dict[int, str], bad: BadRows) -> Batch:
+def meets(batch: Batch, condition: Condition) -> tuple[Mask, dict[int, str]]:
+    """Return which rows meet the condition, and by position of each row that it cannot compare, the reason.
+
+    The mask is true for rows that the condition cannot compare.
+    """
+    column = batch.column(condition.column)
+    met, reasons = map_values(column, _predicate(condition, batch.decimal), _of_missing(condition))
+    met[list(reasons)] = True
+    return met, {row: f"column {condition.column!r}: {reason}" for row, reason in reasons.items()}
+
+
+def _without(batch: Batch, met: Mask, reasons: dict[int, str], bad: BadRows) -> Batch:
     if not reasons:
-        return batch.keep(meets)
-    positions = meets.cumsum() - 1
-    return batch.keep(meets).set_aside(bad, {int(positions[row]): reason for row, reason in reasons.items()})
+        return batch.keep(met)
+    positions = met.cumsum() - 1
+    return batch.keep(met).set_aside(bad, {int(positions[row]): reason for row, reason in reasons.items()})
 
 
 def _of_missing(condition: Condition) -> bool:

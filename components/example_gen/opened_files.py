@@ -110,11 +110,17 @@ def reading(path: str) -> Iterator[None]:
         raise
 
 
-def check_columns(path: str, present: Sequence[str], needed: Sequence[str]) -> None:
+def check_columns(path: str, present: Sequence[str], needed: Sequence[str], made: Sequence[str] = ()) -> None:
     """Check the names of a file's columns.
 
+    Args:
+      path: the file.
+      present: names of its columns.
+      needed: names of the columns that are read.
+      made: names of new columns, which are made of those that are read.
+
     Raises:
-      DataError: a name occurs twice, or a needed one is absent.
+      DataError: a name occurs twice, a needed one is absent, or there is one of a column to be made.
     """
     twice = [name for name in present if present.count(name) > 1]
     if twice:
@@ -124,3 +130,17 @@ def check_columns(path: str, present: Sequence[str], needed: Sequence[str]) -> N
     for name in needed:
         if name not in present:
             raise DataError(f"{path}: there is no column {name!r}: {nearest(name, present)}")
+    check_made(path, present, made)
+
+
+def check_made(path: str, present: Sequence[str], made: Sequence[str]) -> None:
+    """Check that no column of the file has the name of one that is to be made.
+
+    Raises:
+      DataError: there is one.
+    """
+    for name in (name for name in made if name in present):
+        raise DataError(
+            f"{path}: there is a column {name!r}, and `data.histories.columns` makes one of this name: give the new "
+            "one another name."
+        )

@@ -31,7 +31,7 @@ def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Bat
     del bad
     with opened_parquet(path) as file:
         names = file.schema_arrow.names
-        check_columns(path, names, settings.needed)
+        check_columns(path, names, settings.needed, settings.made)
         # A hash of the whole row needs all columns.
         whole = settings.passthrough or isinstance(settings.split, SplitByHash)
         first = 1

@@ -82,7 +82,9 @@ def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[st
 
 
 def rows_digest(settings_json: str) -> str:
-    """Compute a digest of the settings that determine the rows of each split: `row_filters` and `split`."""
+    """Compute a digest of the settings that determine the rows of each split: `row_filters`, `split`, `histories`."""
     given = json.loads(settings_json)
     chosen = {key: given.get(key) or None for key in ("row_filters", "split")}
+    if given.get("histories"):
+        chosen["histories"] = given["histories"]
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from pydantic import AfterValidator, Field
 
 from components.example_gen.values import instant
-from embedding_core.schema import ChosenBy, Listed, Mistakes, Rule, Section, Share, Text
+from embedding_core.schema import ChosenBy, Count, Listed, Mistakes, Rule, Section, Share, Text
 
 PlainValue: TypeAlias = bool | int | float | str
 Scalar = Annotated[PlainValue, Rule("one text, finite number or boolean")]
@@ -179,4 +179,27 @@ class SplitByTime(Section):
         return (self.column,)
 
 
-Split = Annotated[SplitByHash | SplitByColumn | SplitByTime, ChosenBy("by", default={"by": "hash"})]
+class SplitLeaveOneOut(Section):
+    """One row of each user is "eval", and the rows before it are "train"; it needs `data.histories`.
+
+    Rows after it, those of the gap, and users without such a row are in neither split, and are counted.
+
+    Attributes:
+      by: "leave_one_out".
+      held_out: which row of a user is for "eval": the "last", as for a final figure, or the "second_last", as for
+        choosing settings.
+      gap: number of rows directly before the held-out one that are in neither split; its history holds them. With
+        "last" and 1, the rows for training are those of "second_last" and 0, as many published figures have it.
+    """
+
+    by: Literal["leave_one_out"] = "leave_one_out"
+    held_out: Literal["last", "second_last"] = "last"
+    gap: Count = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the split reads, beside those of the histories."""
+        return ()
+
+
+Split = Annotated[SplitByHash | SplitByColumn | SplitByTime | SplitLeaveOneOut, ChosenBy("by", default={"by": "hash"})]

@@ -72,6 +72,10 @@ class Batch:
         columns = {name: column.filter(chosen) for name, column in self.columns.items()}
         return dataclasses.replace(self, columns=columns, index=self.index[mask])
 
+    def with_column(self, name: str, column: pa.Array) -> Batch:
+        """Return the batch with another column in place of the one of this name."""
+        return dataclasses.replace(self, columns={**self.columns, name: column})
+
     def set_aside(self, bad: BadRows, reasons: Mapping[int, str]) -> Batch:
         """Return the batch without the rows at the given positions; add these to `bad` with their reasons."""
         mask = np.ones(len(self), dtype=bool)

@@ -11,10 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.example_gen.csv_format import COMMON_DELIMITERS
+from components.example_gen.event_tables import event_tables, joined
+from components.example_gen.histories import count_histories
+from components.example_gen.history_section import Histories
 from components.example_gen.ingest import count_rows
 from components.example_gen.parquet_rows import opened_parquet
+from components.example_gen.prepared_rows import prepared
 from components.example_gen.readers import read_batches
-from components.example_gen.row_selection import SplitByHash
+from components.example_gen.row_selection import Split, SplitByHash, SplitLeaveOneOut
 from components.example_gen.rows import BadRows, Batch, flat_values, is_list, values_per_row
 from components.example_gen.settings import Settings
 from components.example_gen.tally import Tally
@@ -102,16 +106,29 @@ def sample(files: Sequence[str], data_format: str, settings: Settings, rows: int
     columns = {name: _column([batch.columns[name] for batch in batches]) for name in present.needed} if batches else {}
     tally = None
     if present == settings:
-        tally = Tally(filtered=[0] * len(settings.conditions))
-        for path in chosen:
-            tally.files += 1
-            count_rows(_first_rows(read_batches(path, data_format, settings, tally.bad), each)[0], settings, tally)
+        tally = _counted(chosen, data_format, settings, each)
     lacking = {
         name: next(path for path, there in zip(chosen, columns_of_files, strict=True) if name not in there)
         for name in itertools.chain.from_iterable(columns_of_files)
         if name not in names
     }
     return Sample(files=tuple(chosen), whole=ended, names=tuple(names), lacking=lacking, columns=columns, tally=tally)
+
+
+def _counted(files: Sequence[str], data_format: str, settings: Settings, rows: int) -> Tally:
+    """Count the first rows of each file as a run would."""
+    tally = Tally(filtered=[0] * len(settings.conditions))
+    tables: list[pa.Table] = []
+    for number, path in enumerate(files):
+        tally.files += 1
+        batches = _first_rows(read_batches(path, data_format, settings, tally.bad), rows)[0]
+        if settings.histories is None:
+            count_rows(batches, settings, tally)
+        else:
+            tables += event_tables(prepared(batches, settings, tally), settings.histories, number * rows, tally)
+    if settings.histories is not None and tables and not tally.kinds_differ:
+        count_histories(joined(tables), settings, settings.histories, tally)
+    return tally
 
 
 def _names(path: str, data_format: str, settings: Settings) -> list[str]:
@@ -125,17 +142,29 @@ def _names(path: str, data_format: str, settings: Settings) -> list[str]:
 
 def _restricted(settings: Settings, names: Sequence[str]) -> Settings:
     """Return the settings without the parts that refer to columns that the files do not have."""
-    columns = {name: kind for name, kind in settings.columns.items() if name in names}
+    histories = settings.histories
+    histories = histories if histories is not None and all(name in names for name in histories.read) else None
+    made, events = ((), ()) if histories is None else (settings.made, histories.read)
+    columns = {name: kind for name, kind in settings.columns.items() if name in names or name in made}
     return settings.replace(
         columns=columns,
         row_filters=tuple(one for one in settings.row_filters if one.column in names),
-        split=settings.split if all(name in names for name in settings.split.columns) else SplitByHash(),
+        split=_restricted_split(settings, histories, names),
         labels={name: label for name, label in settings.labels.items() if label.column in names},
         weight=settings.weight if settings.weight in names else None,
         single_valued=tuple(name for name in settings.single_valued if name in names),
-        whole_numbers=tuple(name for name in settings.whole_numbers if name in names),
+        whole_numbers=tuple(name for name in settings.whole_numbers if name in names and name in {*columns, *events}),
         passthrough=settings.passthrough or not columns,
+        histories=histories,
     )
+
+
+def _restricted_split(settings: Settings, histories: Histories | None, names: Sequence[str]) -> Split:
+    split = settings.split
+    known = all(name in names for name in split.columns)
+    if known and not (isinstance(split, SplitLeaveOneOut) and histories is None):
+        return split
+    return SplitByHash() if histories is None else SplitByHash(key=histories.user)
 
 
 def _first_rows(batches: Iterator[Batch], rows: int) -> tuple[list[Batch], bool]:

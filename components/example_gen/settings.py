@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from components.example_gen.csv_format import CsvFormat
+from components.example_gen.history_section import Histories, split_mistakes
 from components.example_gen.label_section import ColumnKind, Label
 from components.example_gen.row_selection import Condition, RowFilter, Split, SplitByHash
 from components.example_gen.spans import PatternSpans
@@ -16,7 +17,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.schema import FROM_NUMPY, ByName, Json, Listed, Mistakes, Rule, Section, Text
 
 Rate = Annotated[float, Field(ge=0, lt=1), FROM_NUMPY, Rule("a number from 0 (none) to below 1")]
-_ONLY_IF_SET = ("seed", "passthrough", "private")
+_ONLY_IF_SET = ("seed", "passthrough", "private", "histories")
 _SINGLE = "label"  # name of the label of a configuration that has one
 
 
@@ -44,6 +45,7 @@ class Settings(Section):
       whole_numbers: token columns in which 3.0 is written as 3.
       private: whether any column is private; messages on a value that is not a number or time then show a digest of
         its text.
+      histories: columns made of a user's earlier rows, which `columns` names as tokens; None makes none.
 
     Raises:
       ConfigError: a value breaks its rule.
@@ -62,6 +64,7 @@ class Settings(Section):
     single_valued: Listed[Text] = ()
     whole_numbers: Listed[Text] = ()
     private: bool = False
+    histories: Histories | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -82,8 +85,35 @@ class Settings(Section):
                 rule = "is null: a label of ExampleGen is a column of the data; leave out a computed one."
                 yield f"labels.{name}.column", rule
         for index, name in enumerate(self.whole_numbers):
-            if self.columns.get(name) != "token":
+            if name in self.made or (self.columns.get(name) != "token" and name not in self._tokens_of_events):
                 yield f"whole_numbers.{index}", f"is {name!r}: it must be a column that is kept as a token."
+        yield from split_mistakes(self.histories, self.split)
+        if self.histories is not None:
+            yield from self._history_mistakes(self.histories)
+
+    def _history_mistakes(self, histories: Histories) -> Mistakes:
+        if self.passthrough:
+            yield "histories", "is given with `passthrough`: name the columns to keep instead."
+        for name in self.made:
+            if self.columns.get(name) != "token":
+                yield f"histories.columns.{name}", "is not kept: `columns` must have it as a token."
+        for name in histories.sources:
+            if self.columns.get(name) == "float":
+                yield "histories.columns", f"lists {name!r}, which is read as a float: histories hold tokens."
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The columns that are made of earlier rows; the data does not have them."""
+        return () if self.histories is None else tuple(self.histories.columns)
+
+    @property
+    def from_data(self) -> dict[str, ColumnKind]:
+        """The columns to keep that the data has."""
+        return {name: kind for name, kind in self.columns.items() if name not in self.made}
+
+    @property
+    def _tokens_of_events(self) -> tuple[str, ...]:
+        return () if self.histories is None else (self.histories.user, *self.histories.sources)
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -92,8 +122,9 @@ class Settings(Section):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The names of all columns that are kept, or that a row filter or the split reads, sorted."""
-        return tuple(sorted({*self.columns, *(one.column for one in self.row_filters), *self.split.columns}))
+        """The names of all columns of the data that are kept, or that filters, split or histories read, sorted."""
+        read = {*self.from_data, *(one.column for one in self.row_filters), *self.split.columns}
+        return tuple(sorted(read if self.histories is None else {*read, *self.histories.read}))
 
     def to_mapping(self) -> Json:
         """Return the settings as plain JSON values.
@@ -106,6 +137,8 @@ class Settings(Section):
             one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in self.row_filters
         ]
         values["csv"] = {key: values["csv"][key] for key in self.csv.changed}
+        if self.histories is not None:
+            values["histories"] = self.histories.to_mapping()
         if self.spans is not None:
             values["spans"] = self.spans.model_dump(mode="json", exclude_defaults=True)
         labels = {name: _label_to_mapping(label) for name, label in self.labels.items()}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from components.example_gen.row_selection import SplitByColumn, SplitByHash, SplitByTime
+from components.example_gen.row_selection import SplitByColumn, SplitByHash, SplitByTime, SplitLeaveOneOut
 from components.example_gen.rows import BadRows, Batch, map_values
 from components.example_gen.settings import Settings
 from components.example_gen.values import Value, instant, same
@@ -28,6 +28,8 @@ def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch
         return batch, _by_hash(batch, split, settings.seed)
     if isinstance(split, SplitByColumn):
         return batch, _by_column(batch, split)
+    if isinstance(split, SplitLeaveOneOut):  # known only when all rows of a user are together
+        return batch, np.full(len(batch), _NEITHER, np.int8)
     return _by_time(batch, split, bad)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from components.column_summary import ColumnSummary, summaries_of_json
+from components.example_gen.history_section import Histories
 from components.example_gen.label_section import Label
 from components.example_gen.rows import SHOWN, BadRows
 from components.example_gen.settings import Settings
@@ -96,9 +97,13 @@ class Tally:
       kept: rows per split.
       filtered: rows per row filter, each row at the first filter that it fails.
       outside: rows in neither split.
+      short: rows left out because their history is shorter than `min_length`.
+      unlisted: events in no history because they lack one of the values that histories list.
+      waiting: rows that wait for their histories; 0 at the end.
       bad: rows set aside.
       kinds: per column, the kinds of feature ("bytes", "int64", "float") and the place of the first of each.
       seen: names of all columns found.
+      times: kinds of times that histories are ordered by ("number", "date"), and the place of the first of each.
       labels: the values of each binary label, by name.
       numbered: per column, the number of values written as 3, and of those written as 3.0.
       summaries: per split and column, the summary of its values.
@@ -110,9 +115,13 @@ class Tally:
     kept: dict[str, int] = dataclasses.field(default_factory=lambda: {"train": 0, "eval": 0})
     filtered: list[int] = dataclasses.field(default_factory=list)
     outside: int = 0
+    short: int = 0
+    unlisted: int = 0
+    waiting: int = 0
     bad: BadRows = dataclasses.field(default_factory=BadRows)
     kinds: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     seen: list[str] = dataclasses.field(default_factory=list)
+    times: dict[str, str] = dataclasses.field(default_factory=dict)
     labels: dict[str, Labels] = dataclasses.field(default_factory=dict)
     numbered: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     summaries: dict[str, dict[str, ColumnSummary]] = dataclasses.field(
@@ -123,7 +132,8 @@ class Tally:
     @property
     def read(self) -> int:
         """Rows read."""
-        return sum(self.kept.values()) + sum(self.filtered) + self.outside + self.bad.count
+        left_out = sum(self.filtered) + self.outside + self.short + self.bad.count
+        return sum(self.kept.values()) + left_out + self.waiting
 
     def add(self, other: Tally) -> None:
         """Add the counts of further files."""
@@ -131,6 +141,9 @@ class Tally:
         self.files_without_rows = [*self.files_without_rows, *other.files_without_rows][:SHOWN]
         self.filtered = [a + b for a, b in zip(self.filtered or [0] * len(other.filtered), other.filtered, strict=True)]
         self.outside += other.outside
+        self.short += other.short
+        self.unlisted += other.unlisted
+        self.waiting += other.waiting
         self.bad = BadRows(self.bad.count + other.bad.count, [*self.bad.first, *other.bad.first][:SHOWN])
         self.seen = sorted({*self.seen, *other.seen})
         for split in self.kept:
@@ -141,7 +154,8 @@ class Tally:
         for name, kinds in other.kinds.items():
             for kind, place in kinds.items():
                 self.kinds.setdefault(name, {}).setdefault(kind, place)
-
+        for kind, place in other.times.items():
+            self.times.setdefault(kind, place)
         for name, labels in other.labels.items():
             self.labels.setdefault(name, Labels()).add_all(labels)
         for name, (plain, with_point) in other.numbered.items():
@@ -155,6 +169,11 @@ class Tally:
     def present(self, name: str) -> dict[str, int]:
         """Return per split the rows that have a value in a column."""
         return {split: columns.get(name, ColumnSummary()).rows for split, columns in self.summaries.items()}
+
+    @property
+    def kinds_differ(self) -> bool:
+        """Whether a column holds values of several kinds, which cannot be one column of a table."""
+        return any(len(kinds) > 1 for kinds in self.kinds.values())
 
     @property
     def mixed(self) -> dict[str, tuple[int, int]]:
@@ -190,6 +209,7 @@ class Tally:
             ],
             "set_aside": {"rows": self.bad.count, "first": self.bad.first},
             "in_neither_split": self.outside,
+            **({} if settings.histories is None else {"history_too_short": self.short, "in_no_history": self.unlisted}),
             "splits": self.kept,
             "label_values": {name: labels.values for name, labels in self.labels.items()},
             "mixed_whole_numbers": {
@@ -228,9 +248,27 @@ class Tally:
         for name, labels in self.labels.items():
             yield from labels.problems(settings.labels[name], data)
         yield from self._bad(settings, data)
+        if settings.histories is not None:
+            yield from self._times(settings.histories)
+        sources = () if settings.histories is None else settings.histories.sources
+        for name in dict.fromkeys((*settings.columns, *sources)):
+            yield from self._kinds(name)
+        if self.waiting:  # splits and histories are not known yet
+            return
         yield from self._splits(settings, data)
         for name in settings.columns:
-            yield from self._column(name, data)
+            yield from self._column(name, settings, data)
+
+    def _times(self, histories: Histories) -> Iterator[tuple[bool, str]]:
+        if len(self.times) > 1:
+            (one, here), (two, there) = self.times.items()
+            yield (
+                True,
+                (
+                    f"column {histories.time!r}, the time of `data.histories`, is a {one} in {here} and a {two} in "
+                    f"{there}: write all of its times as dates, or all as numbers."
+                ),
+            )
 
     def _bad(self, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
         if self.bad.count > settings.allowed_bad_rate * self.read:
@@ -257,13 +295,13 @@ class Tally:
                 (
                     f"{data}: no row is left for the {split} split; "
                     f"{', '.join([f'{self.read} rows read', *left_out])}, {self.outside} in neither split, "
-                    f"{self.bad.count} set aside, "
+                    f"{self.bad.count} set aside, {f'{self.short} with too short a history, ' if self.short else ''}"
                     f"{sum(self.kept.values())} in the other split. Change `split` ({settings.split!r}) or the "
                     "row filters."
                 ),
             )
 
-    def _column(self, name: str, data: str) -> Iterator[tuple[bool, str]]:
+    def _kinds(self, name: str) -> Iterator[tuple[bool, str]]:
         kinds = self.kinds.get(name, {})
         if len(kinds) > 1:
             (one, here), (two, there) = list(kinds.items())[:2]
@@ -272,8 +310,18 @@ class Tally:
                 f"column {name!r} is {one} in {here} and {two} in {there}: store it as one type throughout"
                 + ("." if "bytes" in kinds else f", or read 3.0 as 3 with `data: {{whole_numbers: [{name}]}}`."),
             )
+
+    def _column(self, name: str, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
         if name not in self.seen:
             yield False, f"{data}: no row has a column {name!r}: {nearest(name, self.seen)}"
+        elif not self.present(name)["train"] and name in settings.made:
+            yield (
+                False,
+                (
+                    f"{data}: no row of the train split has an earlier event of its user, so column {name!r} is empty: "
+                    "correct `user`, `time` or `ties` of `data.histories`."
+                ),
+            )
         elif not self.present(name)["train"]:
             yield (
                 False,
@@ -282,3 +330,11 @@ class Tally:
                     "it from the configuration, or correct the data."
                 ),
             )
+
+
+def sum_of(tallies: Iterable[Tally]) -> Tally:
+    """Add up the counts of several workers, in order."""
+    total = Tally()
+    for tally in tallies:
+        total.add(tally)
+    return total

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-from components.example_gen.opened_files import open_unpacked, reading
+from components.example_gen.opened_files import check_made, open_unpacked, reading
 from components.example_gen.parquet_rows import typed_batch
 from components.example_gen.rows import BadRows, Batch
 from components.example_gen.settings import Settings
@@ -89,6 +89,7 @@ def _batch(
 ) -> Batch:
     if columns.num_columns == 0:  # without columns, Arrow does not know the number of rows
         columns = pa.record_batch([pa.nulls(len(examples))], names=[""])
+    check_made(path, columns.schema.names, settings.made)
     batch = typed_batch(f"{path}, record", columns, settings, numbers[0] if numbers else 1)
     return dataclasses.replace(
         batch,

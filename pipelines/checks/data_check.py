@@ -103,6 +103,9 @@ def _uses(config: PipelineConfig) -> Mapping[str, str]:
             words.setdefault(column, []).append(f"{kind} feature {name}")
         else:
             words.setdefault(column, []).append(section)
+    histories = config.data.histories
+    for column in () if histories is None else histories.read:
+        words.setdefault(column, []).append("histories")
     return {column: ", ".join(parts) for column, parts in words.items()}
 
 

@@ -4,8 +4,9 @@
 in. Importing this package loads neither TensorFlow nor TFX.
 """
 
+from components.example_gen.history_section import Histories
 from components.example_gen.label_section import Label
-from components.example_gen.row_selection import RowFilter, SplitByColumn, SplitByHash, SplitByTime
+from components.example_gen.row_selection import RowFilter, SplitByColumn, SplitByHash, SplitByTime, SplitLeaveOneOut
 from components.example_gen.spans import Spans
 from components.pusher.push_section import Push
 from embedding_core.planning.table_overrides import TableOverrides
@@ -31,6 +32,7 @@ __all__ = [
     "Dense",
     "Evaluation",
     "Features",
+    "Histories",
     "Kubeflow",
     "Label",
     "Model",
@@ -42,6 +44,7 @@ __all__ = [
     "SplitByColumn",
     "SplitByHash",
     "SplitByTime",
+    "SplitLeaveOneOut",
     "TableOverrides",
     "Threshold",
     "VocabularyEvolution",

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 
 from components.example_gen.formats import format_of
-from components.example_gen.row_selection import SplitByHash
 from embedding_core.errors import ConfigError, nearest
 from pipelines.config.columns import column_kinds, transform_columns
 from pipelines.config.data import Data
@@ -19,8 +18,10 @@ Mistakes = Iterator[tuple[str, str]]
 def _lists_are_in_the_data(config: PipelineConfig) -> Mistakes:
     if not _is_csv(config.data):
         return
+    made = () if config.data.histories is None else config.data.histories.columns
     for index, feature in enumerate(config.features.categorical):
-        if feature.multivalent and feature.separator is None and not feature.after_transform:
+        in_the_data = not feature.after_transform and feature.source not in made
+        if feature.multivalent and feature.separator is None and in_the_data:
             yield (
                 f"features.categorical.{index}.multivalent",
                 (
@@ -95,7 +96,7 @@ def _plain_features_show_nothing_private(config: PipelineConfig) -> Mistakes:
 
 def _split_shows_nothing_private(config: PipelineConfig) -> Mistakes:
     private = _private_columns(config)
-    column = None if isinstance(config.split, SplitByHash) else config.split.column  # a hash key shows no value
+    column = getattr(config.split, "column", None)  # a hash key shows no value
     if column in private:
         yield (
             "split.column",
@@ -138,6 +139,9 @@ def _input_key(column: str) -> str:
 
 def _whole_numbers_are_tokens(config: PipelineConfig) -> Mistakes:
     kinds = column_kinds(config)
+    histories = config.data.histories
+    events = () if histories is None else (histories.user, *histories.sources)
+    kinds = {**dict.fromkeys(events, "token"), **kinds}
     known = [name for name, kind in kinds.items() if kind == "token"]
     for index, name in enumerate(config.data.whole_numbers):
         if kinds.get(name) != "token":

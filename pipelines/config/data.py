@@ -6,6 +6,7 @@ from typing import Literal
 
 from components.example_gen.csv_format import CsvFormat
 from components.example_gen.formats import DataFormat
+from components.example_gen.history_section import Histories
 from components.example_gen.settings import Rate
 from components.example_gen.spans import Spans, is_dated
 from embedding_core.schema import Listed, Mistakes, Positive, Text
@@ -24,6 +25,7 @@ class Data(CsvFormat):
         single-valued column; they are set aside and counted.
       whole_numbers: columns of tokens in which 3.0 is read as 3 (pandas writes whole numbers so in a column with gaps);
         in other columns 3 and 3.0 are two tokens, and the report counts a mix of them.
+      histories: new columns with what the row's user did before; null makes none.
       statistics: "sample" takes histograms, quantiles and frequent values of the columns from a sample, at least
         10,000 rows of each split; counts, missing values and ranges are exact. "exact" takes them from all rows, with
         TFX's StatisticsGen.
@@ -38,6 +40,7 @@ class Data(CsvFormat):
     spans: Spans | None = None
     allowed_bad_rate: Rate = 0.0
     whole_numbers: Listed[Text] = ()
+    histories: Histories | None = None
     statistics: Literal["sample", "exact"] = "sample"
     workers: Positive = 1
 

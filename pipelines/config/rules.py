@@ -9,6 +9,7 @@ from embedding_core.errors import ConfigError, nearest
 from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses, label_columns, label_paths
 from pipelines.config.files import data_files, missing_spans
+from pipelines.config.history_rules import HISTORY_RULES
 from pipelines.config.model import BUILT_IN_MODELS, RETRIEVAL_MODELS
 from pipelines.config.pipeline_config import PipelineConfig
 from pipelines.config.user_modules import (
@@ -23,7 +24,7 @@ from pipelines.config.user_modules import (
 
 Mistakes = Iterator[tuple[str, str]]
 _PATTERN_SIGNS = "*?[\\"
-RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [*COLUMN_RULES]
+RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] = [*COLUMN_RULES, *HISTORY_RULES]
 
 
 def _rule(*needs: str) -> Callable[[Callable[[PipelineConfig], Mistakes]], Callable[[PipelineConfig], Mistakes]]:

@@ -133,6 +133,7 @@ def example_settings(config: PipelineConfig) -> Settings:
         single_valued=_single_valued(config),
         whole_numbers=config.data.whole_numbers,
         private=any(feature.private for feature in config.features.categorical),
+        histories=config.data.histories,
     )
 
 

@@ -351,6 +351,8 @@ def _data(node: Node) -> dict[str, str]:
         "rows read": ingest.get("rows_read"),
         **{f"rows left out by {item['filter']}": item["rows"] for item in ingest.get("filtered", ())},
         "rows in neither split": ingest.get("in_neither_split"),
+        "rows with too short a history": ingest.get("history_too_short"),
+        "events in no history, for lack of a value": ingest.get("in_no_history"),
         "rows set aside as bad": ingest.get("set_aside", {}).get("rows"),
         **{f"rows of the {split} split": count for split, count in ingest.get("splits", {}).items()},
         **{

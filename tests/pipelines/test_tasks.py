@@ -51,11 +51,27 @@ LABELS["sequential"] = {
     "training": {"softmax": "item"},
     "evaluation": RANKED,
 }
-RETRIEVAL = ("positive", "sequential", "softmax")
+LABELS["histories"] = {
+    **LABELS["sequential"],
+    "data": {
+        "histories": {"user": "user", "time": "hour", "columns": {"past": "item"}, "max_length": 5, "min_length": 1}
+    },
+    "split": "leave_one_out",
+    "evaluation": {"min_rows": 40, "thresholds": {"Recall@10": {"min": 0.0}}},  # a row of each user
+    "features": {
+        "categorical": [
+            {"name": "past", "multivalent": True, "vocabulary": "item", "max_sequence_length": 5},
+            "item",
+        ]
+    },
+    "model": {"name": "sequential", "arguments": {"history": "past", "candidate": "item", "dropout": 0.0}},
+}
+RETRIEVAL = ("histories", "positive", "sequential", "softmax")
 SERVED = {
     "three": {"click_logit", "click_probability", "stars_prediction", "visits_prediction"},
     "mmoe": {"click_logit", "click_probability", "visits_prediction"},
     "positive": {"logit", "probability"},
+    "histories": {"logit", "probability"},
     "sequential": {"logit", "probability"},
     "softmax": {"logit", "probability"},
 }
@@ -82,11 +98,11 @@ def data(tmp_path_factory):
 def config(data, kind, folder, strategy):
     settings = {
         "name": kind,
-        "data": str(data),
         "features": {"dense": ["hour"], "categorical": ["user", "item"]},
         "model": {"name": "ranking", "arguments": {"dropout": 0.0}},
         **LABELS[kind],
     }
+    settings["data"] = {"path": str(data), **settings.get("data", {})}
     if kind in RETRIEVAL:
         settings["features"] = LABELS[kind].get("features", {"categorical": ["user", "item"]})
     training = {"epochs": 2, "batch_size": 64, "early_stopping": None, **settings.get("training", {}), **strategy}

@@ -43,6 +43,31 @@ def test_good_data_has_a_line_for_each_column_and_nothing_else(checked):
     assert found.lines[0].startswith("all 200 rows of ")
 
 
+HISTORIES = """\
+data: {path: rows.csv, histories: {user: shop, time: price, columns: {history: item}, max_length: 3}}
+split: leave_one_out
+label: {kind: positive}
+features: {categorical: [item, {name: history, multivalent: true, vocabulary: item, max_sequence_length: 3}]}
+model: {name: sequential, arguments: {history: history, candidate: item}}
+training: {softmax: item}
+"""
+
+
+def test_histories_are_made_of_the_rows_that_were_read(checked):
+    found = checked(text=HISTORIES)
+    assert found.problems == ()
+    assert "shop (histories): numbers, 7 distinct, 0.0% missing; 0.0, 1.0, 2.0" in found.lines
+    assert "rows: 193 for train, 7 for eval, 0 filtered out, 0 in neither split, 0 bad" in found.lines
+
+
+def test_histories_of_columns_that_are_absent_are_problems(checked):
+    found = checked("data.histories.time=prise", "data.histories.user=shup", text=HISTORIES)
+    assert [problem.split(": ")[0] for problem in found.problems] == [
+        "there is no column 'prise'",
+        "there is no column 'shup'",
+    ]
+
+
 def test_positive_written_as_a_comparison_is_answered_with_the_bound(checked):
     found = checked("label={column: price, positive: '>15'}", "features.dense=[]")
     assert "a bound on a number is `label.above`" in found.problems[0]

@@ -51,6 +51,13 @@ def test_every_model_is_on_the_page():
     )
 
 
+def test_histories_of_the_page_are_valid(tmp_path):
+    (tmp_path / "purchases.csv").write_text("user,item,time\nu,i,1\n")
+    (text,) = [text for text in YAML if "histories" in text]
+    config = config_from_mapping(yaml.safe_load(text), str(tmp_path))
+    assert config.data.histories.columns == {"history": "item"}
+
+
 def test_labels_of_the_page_are_valid(tmp_path):
     (tmp_path / "rows.csv").write_text("user,item,clicked,rating,purchases\nu,i,1,2,3\n")
     one, several = YAML[0].split("\n\n")

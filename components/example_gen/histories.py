@@ -1,0 +1,210 @@
+"""Makes histories: finds for each row the earlier events of its user, and writes the rows with them as examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components.example_gen.event_tables import FRACTION, REMEMBERED, SIDE, TIE, USER, WHOLE, column
+from components.example_gen.history_section import Histories
+from components.example_gen.ingest import write_rows
+from components.example_gen.row_selection import SplitLeaveOneOut
+from components.example_gen.rows import Mask
+from components.example_gen.settings import Settings
+from components.example_gen.shards import Shards
+from components.example_gen.splits import SPLITS
+from components.example_gen.tally import Tally
+
+_Positions: TypeAlias = npt.NDArray[np.int64]
+_Sides: TypeAlias = npt.NDArray[np.int8]
+
+_SLICE = 16_384  # rows whose histories are in memory at once
+_TRAIN, _EVAL = map(SPLITS.index, ("train", "eval"))
+
+
+class Timeline(NamedTuple):
+    """Rows in order of users and times, by positions in that order.
+
+    Attributes:
+      order: position in the table of each row.
+      first: position of the first row of the row's user.
+      last: position after the last row of the row's user.
+      seen: position after the last row that the row's history may hold.
+    """
+
+    order: _Positions
+    first: _Positions
+    last: _Positions
+    seen: _Positions
+
+
+class Windows(NamedTuple):
+    """The events that histories hold, and the part of them that each row's history is.
+
+    Attributes:
+      events: positions in the table of the events, in order of users and times.
+      start, end: per row, in order of users and times, the range of `events` that its history is.
+    """
+
+    events: _Positions
+    start: _Positions
+    end: _Positions
+
+
+def write_histories(table: pa.Table, part: int, settings: Settings, histories: Histories, folder: str) -> Tally:
+    """Write the rows of one part, with their histories, as shards of examples.
+
+    Args:
+      table: all rows of some users (`event_table`).
+      part: number of the part; part of the shards' names and of the seed that shuffles their rows.
+      settings: settings of ExampleGen.
+      histories: settings of the histories.
+      folder: folder of the shards.
+    """
+    tally = Tally(filtered=[0] * len(settings.conditions))
+    shards = Shards(folder, part, settings.seed, tally.shards)
+    for columns, sides in rows_with_histories(table, settings, histories, part, tally):
+        write_rows(columns, sides, tally, shards)
+    shards.flush()
+    return tally
+
+
+def count_histories(table: pa.Table, settings: Settings, histories: Histories, tally: Tally) -> None:
+    """Count rows as `write_histories` does, but write nothing; the table must have fewer rows than a shard."""
+    unwritten = Shards("", 0, 0, tally.shards)
+    for columns, sides in rows_with_histories(table, settings, histories, 0, tally):
+        write_rows(columns, sides, tally, unwritten)
+
+
+def rows_with_histories(
+    table: pa.Table, settings: Settings, histories: Histories, part: int, tally: Tally
+) -> Iterator[tuple[Mapping[str, pa.Array], _Sides]]:
+    """Yield the rows of both splits with their histories, some at a time, in an order drawn from the seed.
+
+    Args:
+      table: all rows of some users.
+      settings: settings of ExampleGen.
+      histories: settings of the histories.
+      part: number of the table, for the seed.
+      tally: counts the rows that are left out.
+
+    Yields:
+      The columns of the examples, and the split of each row as a position in `SPLITS`.
+    """
+    timeline = timeline_of(table, apart=histories.ties == "apart")
+    sides = _numbers(table, SIDE)[timeline.order].astype(np.int8)
+    if isinstance(settings.split, SplitLeaveOneOut):
+        sides = leave_one_out(timeline, settings.split)
+    can_be_listed = _with_all_values(table, histories)
+    remembered = _numbers(table, REMEMBERED).astype(bool)
+    windows = windows_of(timeline, sides, remembered & can_be_listed, histories.max_length)
+    is_long = windows.end - windows.start >= histories.min_length
+    tally.waiting -= len(sides)
+    tally.outside += int((sides < 0).sum())
+    tally.short += int(((sides >= 0) & ~is_long).sum())
+    tally.unlisted += int((remembered & ~can_be_listed).sum())
+    kept = np.flatnonzero((sides >= 0) & is_long)
+    # Rows of one user are side by side: without this, a shard would hold few users.
+    kept = kept[np.random.RandomState([settings.seed & 0xFFFFFFFF, part]).permutation(len(kept))]
+    for begin in range(0, len(kept), _SLICE):
+        rows = kept[begin : begin + _SLICE]
+        yield _columns(table, settings, histories, timeline.order[rows], windows, rows), sides[rows]
+
+
+def timeline_of(table: pa.Table, *, apart: bool) -> Timeline:
+    """Order the rows by user, time and `TIE`.
+
+    Args:
+      table: the rows.
+      apart: whether rows of one user and time do not see each other.
+    """
+    encoded = table[USER].combine_chunks().dictionary_encode()
+    ranks = np.empty(len(encoded.dictionary), np.int64)
+    ranks[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
+    user = ranks[encoded.indices.to_numpy()]
+    whole, fraction, tie = (_numbers(table, name) for name in (WHOLE, FRACTION, TIE))
+    order = np.lexsort((tie, fraction, whole, user))
+    user, whole, fraction = user[order], whole[order], fraction[order]
+    other_user = np.concatenate([[True], user[1:] != user[:-1]])
+    other_time = other_user | np.concatenate([[True], (whole[1:] != whole[:-1]) | (fraction[1:] != fraction[:-1])])
+    first, last = _groups(other_user)
+    seen = _groups(other_time)[0] if apart else np.arange(len(order))
+    return Timeline(order, first, last, seen)
+
+
+def _groups(starts: Mask) -> tuple[_Positions, _Positions]:
+    """Return for each position the first position of its group and the one after its last."""
+    firsts = np.flatnonzero(starts)
+    group = np.cumsum(starts) - 1
+    return firsts[group], np.append(firsts[1:], len(starts))[group]
+
+
+def leave_one_out(timeline: Timeline, split: SplitLeaveOneOut) -> _Sides:
+    """Return the split of each row, in order of users and times, as a position in `SPLITS`, or -1 for neither."""
+    after = timeline.last - 1 - np.arange(len(timeline.order))
+    held_out = 0 if split.held_out == "last" else 1
+    return np.where(after == held_out, _EVAL, np.where(after > held_out + split.gap, _TRAIN, -1)).astype(np.int8)
+
+
+def windows_of(timeline: Timeline, sides: _Sides, listed: Mask, max_length: int) -> Windows:
+    """Find the history of each row: the latest events that it may see.
+
+    A row for training sees events of the train split only, so that no history for training holds a row that the model
+    is judged by.
+
+    Args:
+      timeline: the rows.
+      sides: their splits, in order of users and times.
+      listed: per row of the table, whether histories may hold it.
+      max_length: largest number of events in a history.
+    """
+    in_order = listed[timeline.order]
+    events, starts, ends = [], np.zeros(len(sides), np.int64), np.zeros(len(sides), np.int64)
+    offset = 0
+    for seeing, seen in ((sides == _TRAIN, in_order & (sides == _TRAIN)), (sides != _TRAIN, in_order)):
+        before = np.concatenate([[0], np.cumsum(seen)])  # number of events before each position
+        end = before[timeline.seen]
+        start = np.maximum(before[timeline.first], end - max_length)
+        starts, ends = np.where(seeing, start + offset, starts), np.where(seeing, end + offset, ends)
+        events.append(timeline.order[seen])
+        offset += len(events[-1])
+    return Windows(np.concatenate(events), starts, ends)
+
+
+def _with_all_values(table: pa.Table, histories: Histories) -> Mask:
+    valid = [table[column(name)].is_valid().to_numpy() for name in histories.sources]
+    mask: Mask = np.all(valid, axis=0)
+    return mask
+
+
+def _columns(
+    table: pa.Table,
+    settings: Settings,
+    histories: Histories,
+    places: _Positions,
+    windows: Windows,
+    rows: _Positions,
+) -> dict[str, pa.Array]:
+    """Return the columns of some rows, given their places in the table and in the order of users and times."""
+    start, lengths = windows.start[rows], (windows.end - windows.start)[rows]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    listed = windows.events[np.repeat(start - offsets[:-1], lengths) + np.arange(offsets[-1])]
+    columns = {name: _taken(table, name, places) for name in settings.from_data}
+    for name, source in histories.columns.items():
+        values = _taken(table, source, listed)
+        columns[name] = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
+    return columns
+
+
+def _taken(table: pa.Table, name: str, places: _Positions) -> pa.Array:
+    return table[column(name)].chunk(0).take(pa.array(places))
+
+
+def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.generic]:
+    numbers: npt.NDArray[np.generic] = table[name].to_numpy()
+    return numbers

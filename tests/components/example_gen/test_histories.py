@@ -1,0 +1,283 @@
+"""Tests histories against their definition, written slowly, on events drawn at random."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from components.example_gen.event_tables import event_tables, joined
+from components.example_gen.histories import rows_with_histories
+from components.example_gen.ingest import write_rows
+from components.example_gen.prepared_rows import read_rows
+from components.example_gen.settings import Settings
+from components.example_gen.shards import Shards
+from components.example_gen.splits import SPLITS
+from components.example_gen.tally import Tally
+from embedding_core.errors import DataError
+
+pytestmark = pytest.mark.light
+
+COLUMNS = dict.fromkeys(("item", "kind", "history", "kinds"), "token")
+HISTORIES = {"user": "user", "time": "time", "columns": {"history": "item", "kinds": "kind"}, "max_length": 4}
+LAST = {"by": "leave_one_out"}
+CUT = "2001-09-09T01:47:00"  # Unix time 1,000,000,020, within the events
+RULES = {
+    "last": LAST,
+    "second last": {**LAST, "held_out": "second_last"},
+    "gap": {**LAST, "gap": 1},
+    "column": {"by": "column", "column": "part", "train": ["train"], "eval": ["test"]},
+    "time": {"by": "time", "column": "time", "before": CUT},
+}
+
+
+def drawn(rows=600, users=40, times=40, seed=0):
+    """Draw events; each has an item of its own, which tells it from the others, and some have no kind."""
+    draw = random.Random(seed)
+    return [
+        {
+            "user": f"u{int(users * draw.random() ** 2)}",
+            "item": f"i{number}",
+            "kind": draw.choice(["a", "b", "c", ""]),
+            "time": str(10**9 + draw.randrange(times)),
+            "clicked": str(draw.randrange(2)),
+            "part": draw.choice(["train", "train", "valid", "test"]),
+        }
+        for number in range(rows)
+    ]
+
+
+def written(folder, events, files=1):
+    """Write the events to files, in order; return their paths."""
+    folder.mkdir(parents=True)
+    each = -(-len(events) // files)
+    for number, rows in enumerate(itertools.zip_longest(*[iter(events)] * each)):
+        lines = [",".join(event.values()) for event in rows if event]
+        (folder / f"{number}.csv").write_text("\n".join([",".join(events[0]), *lines]) + "\n")
+    return sorted(map(str, folder.iterdir()))
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Return a function that makes the rows of files: by item the split and the other columns; and the counts."""
+
+    def make(files, **changes):
+        given = {"columns": COLUMNS, "histories": HISTORIES, "split": LAST, **changes}
+        settings, tally = Settings.from_mapping(given), Tally()
+        tally.filtered = [0] * len(settings.conditions)
+        tables = list(
+            event_tables(read_rows(files, files[0].rpartition(".")[2], settings, tally), settings.histories, 0, tally)
+        )
+        found = {}
+        for columns, sides in rows_with_histories(joined(tables), settings, settings.histories, 0, tally):
+            write_rows(columns, sides, tally, Shards("", 0, 0, tally.shards))
+            values = zip(*(columns[name].to_pylist() for name in columns), strict=True)
+            for row, side in zip(values, sides.tolist(), strict=True):
+                one = dict(zip(columns, row, strict=True))
+                texts = {name: [text.decode() for text in one[name]] for name in settings.made}
+                found[(one["item"] or b"").decode()] = {"side": SPLITS[side], **texts}
+        return found, tally
+
+    return make
+
+
+def side_of(event, mine, split):
+    """The split of an event by its definition; `mine` are the rows of its user in their order."""
+    if split["by"] == "column":
+        return next((side for side in SPLITS if event["part"] in split[side]), None)
+    if split["by"] == "time":
+        return "train" if int(event["time"]) < 10**9 + 20 else "eval"
+    after, held_out = len(mine) - 1 - mine.index(event), int(split.get("held_out") == "second_last")
+    if after == held_out:
+        return "eval"
+    return "train" if after > held_out + split.get("gap", 0) else None
+
+
+def expected(events, split, *, remember=lambda event: True, max_length=4):
+    """The rows by item, with the definition written out: events of one time follow each other as in the data."""
+    found = {}
+    for user in {event["user"] for event in events}:
+        mine = sorted((one for one in events if one["user"] == user), key=lambda one: int(one["time"]))
+        sides = [side_of(event, mine, split) for event in mine]
+        for position, (event, side) in enumerate(zip(mine, sides, strict=True)):
+            before = [
+                one
+                for one, its_side in zip(mine[:position], sides, strict=False)
+                if one["kind"] and remember(one) and (side == "eval" or its_side == "train")
+            ][-max_length:]
+            histories = {"history": [one["item"] for one in before], "kinds": [one["kind"] for one in before]}
+            if side is not None:
+                found[event["item"]] = {"side": side, **histories}
+    return found
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("files", [1, 3])
+def test_histories_are_those_of_the_definition(made, tmp_path, name, files):
+    events, split = drawn(seed=files), RULES[name]
+    histories = {**HISTORIES, "ties": "in_order"}
+    found, tally = made(written(tmp_path / "data", events, files), histories=histories, split=split)
+    assert found == expected(events, split)
+    assert tally.read == len(events)
+    assert tally.outside == len(events) - len(found)
+    assert tally.unlisted == sum(not event["kind"] for event in events)
+    assert tally.waiting == 0
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_no_history_holds_an_event_of_its_time_or_later(made, tmp_path, name):
+    events = drawn(times=12)
+    by_item = {event["item"]: event for event in events}
+    found, _ = made(written(tmp_path / "data", events), split=RULES[name])
+    assert max(len(row["history"]) for row in found.values()) == 4
+    for item, row in found.items():
+        mine = by_item[item]
+        times = [int(by_item[seen]["time"]) for seen in row["history"]]
+        assert times == sorted(times)
+        assert all(time < int(mine["time"]) for time in times)
+        assert all(by_item[seen]["user"] == mine["user"] for seen in row["history"])
+        if row["side"] == "train":
+            assert all(found[seen]["side"] == "train" for seen in row["history"])
+
+
+def test_events_of_one_time_that_are_apart_do_not_depend_on_the_files(made, tmp_path):
+    events = drawn(times=5)
+    found, _ = made(written(tmp_path / "one", events))
+    random.Random(1).shuffle(events)
+    again, _ = made(written(tmp_path / "two", events, files=4))
+    assert again == found
+
+
+def test_latest_events_are_those_that_a_history_keeps(made, tmp_path):
+    events = [event for event in drawn(rows=300, users=5, times=60) if event["kind"]]
+    histories = {**HISTORIES, "max_length": 7}
+    found, _ = made(written(tmp_path / "data", events), split=RULES["time"], histories=histories)
+    by_item = {event["item"]: event for event in events}
+    for item, row in found.items():
+        mine = by_item[item]
+        earlier = sorted(
+            int(one["time"]) for one in events if one["user"] == mine["user"] and int(one["time"]) < int(mine["time"])
+        )
+        assert [int(by_item[seen]["time"]) for seen in row["history"]] == earlier[-7:]
+
+
+def test_histories_hold_only_what_is_to_be_remembered(made, tmp_path):
+    events = drawn()
+    histories = {**HISTORIES, "ties": "in_order", "remember": [{"column": "clicked", "equals": 1}]}
+    found, _ = made(written(tmp_path / "data", events), histories=histories)
+    assert found == expected(events, LAST, remember=lambda event: event["clicked"] == "1")
+
+
+def test_rows_with_too_short_a_history_are_left_out_and_counted(made, tmp_path):
+    events = drawn()
+    histories = {**HISTORIES, "ties": "in_order", "min_length": 3}
+    found, tally = made(written(tmp_path / "data", events), histories=histories)
+    every = expected(events, LAST)
+    assert found == {item: row for item, row in every.items() if len(row["history"]) >= 3}
+    assert tally.short == len(every) - len(found)
+    assert tally.read == len(events)
+
+
+def test_filtered_rows_are_in_no_history(made, tmp_path):
+    events = drawn()
+    filters = [{"column": "clicked", "equals": 1}]
+    histories = {**HISTORIES, "ties": "in_order"}
+    found, tally = made(written(tmp_path / "data", events), histories=histories, row_filters=filters)
+    assert found == expected([event for event in events if event["clicked"] == "1"], LAST)
+    assert tally.filtered == [sum(event["clicked"] == "0" for event in events)]
+
+
+def test_rows_of_one_user_stay_in_one_split_of_a_hash(made, tmp_path):
+    events = drawn()
+    split = {"by": "hash", "key": "user", "eval_fraction": 0.3}
+    found, _ = made(written(tmp_path / "data", events), split=split, histories={**HISTORIES, "ties": "in_order"})
+    users = {side: {event["user"] for event in events if found[event["item"]]["side"] == side} for side in SPLITS}
+    assert all(users.values())
+    assert not users["train"] & users["eval"]
+
+
+def test_duplicates_are_two_events(made, tmp_path):
+    event = {**drawn(rows=1)[0], "kind": "a"}
+    later = {**event, "item": "i9", "time": "2000000000"}
+    found, _ = made(written(tmp_path / "data", [event, event, later]))
+    assert found["i9"]["history"] == ["i0", "i0"]
+    assert found["i0"]["history"] == []
+
+
+def test_lists_of_one_value_are_values_and_longer_ones_bad_rows(made, tmp_path):
+    items = [["i0"], ["i1"], ["i2", "x"], [], ["i4"]]
+    columns = {"user": ["u"] * 5, "time": range(5), "item": items, "kind": ["a"] * 5}
+    parquet.write_table(pa.table(columns), str(tmp_path / "events.parquet"))
+    histories = {**HISTORIES, "columns": {"history": "item"}}
+    columns = dict.fromkeys(("item", "history"), "token")
+    found, tally = made([str(tmp_path / "events.parquet")], histories=histories, columns=columns)
+    assert found["i4"] == {"side": "eval", "history": ["i0", "i1"]}
+    assert tally.bad.count == 1
+    assert "column 'item' holds 2 values" in tally.bad.first[0]
+    assert tally.unlisted == 1
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["-3", "1", "20"],
+        ["0.5", "1.25", "9"],
+        ["1.5e9", "1600000000", "1600000000.5"],
+        ["9007199254740992", "9007199254740993", "1e17"],
+        ["2024-01-01", "2024-01-01T00:00:01", "2024-01-01T02:00:00+01:00"],
+    ],
+)
+def test_times_may_be_numbers_or_dates(made, tmp_path, times):
+    event = {**drawn(rows=1)[0], "kind": "a"}
+    events = [{**event, "item": f"i{at}", "time": time} for at, time in enumerate(times)]
+    found, _ = made(written(tmp_path / "data", [events[2], events[0], events[1]]))
+    assert [found[f"i{at}"]["history"] for at in range(3)] == [[], ["i0"], ["i0", "i1"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"time": ""}, "column 'time', the time: it has no value"),
+        ({"time": "soon"}, "column 'time', the time: 'soon' is neither an ISO date or time nor a Unix time"),
+        ({"time": "inf"}, "column 'time', the time: 'inf' is not a finite number"),
+        ({"time": "1e30"}, "column 'time', the time: '1e30' is not a finite number within 64 bits"),
+        ({"user": ""}, "column 'user', whose events make histories: it has no value"),
+    ],
+)
+def test_rows_without_user_or_time_are_bad(made, tmp_path, changes, reason):
+    events = drawn(rows=50, users=4)
+    files = written(tmp_path / "data", [*events, {**events[0], **changes}])
+    found, tally = made(files)
+    assert reason in tally.bad.first[0]
+    assert tally.bad.first[0].startswith(f"{files[0]}:52")
+    assert tally.bad.count == 1
+    assert tally.read == 51
+    (tmp_path / "data/0.csv").unlink()
+    (tmp_path / "data").rmdir()
+    assert made(written(tmp_path / "data", events))[0] == found
+
+
+def test_dates_and_numbers_in_one_column_are_an_error(made, tmp_path):
+    events = drawn(rows=20, users=2)
+    events[7]["time"] = "2024-01-01"
+    _, tally = made(written(tmp_path / "data", events), split=LAST)
+    settings = Settings.from_mapping({"columns": COLUMNS, "histories": HISTORIES, "split": LAST})
+    with pytest.raises(DataError, match=r"is a number in .*0.csv:2 and a date in .*0.csv:9: write all of its times"):
+        tally.check(settings, "data")
+
+
+def test_data_that_has_a_column_of_the_new_name_is_an_error(made, tmp_path):
+    files = written(tmp_path / "data", [{**event, "kinds": "x"} for event in drawn(rows=20)])
+    with pytest.raises(DataError, match=r"there is a column 'kinds', and `data.histories.columns` makes one"):
+        made(files)
+
+
+def test_train_split_without_any_history_is_an_error(made, tmp_path):
+    events = [{**event, "user": event["item"]} for event in drawn(rows=20)]
+    _, tally = made(written(tmp_path / "data", events))
+    given = Settings.from_mapping({"columns": COLUMNS, "histories": HISTORIES, "split": LAST})
+    with pytest.raises(DataError, match="no row is left for the train split"):
+        tally.check(given, "data")
