@@ -29,12 +29,16 @@ class MaskedMean(tf_keras.layers.Layer):
 
 
 class LastPosition(tf_keras.layers.Layer):
-    """The last filled position: `[B, L, dim]` and lengths `[B, 1]` -> `[B, dim]`; 0 for an empty sequence."""
+    """The last filled position: `[B, L, dim]` and lengths `[B, 1]` -> `[B, dim]`; 0 for an empty sequence.
+
+    A length above `L` counts as `L`.
+    """
 
     def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the last vector of the sequence, given with its lengths."""
         sequence, lengths = inputs
-        last = tf.one_hot(tf.cast(lengths[:, 0], tf.int32) - 1, tf.shape(sequence)[1], dtype=sequence.dtype)
+        most = tf.shape(sequence)[1]
+        last = tf.one_hot(tf.minimum(tf.cast(lengths[:, 0], tf.int32), most) - 1, most, dtype=sequence.dtype)
         return tf.einsum("bl,bld->bd", last, sequence)
 
 
@@ -77,7 +81,10 @@ class Positions(tf_keras.layers.Layer):
 
 
 class CausalAttention(tf_keras.layers.Layer):
-    """Self-attention in which a position sees itself and the filled positions before it (Vaswani et al., 2017)."""
+    """Self-attention in which a position sees itself and the filled positions before it (Vaswani et al., 2017).
+
+    One query alone is that of the last filled position, which sees all of them.
+    """
 
     def __init__(self, heads: int, name: str | None = None) -> None:
         """Take the number of heads, which must divide dim."""
@@ -93,46 +100,51 @@ class CausalAttention(tf_keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return `[B, L, dim]` for queries and the sequence that they attend to, `[B, L, dim]`, and its lengths."""
+        """Return `[B, Q, dim]` for Q queries (L or 1), the sequence `[B, L, dim]` that they attend to, its lengths."""
         queries, sequence, lengths = inputs
-        length, dim = queries.shape[1], queries.shape[2]
+        (count, dim), length = queries.shape[1:], sequence.shape[1]
         width = dim // self._heads
         projected = [
-            tf.transpose(tf.reshape(layer(value), [-1, length, self._heads, width]), [0, 2, 1, 3])
+            tf.transpose(tf.reshape(layer(value), [-1, value.shape[1], self._heads, width]), [0, 2, 1, 3])
             for layer, value in zip(self._projections, (queries, sequence, sequence), strict=True)
         ]
         logits = tf.matmul(projected[0], projected[1], transpose_b=True) / float(width) ** 0.5
-        is_open = tf.linalg.band_part(tf.ones([length, length]), -1, 0)[tf.newaxis] > 0
+        is_open = tf.linalg.band_part(tf.ones([length, length]), -1, 0)[tf.newaxis, -count:] > 0
         is_open &= filled(sequence, lengths)[:, tf.newaxis]
         weights = tf.nn.softmax(tf.where(is_open[:, tf.newaxis], logits, _CLOSED))
-        return tf.reshape(tf.transpose(tf.matmul(weights, projected[2]), [0, 2, 1, 3]), [-1, length, dim])
+        return tf.reshape(tf.transpose(tf.matmul(weights, projected[2]), [0, 2, 1, 3]), [-1, count, dim])
 
 
-def causal_blocks(
+def last_of_causal_blocks(
     sequence: tf.Tensor, lengths: tf.Tensor, *, blocks: int, heads: int, dropout: float, seed: int
 ) -> tf.Tensor:
-    """Apply the blocks of SASRec (Kang and McAuley, 2018): attention and a feed-forward layer, each with a residual.
+    """Apply the blocks of SASRec (Kang and McAuley, 2018) and return the last filled position.
+
+    A block is attention and a feed-forward layer, each with a residual. The last block is computed for the last
+    position alone, since nothing reads the others.
 
     Args:
       sequence: `[B, L, dim]`.
       lengths: `[B, 1]`.
-      blocks: number of blocks.
+      blocks: number of blocks, at least 1.
       heads: number of heads of the attention; it must divide dim.
       dropout: share of the values to drop while training.
       seed: seed of the dropout masks.
 
     Returns:
-      `[B, L, dim]`, normalized.
+      `[B, dim]`, normalized; 0 for an empty sequence.
     """
     dim = sequence.shape[-1]
     values = SeededDropout(dropout, seed=seed)(Positions()(sequence))
     for block in range(blocks):
         first = seed + 10 * (block + 1)
-        normal = _layers.LayerNormalization(epsilon=1e-8)(values)
-        seen = CausalAttention(heads)([normal, values, lengths])
-        values = _layers.Add()([normal, SeededDropout(dropout, seed=first)(seen)])
+        queries = _layers.LayerNormalization(epsilon=1e-8)(values)
+        if block == blocks - 1:
+            queries = _layers.Reshape((1, dim))(LastPosition()([queries, lengths]))
+        seen = CausalAttention(heads)([queries, values, lengths])
+        values = _layers.Add()([queries, SeededDropout(dropout, seed=first)(seen)])
         normal = _layers.LayerNormalization(epsilon=1e-8)(values)
         inner = SeededDropout(dropout, seed=first + 1)(_layers.Dense(dim, activation="relu")(normal))
         inner = SeededDropout(dropout, seed=first + 2)(_layers.Dense(dim)(inner))
         values = _layers.Add()([normal, inner])
-    return _layers.LayerNormalization(epsilon=1e-8)(values)
+    return LastPosition()([_layers.LayerNormalization(epsilon=1e-8)(values), lengths])

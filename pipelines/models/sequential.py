@@ -15,7 +15,7 @@ import tf_keras
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import length_name
-from pipelines.models.attention import LastPosition, causal_blocks
+from pipelines.models.attention import last_of_causal_blocks
 from pipelines.models.two_tower import TwoTower
 
 _layers = tf_keras.layers
@@ -42,7 +42,7 @@ def build(
       dense: dense features; unused here.
       history: name of the sequence feature, the earlier candidates in the order of time.
       candidate: name of the feature of the candidate, of the same dim.
-      blocks: number of blocks of attention.
+      blocks: number of blocks of attention, at least 1.
       heads: number of heads of the attention.
       dropout: share of the values to drop while training.
       seed: seed of the dropout masks.
@@ -52,7 +52,7 @@ def build(
       A model from the history, its length and the candidate to logits `[B, 1]`.
 
     Raises:
-      ConfigError: a feature is unknown, the history is not a sequence, or `heads` does not divide dim.
+      ConfigError: a feature is unknown, the history is not a sequence, there are no blocks, or `heads` does not fit.
     """
     del config, dense
     if history not in lengths:
@@ -61,6 +61,8 @@ def build(
         )
     if candidate not in embeddings or len(embeddings[candidate].shape) != 2:
         raise ConfigError(f"`candidate` is {candidate!r}: it must be a feature of one vector, of {list(embeddings)}.")
+    if blocks < 1:
+        raise ConfigError(f"`blocks` is {blocks!r}: it must be at least 1.")
     sequence, length, target = embeddings[history], lengths[history], embeddings[candidate]
     dim = target.shape[-1]
     if sequence.shape[-1] != dim or dim % heads:
@@ -68,8 +70,7 @@ def build(
             f"`history` has dim {sequence.shape[-1]}, `candidate` {dim}, and `heads` is {heads}: the dims must be "
             "equal, as in one table, and `heads` must divide them."
         )
-    read = causal_blocks(sequence, length, blocks=blocks, heads=heads, dropout=dropout, seed=seed)
-    query = LastPosition()([read, length])
+    query = last_of_causal_blocks(sequence, length, blocks=blocks, heads=heads, dropout=dropout, seed=seed)
     logit = _layers.Dot(axes=1, name="logit")([query, target])
     read_by_query = {history: sequence, length_name(history): length}
     model = TwoTower([read_by_query, {candidate: target}], logit)

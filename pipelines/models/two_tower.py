@@ -66,6 +66,14 @@ class _Split(tf_keras.layers.Layer):
         return inputs[:, :1], inputs[:, 1:]
 
 
+class _UnitLength(tf_keras.layers.Layer):
+    """Divides each vector by its length; a vector of zeros, as of an unknown token, stays as it is."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return `[B, n]` for inputs `[B, n]`."""
+        return tf.math.l2_normalize(inputs, axis=1)
+
+
 def _choose(
     argument: str, names: Sequence[str], embeddings: Mapping[str, tf.Tensor], dense: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
@@ -84,19 +92,30 @@ def _sum(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _tower(
     inputs: Mapping[str, tf.Tensor], width: int, hidden_units: Sequence[int], dropout: float, seed: int
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tf.Tensor:
     """Build a tower: the sum of its features' vectors, plus an MLP of them if there are `hidden_units`.
 
     Returns:
-      The first column of the sum, which is the bias `[B, 1]`, and the other columns, the vector `[B, width - 1]`.
+      The sum, `[B, width]`.
     """
     vectors = [one_vector(value) for value in inputs.values()]
     terms = [vector if vector.shape[-1] == width else _layers.Dense(width)(vector) for vector in vectors]
     if hidden_units:
         deep = mlp(joined(vectors), hidden_units, dropout=dropout, seed=seed)
         terms.append(_layers.Dense(width)(deep))
-    bias, vector = _Split()(_sum(terms))
-    return bias, vector
+    return _sum(terms)
+
+
+def _with_biases(query: tf.Tensor, candidate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Make the vectors whose product is the logit, of sums whose first column is the bias."""
+    query_bias, query_vector = _Split()(query)
+    candidate_bias, candidate_vector = _Split()(candidate)
+    bias = _sum([query_bias, _Constant(trained=True)(query_bias)])
+    ones = _Constant(trained=False)(query_bias), _Constant(trained=False)(candidate_bias)
+    return (
+        _layers.Concatenate()([query_vector, bias, ones[0]]),
+        _layers.Concatenate()([candidate_vector, ones[1], candidate_bias]),
+    )
 
 
 def build(
@@ -109,6 +128,7 @@ def build(
     width: int | None = None,
     hidden_units: Sequence[int] = (),
     dropout: float = 0.0,
+    normalize: bool = False,
     seed: int = 0,
 ) -> TwoTower:
     """Build the model.
@@ -128,6 +148,8 @@ def build(
         A linear layer maps features of another width to this one.
       hidden_units: widths of each tower's MLP; empty for none.
       dropout: share of the MLP's values to drop while training.
+      normalize: whether the logit is the cosine of the two sums, without biases. Train it with a small
+        `training.softmax.temperature`, such as 0.1: a cosine alone is too narrow for a softmax.
       seed: seed of the dropout masks.
 
     Returns:
@@ -143,12 +165,12 @@ def build(
     if both:
         raise ConfigError(f"{both[0]!r} is in `query_features` and in `candidate_features`: a feature is in one tower.")
     width = width or max(tensor.shape[-1] for tensor in candidate.values())
-    query_bias, query_vector = _tower(query, width, hidden_units, dropout, seed)
-    candidate_bias, candidate_vector = _tower(candidate, width, hidden_units, dropout, seed + 1000)
-    bias = _sum([query_bias, _Constant(trained=True)(query_bias)])
-    ones = _Constant(trained=False)(query_bias), _Constant(trained=False)(candidate_bias)
-    query_vector = _layers.Concatenate()([query_vector, bias, ones[0]])
-    candidate_vector = _layers.Concatenate()([candidate_vector, ones[1], candidate_bias])
+    query_sum = _tower(query, width, hidden_units, dropout, seed)
+    candidate_sum = _tower(candidate, width, hidden_units, dropout, seed + 1000)
+    if normalize:
+        query_vector, candidate_vector = _UnitLength()(query_sum), _UnitLength()(candidate_sum)
+    else:
+        query_vector, candidate_vector = _with_biases(query_sum, candidate_sum)
     logit = _layers.Dot(axes=1, name="logit")([query_vector, candidate_vector])
     model = TwoTower([query, candidate], logit)
     model.query_features, model.candidate_features = tuple(query), tuple(candidate)

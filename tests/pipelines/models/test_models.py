@@ -46,6 +46,7 @@ TOWERS = {"query_features": ["user"], "candidate_features": ["item", "words", "p
         ("final_mlp", {}),
         ("two_tower", TOWERS),
         ("two_tower", {**TOWERS, "hidden_units": [8], "width": 5}),
+        ("two_tower", {**TOWERS, "normalize": True}),
     ],
 )
 def test_model_gives_one_logit_per_row_and_a_gradient_to_every_activation(module, arguments):
@@ -113,6 +114,16 @@ def test_a_position_sees_neither_later_ones_nor_padding():
     np.testing.assert_allclose(layer([sequence, changed, lengths])[1], found[1], atol=1e-6)
 
 
+def test_a_single_query_is_that_of_the_last_position():
+    sequence, lengths = tf.random.stateless_normal([2, 5, 4], [3, 1]), tf.constant([[5.0], [3.0]])
+    layer = CausalAttention(2)
+    whole = layer([sequence, sequence, lengths])
+    last = LastPosition()([sequence, lengths])[:, tf.newaxis]
+    np.testing.assert_allclose(
+        layer([last, sequence, lengths])[:, 0], LastPosition()([whole, lengths]), rtol=1e-5, atol=1e-6
+    )
+
+
 SHARED = EmbeddingConfig(
     tables=(TableConfig(name="t", vocabulary_size=9, dim=4),),
     features=(
@@ -148,6 +159,7 @@ def test_models_of_histories_get_their_lengths(module, arguments):
         ("sequential", {"history": "item", "candidate": "item"}, "must be a feature with `max_sequence_length`"),
         ("sequential", {"history": "seen", "candidate": "seen"}, "must be a feature of one vector"),
         ("sequential", {"history": "seen", "candidate": "item", "heads": 3}, "`heads` must divide them"),
+        ("sequential", {"history": "seen", "candidate": "item", "blocks": 0}, "`blocks` is 0: it must be at least 1"),
         ("din", {"histories": ["item"], "target": "item"}, "a feature with `max_sequence_length`"),
         ("din", {"histories": ["seen"], "target": "seen"}, "a feature of one vector"),
     ],
@@ -183,6 +195,17 @@ def test_dot_product_of_the_towers_is_the_logit():
     inputs = {**EMBEDDINGS, **DENSE}
     dots = tf.reduce_sum(model.query_vectors(inputs) * model.candidate_vectors(inputs), axis=1, keepdims=True)
     np.testing.assert_allclose(dots, call_model(model, EMBEDDINGS, DENSE)["label"], rtol=1e-4, atol=1e-5)
+
+
+def test_logit_of_normalized_towers_is_the_cosine_of_their_sums():
+    arguments = {"query_features": ["user"], "candidate_features": ["item"], "normalize": True}
+    model = build_model("pipelines.models.two_tower", CONFIG, DENSE, arguments)
+    user, item = EMBEDDINGS["user"].numpy(), np.zeros_like(EMBEDDINGS["item"])
+    item[1:] = EMBEDDINGS["item"][1:]
+    lengths = np.linalg.norm(user, axis=1) * np.maximum(np.linalg.norm(item, axis=1), 1e-9)
+    found = call_model(model, {**EMBEDDINGS, "item": tf.constant(item)}, DENSE)["label"]
+    np.testing.assert_allclose(found[:, 0], np.sum(user * item, 1) / lengths, rtol=1e-4, atol=1e-6)
+    assert float(found[0, 0]) == 0.0  # of a candidate without a vector
 
 
 @pytest.mark.parametrize("query", [[], ["nobody"], ["item"]])
