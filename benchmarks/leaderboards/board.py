@@ -1,0 +1,184 @@
+"""Runs the pipeline of a leaderboard once for each seed, and puts its figures beside the published ones."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from embedding_core.errors import DataError
+
+Figures: TypeAlias = dict[str, float]
+RunPipeline: TypeAlias = Callable[[pathlib.Path, Sequence[str]], None]
+
+_NOTHING_PUSHED = 3  # exit code of `tfx-embeddings run`: the figures are there, and were not good enough to push
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """One run of the pipeline.
+
+    Attributes:
+      name: name of its folder.
+      data: file of its rows.
+      settings: settings that replace those of the configuration, by dotted key.
+    """
+
+    name: str
+    data: pathlib.Path
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Board:
+    """One published table.
+
+    Attributes:
+      name: name of the data set; also that of the folder of its runs.
+      config: the YAML file of the pipeline.
+      metrics: names of the published metrics, as the report has them.
+      published: figures of each published model, in the order of `metrics`.
+      parts: runs of one seed; a seed's figure is their mean.
+    """
+
+    name: str
+    config: pathlib.Path
+    metrics: tuple[str, ...]
+    published: Mapping[str, tuple[float, ...]]
+    parts: tuple[Part, ...]
+
+
+def run_command(config: pathlib.Path, overrides: Sequence[str]) -> None:
+    """Run the pipeline in a new process, so that its CPU time is that of the whole run, imports included."""
+    settings = [word for override in overrides for word in ("--set", override)]
+    command = [sys.executable, "-m", "pipelines.commands.cli", "run", str(config), *settings]
+    code = subprocess.run(command, check=False).returncode
+    if code not in (0, _NOTHING_PUSHED):
+        raise subprocess.CalledProcessError(code, command)
+
+
+def measure(board: Board, part: Part, seed: int, folder: pathlib.Path, run: RunPipeline = run_command) -> Figures:
+    """Run the pipeline of one part in a new work_dir.
+
+    Returns:
+      The board's metrics, and the `wall` and `cpu` seconds of the run.
+
+    Raises:
+      DataError: the report lacks one of the metrics.
+    """
+    work = folder.absolute() / f"{part.name}-{seed}"
+    shutil.rmtree(work, ignore_errors=True)
+    settings = {**part.settings, "data.path": part.data.absolute(), "work_dir": work, "seed": seed}
+    started, cpu = time.monotonic(), _cpu_of_children()
+    run(board.config, [f"{key}={value}" for key, value in settings.items()])
+    spent = {"wall": time.monotonic() - started, "cpu": _cpu_of_children() - cpu}
+    report = json.loads((work / "report" / "report.json").read_text(encoding="utf-8"))
+    found = {row["metric"]: row["value"] for row in report["evaluation"]}
+    missing = [name for name in board.metrics if name not in found]
+    if missing:
+        raise DataError(f"{work}/report/report.json has no {', '.join(missing)}, only {', '.join(sorted(found))}.")
+    return {**{name: found[name] for name in board.metrics}, **spent}
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run_board(
+    board: Board, seeds: Sequence[int], folder: pathlib.Path, run: RunPipeline = run_command
+) -> list[Figures]:
+    """Run all parts for each seed; keep the figures in `results.json` of the folder, and repeat none that it holds.
+
+    Returns:
+      The figures of each seed: means over the parts, and the sums of their seconds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "results.json"
+    results: dict[str, Figures] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    for seed in seeds:
+        for part in board.parts:
+            key = f"{part.name}-{seed}"
+            if key not in results:
+                results[key] = measure(board, part, seed, folder, run)
+                kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return [_of_seed(board, [results[f"{part.name}-{seed}"] for part in board.parts]) for seed in seeds]
+
+
+def _of_seed(board: Board, parts: Sequence[Figures]) -> Figures:
+    means = {name: statistics.fmean(part[name] for part in parts) for name in board.metrics}
+    return {**means, **{name: sum(part[name] for part in parts) for name in ("wall", "cpu")}}
+
+
+def table(boards: Sequence[tuple[Board, Sequence[Figures]]]) -> str:
+    """Return the published figures and the means and ranges of ours as a Markdown table."""
+    metrics = boards[0][0].metrics
+    lines = [f"| data | model | {' | '.join(metrics)} | wall min | CPU min |", "|---" * (len(metrics) + 4) + "|"]
+    for board, seeds in boards:
+        for model, figures in board.published.items():
+            cells = " | ".join(f"{figure:.4f}" for figure in figures)
+            lines.append(f"| {board.name} | {model} | {cells} | | |")
+        cells = " | ".join(f"**{_spread([seed[name] for seed in seeds], 4)}**" for name in metrics)
+        spent = " | ".join(_spread([seed[name] / 60 for seed in seeds], 1) for name in ("wall", "cpu"))
+        lines.append(f"| {board.name} | this project, {_seeds(len(seeds))} | {cells} | {spent} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f}-{max(values):.{digits}f})"
+
+
+def _seeds(number: int) -> str:
+    return f"{number} seed{'s' if number > 1 else ''}"
+
+
+def write_between(page: pathlib.Path, name: str, text: str) -> None:
+    """Replace what is between the marks `<!-- NAME: begin -->` and `<!-- NAME: end -->` of a page."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    page.write_text(before + begin + text + end + rest.partition(end)[2], encoding="utf-8")
+
+
+def parser(description: str | None, name: str) -> argparse.ArgumentParser:
+    """Make the parser of the arguments that all leaderboards have."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--data", type=pathlib.Path, required=True, help="folder with the files of the data set")
+    made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    made.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/leaderboards", name))
+    made.add_argument("--into", type=pathlib.Path, help="a page with the marks between which the table is put")
+    return made
+
+
+def report(boards: Sequence[Board], given: argparse.Namespace, name: str) -> None:
+    """Run the boards as the command line says, and print the table."""
+    text = table([(board, run_board(board, given.seeds, given.work / board.name)) for board in boards])
+    print(text)
+    if given.into:
+        write_between(given.into, name, text)
+
+
+def needed(folder: pathlib.Path, *names: str) -> pathlib.Path:
+    """Return the first of the files that is in the folder.
+
+    Raises:
+      DataError: none of them is there.
+    """
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(f"{folder} has no {' or '.join(names)}: give the folder of the data set as --data.")
+
+
+def described(config: str) -> pathlib.Path:
+    """Return the path of a configuration beside this file."""
+    return pathlib.Path(__file__).with_name(config)

@@ -1,0 +1,132 @@
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+from scipy import sparse
+
+from benchmarks.leaderboards import amazon, gowalla, movielens
+from benchmarks.leaderboards.board import Board, Part, needed, run_board, table, write_between
+from embedding_core.errors import DataError
+from pipelines.config import load_config
+from pipelines.local.run_local import run
+
+LISTS = "0 3 1\n1 2\n\n2\n"
+
+
+def in_this_process(config, overrides):
+    """Run the pipeline for a step, in a process that has loaded TensorFlow."""
+    run(load_config(config, [*overrides, "training.epochs=null", "training.steps=3", "evaluation.min_rows=0"]))
+
+
+def test_lists_of_items_become_pairs(tmp_path):
+    (tmp_path / "lists.txt").write_text(LISTS, encoding="utf-8")
+    assert gowalla.read_lists(tmp_path / "lists.txt").tolist() == [[0, 3], [0, 1], [1, 2]]
+
+
+def test_adjacency_matrix_holds_the_same_pairs(tmp_path):
+    pairs = np.array([[0, 1], [0, 3], [1, 2]])
+    matrix = np.zeros((7, 7))
+    matrix[pairs[:, 0], 3 + pairs[:, 1]] = matrix[3 + pairs[:, 1], pairs[:, 0]] = 0.5
+    sparse.save_npz(tmp_path / "matrix.npz", sparse.csr_matrix(matrix))
+    assert gowalla.read_matrix(tmp_path / "matrix.npz", 3).tolist() == pairs.tolist()
+
+
+def test_data_that_is_not_there_is_one_clear_error(tmp_path):
+    with pytest.raises(DataError, match=r"has no train.txt or s_pre_adj_mat.npz: give the folder of the data set"):
+        needed(tmp_path, "train.txt", "s_pre_adj_mat.npz")
+
+
+def board_of(folder, parts):
+    (folder / "config.yaml").write_text("", encoding="utf-8")
+    return Board(
+        name="made up",
+        config=folder / "config.yaml",
+        metrics=("AUC",),
+        published={"theirs": (0.5,)},
+        parts=tuple(Part(name=name, data=folder / name) for name in parts),
+    )
+
+
+def test_seed_is_the_mean_of_its_parts_and_no_run_is_repeated(tmp_path):
+    ran = []
+
+    def write_report(config, overrides):
+        settings = dict(override.split("=") for override in overrides)
+        ran.append(settings["seed"])
+        folder = pathlib.Path(settings["work_dir"], "report")
+        folder.mkdir(parents=True)
+        auc = 0.5 + int(settings["seed"]) / 10 + (0.01 if settings["data.path"].endswith("b") else 0)
+        text = json.dumps({"evaluation": [{"metric": "AUC", "value": auc}]})
+        (folder / "report.json").write_text(text, encoding="utf-8")
+
+    board = board_of(tmp_path, ("a", "b"))
+    first = run_board(board, [0, 1], tmp_path / "runs", write_report)
+    assert [seed["AUC"] for seed in first] == pytest.approx([0.505, 0.605])
+    assert run_board(board, [0, 1], tmp_path / "runs", write_report) == first
+    assert ran == ["0", "0", "1", "1"]
+    assert "| made up | theirs | 0.5000 | | |" in table([(board, first)])
+    assert "| made up | this project, 2 seeds | **0.5550 (0.5050-0.6050)** |" in table([(board, first)])
+
+
+def test_report_without_the_metric_is_an_error(tmp_path):
+    def write_report(config, overrides):
+        folder = tmp_path / "runs" / "a-0" / "report"
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_text('{"evaluation": [{"metric": "Calibration", "value": 1}]}', encoding="utf-8")
+
+    with pytest.raises(DataError, match="has no AUC, only Calibration"):
+        run_board(board_of(tmp_path, ("a",)), [0], tmp_path / "runs", write_report)
+
+
+def test_table_is_put_between_its_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- a: begin -->\nold\n<!-- a: end -->\nafter\n", encoding="utf-8")
+    write_between(page, "a", "new\n")
+    assert page.read_text(encoding="utf-8") == "before\n<!-- a: begin -->\nnew\n<!-- a: end -->\nafter\n"
+
+
+def test_movielens_runs_from_its_files_to_the_rmse(tmp_path):
+    draw = np.random.default_rng(0)
+    for suffix, rows in (("base", 90), ("test", 30)):
+        ratings = zip(draw.integers(1, 9, rows), draw.integers(1, 12, rows), draw.integers(1, 6, rows), strict=True)
+        text = "".join(f"{user}\t{item}\t{rating}\t88{user}\n" for user, item, rating in ratings)
+        (tmp_path / f"u1.{suffix}").write_text(text, encoding="utf-8")
+    fold = Part(name="fold1", data=movielens.prepare(tmp_path, tmp_path / "work", 1))
+    board = Board(name="MovieLens", config=movielens.CONFIG, metrics=movielens.METRICS, published={}, parts=(fold,))
+    (figures,) = run_board(board, [0], tmp_path / "work", in_this_process)
+    assert 0.5 < figures["RootMeanSquaredError"] < 4.5  # of a model that was trained for three steps
+
+
+def lines_of(draw, users, items, longest):
+    """Lines of a user and distinct items."""
+    lists = (draw.permutation(items)[: draw.integers(4, longest)].tolist() for _ in range(users))
+    return [[user, *found] for user, found in enumerate(lists)]
+
+
+def write_lists(file, lines):
+    file.write_text("".join(" ".join(map(str, line)) + "\n" for line in lines), encoding="utf-8")
+
+
+def test_gowalla_runs_from_its_files_to_recall(tmp_path):
+    lines = lines_of(np.random.default_rng(1), 25, 40, 9)
+    write_lists(tmp_path / "train.txt", [line[:-2] for line in lines])
+    write_lists(tmp_path / "test.txt", [[line[0], *line[-2:]] for line in lines])
+    (figures,) = run_board(gowalla.board(tmp_path, tmp_path / "work"), [0], tmp_path / "work", in_this_process)
+    assert 0 <= figures["NDCG@20"] <= figures["Recall@20"] <= 1
+    assert figures["Recall@20"] > 0  # 20 of at most 40 items
+
+
+def test_positions_of_events_start_anew_with_each_user(tmp_path):
+    write_lists(tmp_path / "Beauty.txt", [[1, 5, 6], [2, 6], [3, 5, 7, 6]])
+    events = parquet.read_table(amazon.prepare(tmp_path, tmp_path, "Beauty"))
+    assert events["position"].to_pylist() == [0, 1, 0, 0, 1, 2]
+    assert events["item"].to_pylist() == [5, 6, 6, 5, 7, 6]
+
+
+def test_amazon_runs_from_its_files_to_the_hit_rate(tmp_path):
+    write_lists(tmp_path / "Toys_and_Games.txt", lines_of(np.random.default_rng(2), 20, 25, 9))
+    board = amazon.board(tmp_path, tmp_path / "work", "Toys")
+    (figures,) = run_board(board, [0], tmp_path / "work", in_this_process)
+    assert 0 < figures["NDCG@10"] <= figures["HitRate@10"] <= 1  # 10 of at most 25 items
