@@ -19,6 +19,7 @@ from embedding_core.model_inputs import sequence_lengths
 from embedding_core.schema import Json
 from embedding_core.storage import remove_folder
 from embedding_core.tracing import as_written, without_internals
+from embedding_core.training.candidate_counts import candidate_counts
 from embedding_core.training.dense_start import Ranges
 from embedding_core.training.device_choice import Batches, Placement
 from embedding_core.training.encoded_rows import RowFormat, encode_files
@@ -188,7 +189,7 @@ class JobData:
         softmax, seed = self._job.training.softmax, self._job.training.seed
         if softmax is not None:
             known = softmax.feature in {feature.name for feature in config.features}
-            counts = self._job.counts.get(config.table_of(softmax.feature).vocabulary or "") if known else None
+            counts = self._candidate_counts(softmax.feature) if known else None
             rows = self._job.training.batch_size
             return candidate_sampler(softmax, config, seed=seed, rows=rows, hosts=self.hosts_apart, counts=counts)
         if negatives is None:
@@ -198,6 +199,11 @@ class JobData:
             counts = self._job.counts.get(config.table_of(negatives.feature).vocabulary or "")
         dense = self._job.inputs.dense
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
+
+    def _candidate_counts(self, feature: str) -> npt.NDArray[np.int64] | None:
+        files, keep = self._job.train_files, self._keep.get("train")
+        with data_errors():
+            return candidate_counts(self._job.inputs, feature, files, keep, self._job.counts)
 
     def _files_by_host(self, split: str) -> list[HostRows]:
         """Assign the files of a split to hosts; return a single entry if every host reads all files."""

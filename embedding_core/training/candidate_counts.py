@@ -1,0 +1,48 @@
+"""Counts how often each candidate is the candidate of a row, if its vocabulary does not say so."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_core.config import EmbeddingConfig
+from embedding_core.training.row_stream import batches_by_file
+from embedding_core.training.training_inputs import Inputs, RowParser
+from embedding_core.training.validation_split import Keep
+
+Counts = npt.NDArray[np.int64]
+
+_BATCH = 4096
+
+
+def candidate_counts(
+    inputs: Inputs, feature: str, files: Sequence[str], keep: Keep | None, of_vocabularies: Mapping[str, Counts]
+) -> Counts | None:
+    """Return how many rows have each token of a feature, int64 [tokens]; None if its vocabulary has no counts.
+
+    These are the counts of the vocabulary, unless other features share it: a history adds each token as often as it
+    lists it. Then the rows are read once more and counted.
+
+    Args:
+      inputs: sources of the model's inputs.
+      feature: the feature that names the candidate.
+      files: TFRecord files of the train split.
+      keep: filter of serialized rows; None for all.
+      of_vocabularies: counts by vocabulary.
+    """
+    config = inputs.config
+    vocabulary = config.table_of(feature).vocabulary or ""
+    sharing = [one for one in config.features if config.table_of(one.name).vocabulary == vocabulary]
+    if vocabulary not in of_vocabularies or len(sharing) == 1:
+        return of_vocabularies.get(vocabulary)
+    (own,) = (one for one in sharing if one.name == feature)
+    alone = EmbeddingConfig(tables=(config.table_of(feature),), features=(own,))
+    parse = RowParser(dataclasses.replace(inputs, config=alone, dense=())).traced()
+    counts = np.zeros(len(of_vocabularies[vocabulary]), np.int64)
+    for _, serialized in batches_by_file(files, _BATCH, keep):
+        first = parse(serialized)["ids"][feature][:, :1].values.numpy()
+        counts += np.bincount(first[first < len(counts)], minlength=len(counts))
+    return counts
