@@ -28,6 +28,8 @@ PUBLISHED = {
     "SimpleX (BARS)": (0.1872, 0.1557),
 }
 
+TEST_HISTORY = 100  # items of the history of a query of the test
+
 
 def read_lists(file: pathlib.Path) -> Pairs:
     """Read lines of a user and the user's items; return int64 `[n, 2]`."""
@@ -50,8 +52,23 @@ def read_matrix(file: pathlib.Path, users: int) -> Pairs:
     return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
 
 
-def prepare(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Write the interactions as a Parquet file with the columns user, item and split."""
+def histories(pairs: Pairs, train: Pairs, length: int, seed: int = 0) -> pa.Array:
+    """Draw for each pair other train items of its user: all of them if there are at most `length`."""
+    draw, order = np.random.default_rng(seed), np.argsort(train[:, 0], kind="stable")
+    users, starts = np.unique(train[order, 0], return_index=True)
+    of_user = dict(zip(users.tolist(), np.split(train[order, 1], starts[1:]), strict=True))
+    none = np.zeros(0, np.int64)
+    lists = []
+    for user, item in pairs.tolist():
+        items = of_user.get(user, none)
+        others = items[items != item]
+        lists.append(others if len(others) <= length else others[draw.integers(0, len(others), length)])
+    splits = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int32)
+    return pa.ListArray.from_arrays(splits, np.concatenate([none, *lists]))
+
+
+def prepare(source: pathlib.Path, folder: pathlib.Path, history: int = 0) -> pathlib.Path:
+    """Write the interactions as a Parquet file with the columns user, item, split, and history if it has a length."""
     test = read_lists(needed(source, "test.txt"))
     file = needed(source, "train.txt", "s_pre_adj_mat.npz")
     train = read_lists(file) if file.suffix == ".txt" else read_matrix(file, int(test[:, 0].max()) + 1)
@@ -59,22 +76,27 @@ def prepare(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
         pa.table({"user": pairs[:, 0], "item": pairs[:, 1], "split": [split] * len(pairs)})
         for split, pairs in (("train", train), ("eval", test))
     ]
+    if history:
+        lists = [histories(train, train, history), histories(test, train, max(history, TEST_HISTORY))]
+        tables = [table.append_column("history", one) for table, one in zip(tables, lists, strict=True)]
     folder.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.concat_tables(tables), folder / "events.parquet")
     return folder / "events.parquet"
 
 
-def board(source: pathlib.Path, work: pathlib.Path) -> Board:
+def board(source: pathlib.Path, work: pathlib.Path, history: int = 0) -> Board:
     """Prepare the data, and describe the board."""
     return Board(
-        name="Gowalla",
-        config=described("gowalla.yaml"),
+        name=f"Gowalla, history of {history}" if history else "Gowalla",
+        config=described("gowalla_history.yaml" if history else "gowalla.yaml"),
         metrics=("Recall@20", "NDCG@20"),
         published=PUBLISHED,
-        parts=(Part(name="gowalla", data=prepare(source, work)),),
+        parts=(Part(name="gowalla", data=prepare(source, work, history)),),
     )
 
 
 if __name__ == "__main__":
-    arguments = parser(__doc__, "gowalla").parse_args()
-    report([board(arguments.data, arguments.work)], arguments, "gowalla")
+    made = parser(__doc__, "gowalla")
+    made.add_argument("--history", type=int, default=0, help="items of a user's history; 0 for none")
+    arguments = made.parse_args()
+    report([board(arguments.data, arguments.work, arguments.history)], arguments, "gowalla")
