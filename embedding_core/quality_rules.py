@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from embedding_core.schema import Count, Listed, Mistakes, Number, Positive, Section, Text
 
 MEASURES = ("Recall", "NDCG", "MRR", "HitRate")
-"""What is measured among the first K candidates; `embedding_core/evaluation/ranking.py` defines each."""
+"""What is measured among the first K candidates; `embedding_core/evaluation/ranking_metrics.py` defines each."""
 LARGEST_K = 1000
 GATE_METRICS = ("Recall@10", "Recall@50")
 """The metrics that QualityGate measures for every model that retrieves."""

@@ -57,7 +57,7 @@ class RootMeanSquaredError(tfma.metrics.Metric):
 
 
 class Ranking(tfma.metrics.Metric):
-    """The mean over queries of a metric of the first K candidates, see `embedding_core/evaluation/ranking.py`.
+    """The mean over queries of a metric of the first K candidates, see `embedding_core/evaluation/ranking_metrics.py`.
 
     Args:
       name: name of the metric, such as "NDCG@20".

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow_hotfix  # noqa: F401  # without it, pyarrow 10 runs code that an Arrow file holds (CVE-2023-47248)
 
 from components.example_gen.event_tables import USER, event_tables, joined
 from components.example_gen.history_section import Histories

@@ -13,7 +13,7 @@ import tensorflow as tf
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
 from embedding_core.evaluation.queries import ReadRows
-from embedding_core.evaluation.ranking import Lists
+from embedding_core.evaluation.ranking_metrics import Lists
 from embedding_core.evaluation.towers import Towers, Vectors, all_vectors
 from embedding_core.training.row_stream import batches_once
 

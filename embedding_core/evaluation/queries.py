@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.errors import DataError
-from embedding_core.evaluation.ranking import Ints, Lists
+from embedding_core.evaluation.ranking_metrics import Ints, Lists
 from embedding_core.evaluation.users import Numbering, ReadTokens, Tokens
 from embedding_core.training.row_stream import batches_by_file
 

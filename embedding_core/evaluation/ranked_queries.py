@@ -22,7 +22,7 @@ from embedding_core.evaluation.queries import (
     rows_of_queries,
     seen_in_training,
 )
-from embedding_core.evaluation.ranking import (
+from embedding_core.evaluation.ranking_metrics import (
     Ints,
     Lists,
     Numbers,

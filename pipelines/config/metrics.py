@@ -226,7 +226,8 @@ class Evaluation(RankingProtocol):
                 kinds = "multiclass labels: no label is" if given in _OF_SEVERAL else "numbers: each label is"
                 yield f"metrics.{index}", f"is {given!r}, which is of {kinds} multiclass."
             elif given in self.ranked and len(tasks) > 1:
-                yield f"metrics.{index}", f"is {given!r}, but there are several labels: a model that retrieves has one."
+                rule = "with several labels only `thresholds` takes it, as QualityGate measures it; write a bound there."
+                yield f"metrics.{index}", f"is {given!r}: {rule}"
             if given == "GroupAUC" and self.user is None:
                 yield f"metrics.{index}", f"is {given!r}, but `evaluation.user` is null: name the column of the user."
             if self.engine == "tfma" and (given in self.ranked or given == "GroupAUC"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from embedding_core.evaluation import ranking
-from embedding_core.evaluation.ranking import Lists, metric_values, no_lists, rank_by_counts, rank_by_product
+from embedding_core.evaluation.ranking_metrics import Lists, metric_values, no_lists, rank_by_counts, rank_by_product
 from embedding_core.quality_rules import RankingMetric, ranking_metric
 
 
