@@ -99,7 +99,7 @@ def _write_parts(folder: pathlib.Path) -> None:
 
 
 def _measured(folder: pathlib.Path, way: str) -> dict[str, float]:
-    """Measure one worker in a separate process, above what that process starts with."""
+    """Measure the CPU time and the memory that one worker adds to a separate process."""
     receive, send = _FORK.Pipe(duplex=False)
     process = _FORK.Process(target=_measure, args=(folder, way, send))
     process.start()

@@ -20,8 +20,9 @@ class UnsupportedTypeError(Exception):
 def normal(column: pa.Array) -> pa.Array:
     """Convert the column to large_binary, int64, float32, float64, date32, timestamp[us] (UTC), or a list of these.
 
-    Dictionaries are decoded, booleans become 0 and 1, decimals numbers, float16 float32, and NaN null. Nulls within
-    lists are dropped. A list column with at most one value in every row becomes a scalar column.
+    Dictionaries are decoded. Booleans become 0 and 1, decimals become numbers, float16 becomes float32, and NaN
+    becomes null. Nulls within lists are dropped. A list column with at most one value in every row becomes a scalar
+    column.
 
     Raises:
       UnsupportedTypeError: the type cannot be converted (a struct, a list of lists), or a value does not fit int64.
@@ -136,7 +137,7 @@ def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
     1970.
 
     Returns:
-      The column; and by position of each row with a value that is not a finite float32, the reason.
+      The column, and the rows with a value that is not a finite float32: the reason by position.
 
     Raises:
       DataError: the column holds text or bytes, and the batch is not all text.
