@@ -1,4 +1,4 @@
-"""Lists, reads and verifies served versions, local or in an object store, and finds one that was never recorded."""
+"""Lists, reads and verifies served versions, local or in an object store; finds one whose push was not recorded."""
 
 from __future__ import annotations
 

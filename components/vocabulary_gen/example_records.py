@@ -1,4 +1,4 @@
-"""Reads TFRecord files of tf.Examples in batches, and the batches that TensorFlow cannot parse row by row."""
+"""Reads TFRecord files of tf.Examples in batches; if TensorFlow cannot parse a batch, reads its rows one by one."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def retrieve(
 
     Raises:
       CheckpointError: tables or slots are missing, unexpected or of another shape (all are named), a vocabulary is
-        missing or does not fit its table, the checkpoint is damaged, a row is not finite (if `nonfinite` is "error"), or
-        the destination is not empty. Nothing is written then.
+        missing or does not fit its table, the checkpoint is damaged, a row is not finite (if `nonfinite` is "error"),
+        or the destination is not empty. Nothing is written then.
     """
     reader = BundleReader(os.fspath(training_checkpoint))
     layouts = read_layouts(reader, config, root)

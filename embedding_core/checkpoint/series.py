@@ -170,13 +170,13 @@ class CheckpointSeries:
 
         Args:
           restore: restores the state; it is called with one verified checkpoint after the other, newest first, until
-            it raises no CheckpointError.
+            a call succeeds.
 
         Returns:
           The checkpoint that was restored, or None if there is none at all.
 
         Raises:
-          CheckpointError: there are checkpoints (or renamed ones), but none passes verification and can be restored.
+          CheckpointError: there are checkpoints (or renamed ones), but none can be verified and restored.
         """
         problems = []
         for step in self.steps():
