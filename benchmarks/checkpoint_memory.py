@@ -30,7 +30,7 @@ def measured(step: str, folder: str, rows: int) -> dict[str, object]:
     from embedding_core.vocabulary import Vocabulary
 
     def vocabulary(first: int) -> Vocabulary:
-        """Make a vocabulary of tokens `first`, `first` + 1, ...; another `first` drops, adds and moves tokens."""
+        """Make a vocabulary of tokens `first`, `first` + 1, ...: a larger `first` drops, moves and adds tokens."""
         tokens = pa.array(np.arange(first, first + rows - 1)).cast(pa.string()).cast(pa.large_binary())
         counts = np.ones(rows - 1, np.int64)
         return Vocabulary(name="item", tokens=tokens, counts=counts, total_count=rows - 1, distinct=rows - 1)

@@ -5,8 +5,8 @@
 
 The rows are like Criteo's (`benchmarks.criteo_rows`); the model is DCN-v2, trained for one epoch with batch size 2048.
 Each run is a new process with a new work_dir and an empty temporary folder. With `--torch`, each run is followed, for
-comparison, by a script that uses polars and PyTorch (`peers/polars_torch.py`) in the Python given there. All results
-are kept in FOLDER.
+comparison, by a script that uses polars and PyTorch (`peers/polars_torch.py`) in the Python that the option names. All
+results are kept in FOLDER.
 """
 
 from __future__ import annotations

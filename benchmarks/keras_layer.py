@@ -5,12 +5,12 @@
 
 All variants of a case run on one core. In every round they take turns, a block of steps each, in an order that
 changes, so that other load on the machine affects all of them alike. A second run creates them in the opposite order,
-because the time also depends on where their memory was allocated. Torch and keras-rs run in the Python given for
-them, in processes that wait for their turn.
+because the time also depends on where their memory was allocated. Torch and keras-rs run in the Pythons that
+`--torch` and `--keras-rs` name, in processes that wait for their turn.
 
 Figures are CPU times: the median over the rounds, with minimum and maximum. A ratio is the median of the rounds'
-ratios. "of the bytes" is the time of a step divided by the time in which this machine gathers the bytes that the step
-must move at least. Results are kept in FOLDER, one file per case; the table has all cases found there.
+ratios. "of the bytes" is the time of a step divided by the time in which this machine gathers the fewest bytes that the
+step can move. Results are kept in FOLDER, one file per case; the table has all cases found there.
 """
 
 import argparse

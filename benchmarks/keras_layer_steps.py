@@ -26,7 +26,7 @@ def sizes(total):
 
 
 def write_ids(file, kind, rows):
-    """Write DISTINCT batches of log-uniform ids for all variants: one per example, or 1 to 9 (5 on average)."""
+    """Write DISTINCT batches of log-uniform ids for all variants: one id per example, or 1 to 9 (5 on average)."""
     generator = np.random.default_rng(0)
     most = 2 if kind == "onehot" else 10
     lengths = generator.integers(1, most, (DISTINCT, len(rows), BATCH))
@@ -124,7 +124,7 @@ def measured(case, variants, file, rounds):
 
     Args:
       case: optimizer, dim and kind of ids ("onehot" or "ragged").
-      variants: None for a variant that runs in this process, else the command of a peer; by name.
+      variants: by name, the command of a peer, or None for a variant that runs in this process.
       file: file that `write_ids` wrote.
       rounds: number of rounds.
     """

@@ -1,4 +1,4 @@
-"""Compares the lookups of an exported model with TensorFlow's `serving_embedding_lookup`, on CPU, with parsing.
+"""Compares the lookups of an exported model with TensorFlow's `serving_embedding_lookup`, on CPU, including parsing.
 
     python -m benchmarks.serving [--batches 1 32 512] [--rounds 9] [--missing 0.0] [--load-tokens 10000000]
 
@@ -39,7 +39,7 @@ def zipf_ids(generator, size):
 
 
 def examples_of(case, batch, missing, generator):
-    """Make serialized tf.Examples with one id or token per feature, or one to five; `missing` is the share left out."""
+    """Make serialized tf.Examples with one id or token per feature, or one to five; a share `missing` is left out."""
     rows = []
     for _ in range(batch):
         example = tf.train.Example()

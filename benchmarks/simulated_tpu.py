@@ -2,9 +2,9 @@
 
     python -m benchmarks.simulated_tpu [--runs 5] [--kinds onehot ragged] [--topologies 2x2 4x8]
 
-Each measurement is a new process, and the settings take turns. For each setting it prints the milliseconds of a step
-(CPU time of all threads, and wall time) and the seconds of tracing, as median and range over the runs, and the median
-ratios of the step to the plain step of the same turn.
+Each measurement is a new process, and the settings take turns. For each setting it prints, as median and range
+over the runs, the milliseconds of a step (CPU time of all threads, and wall time) and the seconds of tracing. It also
+prints the median ratios of the step to the plain step of the same turn.
 """
 
 import argparse

@@ -50,7 +50,7 @@ def _sources(tokens: int) -> Iterator[tuple[pa.Array, Any]]:
 
 
 def _make(folder: pathlib.Path, tokens: int) -> None:
-    """Write the messages of all sources to files, in one folder for each key that they are grouped by."""
+    """Write the messages of all sources to files, in one folder per key."""
     from components.vocabulary_gen.counting import BatchCounts
     from components.vocabulary_gen.source_counts import SOURCES, SourceCounts
 
@@ -99,7 +99,7 @@ def _write_parts(folder: pathlib.Path) -> None:
 
 
 def _measured(folder: pathlib.Path, way: str) -> dict[str, float]:
-    """Measure one worker in a separate process, above what that process starts with."""
+    """Measure the CPU time and the memory that one worker adds to a separate process."""
     receive, send = _FORK.Pipe(duplex=False)
     process = _FORK.Process(target=_measure, args=(folder, way, send))
     process.start()

@@ -15,7 +15,7 @@ RECORD_SUFFIX = ".lineage.json"
 
 
 def read_embedding_config(folder: str) -> EmbeddingConfig:
-    """Return the tables and features of a TableConfigs artifact, verified; earlier releases wrote them without a seal.
+    """Return the tables and features of a TableConfigs artifact, verified if sealed (earlier releases wrote no seal).
 
     Raises:
       ConfigError: the file is not what TableConfigGen wrote.

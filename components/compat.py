@@ -44,7 +44,7 @@ __all__ = [
 
 
 def tracked_by_transform_layer(layer: Any) -> Any:
-    """Return the objects with the resources that a `tft.TransformFeaturesLayer` runs with (TFT 1.16)."""
+    """Return the objects that hold the resources of a `tft.TransformFeaturesLayer` (TFT 1.16)."""
     return layer._saved_model_loader_tracked_dict
 
 

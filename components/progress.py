@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 class Report(NamedTuple):
     """Progress of one task: `done` of `total` (None if unknown) in `unit`s, and a short text on its state.
 
-    `start` of them were done by an earlier process: the rate does not include them.
+    An earlier process did `start` of the units: the rate does not include these.
     """
 
     task: str

@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=tensorflow python keras_rs_step.py IDS.npz OPTIMIZER DIM
 
-Builds the model, warms up, and prints its versions. Then, for every line of standard input, it takes a step on each
+Builds the model, warms up, and prints the versions. Then, for every line of standard input, it takes a step on each
 batch and prints the mean CPU milliseconds of a step. The ids must be one per example. The step is `train_on_batch`.
 """
 

@@ -44,7 +44,7 @@ class DCN(torch.nn.Module):
 
 
 def encode(file):
-    """Read and encode a file: tokens that occur at least twice in train become ids, numbers standardized logarithms.
+    """Read and encode a file: tokens seen twice or more in train become ids, numbers become standardized logarithms.
 
     Returns:
       Table sizes, and ids, numbers and label of the train rows and of the eval rows.

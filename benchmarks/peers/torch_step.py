@@ -2,7 +2,7 @@
 
     python torch_step.py IDS.npz OPTIMIZER DIM  # with torch's own Python
 
-Builds the tables, warms up, and prints its version. Then, for every line of standard input, it takes a step on each
+Builds the tables, warms up, and prints torch's version. Then, for every line of standard input, it takes a step on each
 batch and prints the mean CPU milliseconds of a step.
 """
 

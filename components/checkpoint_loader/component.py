@@ -27,7 +27,7 @@ class CheckpointLoader(base_component.BaseComponent):
 
     Component `outputs` contains:
       - `embedding_checkpoint`: Channel of type `EmbeddingCheckpoint`: what the trainer starts from; `remap.json`
-        in it counts per table the tokens that were kept, new and dropped, and the traffic that they cover.
+        in it counts per table the kept, new and dropped tokens, and the traffic that the kept ones cover.
     """
 
     SPEC_CLASS = CheckpointLoaderSpec
@@ -47,7 +47,7 @@ class CheckpointLoader(base_component.BaseComponent):
             holds the vocabularies that its rows belong to.
           vocabularies: a channel of `Vocabularies`: the new run's.
           table_configs: a channel of `TableConfigs`: the new run's.
-          policy: choices for what that checkpoint does not have; None is `RemapPolicy()`.
+          policy: choices for what `earlier_checkpoint` does not have; None is `RemapPolicy()`.
         """
         spec = spec_with_outputs(
             CheckpointLoaderSpec,

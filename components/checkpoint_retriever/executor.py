@@ -27,8 +27,8 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
 
         Raises:
           ConfigError: `nonfinite` is neither "error" nor "keep".
-          CheckpointError: the training checkpoint is missing, damaged or of other tables, or holds a NaN or an infinity
-            and `nonfinite` is "error".
+          CheckpointError: the training checkpoint is missing, damaged or of other tables; or `nonfinite` is "error",
+            and a table holds a NaN or an infinity.
         """
         nonfinite = execution.properties.get(keys.NONFINITE) or "error"
         if nonfinite not in get_args(NonfiniteRows):

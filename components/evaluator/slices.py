@@ -38,7 +38,7 @@ class SliceGroups:
         self.keys: list[SliceKey] = [()]
 
     def of_rows(self, serialized: npt.NDArray[np.object_]) -> tuple[Positions, Positions]:
-        """Return all pairs of a row and a slice that it belongs to: an array of rows and one of slices.
+        """Return all pairs of a row and one of its slices, as an array of rows and an array of slices.
 
         Args:
           serialized: tf.Examples.

@@ -35,7 +35,7 @@ def computations_of(config: tfma.EvalConfig) -> list[Computation]:
 
 
 def is_derived(computation: Computation) -> bool:
-    """Return whether it computes metrics from other metrics, and not from rows."""
+    """Return whether the computation makes metrics from other metrics, and not from rows."""
     return isinstance(computation, tfma.metrics.DerivedMetricComputation)
 
 

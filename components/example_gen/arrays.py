@@ -20,8 +20,9 @@ class UnsupportedTypeError(Exception):
 def normal(column: pa.Array) -> pa.Array:
     """Convert the column to large_binary, int64, float32, float64, date32, timestamp[us] (UTC), or a list of these.
 
-    Dictionaries are decoded, booleans become 0 and 1, decimals numbers, float16 float32, and NaN null. Nulls within
-    lists are dropped. A list column with at most one value in every row becomes a scalar column.
+    Dictionaries are decoded. Booleans become 0 and 1, decimals become numbers, float16 becomes float32, and NaN
+    becomes null. Nulls within lists are dropped. A list column with at most one value in every row becomes a scalar
+    column.
 
     Raises:
       UnsupportedTypeError: the type cannot be converted (a struct, a list of lists), or a value does not fit int64.
@@ -86,7 +87,7 @@ def tokens(name: str, batch: Batch) -> pa.Array:
     """Convert the column to tokens: text and int64 stay as they are, times become ISO text, floats become float32.
 
     Raises:
-      DataError: a float64 is more precise than a tf.Example can hold, so that tokens would change or become equal.
+      DataError: a value needs a float64, and a tf.Example holds float32: tokens would change or become equal.
     """
     column = batch.columns[name]
     values = flat_values(column)
@@ -132,11 +133,11 @@ def _rewrap(column: pa.Array, values: pa.Array) -> pa.Array:
 def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
     """Convert the column to float32.
 
-    Text is parsed only if all values of the batch are text, as in CSV; "nan" is missing. Times become seconds since
-    1970.
+    Text is parsed only if all values of the batch are text, as in CSV; "nan" counts as missing. Times become seconds
+    since 1970.
 
     Returns:
-      The column; and by position of each row with a value that is not a finite float32, the reason.
+      The column; and for each row with a value that is not a finite float32, its position -> the reason.
 
     Raises:
       DataError: the column holds text or bytes, and the batch is not all text.

@@ -68,7 +68,7 @@ class CsvFormat(Section):
 
     @property
     def codec(self) -> str:
-        """The codec to read with; that of UTF-8 skips a byte order mark."""
+        """The codec to read with; for UTF-8, it skips a byte order mark."""
         return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
 
 

@@ -24,7 +24,7 @@ class Driver(FileBasedDriver):
     """TFX's driver, with an error if no file matches, and a finer fingerprint of the files.
 
     TFX's fingerprint covers the number of files, their total size and their modification times in seconds. It misses a
-    file that was renamed, or replaced by one of the same size within a second. KFP runs TFX's driver instead of this.
+    file that was renamed, or replaced by one of the same size within a second. KFP runs TFX's driver, not this one.
     """
 
     def resolve_exec_properties(self, exec_properties: Json, *args: Any, **kwargs: Any) -> Json:

@@ -121,7 +121,7 @@ def _prefixes(
     *,
     missing: Mask | None = None,
 ) -> pa.Array:
-    """Return the bytes that precede the values of each row, given the length of the values; null if it has none."""
+    """Return the bytes that precede the values of each row, given the values' length; null for a missing value."""
     distinct, indices = _unique(lengths)
     encoded = [_prefix(length, key, tag, repeated) for length in distinct.tolist()]
     return pa.array(encoded, pa.large_binary()).take(pa.array(indices, mask=missing))

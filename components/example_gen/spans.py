@@ -30,7 +30,7 @@ class Gaps(NamedTuple):
 
 
 class Spans(Section):
-    """Which spans of the path's placeholders are read; both bounds are included, null leaves one open.
+    """Which spans of the path's placeholders are read; both bounds are included, null leaves a bound open.
 
     Attributes:
       first: the first span: a date as 2011-10-31 for {YYYY}-{MM}-{DD}, a number for {SPAN}.
@@ -38,7 +38,7 @@ class Spans(Section):
       missing: what to do about expected spans without a file: "warn" names them, also in the report; "error" refuses to
         run.
       every: number of days (or numbers) from one file to the next, such as 7 for weekly files. Files in between are
-        read too, and are not expected.
+        read too, but may be missing.
     """
 
     first: Scalar | None = None

@@ -111,8 +111,8 @@ def _from_unix(value: str | int | float) -> int:
 def same(value: Value, given: str | int | float | bool, decimal: str = ".") -> bool:
     """Return whether a value of the data equals a value of the configuration.
 
-    Two texts are compared as text, dates as points in time, and all else as numbers. A configured True equals "true",
-    "yes" and "1" in any case, and False "false", "no" and "0", because YAML reads an unquoted yes or no as a boolean.
+    Two texts are compared as text, dates as points in time, and all else as numbers. YAML reads an unquoted
+    yes or no as a boolean, so True equals "true", "yes" and "1" in any case, and False equals "false", "no" and "0".
     """
     if isinstance(given, bool):
         return str(value).casefold() in (TRUE if given else FALSE)

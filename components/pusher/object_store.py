@@ -1,4 +1,4 @@
-"""Publishes to an object store, which cannot rename: uploads last the file without which a version cannot be loaded.
+"""Publishes to an object store, which cannot rename: the file that makes a version loadable is uploaded last.
 
     <version>/assets.extra/manifest.json     first: from here on the folder is known as a version
     <version>/variables/..., assets/...      uploaded and read back
@@ -70,7 +70,7 @@ def _upload(path: str, target: str) -> None:
 
 
 def _remove_old(base: str, keep_last: int | None) -> None:
-    """Remove what dead pushers left below the newest version, and all but the newest complete versions."""
+    """Remove incomplete versions older than the newest, and all but the `keep_last` newest complete ones."""
     versions = [posixpath.join(base, str(number)) for number in served_versions(base)]
     versions = [path for path in versions if is_version(path)]
     complete = [path for path in versions if exists(posixpath.join(path, MODEL))]

@@ -142,7 +142,7 @@ def require_local(base: StrPath) -> None:
 
 
 def _require_versions(base: StrPath) -> None:
-    """Refuse a folder with a numbered entry that is not a published version, because that must not be removed.
+    """Refuse a folder with a numbered entry that is not a published version: that entry must not be removed.
 
     Raises:
       ConfigError: `base` is not a local folder, has no numbered entry, or has one that is not a version.
@@ -177,7 +177,7 @@ def _has_no_file(path: Path) -> bool:
 
 
 def _give_number(copy: str, root: str, clock: Callable[[], float]) -> int:
-    """Rename the copy to the next version number, while no other pusher does."""
+    """Rename the copy to the next version number, under a lock that excludes other pushers."""
     with _order_lock(root):
         version = max(int(clock()), *(number + 1 for number in served_versions(root)), 1)
         if version > _LARGEST_VERSION:

@@ -1,4 +1,4 @@
-"""Lists, reads and verifies served versions, local or in an object store, and finds one that was never recorded."""
+"""Lists, reads and verifies served versions, local or in an object store; finds one whose push was not recorded."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def identity_of(sources: Json, settings: Json, model: str) -> str:
 
 
 def find_published(base: str, identity: str) -> tuple[Publication, Json] | None:
-    """Return the newest version and its facts if it has that identity and is as published; else None.
+    """Return the newest version and its facts if it has that identity and is undamaged; else None.
 
     Such a version was published by a pusher that died, or whose disk was full, before it recorded the push. Pushing the
     model again would serve a second copy, and leave the first one unrecorded.

@@ -1,4 +1,4 @@
-"""Writes the requests that TensorFlow Serving sends to a version before it counts as loaded.
+"""Writes the requests that TensorFlow Serving sends to a version before the version counts as loaded.
 
 They are TFRecords of `PredictionLog`, in the one folder that the server reads. Without them the first
 request to a signature waits for its optimization. Every published version contains them, so they are made of

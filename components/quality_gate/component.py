@@ -32,8 +32,8 @@ class QualityGate(base_component.BaseComponent):
     """Judges a model by what the Evaluator does not compute.
 
     It counts the rows, the labels and the unknown tokens of the eval split, and measures Recall@10 and Recall@50 of a
-    two-tower model over all candidates beside those of popularity. EmbeddingPusher takes its blessing in addition
-    to the Evaluator's.
+    two-tower model over all candidates, and of ranking by popularity. EmbeddingPusher takes this blessing in
+    addition to the Evaluator's.
 
     Component `outputs` contains:
       - `blessing`: Channel of type `standard_artifacts.ModelBlessing`: `quality.json` with every figure and the outcome
@@ -66,7 +66,7 @@ class QualityGate(base_component.BaseComponent):
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight.
           schema: a channel of `Schema`; needed if there is no transform graph.
           seed: seed of the sample of rows that retrieval is measured on, if the eval split is very large.
-          code_fingerprint: digest of the code that runs, so that a change of it invalidates the cache.
+          code_fingerprint: digest of the code that runs, so that the cache misses when the code changes.
         """
         spec = spec_with_outputs(
             QualityGateSpec,

@@ -52,8 +52,8 @@ class TableConfigGen(base_component.BaseComponent):
             `max_sequence_length` ("auto", a percentile such as "p99", or a whole number) and `table`.
           tables: overrides by table, "*" for all tables; `embedding_core.planning.planner` has the defaults.
           topology: a TPU slice such as "v3-8" to plan memory for; tables that do not fit are an error.
-          earlier_checkpoint: a channel of `EmbeddingCheckpoint` that training starts from: a table that it has
-            keeps its dim unless `tables` sets another (the default dim depends on the rows, which change).
+          earlier_checkpoint: a channel of `EmbeddingCheckpoint` that training starts from: a table in it keeps
+            its dim unless `tables` sets another (the default dim depends on the rows, which change).
         """
         spec = spec_with_outputs(
             TableConfigGenSpec,

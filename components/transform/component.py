@@ -50,8 +50,8 @@ class Transform(base_beam_component.BaseBeamComponent):
           schema: a channel of `Schema`.
           preprocessing_fn: dotted path of the function, which takes `inputs` and optionally `custom_config`.
           custom_config: a JSON object for that function.
-          base_checkpoint: a channel of `EmbeddingCheckpoint`; the function finds the ranges of its dense features as
-            `ranges` in `custom_config`, so that it can keep them.
+          base_checkpoint: a channel of `EmbeddingCheckpoint`; `preprocessing_fn` gets the ranges of the checkpoint's
+            dense features as `ranges` in `custom_config`, so that it can keep them.
         """
         spec = spec_with_outputs(
             TransformSpec,

@@ -1,4 +1,4 @@
-"""Counts tokens in Arrow record batches, which TFXIO reads from any payload; the fast path counts the same tokens."""
+"""Counts tokens in Arrow record batches, which TFXIO reads from any payload. `file_counter` counts the same tokens."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def transform_input(column: str, rows: tf.RaggedTensor | None, size: int, featur
       feature: how Transform reads the column.
 
     Raises:
-      DataError: the values do not have the dtype or number that Transform reads, or `feature` is of an unsupported
-        kind.
+      DataError: the values do not have the dtype that Transform reads, a row does not have the number of values that it
+        reads, or `feature` is of an unsupported kind.
     """
     if rows is None:
         rows = tf.RaggedTensor.from_row_lengths(tf.constant([], feature.dtype), tf.zeros([size], tf.int64))

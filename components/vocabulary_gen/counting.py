@@ -4,7 +4,7 @@ Values are deduplicated before they become tokens: `tokens_of` works value by va
 distinct value counts as often as the value occurs. Features of the same dtype and separator are
 concatenated and share one call of `tokens_of`, so that the graph stays small however many features there
 are. Its outputs are a handful of tensors, with all token bytes in one string. If there are base
-vocabularies, the graph also looks the tokens up in them, and counts those that they do not have.
+vocabularies, the graph also looks the tokens up in them, and counts the tokens that are not there.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _count_values(
     Args:
       columns: description of each column.
       values: the values of each column: [B], or dense, sparse or ragged [B, None].
-      base: lookup table of the base vocabulary of each column, or None for a column without one; None without a base.
+      base: for each column, the lookup table of its base vocabulary, or None; None if there is no base.
 
     Returns:
       Tensors over all columns, in the order of `_by_kind`: "bytes" string [], all tokens concatenated;
@@ -147,7 +147,7 @@ def _count_group(
     widths = tf.stack([values.row_lengths() for values in rows])
 
     def over_rows(of_value: tf.Tensor) -> tf.Tensor:
-        """Sum a number that is given per distinct value over the values of each row, [columns, B]."""
+        """Sum `of_value`, a number for each distinct value, over the values of each row: [columns, B]."""
         starts = tf.unstack(tf.cumsum(sizes, exclusive=True), len(rows))
         index = tf.concat([unique.idx + start for unique, start in zip(uniques, starts, strict=True)], 0)
         return tf.reshape(_sums(tf.gather(of_value, index), tf.reshape(widths, [-1])), tf.shape(widths))

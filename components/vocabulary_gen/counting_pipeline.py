@@ -74,7 +74,7 @@ class _CountArrow(beam.DoFn):
 class _Write(beam.DoFn):
     """Writes the files of one vocabulary from all its messages; yields its entry in the report, as JSON.
 
-    For a vocabulary in parts, writes one part, and passes the facts that `_Merge` needs on to it.
+    Of a vocabulary in parts, it writes one part, and yields the facts that `_Merge` needs.
     """
 
     def __init__(self, plan: CountingPlan, folder: str) -> None:
@@ -148,7 +148,7 @@ def count_arrow(pipeline: beam.Pipeline, source: tfxio.TFXIO, plan: CountingPlan
 
 
 def write_vocabularies(messages: beam.PCollection, plan: CountingPlan, folder: str, report: str) -> None:
-    """Write all vocabularies into a folder, and a JSON list with the facts on each and on the sources into a file."""
+    """Write all vocabularies into `folder`, and a JSON list of facts on them and on the sources into `report`."""
 
     def write_report(keyed: tuple[None, Iterable[str]]) -> None:
         with fileio.open(report, "w") as file:

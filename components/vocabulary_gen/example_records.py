@@ -1,4 +1,4 @@
-"""Reads TFRecord files of tf.Examples, and reads again, row by row, the batches that TensorFlow cannot parse."""
+"""Reads TFRecord files of tf.Examples in batches; if TensorFlow cannot parse a batch, reads its rows one by one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _kind(message: tf.train.Example, column: str) -> TokenDtype | None:
 
 
 def find_dtypes(path: str, columns: Iterable[str]) -> dict[str, tuple[TokenDtype, int]]:
-    """Find the dtype of each column with the protobuf parser, which does not have to know them beforehand.
+    """Find the dtype of each column with the protobuf parser, which does not need a dtype to read a value.
 
     Args:
       path: a TFRecord file of tf.Examples.
@@ -128,8 +128,8 @@ def vet_rows(path: str, first_row: int, records: Sequence[bytes], features: Sequ
     """Read rows one by one with the protobuf parser.
 
     Args:
-      path: the file they are from, for messages.
-      first_row: number of the first of them, from 0.
+      path: file of the rows, for messages.
+      first_row: number of the first row, from 0.
       records: the rows.
       features: what is counted, with the dtype that each column has elsewhere in the file.
 

@@ -54,7 +54,7 @@ class SavedTransform:
         return self.of_columns(self._parse(records))
 
     def of_columns(self, columns: Mapping[str, Values]) -> Mapping[str, Values]:
-        """Compute Transform's output for its raw columns."""
+        """Compute Transform's output for raw columns."""
         transformed: Mapping[str, Values] = self._layer(dict(columns))
         return transformed
 
@@ -64,7 +64,7 @@ def plan_after_transform(plan: CountingPlan) -> CountingPlan:
 
     Raises:
       DataError: Transform's output has no such column, or one that cannot be counted.
-      ConfigError: a string separator for numbers.
+      ConfigError: a column of numbers has a separator.
     """
     if plan.transform_graph is None or not any(feature.column.after_transform for feature in plan.features):
         return dataclasses.replace(plan, transform_graph=None)

@@ -38,7 +38,7 @@ _ROWS_OF_A_BLOCK = 1 << 15
 
 
 def is_part(key: str) -> bool:
-    """Return whether messages with that key are on one part of a vocabulary."""
+    """Return whether the key of a message names one part of a vocabulary."""
     return "\n" in key
 
 

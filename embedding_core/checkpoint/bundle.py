@@ -145,7 +145,7 @@ class BundleWriter:
         self._bytes += rows.nbytes
 
     def close(self) -> None:
-        """Write what is left and make one checkpoint of the parts."""
+        """Write the pending rows, and make one checkpoint of the parts."""
         self._flush()
         tf.raw_ops.MergeV2Checkpoints(
             checkpoint_prefixes=self._parts, destination_prefix=self._prefix, delete_old_dirs=True

@@ -1,7 +1,7 @@
 """Reads the index of a TensorFlow checkpoint, which says where in the data files the bytes of each tensor are.
 
-TensorFlow's readers always load the whole of a tensor that was saved in one piece, which for a table takes as much
-memory again. With the index, a tensor can be read from its data file in slices. The index file is an uncompressed
+TensorFlow's readers always load the whole of a tensor that was saved in one piece, which doubles the
+memory of a table. With the index, a tensor can be read from its data file in slices. The index file is an uncompressed
 LevelDB table (https://github.com/google/leveldb/blob/main/doc/table_format.md) of a `BundleHeaderProto` under the empty
 key and one `BundleEntryProto` per tensor and per saved slice of a tensor. All checksums are masked CRC-32C.
 """

@@ -24,7 +24,7 @@ class Manifest:
     Attributes:
       step: training step at which the tables were saved.
       config: tables, features and optimizers; the shapes of all tables and slots follow from it.
-      vocabularies: per vocabulary the digest of the tokens that its tables' rows belong to.
+      vocabularies: digest of each vocabulary that rows belong to, by name.
       nonfinite_rows: per table or slot (only those that have any) the number of rows with a NaN or an infinity.
       files: digest of every file but the manifest.
     """

@@ -99,7 +99,7 @@ def remap(
         vocabularies=vocabularies,
         files={REPORT: json.dumps(report, indent=2)},
         dense=os.path.join(source, DENSE),
-        nonfinite="keep",  # they were counted when the previous checkpoint was written
+        nonfinite="keep",  # such rows were counted when the previous checkpoint was written
         slice_bytes=slice_bytes,
         progress=progress,
     )

@@ -52,7 +52,7 @@ def retrieve(
       config: the tables and their optimizers; a table without an optimizer has no slots.
       destination: the folder to write, which must be absent or empty.
       vocabularies: those that the tables' rows belong to, by name; they are stored in the checkpoint, so that
-        its rows can be found by token even if the run that made them is deleted.
+        its rows can be found by token even after the training run is deleted.
       step: training step; None reads it from the checkpoint (0 if it has none).
       root: path at which the training checkpoint holds the tables, such as "embedding"; None finds it.
       nonfinite: whether a NaN or infinity in a table or slot is an "error" or is kept and counted.
@@ -63,8 +63,8 @@ def retrieve(
 
     Raises:
       CheckpointError: tables or slots are missing, unexpected or of another shape (all are named), a vocabulary is
-        missing or another one, the checkpoint is damaged, a row is not finite (if `nonfinite` is "error"), or the
-        destination is not empty. Nothing is written then.
+        missing or does not fit its table, the checkpoint is damaged, a row is not finite (if `nonfinite` is "error"),
+        or the destination is not empty. Nothing is written then.
     """
     reader = BundleReader(os.fspath(training_checkpoint))
     layouts = read_layouts(reader, config, root)

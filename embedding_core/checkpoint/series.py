@@ -100,9 +100,9 @@ def read_training_checkpoint(folder: StrPath) -> TrainingCheckpoint:
 def latest_training_checkpoint(folder: StrPath) -> str:
     """Find the checkpoint `ckpt-<step>` with the highest step in a folder, by the names of its files.
 
-    TensorFlow's state file, which also names the latest checkpoint, is not read: if it is damaged, the folder looks
-    empty. If there is a manifest, which this project's trainer writes, it names the step, and all files are verified.
-    The checksums of plain TensorFlow checkpoints are verified when their tensors are read.
+    TensorFlow's state file, which also names the latest checkpoint, is not read, because a damaged one makes the
+    folder look empty. If there is a manifest, which this project's trainer writes, it names the step, and all files
+    are verified. The checksums of plain TensorFlow checkpoints are verified when their tensors are read.
 
     Returns:
       The prefix of the checkpoint.
@@ -170,13 +170,13 @@ class CheckpointSeries:
 
         Args:
           restore: restores the state; it is called with one verified checkpoint after the other, newest first, until
-            it raises no CheckpointError.
+            a call succeeds.
 
         Returns:
           The checkpoint that was restored, or None if there is none at all.
 
         Raises:
-          CheckpointError: there are checkpoints (or renamed ones), but none passes verification and can be restored.
+          CheckpointError: there are checkpoints (or renamed ones), but none can be verified and restored.
         """
         problems = []
         for step in self.steps():

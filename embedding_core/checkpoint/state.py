@@ -65,7 +65,7 @@ class TrainingState:
     def write(self, prefix: str) -> None:
         """Write a checkpoint at `prefix` that plain TensorFlow can restore, too."""
         whole = tf.train.Checkpoint(embedding=self._tables.holder, **self._rest)
-        whole.save_counter.assign_add(1)  # creates it: TensorFlow's `restore` expects it, its `write` leaves it out
+        whole.save_counter.assign_add(1)  # creates the counter, which `restore` expects and `write` leaves out
         whole.write(prefix)
 
     def _unsliced(self) -> object:

@@ -97,7 +97,7 @@ def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str
 
 
 def _full_names(reader: BundleReader) -> dict[str, str]:
-    """Return the full name of each variable, which the object graph of the checkpoint has, by key."""
+    """Return the full name of each variable by key, from the checkpoint's object graph."""
     if _GRAPH not in reader.entries:
         return {}
     try:

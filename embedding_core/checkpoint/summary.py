@@ -40,7 +40,7 @@ def summarize_checkpoint(folder: StrPath, slice_bytes: int = SLICE_BYTES) -> Jso
 
     Returns:
       "step"; "bytes" and "files" (with sha256); and per table "rows", "dim", "optimizer", "slots", "bytes" (with
-      slots), "vocabulary", "digest", "oov_rows", "norm" (least, mean and greatest length of a finite row; null if no
+      slots), "vocabulary", "digest", "oov_rows", "norm" (least, mean and greatest L2 norm of a finite row; null if no
       row is finite), "nonfinite_rows" (of the table or a slot) and "dead_rows" (rows whose slots all have their
       initial value because no gradient ever reached them; null if the optimizer has no slots).
 
@@ -96,7 +96,7 @@ def compare_checkpoints(earlier: StrPath, later: StrPath, slice_bytes: int = SLI
     Returns:
       "steps"; "only_in_earlier" and "only_in_later" (tables); and for each table that both have, either "incomparable"
       (the reason), or "rows" (in both), "rows_only_in_earlier", "rows_only_in_later", "changed_rows",
-      "largest_difference" (of one number), "mean_distance" (between rows; 0 if either is not finite),
+      "largest_difference" (of one number), "mean_distance" (between rows; 0 for a pair that is not finite),
       "moved_most" (rows and how far), and "same_vocabulary".
 
     Raises:

@@ -2,9 +2,9 @@
 
 Both sources give the same raw columns. Unknown tokens, missing values and empty lists in multivalent columns are
 valid. A row that lacks a dense value that Transform requires is marked, and its prediction is NaN rather than one
-from a made-up value. So a row cannot make the others fail, unless TensorFlow's parser itself refuses it: a record that
-is not a tf.Example, a column of another type, or two values or an empty list in a column of one value (training
-refuses such a row too, and ingestion writes no empty list). Named tensors cannot have these errors.
+from a made-up value. So a row cannot make the others fail, unless TensorFlow's parser itself refuses it. The parser
+refuses a record that is not a tf.Example, a column of another type, and two values or an empty list in a column of one
+value. Training refuses such rows too, and ingestion writes no empty list. Named tensors cannot have these errors.
 
 The named tensors of a column (its name with every character but letters, digits and `_` replaced by `_`):
 

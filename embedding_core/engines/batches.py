@@ -1,7 +1,7 @@
 """Packs the ids of a batch into one list per table, over all its features and cores, and combines their rows.
 
 A TPU's engine also works per table. In a core's queue the ids keep their kind (dense, ragged or with output rows), and
-the lists of all tables are concatenated. What the lookup needs is computed once for all cores, when they are joined.
+the lists of all tables are concatenated. What the lookup needs is computed once for all cores, when `joined` runs.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class TableBatch(NamedTuple):
       ids: int64 [N].
       segments: the output row of each id, int64 [N]; empty if id i belongs to output row i.
       weights: float32 [N]; empty for ones.
-      divisors: what the sum of each output row is divided by, float32 [rows]; empty if that is one.
+      divisors: divisor of the sum of each output row, float32 [rows]; empty if all are one.
       form: 0 for ids only, 1 with output rows in order, 2 with weights too; int32 scalar. Conditions test this and not
-        the size of a part, because TensorFlow's graph optimizer (2.16) assumes a branch's shapes outside of it too.
+        the size of a part, because TensorFlow's graph optimizer (2.16) assumes a branch's shapes outside it too.
     """
 
     ids: tf.Tensor

@@ -73,7 +73,7 @@ def look_up_forms(
 def _combined(table: tf.Variable, form: NormalForm, feature: FeatureSpec) -> tf.Tensor:
     try:
         return combine(table, form, feature.combiner, feature.quantization, _operation(feature))
-    except tf.errors.InvalidArgumentError as error:  # in eager mode; in a graph the operation's name says it
+    except tf.errors.InvalidArgumentError as error:  # in eager mode; in a graph, the operation's name has the feature
         if "is not in [0," not in error.message:
             raise
         message = (

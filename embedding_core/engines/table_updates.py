@@ -11,7 +11,7 @@ from embedding_core.optimizers import SGD, Adagrad, Adam, Optimizer
 from embedding_core.update_rules import Rate, Rows, Slots, clipped, updated
 
 _ROWS_PER_SWEEP = 16384  # how many untouched rows non-lazy Adam updates at a time
-LONGEST_SUM = 4096  # how many float32 gradients of a row are at most added one after another
+LONGEST_SUM = 4096  # maximum number of float32 gradients of a row that are added one after another
 
 
 class _Trained(NamedTuple):

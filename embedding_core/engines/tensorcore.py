@@ -83,7 +83,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
 
         Args:
           features: dense, sparse or ragged ids in the structure of `feature_config`.
-          weights: None, or weights or None in the structure of `features`.
+          weights: None, or a structure like `features`, each leaf of which is weights or None.
 
         Returns:
           What `lookup.cpu_embedding_lookup` returns.

@@ -55,7 +55,7 @@ def device_variables(tables: Sequence[TableSpec], seed: int, hosts: int) -> Vari
 
     Args:
       tables: the tables.
-      seed: seed of default rows.
+      seed: seed of the rows of tables with an InitializerConfig.
       hosts: how many blocks of rows a sharding-aware initializer (one with an argument `shard_info`) fills.
 
     Returns:
@@ -73,7 +73,7 @@ def plain_variables(tables: Sequence[TableSpec], seed: int) -> Variables:
 
     Args:
       tables: the tables; an optimizer's `slot_variable_creation_fn` makes their slots.
-      seed: seed of default rows.
+      seed: seed of the rows of tables with an InitializerConfig.
 
     Returns:
       By table name, then "parameters" or the name of the slot; each float32 [rows, dim].

@@ -47,7 +47,7 @@ _LISTS = {
 def wants_weights_as_list() -> bool:
     """Return whether Keras copies weights by their order: `get_weights`, `set_weights`, or the `.h5` format."""
     for frame in _frames():
-        if frame.f_code is _COMPILE:  # called to read a model from .h5; it looks at the devices of variables
+        if frame.f_code is _COMPILE:  # reading .h5 calls `compile`, which only needs the variables' devices
             return False
         if frame.f_code in _LISTS or _module(frame).endswith(".hdf5_format"):
             return True

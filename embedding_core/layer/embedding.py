@@ -64,9 +64,9 @@ class TPUEmbedding(tf_keras.layers.Layer):
       and by default only in the rows that the batch touched. A CPU or GPU then computes the same updates as the TPU,
       and the memory of a step is proportional to the batch. There is one virtual variable, as on a TPU.
 
-    The results of the two differ. After one step of Adam(0.1) from a weight of 1 with a gradient of 1, Keras, which
-    corrects the bias of the moments, gives 0.900; the TPU, which does not, gives 0.684. Keras' Adam also changes
-    rows that were not looked up.
+    The results of "keras" and "engine" differ. After one step of Adam(0.1) from a weight of 1 with a gradient of 1,
+    Keras, which corrects the bias of the moments, gives 0.900; the TPU, which does not, gives 0.684. Keras' Adam also
+    changes rows that were not looked up.
 
     The virtual variable's gradient must be computed in the same function as the lookup, not outside of a tf.cond, a
     loop or a tf.function that contains the lookup; otherwise the gradient raises an error. Every tape.gradient
@@ -74,8 +74,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
     one through the same lookup fails), and set `trainable = False` to leave the tables unchanged. The weights of ids
     get no gradient.
 
-    If `optimizer` is a Keras optimizer with a learning rate schedule, the tables follow its `iterations`, so it must be
-    stepped: use the optimizer that the model is compiled with. See `keras_optimizer` for models that were loaded.
+    If `optimizer` is a Keras optimizer with a learning rate schedule, the tables follow its `iterations`, so a training
+    loop must step it: use the optimizer that the model is compiled with. For loaded models see `keras_optimizer`.
 
     Ids are dense [B] or [B, 1], sparse or ragged; an activation is [B, dim], [B, max_sequence_length, dim] for
     a sequence, or the configured output shape and dim. Activations have the layer's compute dtype; tables
@@ -170,7 +170,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         Args:
           features: dense, sparse or ragged integer ids, in the structure of `feature_config`; with
             `serving_config`, in its structure.
-          weights: None, or weights of sparse and ragged features, or None, in the structure of `features`.
+          weights: None, or a structure like `features`, each leaf of which is weights (if sparse or ragged) or None.
           serving_config: a structure of FeatureConfig with this layer's tables; if given, the lookup follows it instead
             of `feature_config`, and runs on CPU.
 
