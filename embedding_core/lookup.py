@@ -37,7 +37,8 @@ def cpu_embedding_lookup(
 
     Returns:
       Activations in the structure of `inputs`: [B, dim] combined, [B, max_sequence_length, dim] for
-      sequences, the output shape plus [dim] if one is configured or the ids have more dimensions.
+      sequences, [*output_shape, dim] for ragged ids with an output shape, [*ids.shape[:-1], dim] for ids of rank
+      > 2.
 
     Raises:
       DataError (ValueError): an input is not configured, a container has another type than the configured one, or an
@@ -122,7 +123,7 @@ def combine_weighted(
 
 
 def weight_divisors(combiner: Combiner, segments: tf.Tensor, count: Count, weights: tf.Tensor) -> tf.Tensor | None:
-    """Compute the divisor of each output row's sum, float32 [count]; None if all are 1. That of an empty row is 0."""
+    """Compute the divisor of each output row's sum, float32 [count], 0 for an empty row; None if all are 1."""
     if combiner == "sum":
         return None
     if combiner == "mean":

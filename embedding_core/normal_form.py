@@ -309,7 +309,7 @@ def same_indices(spec: FeatureSpec, ids: tf.Tensor, weights: tf.Tensor) -> None:
     """Refuse weights whose indices (or row splits) differ from those of the ids.
 
     Raises:
-      DataError (ValueError): they differ; inside a tf.function, tf.errors.InvalidArgumentError when it runs.
+      DataError (ValueError): they differ; a tf.function raises tf.errors.InvalidArgumentError when it runs.
     """
     if ids is weights:
         return

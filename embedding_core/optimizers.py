@@ -216,7 +216,7 @@ class FTRL(Optimizer):
       l2_regularization_strength: weight of the squared L2 norm.
       beta: number added to the root of the accumulator.
       initial_accumulator_value: first value of the accumulators.
-      multiply_linear_by_learning_rate: whether the linear terms are kept multiplied by the learning rate.
+      multiply_linear_by_learning_rate: whether the linear terms are stored multiplied by the learning rate.
       allow_zero_accumulator: whether the accumulators may start at 0.
     """
 

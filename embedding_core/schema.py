@@ -1,7 +1,7 @@
 """Defines the base class of all sections of the configuration, with their checks and the wording of their errors.
 
-A section is a frozen pydantic model, which is checked when it is made. The rules and their wording are the same whether
-a program makes it (one `ConfigError`) or a YAML file does (every mistake with its path, see `problems_of`).
+A section is a frozen pydantic model, which is checked when it is made. A program gets one `ConfigError`; for a YAML
+file, `problems_of` lists every mistake with its path. For both, the rules and their wording are the same.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ChosenBy:
     """Chooses one of several sections by a word under one key of the mapping.
 
     Attributes:
-      key: field that every section has, a Literal of the section's word; a string alone is the value of this key.
+      key: field of every section, a Literal of the section's word; a lone string is read as the value of this key.
       default: values that a mapping without the key is merged into; if None, the key is required.
     """
 
@@ -113,7 +113,7 @@ class ChosenBy:
 def _python_number(value: Any) -> Any:
     """Convert a numpy number to a Python number, since sizes are often computed from data; leave other values as is.
 
-    Refuses tensors, variables and arrays: pydantic accepts anything with `__float__`, and would lose later changes.
+    Refuses tensors, variables and arrays: pydantic accepts anything with `__float__`, and would not see later changes.
     """
     if isinstance(value, int | float):
         return value
@@ -169,10 +169,10 @@ def problems_of(error: ValidationError) -> list[Problem]:
 
 
 class Section(BaseModel):
-    """A group of settings: frozen, checked, and equal to what its JSON reads back as.
+    """A group of settings: frozen, checked, and equal to the section that is read back from its JSON.
 
     Attributes:
-      SHORT: key whose value a lone text is (``model: ranking`` is ``model: {name: ranking}``); "" for none.
+      SHORT: key that a lone text sets (``model: ranking`` is ``model: {name: ranking}``); "" for none.
     """
 
     model_config = ConfigDict(
@@ -192,7 +192,7 @@ class Section(BaseModel):
         except ValidationError as error:
             raise _config_error(type(self), fields, error) from None
 
-    # Sections inside others are then made without `__init__`, and their errors carry their paths.
+    # With this flag, pydantic makes nested sections without `__init__`, so that their errors carry their paths.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="wrap")
@@ -259,7 +259,7 @@ class Section(BaseModel):
             for value in (getattr(self, name) for name in type(self).model_fields):
                 for part in value if isinstance(value, tuple) else (value,):
                     if isinstance(part, Section):
-                        part.to_mapping()  # raises an error that names the value, if it is in there
+                        part.to_mapping()  # raises an error that names the value, if it is in this part
             raise ConfigError(f"{self.owner({})} cannot be written as JSON: {error}") from error
 
     def to_json(self) -> str:

@@ -21,7 +21,7 @@ def as_written(function: Function) -> Function:
 def calling_user_code(function: Function) -> Function:
     """Exclude a function from AutoGraph, but leave AutoGraph on for what the function calls.
 
-    AutoGraph cannot convert a callable without Python code, such as `function.__call__`, so it calls it unconverted.
+    AutoGraph cannot convert a callable without Python code, such as `function.__call__`, and calls it unconverted.
     Inside, Keras asks AutoGraph to convert the layers that users wrote, and no others. Converting Keras' own code
     takes 8 CPU seconds.
     """

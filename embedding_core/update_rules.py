@@ -1,6 +1,6 @@
 """Computes the update of rows by each of the five table optimizers, as pure functions.
 
-Each takes rows [N, dim], their slots (each [N, dim], in the order of `Optimizer.slots`), the
+Each function takes rows [N, dim], their slots (each [N, dim], in the order of `Optimizer.slots`), the
 accumulated gradients [N, dim] and the learning rate, and returns the new rows and slots. The order is:
 clip the gradient, decay the weight, update, clip the weight. Clipping, decay and their order follow this
 project's interpretation of the TPU's documentation, which is still to be confirmed on a TPU.

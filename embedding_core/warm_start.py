@@ -1,4 +1,4 @@
-"""Declares the section `warm_start` of the YAML file (what a model starts from), and the parts for its two readers."""
+"""Declares the section `warm_start` of the YAML file, and its parts for the tables and for the dense part."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DenseStart(_DenseChoices):
 
 
 class WarmStart(_DenseChoices, _RowChoices):
-    """What the model starts from, and what happens to what the checkpoint does not have.
+    """What the model starts from, and what to do about parts that the checkpoint does not have.
 
     Attributes:
       checkpoint: "pushed" (of the newest version that was pushed and not rolled back), "served" (of the newest version
@@ -52,8 +52,8 @@ class WarmStart(_DenseChoices, _RowChoices):
         EmbeddingCheckpoint. If one of these words is given, the first run starts without a checkpoint. "latest" is the
         old name of "trained".
       repeated_data: what to do with data that the checkpoint was trained on: "error" refuses it, "train" trains on it
-        once more, as overlapping windows of several days need. With both, repeating an unchanged run takes its results
-        from the cache.
+        once more, as overlapping windows of several days need. With either value, repeating an unchanged run takes its
+        results from the cache.
       new_rows: what the row of a new token starts from: the table's "initializer", or "oov", a copy of the
         out-of-vocabulary row that the token had in the checkpoint.
       new_tables: what to do with a table that the checkpoint does not have (it may only have been renamed), or that is
@@ -62,8 +62,8 @@ class WarmStart(_DenseChoices, _RowChoices):
       changed_dim: what to do with a table of another `dim`: "error" refuses it, "reset" starts the table again,
         "resize" keeps the columns that both have and takes further ones from the initializer.
       changed_optimizer: what to do with a table of another optimizer: "error" refuses it, "reset" starts all its slots
-        again, "convert" keeps the accumulators of Adagrad, AdagradMomentum and FTRL. FTRL's linear terms are computed
-        from the rows in both cases, as FTRL would lose the rows without them.
+        again, "convert" keeps the accumulators of Adagrad, AdagradMomentum and FTRL. Both "reset" and "convert" compute
+        FTRL's linear terms from the rows, because FTRL would lose the rows without them.
       dense: weights of the dense part: "restore" takes them over if inputs, names and shapes agree, and else starts
         from new weights and says why; "require" makes a difference an error; "reset" always starts from new weights.
       dense_optimizer: slots and iterations of the dense optimizer: "restore" takes them over with the weights, "reset"

@@ -47,13 +47,14 @@ def hardware_feature(strategy: tf.distribute.Strategy, override: Any) -> str:
 
 
 def is_exported(created: tf.distribute.Strategy) -> bool:
-    """Return whether a layer of a TPU is traced outside of its strategy, for a model to be served.
+    """Return whether a layer of a TPU is traced outside of its strategy, as when a model is exported.
 
     Args:
       created: strategy that the layer was created under.
 
     Raises:
-      EngineError (RuntimeError): the strategy in force is another one.
+      EngineError (RuntimeError): the layer is called eagerly outside of its TPU strategy, or is called on a TPU but was
+        created elsewhere.
     """
     now = tf.distribute.get_strategy()
     if on_tpu(now) == on_tpu(created):

@@ -17,10 +17,10 @@ Store: TypeAlias = Any  # a mapping that Keras writes to a file: arrays by key
 
 
 def write_tables(engine: Engine, store: Store, layer: str) -> None:
-    """Write tables, slots and the step of schedules, by checkpoint key.
+    """Write tables, slots and the step counter of schedules, by checkpoint key.
 
     Args:
-      engine: the engine that trains them.
+      engine: the engine that trains the tables.
       store: a mapping that Keras writes to a file.
       layer: name of the layer, for messages.
 
@@ -41,8 +41,8 @@ def read_tables(engine: Engine, model: Model, store: Store, layer: str) -> None:
     """Read what `write_tables` wrote.
 
     Args:
-      engine: the engine that trains them.
-      model: its tables; slots of tables without an optimizer are skipped.
+      engine: the engine that trains the tables.
+      model: the tables; slots of tables without an optimizer are skipped.
       store: the mapping.
       layer: name of the layer, for messages.
 
@@ -80,7 +80,7 @@ def refuse_other_keys(layer: str, expected: Collection[str], given: Collection[s
 
 
 def saved_variables(engine: Engine) -> dict[str, tf.Variable]:
-    """Return tables, slots and the step of schedules, by checkpoint key."""
+    """Return tables, slots and the step counter of schedules, by checkpoint key."""
     variables = dict(engine.table_variables)
     count = getattr(engine.tables, ITERATIONS, None)
     return variables if count is None else {**variables, ITERATIONS: count}

@@ -44,7 +44,7 @@ class FollowedRate:
 
     Attributes:
       optimizer: the optimizer that is read.
-      copied: whether it is a copy; its learning rate cannot be read, because nobody changes it.
+      copied: whether `optimizer` is a copy, which no model steps; reading its learning rate is an error.
     """
 
     def __init__(self, optimizer: GivenOptimizer, read: Callable[[], tf.Tensor], *, copied: bool):
@@ -150,7 +150,7 @@ def table_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
 
 
 def translate_keras_optimizer(optimizer: GivenOptimizer) -> GivenOptimizer:
-    """Translate a Keras optimizer to that of `tf.tpu.experimental.embedding`, which follows the TPU's rules.
+    """Translate a Keras optimizer to its namesake in `tf.tpu.experimental.embedding`, which follows the TPU's rules.
 
     The learning rate is read from the Keras optimizer at every step, so an assignment, a schedule or a callable takes
     effect. A schedule reads the optimizer's `iterations`, so the optimizer must be stepped.

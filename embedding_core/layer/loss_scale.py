@@ -4,9 +4,9 @@ A layer that trains its tables receives the gradients before the optimizer does,
 No public API tells whether a loss was scaled: TensorFlow calls a gradient function with tensors only, a tape does not
 know the optimizer, a Keras layer knows neither its model nor the model's optimizer, and LossScaleOptimizer does not
 list its instances. So `model.fit` and `minimize` are recognized on the call stack (`call_stack`), and any other
-training loop must set the layer's `loss_scale_optimizer`. If the loss may be scaled but it is unknown whether it is,
-computing the gradient raises an error: by a wrong guess the tables would be trained 32,768 times too fast, at the
-default initial scale.
+training loop must set the layer's `loss_scale_optimizer`. If it remains unknown whether the loss is scaled, computing
+the gradient raises an error: after a wrong guess, at the default initial scale, the tables would be trained 32,768
+times too fast.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class LossScale:
 
         Args:
           gradients: gradients of the activations.
-          layer: its name, for messages.
-          compute_dtype: compute dtype of its activations.
+          layer: name of the layer, for messages.
+          compute_dtype: compute dtype of the activations.
 
         Raises:
-          EngineError (RuntimeError): the loss may be scaled, and it is unknown whether it is.
+          EngineError (RuntimeError): it is unknown whether the loss is scaled.
         """
         optimizer = self._scaler(layer, compute_dtype)
         if optimizer is None:

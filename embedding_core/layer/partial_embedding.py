@@ -38,9 +38,9 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
 
         Args:
           feature_config: FeatureConfig by feature name.
-          optimizer: optimizer of the large tables, as of `TPUEmbedding`.
-          pipeline_execution_with_tensor_core: as of `TPUEmbedding`.
-          batch_size: as of `TPUEmbedding`.
+          optimizer: optimizer of the large tables; see `TPUEmbedding`.
+          pipeline_execution_with_tensor_core: see `TPUEmbedding`.
+          batch_size: see `TPUEmbedding`.
           size_threshold: maximum rows of a small table; 0 puts all tables into the TPUEmbedding, None puts none.
           **arguments: `table_update` and `seed` of the `TPUEmbedding`, and those of every Keras layer.
 

@@ -13,7 +13,7 @@ KEY = "VARIABLE_VALUE"  # TensorFlow's name for the value of a variable in a che
 
 
 class SlotView(Tables):
-    """Saves and restores a variable that belongs to an optimizer: TensorFlow does not let two objects track it."""
+    """Saves and restores an optimizer's variable without tracking it: only the optimizer may track the variable."""
 
     def __init__(self, variable: tf.Variable):
         self._slot: Callable[[], tf.Variable] = lambda: variable  # an attribute that is a variable would be tracked

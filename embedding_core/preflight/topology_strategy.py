@@ -2,7 +2,7 @@
 
 Everything here is public TensorFlow API, with one exception: `tf.tpu.experimental.embedding.TPUEmbedding.build`
 asks the TPU, in Python, whether it already has an engine, and without a TPU there is no answer. While `build`
-runs, `no_engine_yet` makes that one tensor evaluate to False.
+runs, `no_engine_yet` makes the tensor that asks evaluate to False.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from embedding_core.preflight.topology_strategy import Hardware, no_engine_yet, 
 from embedding_core.schema import Json
 from embedding_core.translate import config_to_tensorflow
 
-# Attributes of operations (not of Python objects) by which TensorFlow marks what is compiled for a core, and what of
-# that is left to the core's host.
+# Attributes (of graph operations) by which TensorFlow marks the operations that are compiled for a core, and those of
+# them that the core leaves to its host.
 _ON_CORE, _ON_HOST = "_tpu_replicate", "_xla_outside_compilation"
 _LIBRARIES = (Path(tf.__file__).parents[1] / "tensorflow", Path(tf_keras.__file__).parent, Path(__file__).parents[1])
 
@@ -120,7 +120,7 @@ def _traced(strategy: tf.distribute.Strategy, step: Step) -> tf.Graph:
     before = step.before
     if before is None:
 
-        def with_one_batch(batch: Any) -> Any:  # XLA names a scope after it: "<lambda>" is invalid
+        def with_one_batch(batch: Any) -> Any:  # XLA names a scope after it, and "<lambda>" is not a valid name
             return strategy.run(step.replica, args=(batch,))
 
         return tf.function(with_one_batch).get_concrete_function(step.inputs).graph

@@ -104,7 +104,7 @@ def _is_cut(op: tf.Operation, variables: _Variables) -> bool:
 
 
 class _Variables:
-    """Stand-in variables for those that the traced graph captured, of the same dtypes and shapes."""
+    """Stand-ins for the variables that the traced graph captured, with their dtypes and shapes."""
 
     def __init__(self, graph: tf.Graph) -> None:
         self._captured = {inner.name: outer.op for outer, inner in graph.captures if outer.dtype == tf.resource}
@@ -140,7 +140,7 @@ class _Variables:
 
 
 class _Part:
-    """A function that runs some operations of a graph on the tensors that they take from its other operations."""
+    """A function that runs some operations of a graph; their inputs from other operations are its arguments."""
 
     def __init__(self, operations: Sequence[tf.Operation], library: FunctionDefLibrary, variables: _Variables) -> None:
         self._variables = variables

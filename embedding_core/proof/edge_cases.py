@@ -14,7 +14,7 @@ Values: TypeAlias = "list[bytes] | list[int] | list[float]"
 
 _UNKNOWN_TOKEN = b"no such token 5b1f"
 
-# The rule that each case tests. Elsewhere, lookups of training and of serving are known to differ in these rules.
+# The rule that each case tests. In other projects, training and serving lookups are known to differ in these rules.
 _MISSING = "a row without ids gives zeros, and the batch keeps it"
 _UNKNOWN = "an unknown token goes to the out-of-vocabulary rows"
 _INVALID = "an id outside the table follows `invalid_id`"

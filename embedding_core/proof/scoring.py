@@ -19,7 +19,7 @@ _FOREIGN = ("embedding_core", "components", "pipelines", "tensorflow_transform",
 
 
 def end_with_parent() -> None:
-    """End this process when the parent closes its end of standard input, which also happens if it is killed."""
+    """End this process when the parent closes its end of standard input, or is killed."""
 
     def wait() -> None:
         os.read(0, 1)  # not through `sys.stdin`, whose lock would be held while the interpreter ends

@@ -1,4 +1,4 @@
-"""Computes digests of files in blocks, so that memory does not grow with them."""
+"""Computes digests of files in blocks, so that memory does not grow with the files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FileDigest(TypedDict):
 
 
 def file_digest(path: StrPath, copy_to: StrPath = os.devnull) -> FileDigest:
-    """Read a file, local or at an address, to its end.
+    """Compute the size and digest of a file, local or at an address.
 
     Args:
       path: path of the file.

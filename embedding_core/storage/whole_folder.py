@@ -93,7 +93,7 @@ def whole_folder(destination: StrPath, *, replace: bool = False) -> Iterator[str
 
     Args:
       destination: the folder to make.
-      replace: whether to replace a folder that is there. It is missing for the moment between two renames.
+      replace: whether to replace an existing folder, which is then missing between two renames.
 
     Yields:
       The path to write files under.

@@ -21,7 +21,7 @@ def keras_optimizers(
     corrects the bias of its moments, and updates rows that were not looked up.
 
     Raises:
-      ConfigError: Keras does not have a table's optimizer, or would ignore a hyperparameter of it that is set.
+      ConfigError: Keras does not have a table's optimizer, or would ignore a hyperparameter that is set.
     """
     default = training.table_optimizer
     return {table.name: _namesake(table, table.optimizer or default, training, steps) for table in config.tables}

@@ -1,7 +1,7 @@
 """Holds back a part of the train split for early stopping; the eval split is for the report.
 
-A hash of a row's bytes alone decides whether it is in that part, so that every host, every resume and every epoch
-agree, and equal rows stay together. These rows are never trained on.
+A hash of a row's bytes alone decides whether the row is held back, so that every host, every resume and every epoch
+agree, and equal rows stay together. Rows that are held back are never trained on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converts vocabularies to the bytes of their files and back, in chunks, to never hold a large file twice."""
+"""Converts vocabularies to the bytes of their files and back, in chunks, so that no large file is in memory twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DigestedFile:
     """A new file that knows the digest of what was written to it."""
 
     def __init__(self, path: str, open_file: OpenFile) -> None:
-        """Open it with `open_file`, which is called like `open`."""
+        """Open the file with `open_file`, which is called like `open`."""
         self._file = open_file(path, "wb")
         self._sha256 = hashlib.sha256()
 
@@ -43,11 +43,11 @@ class DigestedFile:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Close it."""
+        """Close the file."""
         self._file.__exit__(*error)
 
     def write(self, chunks: Iterable[bytes]) -> None:
-        """Append chunks to it."""
+        """Append chunks to the file."""
         for chunk in chunks:
             self._sha256.update(chunk)
             self._file.write(chunk)

@@ -1,15 +1,15 @@
 """Merges the counts of this run with the vocabulary of a previous run, its base, without loading TensorFlow.
 
-The rule, run after run (a run counts the data of a day, a month, whatever the pipeline is run on):
+The rule, run after run (a run counts the data that the pipeline is run on, such as a day or a month):
 
-* A run *admits* a token that it counts at least `min_count` times. A token is *idle* for as many runs as have passed
-  since one admitted it.
+* A run *admits* a token that it counts at least `min_count` times. A token has been *idle* in all runs since the
+  last one that admitted it.
 * A token expires when it has been idle for `expire_after` runs. Apart from `max_size`, the tokens that have not
   expired are those to which plain counting would have given a row in at least one of the last `expire_after` runs.
   Without `expire_after` no token expires.
-* "rerank" gives rows to all tokens that have not expired, at most `max_size` of them, in the total order of the counts
-  of the run that last admitted each (an idle token keeps its rank among the frequent ones). Rows move: a checkpoint is
-  remapped by token.
+* "rerank" gives rows to all tokens that have not expired, at most `max_size` of them. Their total order uses each
+  token's count in the run that last admitted it, so an idle token keeps its rank. Rows move: a checkpoint is remapped
+  by token.
 * "append" leaves the tokens of the base in their rows, expired ones too, and puts newly admitted tokens after them in
   the total order of this run's counts, up to `max_size` rows in all. The row of an expired token is a tombstone: it
   stays reserved, and the token finds its own row again if it comes back. The plain file of the new vocabulary begins

@@ -4,9 +4,8 @@
 
 The first run reads a month of purchases as one span, so that later runs have a model to start from. Every later run
 reads one day, starts from the tables of the previous run, remapped by token, and extends that run's vocabularies. A run
-is evaluated by the AUC over the next day's purchases, of customers and items that were known before, and as many drawn
-pairs. Days that have been run are skipped. At the end `lineage.html` shows what the newest model was made of, day by
-day.
+is evaluated by the AUC over the next day's purchases of known items by known customers, and as many drawn pairs. Days
+that have been run are skipped. At the end `lineage.html` shows what the newest model was made of, day by day.
 """
 
 from __future__ import annotations

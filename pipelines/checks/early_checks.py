@@ -13,7 +13,7 @@ from pipelines.pipeline import component_inputs
 
 
 def check_data_settings(config: PipelineConfig) -> Settings:
-    """Make the settings that ExampleGen will get; it checks them by its own rules.
+    """Make the settings that ExampleGen will get, and check them by ExampleGen's own rules.
 
     Raises:
       ConfigError: they break a rule.

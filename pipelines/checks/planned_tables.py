@@ -26,7 +26,8 @@ def planned_tables(
     Args:
       config: the pipeline.
       table_configs: folder of a TableConfigs artifact, used as it is. None plans the tables of the configuration: a
-        vocabulary has its size in the last run, but at most its `max_size`; else its `max_size`, else the assumed size.
+        vocabulary has its size in the last run, but at most its `max_size`. If the last run did not have it, its size
+        is `max_size`, or the assumed size if there is no `max_size`.
       assumed_tokens: size of a vocabulary that the last run did not have and that has no `max_size`.
 
     Raises:

@@ -71,9 +71,9 @@ def _containers(spec: Spec) -> Iterator[tuple[str, Spec]]:
 def with_kubernetes_names(spec: Spec) -> Spec:
     """Adapt the specification to open-source Kubeflow Pipelines.
 
-    Its backend uses the names of tasks and components for Kubernetes objects. It has no resolvers, and does
-    not run a driver before it looks into the cache. So caching is turned off for a task with a driver (an ExampleGen):
-    the cache would not see a changed file.
+    Its backend uses the names of tasks and components for Kubernetes objects. It has no resolvers, and looks into the
+    cache before it runs a driver. So caching is turned off for a task with a driver (an ExampleGen): the cache would
+    not see a changed file.
 
     Raises:
       ConfigError: the specification has a resolver.
@@ -121,7 +121,7 @@ def check_spec(spec: Spec) -> None:
     """Check that every name refers to something that exists.
 
     Raises:
-      ConfigError: some do not; the message lists them.
+      ConfigError: some names refer to nothing; the message lists them.
     """
     tasks, components = spec["root"]["dag"]["tasks"], spec["components"]
     parameters = spec["root"].get("inputDefinitions", {}).get("parameters", {})

@@ -58,7 +58,7 @@ def show(
 
 
 def _print_tree(console: Console, line: Sequence[Mapping[int, Node]]) -> None:
-    """Print the artifacts of the run, those that it used from previous runs, and how to see more of these."""
+    """Print the artifacts of the run, those that it used from previous runs, and the versions that it descends from."""
     *previous, current = generations(line)
     sources = {number: dataclasses.replace(node, inputs=()) for number, node in current.sources.items()}
     console.print(lineage_tree({**current.nodes, **sources}))
@@ -152,7 +152,7 @@ def _row_words(lineage: Mapping[int, Node], vocabulary: str, token: str) -> str:
 
 
 def _forward(graph: Mapping[int, Node], path: str) -> list[str]:
-    """Return a heading, then a line for every model that was trained on the file, and for every push of it."""
+    """Return a heading, then a line for every model that was trained on the file, and every push of such a model."""
     starts = [node.id for node in graph.values() if any(_is(file["path"], path) for file in files_of(node))]
     if not starts:
         raise DataError(f"no Examples were made of {path!r}: give the path of a file of data, or the end of it.")

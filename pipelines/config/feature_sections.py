@@ -57,8 +57,8 @@ class Categorical(Section):
       vocabulary: name of the vocabulary; features of one vocabulary share its tokens. Null is the table's name, or the
         feature's.
       table: name of the table; features of one table share its rows. Null is the vocabulary's name.
-      private: whether tokens appear in reports and lineage only as digests; a slice then cannot name the column,
-        and a row filter may only ask whether it is `present`.
+      private: whether tokens appear in reports and lineage only as digests; an evaluation slice then cannot name
+        the column, and a row filter may only ask whether it is `present`.
       after_transform: whether tokens are read from the output of your `preprocessing_fn`.
       max_sequence_length: number of tokens of a row that are kept apart; 0 combines them into one vector. "p50", "p90",
         "p95" and "p99" take that percentile of the rows' numbers of tokens, "max" the largest; "auto" is "p95".

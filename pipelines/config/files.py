@@ -33,7 +33,7 @@ def data_files(data: Data) -> tuple[str, ...]:
 def missing_spans(data: Data) -> Gaps:
     """Find the spans without a file, between the first and the last span; none if the path is remote.
 
-    A bound that `data.spans` leaves open is that of the files.
+    If `data.spans` leaves a bound open, the first or last span with a file is the bound.
 
     Raises:
       ConfigError: no file matches.
@@ -60,7 +60,7 @@ def data_spans(data: Data) -> PatternSpans | None:
 
 
 def data_location(data: Data) -> tuple[str, str]:
-    """Return the literal folder, and the pattern below it with which ExampleGen finds the files; keep placeholders.
+    """Return the literal folder, and the pattern below it, with placeholders, by which ExampleGen finds the files.
 
     Args:
       data: the data, its path absolute.

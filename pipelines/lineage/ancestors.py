@@ -16,7 +16,7 @@ Lineage: TypeAlias = Mapping[int, Node]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation:
-    """One pushed model in the line.
+    """One pushed model in a line of warm starts.
 
     Attributes:
       version: number of the pushed version.
@@ -27,7 +27,7 @@ class Generation:
       auc: AUC on its eval split, or None.
       sizes: number of tokens by vocabulary.
       new: number of new tokens by vocabulary; empty if the vocabularies do not extend previous ones.
-      dropped: number of dropped tokens by vocabulary; empty likewise.
+      dropped: number of dropped tokens by vocabulary; empty if `new` is.
       drift: by feature the share of rows with a token that the previous generation did not have.
       kept: by table the share of token occurrences whose rows were kept; empty without a warm start.
     """

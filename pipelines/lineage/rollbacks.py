@@ -1,7 +1,8 @@
 """Finds and records the versions that rollbacks published: copies of previous versions, marked in their manifests.
 
 A rollback publishes a previous version again, under a new number. The manifest of the copy names the version that was
-copied. ML Metadata has the copy as a PushedModel, which an execution of "Rollback" made from the one of that version.
+copied. ML Metadata has the copy as a PushedModel, made by an execution of "Rollback" whose input is the PushedModel of
+the copied version.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def with_rollbacks(graph: Mapping[int, Node]) -> dict[int, Node]:
 
 
 def record_rollbacks(store: MetadataStore, destination: str) -> list[int]:
-    """Record in ML Metadata every copy in the folder that it does not have yet; return their versions.
+    """Record every copy in the folder that ML Metadata does not have yet; return their versions.
 
     Args:
       store: the metadata, open for writing.

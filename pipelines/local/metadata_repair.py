@@ -2,7 +2,7 @@
 
 TFX does neither. A run that was killed stays RUNNING for ever, and TFX's cache serves an output as long as a folder of
 that name exists, even if its files changed. The caller of `repair_metadata` has the pipeline's lock
-(`pipelines.local.work_dir.run_lock`), so an execution of it that is RUNNING belongs to a dead run.
+(`pipelines.local.work_dir.run_lock`), so a RUNNING execution of that pipeline belongs to a dead run.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def repair_metadata(store: MetadataStore, pipeline: str, root: str) -> Repairs:
     """Close what dead runs of the pipeline left RUNNING, and set damaged outputs aside.
 
     An execution that is closed becomes FAILED, and its half-written outputs, which no metadata names, are removed. An
-    output whose files are missing or changed loses its state LIVE; what is left of it is renamed to `<uri>.damaged`, so
-    that TFX's cache does not find it. If the content of an output was not recorded, it is recorded now: a run of an
+    output whose files are missing or changed loses its state LIVE; its folder is renamed to `<uri>.damaged`, so that
+    TFX's cache does not find it. If the content of an output was not recorded, it is recorded now: a run of an
     earlier release leaves such outputs if it is killed between publishing and recording. Outputs with an execution id
     above the highest in the store belong to a lost store: they are moved away, because TFX would write into their
     folders.
@@ -159,7 +159,7 @@ def _is_damaged(artifact: mlmd.Artifact) -> bool:
 
 
 def _is_imported(artifact: mlmd.Artifact) -> bool:
-    """Whether an Importer brought it in from outside; then no node can make it again."""
+    """Whether an Importer brought the artifact in from outside; then no node can make it again."""
     return "is_external" in artifact.custom_properties and bool(artifact.custom_properties["is_external"].int_value)
 
 

@@ -98,8 +98,8 @@ def remove_dangling(path: str) -> int:
     """Remove the rows that a transaction of ML Metadata left behind when the disk was full.
 
     SQLite then rolls back the transaction by itself. ML Metadata does not notice, and continues to write outside of the
-    transaction. The rows that it then writes refer to an artifact that does not exist. Since ids are reused, they would
-    later refer to an unrelated artifact.
+    transaction. The rows that it then writes refer to an artifact that does not exist. Since ids are reused, these rows
+    would later refer to an unrelated artifact.
 
     Args:
       path: path of a store that `check_store` accepts; a store without such rows stays as it is.

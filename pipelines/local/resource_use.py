@@ -17,7 +17,7 @@ _RESET_PEAK = "5"  # resets `VmHWM` when it is written to `clear_refs` of Linux
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageUse:
-    """What one stage of a run used, including the child processes that it waited for, except in the peak.
+    """What one stage of a run used; all figures but the peak include the child processes that it waited for.
 
     Attributes:
       stage: id of the node, or "start-up" or "report and baselines".
@@ -25,7 +25,7 @@ class StageUse:
       wall_seconds: time that passed.
       peak_bytes: largest resident memory; on other systems than Linux the largest since the process started.
       read_bytes: bytes that it read from files and pipes, also from the page cache; None on systems other than Linux.
-      written_bytes: bytes that it wrote to them; None on systems other than Linux.
+      written_bytes: bytes that it wrote to files and pipes; None on systems other than Linux.
     """
 
     stage: str

@@ -130,7 +130,7 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
 
 
 def _notes(previous: PreviousRun, nodes: Sequence[NodeRun], report: Report) -> list[str]:
-    """Return notes on what the run started from, and on whether a previous call had already done all of it."""
+    """Return notes on what the run started from, and on whether a previous call had already done all its work."""
     done = previous.repeats is not None and all(node.state == "cached" for node in nodes)
     if not done or not report.push["pushed"]:
         return list(previous.notes)

@@ -4,7 +4,8 @@ TFX's `LocalDagRunner` does the same silently; this runner adds the figures for 
 runs, how long each took, and which came from the cache.
 
 It also checks what a node reads. The digest of every output is recorded in the transaction that publishes it. Before a
-node runs, each of its inputs is read and compared, once in a run. A damaged one is set aside and made again.
+node runs, each of its inputs is read and compared with its digest, once in a run. A damaged input is set aside and made
+again.
 """
 
 from __future__ import annotations
@@ -207,7 +208,8 @@ def _published(connection: Message, execution: int | None) -> State:
 def _require_live(store: MetadataStore, execution: int) -> None:
     """Raise an error for outputs that were set aside; if their recorded content was restored, make them live again.
 
-    Otherwise TFX's Importer would import them, and a node that has them as optional inputs would run without them.
+    Without this check, TFX's Importer would import these outputs, and a node whose optional inputs they are would run
+    without them.
     """
     events = store.get_events_by_execution_ids([execution])
     ids = [one.artifact_id for one in events if one.type == Event.OUTPUT]

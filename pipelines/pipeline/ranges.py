@@ -1,6 +1,6 @@
 """Computes the range that a dense feature is scaled by: mean, standard deviation and the largest plausible magnitude.
 
-Takes one pass over the data (TensorFlow Transform 1.16 does not have a second one here), and does not sum floats. A
+Makes one pass over the data (TensorFlow Transform 1.16 does not offer a second pass here), and does not sum floats. A
 float32 is a whole number of 24 bits times a power of two, so whole numbers are summed per power of two. The range is
 then the same to the last bit, however Beam batches the rows.
 """
@@ -16,7 +16,7 @@ import tensorflow_transform as tft
 
 _BINS = 256  # number of exponents of a float32; the first is that of 0 and of subnormal numbers
 _RARE = 100  # fewer than one in this many values of a column may be implausible
-_FAR = 10  # powers of two from the bound of most values to that of implausible ones
+_FAR = 10  # powers of two from the bound of most values to the bound of implausible values
 _CONSTANT = 2.0**-22  # a deviation below this share of the mean is a rounding error of float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 

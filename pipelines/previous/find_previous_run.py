@@ -158,7 +158,7 @@ class _Search:
     def matching_vocabularies(self, checkpoint: str | None, vocabularies: str | None, *, same: bool) -> str | None:
         """Return the vocabularies that the rows belong to: one run's vocabularies are never used with another's rows.
 
-        The vocabularies of another pipeline's checkpoint are unknown here; those that its run was given stay.
+        If another pipeline made the checkpoint, its vocabularies are unknown here, and `vocabularies` is returned.
         """
         node = None if checkpoint is None else self._trainings.artifact_at(checkpoint)
         known = None if node is None else self._trainings.vocabularies_of(node)
@@ -186,7 +186,7 @@ class _Search:
         """Refuse data that the tables were trained on.
 
         Raises:
-          ConfigError: some of it was, and `train_again` is false.
+          ConfigError: the tables were trained on some of the data, and `train_again` is false.
         """
         behind = list(trainings_behind(self._trainings, checkpoint))
         if not behind or any(trained_data(examples) is None for _, examples in behind):

@@ -27,7 +27,7 @@ class Training:
     Attributes:
       run: its ModelRun.
       name: "version 7", or "the training #12".
-      version: number of the version that was pushed from it; None if the training was not found by its push.
+      version: number of the pushed version through which the training was found; None if it was found otherwise.
     """
 
     run: Node
@@ -101,7 +101,7 @@ class FinishedTrainings:
         return None if loaded is None else self._input(loaded, _CHECKPOINT)
 
     def base_vocabularies_of(self, run: Node) -> Node | None:
-        """Return the Vocabularies that those of a training extend; None if they were counted from its data alone."""
+        """Return the Vocabularies that a training's own Vocabularies extend; None if they do not extend any."""
         vocabularies = self.vocabularies_of(run)
         return None if vocabularies is None else self._input(vocabularies, _VOCABULARIES)
 
