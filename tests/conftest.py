@@ -95,7 +95,7 @@ def start_tensorflow(*, lean):
     from embedding_core.engines import simulated_tpu
 
     # AutoGraph does not convert the code of Keras, which it recognizes by the module name `keras`. Without a rule for
-    # `tf_keras`, each process spends 6 s converting that.
+    # `tf_keras`, each process spends 6 s converting the code of tf_keras.
     config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
     if lean:
         tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -115,7 +115,7 @@ def file_of(item):
 
 
 def needs_no_tfx(item):
-    """Return whether both processes of `make test` collect the file; the one with TFX runs it late, shortest first."""
+    """Return whether both processes of `make test` collect the file; the TFX process runs it late, shortest first."""
     return file_of(item).startswith(("embedding_core/", "faults/"))
 
 
@@ -147,7 +147,7 @@ def is_claimed(folder, file):
 
 
 def pytest_collection_finish():
-    """Exclude the objects that imports made from garbage collection: traversing TFX's takes longer than many tests."""
+    """Exclude the objects of imports from garbage collection: traversing those of TFX takes longer than many tests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)  # a trace makes many objects, and few of them are garbage

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.light
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("embedding_core", "components", "pipelines")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-# They subclass AutoTrackable, as upstream's classes do: the holder of tables, and the drop-ins for those classes.
+# The holder of tables and the drop-ins for TensorFlow's classes subclass AutoTrackable, as TensorFlow's classes do.
 INTERNAL_ALLOWED = {f"embedding_core/engines/{name}.py" for name in ("tables", "tensorcore", "tpu_embedding")}
 
 # Replaced while TPUEmbedding.build runs without a TPU: it asks for a value that only a real TPU has.
@@ -42,7 +42,7 @@ def test_no_private_tensorflow_is_imported():
 
 
 def test_no_private_tensorflow_is_reached_by_name():
-    """No attribute path and no string, such as an argument of importlib or a key of sys.modules, names it."""
+    """No attribute path or string, such as an importlib argument or a sys.modules key, names private TensorFlow."""
     found = []
     for name, tree in trees():
         for node in ast.walk(tree):
@@ -182,7 +182,7 @@ def test_files_whose_tests_start_first_exist():
 
 
 def test_light_files_load_no_tensorflow():
-    """This checks only that collecting them loads none; a fixture in `conftest.py` checks it while they run."""
+    """Checks the collection of light files; a fixture in `conftest.py` checks their tests while they run."""
     program = (
         "import pytest, sys; code = pytest.main(['-q', '--collect-only', '-m', 'light', '-p', 'no:cacheprovider']);"
         "assert not code; assert 'tensorflow' not in sys.modules, 'TensorFlow is loaded'"

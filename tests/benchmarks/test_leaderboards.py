@@ -16,7 +16,7 @@ LISTS = "0 3 1\n1 2\n\n2\n"
 
 
 def in_this_process(config, overrides):
-    """Run the pipeline for a step, in a process that has loaded TensorFlow."""
+    """Run the pipeline for three steps in this process, which has already loaded TensorFlow."""
     run(load_config(config, [*overrides, "training.epochs=null", "training.steps=3", "evaluation.min_rows=0"]))
 
 
@@ -96,11 +96,11 @@ def test_movielens_runs_from_its_files_to_the_rmse(tmp_path):
     fold = Part(name="fold1", data=movielens.prepare(tmp_path, tmp_path / "work", 1))
     board = Board(name="MovieLens", config=movielens.CONFIG, metrics=movielens.METRICS, published={}, parts=(fold,))
     (figures,) = run_board(board, [0], tmp_path / "work", in_this_process)
-    assert 0.5 < figures["RootMeanSquaredError"] < 4.5  # of a model that was trained for three steps
+    assert 0.5 < figures["RootMeanSquaredError"] < 4.5  # the model was trained for three steps only
 
 
 def lines_of(draw, users, items, longest):
-    """Lines of a user and distinct items."""
+    """Return a line for each user: the user, then distinct items."""
     lists = (draw.permutation(items)[: draw.integers(4, longest)].tolist() for _ in range(users))
     return [[user, *found] for user, found in enumerate(lists)]
 
@@ -127,7 +127,7 @@ def test_gowalla_runs_from_its_files_to_recall(tmp_path, history):
     board = gowalla.board(tmp_path, tmp_path / "work", history)
     (figures,) = run_board(board, [0], tmp_path / "work", in_this_process)
     assert 0 <= figures["NDCG@20"] <= figures["Recall@20"] <= 1
-    assert figures["Recall@20"] > 0  # 20 of at most 40 items
+    assert figures["Recall@20"] > 0  # the top 20 of at most 40 items
 
 
 def test_positions_of_events_start_anew_with_each_user(tmp_path):
@@ -141,4 +141,4 @@ def test_amazon_runs_from_its_files_to_the_hit_rate(tmp_path):
     write_lists(tmp_path / "Toys_and_Games.txt", lines_of(np.random.default_rng(2), 20, 25, 9))
     board = amazon.board(tmp_path, tmp_path / "work", "Toys")
     (figures,) = run_board(board, [0], tmp_path / "work", in_this_process)
-    assert 0 < figures["NDCG@10"] <= figures["HitRate@10"] <= 1  # 10 of at most 25 items
+    assert 0 < figures["NDCG@10"] <= figures["HitRate@10"] <= 1  # the top 10 of at most 25 items

@@ -33,7 +33,7 @@ def arguments_of(cls):
 
 @pytest.mark.parametrize("name", list(ATTRIBUTES))
 def test_every_attribute_of_tensorflow_is_declared(name):
-    """Fails if a new TensorFlow adds one: implement it, or refuse it, in embedding_core.attributes."""
+    """Fails if a new TensorFlow adds an attribute: implement or refuse it in embedding_core.attributes."""
     since_2_21 = {"dtype"} if name == "TableConfig" else set()  # refused if it is not float32
     assert arguments_of(getattr(tpu, name)) - since_2_21 == set(ATTRIBUTES[name])
 
@@ -88,7 +88,7 @@ def test_hyperparameters_reach_the_update_rule(name):
 
 @pytest.mark.parametrize("cls", list(keras_optimizers._KINDS))
 def test_every_argument_of_a_keras_optimizer_is_passed_on_or_refused(cls):
-    """Change each argument that is not passed on, except `_FREE`: these do not affect results, or are handled apart."""
+    """Change each argument that is not passed on, except those that do not affect results or are handled elsewhere."""
     values = {"amsgrad": True, "adaptive_epsilon": True, "nesterov": True, "use_ema": True}
     passed, free = (
         set(keras_optimizers._KINDS[cls].passed),
@@ -133,7 +133,7 @@ def test_what_hides_its_arguments_is_refused_too():
 
 
 def engines_of(optimizer):
-    """Yield makers of what trains a table by the TPU's rules: the mid-level class, the layer on and off a TPU."""
+    """Yield functions that make a trainer by the TPU's rules: the mid-level class, and the layer on and off a TPU."""
     feature = tpu.FeatureConfig(tpu.TableConfig(4, 1, name="t"))
 
     def under(cls):

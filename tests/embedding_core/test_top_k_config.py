@@ -1,4 +1,4 @@
-"""The settings of top-k say when lists are searched, and refuse what cannot be."""
+"""The settings of top-k decide when lists are searched; invalid values are refused."""
 
 import pytest
 

@@ -87,7 +87,7 @@ def test_page_of_the_days_says_what_the_store_says(tmp_path):
 
 
 def _check_in_browser(path, folder):
-    """Check, if Chromium is installed, that its document of the page has every table and drawing."""
+    """If Chromium is installed, check that it renders every table and drawing of the page."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         return

@@ -1,4 +1,4 @@
-"""The preparation of the Online Retail files: purchases kept, histories without later ones, published baselines."""
+"""The preparation of the Online Retail files: purchases kept, no later purchases in histories, published baselines."""
 
 import gzip
 from pathlib import Path

@@ -134,7 +134,7 @@ class Campaign:
         self.records.add(publish(self.model, self.base, check=self.verify, keep_last=self.kept))
 
     def verify(self, path):
-        """Check the hidden copy, as the caller of `publish`: it has every file in full."""
+        """Check, as a caller of `publish` does, that the hidden copy has every file in full."""
         assert sizes_below(path) == self.sizes
         return {}
 

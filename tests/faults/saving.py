@@ -33,7 +33,7 @@ from embedding_core.vocabulary import Vocabulary
 
 COUNT, KILL, FULL = 1, 2, 3  # modes of interpose.c
 KEPT = 2
-BEFORE = 5  # steps saved before the step with the fault, which is the best so far
+BEFORE = 5  # steps saved before the fault; the step after them is also saved as the best one
 LIBC = ctypes.CDLL(None)
 
 
@@ -217,7 +217,7 @@ def _template(folder: str) -> list[str]:
 
 
 def _at_points(ledger: Ledger, folder: str, mode: int, points: list[int]) -> list[int]:
-    """Save the same state with a fault at each point in turn; the next trial's process restarts from what is left.
+    """Save the same state with a fault at each point in turn; each trial first restarts from the previous one's files.
 
     Returns:
       The points at which save and retrieval finished in spite of the fault.
@@ -256,7 +256,7 @@ def _at_points(ledger: Ledger, folder: str, mode: int, points: list[int]) -> lis
 
 
 def kill_at_every_call(trials: int, seed: int, folder: str) -> dict:
-    """Kill a save and retrieval at its call 1, 2, 3, ...; with fewer trials, at a sample of the calls of each kind."""
+    """Kill a save and retrieval at each call in turn; if there are fewer trials, at a sample of each kind of call."""
     calls = _template(folder)
     kinds = sorted({line.split()[0] for line in calls})
     points = list(range(1, len(calls) + 1)) if trials >= len(calls) else _spread(calls, trials, seed)
@@ -266,7 +266,7 @@ def kill_at_every_call(trials: int, seed: int, folder: str) -> dict:
 
 
 def _spread(calls: list[str], trials: int, seed: int) -> list[int]:
-    """Sample the same number of calls of every kind; what a rare kind cannot use goes to more frequent ones."""
+    """Sample equally many calls of every kind; if a rare kind has too few, sample more of the frequent kinds."""
     random_ = random.Random(seed)
     by_kind: dict[str, list[int]] = {}
     for number, line in enumerate(calls, start=1):
@@ -307,7 +307,7 @@ def kill_at_random(trials: int, seed: int, folder: str) -> dict:
 
 
 def full_disk(trials: int, seed: int, folder: str) -> dict:
-    """Make the disk full from the n-th write of a save on: there must be an error, and the last state be restored."""
+    """Fill the disk from the n-th write of a save and retrieval on: one fails, and the last state can be restored."""
     writes = sum("write" in line.split()[0] for line in _template(folder))
     points = sorted(random.Random(seed).sample(range(1, writes + 1), min(trials, writes)))
     ledger = Ledger("disk full at every write of a save", seed)

@@ -115,7 +115,7 @@ def loaded(run, folder) -> str:
 
 
 def read(good, folder) -> str:
-    """Load a damaged vocabulary; return the outcome. It is harmless if all bytes are those that were written."""
+    """Load a damaged vocabulary; return the outcome. The damage is harmless if all loaded bytes are those written."""
     try:
         found = load_vocabulary(folder / "vocabularies-10", "item")
     except VocabularyError:

@@ -1,4 +1,4 @@
-"""Measures that retrieve, load, remap, save and resume of a 2 GiB table take at most a fifth of its size on top."""
+"""Tests that retrieve, load, remap, save and resume of a 2 GiB table need at most a fifth of its size in addition."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Sends a mutated row together with a valid one: it gets its usual answer or an error, and no process dies."""
+"""Sends a mutated row with a valid one: the valid row gets its usual answer or an error, and no process dies."""
 
 import collections
 import json
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 
 
 def outcomes(folder, signature, count):
-    """Count the letters that `fuzzing` prints; `X` is a mutant that killed its process, and a new one continues."""
+    """Count the letters that `fuzzing` prints; `X` is a mutant that killed its process. A new process continues."""
     found = ""
     while len(found) < count:
         done = run(folder, signature, len(found), count - len(found))

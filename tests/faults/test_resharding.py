@@ -1,4 +1,4 @@
-"""Saves tables with k hosts or cores and loads them with j, for k and j from 1 to 8; neither divides the row counts."""
+"""Saves tables with k hosts or cores and loads them with j, for k and j from 1 to 8; the row counts are primes."""
 
 import json
 import sys

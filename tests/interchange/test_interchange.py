@@ -2,7 +2,7 @@
 
 The environment variable NEWEST is the path of a Python with the newest version; `make interchange` sets it. Without it,
 only one test runs: the installed version reads `written_by_newest`. The newest version wrote that folder with
-`exchange.py write`; it keeps only the files of PARTS.
+`exchange.py write`; the folder keeps only the files of PARTS.
 """
 
 import os

@@ -66,13 +66,13 @@ def run_days(folder, kills, chance):
 
 
 def call(folder, day, cpu_seconds):
-    """Run the day's command in a child process, and kill it after so much CPU time, or never if that is None.
+    """Run the day's command in a child process, and kill it after `cpu_seconds`, or never if that is None.
 
     Returns:
-      The node that was running when it was killed, or None if it ended before.
+      The node that was running when the child was killed, or None if the child ended before.
 
     Raises:
-      RuntimeError: it ended with an exit code other than 0.
+      RuntimeError: the child ended with an exit code other than 0.
     """
     log = folder / "log.txt"
     child = os.fork()

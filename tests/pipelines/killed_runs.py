@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests/pipelines python -c "import killed_runs; killed_runs.main()" FOLDER PIPELINES RUNS SEED
 
-prints a JSON object: the number of runs, how many of them were killed, how many pipelines failed, and what
-`found_amiss` counts after a last run of each pipeline that is not killed.
+prints a JSON object: the number of runs, how many of them were killed, how many pipelines failed, and the counts of
+`found_amiss` after a last, undisturbed run of each pipeline.
 """
 
 import contextlib

@@ -355,7 +355,7 @@ def test_same_data_comes_from_the_cache_and_is_said_to_be_trained_on(runs, warm_
 
 
 def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run, store, tmp_path):
-    """The page is that of a warm-started run, so it contains the run that it started from too."""
+    """The page of a warm-started run also contains the run that the warm start came from."""
     from pipelines.commands import lineage_command
     from pipelines.lineage.graph import newest_artifact
     from tests.pipelines.lineage_check import check_page
@@ -370,7 +370,7 @@ def test_every_link_and_figure_of_the_lineage_page_is_the_stores(runs, warm_run,
 
 @pytest.fixture(scope="session")
 def served_again(runs):
-    """Run the first configuration twice, after the version of another one was pushed."""
+    """Run the first configuration twice, after another configuration pushed a version."""
     from pipelines.local.run_local import run
 
     work_dir = Path(runs[0].push["destination"]).parents[1]

@@ -85,7 +85,7 @@ def project(tmp_path_factory):
 
 
 def pushed(folder, name, *changes):
-    """Run a configuration of the page, with changes; return the report, the version pushed and proven, the work_dir."""
+    """Run a configuration of the page, with changes; return the report, the proven version, and the work_dir."""
     from pipelines.local.run_local import run
 
     config = load_config(folder / f"{name}.yaml", [*SMALL, *changes])
@@ -190,7 +190,7 @@ def test_loops_of_your_own_train(project, capsys):
     for block in LOOPS:
         exec(block, names)
     rmse, *titles = capsys.readouterr().out.splitlines()
-    worst = 0.95 * names["ratings"].std()  # of predicting the mean, nearly
+    worst = 0.95 * names["ratings"].std()  # slightly less than the error of predicting the mean
     assert float(rmse) < worst
     assert "".join(titles).count("Caf") == 3
     figures = names["multitask"].evaluate(names["batches"], return_dict=True, verbose=0)

@@ -115,7 +115,7 @@ LABELS["histories"] = {
         "histories": {"user": "user", "time": "hour", "columns": {"past": "item"}, "max_length": 5, "min_length": 1}
     },
     "split": "leave_one_out",
-    "evaluation": {"min_rows": 40, "thresholds": {"Recall@10": {"min": 0.0}}},  # a row of each user
+    "evaluation": {"min_rows": 40, "thresholds": {"Recall@10": {"min": 0.0}}},  # one row per user
     "features": {
         "categorical": [
             {"name": "past", "multivalent": True, "vocabulary": "item", "max_sequence_length": 5},
@@ -142,9 +142,9 @@ SERVED = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A CSV file with a click, stars of the rows with a click, visits, and a mood, which users and items decide.
+    """Write a CSV file in which user and item decide click, stars, visits and mood; rows without a click have no stars.
 
-    One row in a hundred has a mood of its own; some of these are in the eval split, and so not among the classes.
+    One row in a hundred has a unique mood. Unique moods in the eval split are not among the classes.
     """
     draw, mood_draw = np.random.default_rng(0), np.random.default_rng(1)
     users, items = draw.normal(size=40), draw.normal(size=30)
@@ -214,7 +214,7 @@ def test_both_devices_give_the_same_tables_and_losses(both):
     histories, tables = [], []
     for _, work in runs:
         history = json.loads(only(work, "EmbeddingTrainer/model_run/*/history.json").read_text())
-        evaluated = [] if kind in RETRIEVAL else history["evals"]  # their negatives depend on the size of batches
+        evaluated = [] if kind in RETRIEVAL else history["evals"]  # the negatives depend on the batch size
         histories.append([entry["loss"] for entry in (*history["train"], *evaluated)])
         prefix = str(only(work, "CheckpointRetriever/embedding_checkpoint/*/tables.index")).removesuffix(".index")
         reader = tf.train.load_checkpoint(prefix)
@@ -227,7 +227,7 @@ def test_both_devices_give_the_same_tables_and_losses(both):
 
 
 def test_evaluator_and_quality_gate_measure_the_same_rankings(both):
-    """One from the exported model's signatures, the other from the restored run."""
+    """Evaluator uses the exported model's signatures, QualityGate the restored run."""
     kind, runs = both
     if "metrics" not in LABELS[kind].get("evaluation", {}):
         pytest.skip("no metrics of rankings")
@@ -271,13 +271,13 @@ def test_baselines_and_metrics_are_those_of_each_label(both):
         name = "mood/Categorical" if several else "Categorical"
         assert model["metrics"]["accuracy"] == pytest.approx(metrics[f"{name}Accuracy"])
         assert model["metrics"]["cross-entropy"] == pytest.approx(metrics[f"{name}CrossEntropy"], rel=1e-5)
-        assert rows["mood" if several else "label"] < report.eval_rows  # classes of no row of the train split
+        assert rows["mood" if several else "label"] < report.eval_rows  # the class of some is not in the train split
         return
     assert "click: logistic regression, one-hot" in scorers
     assert "visits: Poisson regression, one-hot" in scorers
     if kind == "three":
         assert "stars: ridge regression, one-hot" in scorers
-        assert rows["stars"] < rows["click"] == report.eval_rows  # rows without stars are not judged by them
+        assert rows["stars"] < rows["click"] == report.eval_rows  # rows without stars do not count
         model, mean = report.quality[3:5]
         assert model["metrics"]["RMSE"] == pytest.approx(metrics["stars/RootMeanSquaredError"], rel=1e-5)
         assert mean["scorer"] == "stars: mean of the label"

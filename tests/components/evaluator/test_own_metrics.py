@@ -1,4 +1,4 @@
-"""Tests the metrics of classes against scikit-learn."""
+"""Tests the metrics of multiclass labels against scikit-learn."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Metrics of rankings and users from exported models, through the component's executor, against their definitions."""
+"""Runs Evaluator's executor on exported models; its ranking and per-user metrics must equal their definitions."""
 
 import os
 
@@ -49,7 +49,7 @@ def tables(seed):
 
 
 def scores_of(seed):
-    """Return the logit of each user and item without the trained scalar, from the rows: column 0 is the bias."""
+    """Return each user's logit for each item, without the trained scalar; column 0 of the table rows is the bias."""
     made = tables(seed)
     user, item = made["user"], made["item"]
     return user[:, 1:] @ item[:50, 1:].T + user[:, :1] + item[:50, 0]
@@ -168,7 +168,7 @@ def evaluate(inputs, config, folder, **settings):
 
 
 def figures(evaluation):
-    """Return the metrics as TFMA's loader gives them: by slice, model and whether it is a difference, and name."""
+    """Return the metrics that TFMA loads, by slice, model name, `is_diff` and metric name."""
     import tensorflow_model_analysis as tfma
 
     return {
@@ -180,7 +180,7 @@ def figures(evaluation):
 
 
 def queries(user, exclude_seen):
-    """Yield each query's user, city, known true items, number of true ones and seen items, row by row."""
+    """Yield each query's last row, known true items, number of true items, and seen items to exclude."""
     positive = [(number, row) for number, row in enumerate(HELD_OUT) if row["label"]]
     groups = {}
     for number, row in positive:
@@ -218,7 +218,7 @@ def definition(name, scores, user, exclude_seen, city=None):
 
 @pytest.mark.parametrize("user", [None, "user"])
 def test_metrics_are_those_of_sorting_all_candidates(inputs, tmp_path, user):
-    """Several true items, seen items, unknown items, ties, a baseline and slices; read by TFMA's own loader."""
+    """Covers several true items, seen items, unknown items, ties, a baseline and slices, read by TFMA's own loader."""
     import tensorflow_model_analysis as tfma
 
     exclude = user is not None

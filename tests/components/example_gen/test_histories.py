@@ -35,7 +35,7 @@ RULES = {
 
 
 def drawn(rows=600, users=40, times=40, seed=0):
-    """Draw events; each has an item of its own, which tells it from the others, and some have no kind."""
+    """Draw events. Each has a unique item, which identifies the event; some have no kind."""
     draw = random.Random(seed)
     return [
         {
@@ -62,7 +62,7 @@ def written(folder, events, files=1):
 
 @pytest.fixture
 def made(tmp_path):
-    """Return a function that makes the rows of files: by item the split and the other columns; and the counts."""
+    """Return a function that makes rows from files, and returns their splits and histories by item, and the counts."""
 
     def make(files, **changes):
         given = {"columns": COLUMNS, "histories": HISTORIES, "split": LAST, **changes}
@@ -85,7 +85,7 @@ def made(tmp_path):
 
 
 def side_of(event, mine, split):
-    """The split of an event by its definition; `mine` are the rows of its user in their order."""
+    """Return the split of an event by definition; `mine` holds the events of its user in order of time."""
     if split["by"] == "column":
         return next((side for side in SPLITS if event["part"] in split[side]), None)
     if split["by"] == "time":
@@ -97,7 +97,7 @@ def side_of(event, mine, split):
 
 
 def expected(events, split, *, remember=lambda event: True, max_length=4):
-    """The rows by item, with the definition written out: events of one time follow each other as in the data."""
+    """Return the rows by item from the definition; events of the same time keep their order in the data."""
     found = {}
     for user in {event["user"] for event in events}:
         mine = sorted((one for one in events if one["user"] == user), key=lambda one: int(one["time"]))

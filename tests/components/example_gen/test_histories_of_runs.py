@@ -23,7 +23,7 @@ NAMES = ("user", "item", "time", "price")
 
 @pytest.fixture(scope="module")
 def events():
-    """User, item, time and price; no two events are of one time."""
+    """Return events of user, item, time and price, each at a different time."""
     draw = random.Random(0)
     times = draw.sample(range(1000), 300)
     return [(f"u{draw.randrange(12)}", 100 + row, time, row * 0.5) for row, time in enumerate(times)]
@@ -65,7 +65,7 @@ def expected(events):
 def test_any_files_and_workers_give_the_same_rows(ingest, events, tmp_path, small_parts):
     one = ingest(csv_of(tmp_path / "one", events, 1), out=tmp_path / "o1", **SETTINGS)
     assert rows_of(one) == expected(events)
-    assert len(one.files()) > 8  # of several parts
+    assert len(one.files()) > 8  # the events fill several parts
     shuffled = random.Random(2).sample(events, len(events))
     many = csv_of(tmp_path / "many", shuffled, 4)
     two = ingest(many, out=tmp_path / "o2", mode="multi_threading", **SETTINGS)

@@ -173,7 +173,7 @@ def test_two_values_in_a_column_of_one_are_named_and_counted(ingest, tmp_path):
     output = ingest(**settings, single_valued=["id"], allowed_bad_rate=0.5)
     assert output.facts["set_aside"]["rows"] == 2
     assert [row for split in ("train", "eval") for row in output.rows(split)] == [{"id": [b"a"]}, {}]
-    assert len(ingest(**settings).values("id")) == 4  # not in `single_valued`: a row may hold several
+    assert len(ingest(**settings).values("id")) == 4  # without `single_valued`, a row may hold several ids
 
 
 def test_decimal_comma(ingest, write):

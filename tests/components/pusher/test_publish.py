@@ -390,7 +390,7 @@ def test_newest_version_is_known_by_its_identity_while_it_is_as_published(model,
         publish(model, base, check=lambda _, number=number: {"identity": f"of {number}"}, clock=lambda n=number: n)
     found, facts = find_published(str(base), "of 8")
     assert (found.version, found.path, facts) == (8, f"{base}/8", {"identity": "of 8"})
-    assert find_published(str(base), "of 7") is None  # another one is served
+    assert find_published(str(base), "of 7") is None  # version 8 is served
     (base / "8" / "saved_model.pb").unlink()
     assert find_published(str(base), "of 8") is None
     assert find_published(str(base / "absent"), "of 8") is None

@@ -90,7 +90,7 @@ def test_every_signature_of_two_towers_is_proven(trained, tmp_path):
 def test_recall_of_an_approximate_search_is_measured_and_bounded(trained, tmp_path):
     found = proof(tmp_path, trained, TopK(k=12, approximate=LISTS))
     assert found.passed
-    assert "training/top_k_filtered/scores" in names(found)  # of the rows that `among` restricts
+    assert "training/top_k_filtered/scores" in names(found)  # scores of the rows that `among` restricts
     assert "training/top_k/scores" not in names(found)
     assert 0.3 < found.recall["top_k"] < 1.0
     assert found.recall["top_k"] < found.recall["top_k_filtered"] < 1.0
@@ -102,7 +102,7 @@ def test_recall_of_an_approximate_search_is_measured_and_bounded(trained, tmp_pa
 
 
 def test_candidates_of_another_training_do_not_pass(trained, tmp_path):
-    """The rows name users alone, so that only `top_k` reads the other tables of items."""
+    """No row names the changed item, so only `top_k` and `top_k_filtered` read its vector."""
     engine = HostEngine(CONFIG, seed=4, with_slots=False)
     engine.embedding_tables["items"].scatter_nd_update([[150]], np.full((1, 6), 3.0))
     found = proof(tmp_path, trained, TopK(k=12), exported=dataclasses.replace(trained, engine=engine))

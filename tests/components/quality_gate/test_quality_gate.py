@@ -139,7 +139,7 @@ def test_model_better_than_popularity_is_blessed_with_its_figures(run, tmp_path)
 
 
 def test_model_worse_than_popularity_is_refused(run, tmp_path):
-    """All of its predictions are equal, so Recall@10 is that of chance, 10/60. Positives alone have no AUC."""
+    """All predictions are equal, so Recall@10 is 10/60, as by chance. AUC is undefined without negatives."""
     blessing, quality = judge(run(knows_users=False), tmp_path)
     assert blessing.get_int_custom_property("blessed") == 0
     assert "Recall@10 is 0.1667: it must be at least popularity's" in blessing.get_string_custom_property("reason")
@@ -166,7 +166,7 @@ def test_tables_of_another_run_are_an_error(run, tmp_path):
 
 
 def test_vocabulary_of_another_run_is_an_error(run, tmp_path):
-    """Its tokens have other rows, so counts and recall would be those of other items."""
+    """Its tokens have other row numbers, so counts and recall would be those of other items."""
     inputs = run(knows_users=True)
     other = Vocabulary(
         name="item", tokens=pa.array(ITEMS[::-1], pa.large_binary()), counts=np.ones(60, np.int64), total_count=60,

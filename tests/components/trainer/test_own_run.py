@@ -1,4 +1,4 @@
-"""Tests the run_fn of docs/models.md: Keras' `fit` on CPU and simulated TPU, and what it must leave behind."""
+"""Tests the run_fn of docs/models.md: Keras' `fit` on CPU and simulated TPU, and what the function must write."""
 
 import importlib.util
 import json
@@ -48,7 +48,7 @@ def train(inputs, tmp_path, monkeypatch):
 
 
 def test_keras_fit_leaves_the_same_on_both_devices(inputs, train):
-    """200 rows in batches of 40: no batch is padded, so that Keras' mean is over the same rows."""
+    """200 rows make 5 full batches of 40. Without padding, Keras averages over the same rows on both devices."""
     runs = []
     for strategy in ({"strategy": "cpu"}, {"strategy": "simulated_tpu", "topology": "2x2"}):
         outputs = train(FIT, strategy["strategy"], **strategy)

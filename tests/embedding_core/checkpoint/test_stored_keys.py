@@ -25,7 +25,7 @@ def read(folder) -> dict[str, np.ndarray]:
 
 
 class Tables(tf.train.Checkpoint):
-    """A checkpoint of tables that a Keras optimizer trained, with its slots under the names that it gives them."""
+    """A checkpoint of tables that a Keras optimizer trained, with slots under the optimizer's own names."""
 
     def __init__(self, optimizer):
         self.own = {name: tf.Variable(tf.random.normal([7, 3]), name=name) for name in ("a.b", "item")}

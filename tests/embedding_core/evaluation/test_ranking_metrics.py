@@ -18,7 +18,7 @@ def lists(*rows):
 
 
 def one_each(truth):
-    """Return a list of one true candidate for each query; none for -1."""
+    """Return a list for each query: its one true candidate, or nothing for -1."""
     return lists(*([one] if one >= 0 else [] for one in truth))
 
 

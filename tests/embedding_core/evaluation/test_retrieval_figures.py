@@ -165,7 +165,7 @@ def test_rows_of_label_0_are_no_queries_and_a_sample_is_the_same_each_time(folde
 @pytest.mark.parametrize("exclude_seen", [False, True])
 @pytest.mark.parametrize("user", [None, "user"])
 def test_metrics_of_users_without_what_they_have_seen(folder, inputs, user, exclude_seen):
-    """The query is a user's last row; seen are the user's items in the train split, and the row's feature `seen`."""
+    """A query is a user's last row; seen items are the user's in the train split and those of the feature `seen`."""
     run, parser = trained(), RowParser(inputs)
     train, held_out = list(rows(15, 1, positives=0.6)), list(rows(40, 2, positives=0.6))
     held_out[7]["item"], held_out[7]["label"] = b"never seen", 1.0

@@ -13,7 +13,7 @@ simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before Ten
 
 
 class Run:
-    """A table trained by Adagrad: off a TPU by "keras" or "engine", or on a simulated TPU with `way` hosts."""
+    """A table trained by Adagrad; `way` is "keras" or "engine" off a TPU, or the number of hosts of a simulated TPU."""
 
     def __init__(self, way):
         on_tpu = isinstance(way, int)

@@ -125,7 +125,7 @@ def test_files_of_models_on_a_tpu_give_the_tables_or_an_error(tmp_path):
     with simulated_tpu(hosts=1, cores_per_host=1).scope():
         try:
             read = tf_keras.models.load_model(tmp_path / "m.keras")
-        except CheckpointError:  # tf_keras 2.16 and 2.18 read it before the tables are made, 2.21 after
+        except CheckpointError:  # tf_keras 2.16 and 2.18 read weights before the tables are made, 2.21 after
             return
         assert state_of(read) == state_of(model)
 

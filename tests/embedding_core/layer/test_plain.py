@@ -155,7 +155,7 @@ def test_sparse_gradients_only():
 
 
 def test_quantized_tables_are_trained():
-    """Rounding has no gradient, so that of the activations is passed through, as on a TPU."""
+    """Rounding has no gradient, so the gradient of the activations is passed through, as on a TPU."""
     table = tpu.TableConfig(2, 1, constant(0.3), quantization_config=tpu.QuantizationConfig(2, 0.0, 1.0), name="t")
     layer = TPUEmbedding({"f": tpu.FeatureConfig(table)}, "sgd")
     with tf.GradientTape() as tape:

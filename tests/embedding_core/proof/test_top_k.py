@@ -13,7 +13,7 @@ K = 8
 
 
 def searched(candidates=CANDIDATES, k=K):
-    """Return the answers of training, and rows and outputs of a right search."""
+    """Return the answers of training, and the rows and outputs of a correct search."""
     scores, rows = best_of_all(QUERIES, candidates, k)
     return Answers(QUERIES, candidates, scores), rows.copy(), outputs(rows, scores)
 

@@ -1,4 +1,4 @@
-"""Searches by inverted lists agree with exact searches as far as lists are searched, and lists are deterministic."""
+"""Searches of all inverted lists are exact, searches of few find most of the best, and lists are deterministic."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_search_of_few_lists_finds_most_of_the_best():
 
 
 def test_long_vectors_are_found_in_a_list_of_short_ones():
-    """A list's mean alone would rank it last: its long vector counts by the spread of its list."""
+    """The list of the long vector has the lower mean score, but its variance must rank it first."""
     vectors = np.concatenate([np.full((500, 2), 1.0), np.full((500, 2), -1.0)]).astype(np.float32)
     vectors[700] = [30.0, -30.0]
     search = ListSearch.of(vectors, lists=2, probes=1)

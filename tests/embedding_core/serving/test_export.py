@@ -223,7 +223,7 @@ def test_named_inputs_leave_out_rows_that_fit_no_tensor():
 
 
 def test_export_takes_any_batch(exported, served):
-    """The batches include one row without values, and no rows."""
+    """The batches include a row without values, and an empty batch."""
     signature = tf.saved_model.load(str(exported)).signatures["serving_default"]
     alone = [signature(examples=tf.constant([row]))["logit"][0] for row in EXAMPLES]
     np.testing.assert_allclose(alone, served["serving_default"]["logit"], rtol=1e-5)
@@ -286,7 +286,7 @@ def test_export_refuses_what_does_not_fit(tmp_path, files, engine, model):
 
 
 def small(tmp_path, name="model", rows=None, layer=None, **options):
-    """Export and load a model of four features of one table of raw ids; return its signatures."""
+    """Export and load a model whose four features share a table of raw ids; return its signatures."""
     config = EmbeddingConfig(
         tables=(TableConfig(name="ids", vocabulary_size=5, dim=2, combiner="sum"),),
         features=(

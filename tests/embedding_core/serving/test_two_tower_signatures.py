@@ -51,7 +51,7 @@ def exported(folder, candidate_features, top_k=None, config=CONFIG):
 
 SETTINGS = {
     "exact": TopK(k=7),
-    "lists": TopK(k=7, approximate=Approximate(when="always", lists=4, probes=4)),  # all are searched: as if exact
+    "lists": TopK(k=7, approximate=Approximate(when="always", lists=4, probes=4)),  # searches all lists, so it is exact
     "few probes": TopK(k=7, approximate=Approximate(when="always", lists=10, probes=1)),
     "all": TopK(k=50),
 }
@@ -111,7 +111,7 @@ def padded(rows):
 
 
 def best(every, allowed, width):
-    """Return the tokens and scores that a search of one row's logits `[items]` among allowed items has to give."""
+    """Return the tokens and scores that a search among the allowed items must return for one row's logits `[items]`."""
     ranked = sorted((item for item in allowed), key=lambda item: -every[ITEMS.index(item)])[:width]
     gap = width - len(ranked)
     return ranked + [b""] * gap, [every[ITEMS.index(item)] for item in ranked] + [-np.inf] * gap

@@ -1,4 +1,4 @@
-"""Scratch folders: private, removed at the end, and removed by the next process if theirs was killed."""
+"""Scratch folders are private, and removed at the end, or by the next process if their own was killed."""
 
 import os
 import signal

@@ -8,11 +8,11 @@ from embedding_core.training.candidate_counts import candidate_counts
 from embedding_core.training.training_inputs import Inputs
 
 ROWS = [(["a", "b"], "a"), (["a"], "c"), (["b", "b"], "a"), ([], "unknown"), (["c"], "")]
-SUMMED = {"items": np.array([6, 3, 2])}  # of both features, and of rows of another split
+SUMMED = {"items": np.array([6, 3, 2])}  # counts of both features, in the rows of two splits
 
 
 def inputs(folder, tables):
-    """Return inputs with a history and an item, of the tables named."""
+    """Return inputs with an item in the first and a history in the last of the named tables."""
     (folder / "items.txt").write_text("a\nb\nc\n", encoding="utf-8")
     return Inputs(
         config=EmbeddingConfig(

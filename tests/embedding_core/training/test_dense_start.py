@@ -112,7 +112,7 @@ def test_another_optimizer_starts_from_its_own_state(days, tmp_path):
 
 
 def test_linear_decay_follows_the_steps_of_the_second_day(days, tmp_path):
-    """The optimizer's counter continues from the first day: a decay by it would give a rate of 0 from the start."""
+    """The optimizer's counter continues from the first day: a decay that followed it would start at a rate of 0."""
     training = job(days[0]).training.replace(epochs=1, decay="linear")
     result, _ = second(days, tmp_path / "second", changes={"training": training})
     before, after = (state_of(one) for one in (days[1], result))

@@ -44,7 +44,7 @@ def test_losses_of_numbers_equal_those_of_sklearn(rows):
     ):
         np.testing.assert_allclose(found.loss, expected, atol=1e-12)
     assert math.isnan(squared.auc)
-    # Half of the deviance is this loss, less that of a model that predicts each label.
+    # Half of the deviance is this loss minus the loss of a model that predicts each label exactly.
     count = task_figures(Task(kind="count"), label, output, weight)
     least = np.average(label - np.where(label > 0, label * np.log(np.where(label > 0, label, 1)), 0), weights=weight)
     deviance = sklearn.metrics.mean_poisson_deviance(label, np.exp(output), sample_weight=weight)

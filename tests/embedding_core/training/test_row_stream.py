@@ -28,7 +28,7 @@ def test_a_pass_that_is_left_is_not_continued():
 
 @pytest.mark.parametrize("rows", [[3], [2, 0, 5, 1, 4, 4], [0, 0, 1, 7, 0, 2, 3]])
 def test_rows_of_four_files_alternate(rows, tmp_path):
-    """A run that a previous release began, which read the files in parallel, is resumed in the same order."""
+    """A previous release read the files in parallel; the runs that it began are resumed in the same order."""
     files = []
     for number, count in enumerate(rows):
         files.append(str(tmp_path / f"{number}"))

@@ -137,7 +137,7 @@ class KilledError(Exception):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """A function from `checkpoint_every` to a job and its result; decay and early stopping add to the saved state."""
+    """Return a function that trains a job, given `checkpoint_every`; decay and early stopping add state to save."""
 
     @functools.cache
     def of(checkpoint_every):
@@ -221,7 +221,7 @@ def test_sigterm_saves_at_the_step_and_a_restart_ends_in_the_same_tables(uninter
 
     def evaluate_and_die(*arguments):
         evaluations.append(arguments)
-        if where != "after step 9" and len(evaluations) == 4:  # the eval split's, after the validation part's
+        if where != "after step 9" and len(evaluations) == 4:  # of the eval split, after that of the validation part
             os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(*arguments)
 

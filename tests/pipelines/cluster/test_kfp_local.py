@@ -41,7 +41,7 @@ def container(command=TASK, **more):
 
 
 def spec(first=None):
-    """Return a pipeline of an importer and two containers: `first` reads its output, and `second` that of `first`."""
+    """Return a pipeline in which `first` reads the output of an importer, and `second` the output of `first`."""
     made = {"artifacts": {"made": {"artifactType": {"instanceSchema": "title: tfx.Model"}}}}
     source = {"artifactUri": {"runtimeParameter": "place"}, "typeSchema": {"instanceSchema": "title: tfx.Model"}}
 

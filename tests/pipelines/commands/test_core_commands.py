@@ -1,4 +1,4 @@
-"""Tests the commands that work without TFX, and the error of those that need it."""
+"""Tests the commands that work without TFX, and the error that the others print."""
 
 import importlib.util
 import json

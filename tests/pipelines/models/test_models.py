@@ -264,7 +264,7 @@ def test_logit_of_normalized_towers_is_the_cosine_of_their_sums():
     lengths = np.linalg.norm(user, axis=1) * np.maximum(np.linalg.norm(item, axis=1), 1e-9)
     found = call_model(model, {**EMBEDDINGS, "item": tf.constant(item)}, DENSE)["label"]
     np.testing.assert_allclose(found[:, 0], np.sum(user * item, 1) / lengths, rtol=1e-4, atol=1e-6)
-    assert float(found[0, 0]) == 0.0  # of a candidate without a vector
+    assert float(found[0, 0]) == 0.0  # the candidate's vector is zero
 
 
 @pytest.mark.parametrize("query", [[], ["nobody"], ["item"]])
