@@ -226,7 +226,7 @@ class Evaluation(RankingProtocol):
                 kinds = "multiclass labels: no label is" if given in _OF_SEVERAL else "numbers: each label is"
                 yield f"metrics.{index}", f"is {given!r}, which is of {kinds} multiclass."
             elif given in self.ranked and len(tasks) > 1:
-                rule = "with several labels only `thresholds` takes it, as QualityGate measures it; write a bound there."
+                rule = "with several labels only `thresholds` takes it (QualityGate measures it): write a bound there."
                 yield f"metrics.{index}", f"is {given!r}: {rule}"
             if given == "GroupAUC" and self.user is None:
                 yield f"metrics.{index}", f"is {given!r}, but `evaluation.user` is null: name the column of the user."
