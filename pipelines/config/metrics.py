@@ -138,8 +138,8 @@ class Evaluation(RankingProtocol):
         is blessed, with one exception: a two-tower model whose eval split holds positives alone must reach popularity's
         Recall@10, unless a metric at K has a bound.
       min_rows: least number of rows of the eval split; with fewer, nothing is pushed.
-      min_rows_per_class: least number of rows of each class in the eval split; if training draws negatives, the split
-        may hold positives alone.
+      min_rows_per_class: least number of rows of the eval split with label 0, and with label 1; if training draws
+        negatives, the split may hold positives alone.
       baseline: model to compare with: "pushed", "served" or "trained" as in `warm_start`, or a URI; null compares with
         none. "latest" is the old name of "pushed".
       engine: program that computes the metrics: "vectorized" adds up batches of rows, "tfma" is TFX's Evaluator, which

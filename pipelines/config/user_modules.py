@@ -23,7 +23,7 @@ _SEQUENCES = ("tuple", "list", "Sequence", "Iterable")
 
 
 GIVEN_BY_TRAINER = ("tasks", "lengths")
-"""Arguments of `build` that the trainer passes, so that they must not be in `model.arguments`."""
+"""Arguments of `build` that the trainer passes; `model.arguments` must not contain them."""
 UNKNOWN: Any = object()
 
 

@@ -72,8 +72,9 @@ def build(
       tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
-      A model from all inputs to an output `[B, width]`: a logit if the label is binary, a logit for each class, the
-      number itself, or the logarithm of an expected count. With several tasks, it returns a mapping of such outputs.
+      A model from all inputs to an output `[B, width]`: a logit for a binary label, a logit for each class of a
+      multiclass label, a number itself, or the logarithm of an expected count. With several tasks, it returns a mapping
+      of such outputs.
     """
     del config
     regularizer = tf_keras.regularizers.L2(l2)

@@ -44,7 +44,7 @@ class Score:
     Attributes:
       scorer: description of the scorer.
       label: name of the label, if there are several; else "".
-      metrics: values by name of `METRICS`, `ERRORS` or `CLASS_METRICS`; None if the metric is undefined for the rows.
+      metrics: values by name of `METRICS`, `ERRORS` or `CLASS_METRICS`; None if undefined for the scorer or the rows.
       note: remark on the scorer for the reader; may be empty.
     """
 
