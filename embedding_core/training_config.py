@@ -61,7 +61,7 @@ class DenseOptimizer(Section):
 
 
 class EarlyStopping(Section):
-    """When training ends before its last step. The best evaluated state is restored, also after the last step.
+    """When training ends before its last step. The best evaluated state is restored, even without an early stop.
 
     Attributes:
       metric: metric of the validation part: "auc" (higher is better) or "loss" (lower is better); null is "auc" if all
@@ -86,7 +86,7 @@ class EarlyStopping(Section):
         return self.metric or ("auc" if all(task.is_binary for task in tasks) else "loss")
 
     def is_better(self, metric: Literal["auc", "loss"], value: float, best: float) -> bool:
-        """Return whether `value` is better than `best`, or `best` is NaN, as it is before the first evaluation."""
+        """Return whether `value` is better than `best`; always if `best` is NaN, as before the first evaluation."""
         if math.isnan(best):
             return True
         return value > best + self.min_delta if metric == "auc" else value < best - self.min_delta
@@ -122,7 +122,7 @@ class Negatives(Section):
 
 
 class Softmax(Section):
-    """A softmax over candidates: how a two-tower model is trained to retrieve, from rows of label 1.
+    """A softmax over candidates, which trains a two-tower model for retrieval, from rows of label 1.
 
     Each row's candidate competes with those of the other rows of the global batch, and with drawn ones. The logits are
     corrected by how often a candidate is expected in a batch (logQ; Yi et al., 2019).
@@ -134,13 +134,13 @@ class Softmax(Section):
       feature: categorical feature that names the candidate, one token a row.
       in_batch: whether the candidates of other rows of the batch are negatives.
       sampled: number of candidates drawn for each batch.
-      distribution: "uniform" over the vocabulary's tokens, or by their "count" in the data; of drawn candidates.
+      distribution: chance of a token to be drawn: "uniform" over the vocabulary, or by its "count" in the data.
       temperature: number that the products of the towers' vectors are divided by.
       correction: whether logits are corrected by logQ.
-      remove_hits: whether a negative that is the row's own candidate is left out.
-      hard_negatives: number of negatives of each row that count, those with the largest logits; null for all.
-      candidate_features: all features that describe the candidate; `feature` may be listed or left out. By default
-        those of the model's argument of this name.
+      remove_hits: whether to leave out accidental hits: negatives with the same id as the row's own candidate.
+      hard_negatives: number of negatives that count for each row, largest logits first; null for all.
+      candidate_features: all features that describe the candidate; `feature` may be listed or left out. The default is
+        the model's argument of the same name.
     """
 
     SHORT = "feature"

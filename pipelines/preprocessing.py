@@ -39,8 +39,8 @@ def preprocessing_fn(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Te
       custom_config: the settings.
 
     Returns:
-      float32 tensors [B, 1]: each dense feature under its own name, "label", and "sample_weight" if the configuration
-      names one; and [B, 5], the range of each dense feature.
+      float32 tensors [B, 1]: each dense feature under its own name, each label under its key, and "sample_weight" if
+      the configuration names one. Also the range of each dense feature, [B, 5].
     """
     return {
         **dense_features(inputs, custom_config),
@@ -79,10 +79,10 @@ def _recorded(feature: Settings, ranges: Mapping[str, Settings]) -> Settings | N
 
 
 def labels(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
-    """Return each label as float32 [B, 1] under its key; those that your function computes are left out.
+    """Return each label as float32 [B, 1] under its key; labels that your function computes are left out.
 
-    A label is a column of the data, the position of its class if its kind is "multiclass", or 1 in each row if its kind
-    is "positive". If there are several labels, one that a row lacks is NaN.
+    A label of kind "multiclass" is the position of its class. A label of kind "positive" is 1 in each row. Any other
+    label is its column. If there are several labels, a label that a row lacks is NaN.
     """
     made = {}
     several = len(custom_config["labels"]) > 1
@@ -99,11 +99,11 @@ def labels(inputs: Inputs, custom_config: Settings) -> dict[str, tf.Tensor]:
 
 
 def class_ids(tensor: Column, column: str, key: str) -> tf.Tensor:
-    """Return the position of each row's class among those of the train split, float32 [B, 1].
+    """Return the position of each row's class among the classes of the train split, float32 [B, 1].
 
-    It is NaN for a row without a class, and for a class that the train split does not have: such rows of the eval split
-    are not judged. The classes are ordered by their fingerprints (a hash), so that their order does not change with
-    their counts: a later run with the same classes continues this one's output layer.
+    The position is NaN for a row without a class, and for a class that the train split does not have: such rows of the
+    eval split are not judged. The classes are ordered by their fingerprints (a hash), not by their counts: a later run
+    with the same classes continues the output layer of this run.
 
     Args:
       tensor: at most one text or whole number per row.

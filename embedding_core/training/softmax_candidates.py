@@ -32,10 +32,10 @@ def candidate_sampler(
 ) -> Callable[[tf.Tensor, Batch], Batch]:
     """Make a graph function (step, batch) -> the batch with candidates.
 
-    The batch gets `softmax`, with the id of each row's candidate (`candidate`, int32 [B, 1]; that of a row without one
-    is -1) and the logarithm of how often it is expected in a batch (`log_q`, float32 [B, 1]). After its rows come the
-    drawn candidates: rows that have the candidate's features and no others, and label 0, or none of several labels. The
-    draws are a function of seed and step.
+    The batch gets the key `softmax`, with two tensors [B, 1] by name. `candidate`, int32, is the id of each row's
+    candidate, or -1 if the row has none. `log_q`, float32, is the logarithm of how often the candidate is expected in a
+    batch. Drawn candidates are appended as rows with only the candidate's features; their label is 0, or NaN if there
+    are several. The draws depend only on seed and step.
 
     Args:
       softmax: the settings.
@@ -85,7 +85,7 @@ def candidate_sampler(
 
 
 def drawn_rows(softmax: Softmax, hosts: int = 1) -> int:
-    """Return how many candidates are drawn for a batch of one of the hosts."""
+    """Return the number of candidates that each host draws for its part of a batch."""
     return -(-softmax.sampled // hosts)
 
 

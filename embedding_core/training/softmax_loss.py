@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-_NOT_A_CANDIDATE = -1e30  # as a logit: finite, so that no gradient is NaN
+_NOT_A_CANDIDATE = -1e30  # logit of a candidate that is left out; with an infinity, gradients would be NaN
 
 
 class Candidates(NamedTuple):
@@ -14,9 +14,9 @@ class Candidates(NamedTuple):
 
     Attributes:
       vectors: float32 [C, n].
-      ids: int32 [C], the token's row.
+      ids: int32 [C], the table's row of each candidate.
       log_q: float32 [C], the logarithm of how often the candidate is expected in a batch (logQ).
-      is_negative: bool [C], whether it counts as a negative of the other queries; padding does not.
+      is_negative: bool [C], whether the candidate is a negative for other queries; false for padding.
     """
 
     vectors: tf.Tensor
@@ -34,19 +34,18 @@ def softmax_losses(
     remove_hits: bool = True,
     hard_negatives: int | None = None,
 ) -> tf.Tensor:
-    """Compute for each query the cross-entropy of its own candidate among all.
+    """Compute the softmax cross-entropy of each query, with its own candidate as the label.
 
-    The logits are ``q . c / temperature - log_q``: without the correction by logQ, frequent candidates, which are
-    negatives more often, would be ranked too low (Bengio and Senecal, 2008; Yi et al., 2019).
+    The logits are ``q . c / temperature - log_q``. Frequent candidates are negatives more often: without the correction
+    by logQ, they would be ranked too low (Bengio and Senecal, 2008; Yi et al., 2019).
 
     Args:
       queries: float32 [Q, n].
       own: int32 [Q], position of each query's candidate.
       candidates: the candidates.
       temperature: divisor of the products.
-      remove_hits: whether candidates with the id of the query's own, at another position, are left out
-        (accidental hits).
-      hard_negatives: number of negatives, those with the largest logits, that count for each query; None for all.
+      remove_hits: whether to leave out accidental hits: other candidates with the same id as the query's own.
+      hard_negatives: number of negatives that count for each query, largest logits first; None for all.
 
     Returns:
       float32 [Q].

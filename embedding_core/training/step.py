@@ -31,7 +31,7 @@ class StepsDone(NamedTuple):
     Attributes:
       losses: float32 [steps].
       rows: number of rows trained on, int64.
-      positives: number of these with label 1, int64 [tasks].
+      positives: number of rows whose label is above 0.5, int64 [tasks].
       finite: bool [dense features + tasks + 1]: whether each dense feature, label and the weight was always finite;
         a missing label (NaN) counts as finite if there are several tasks.
     """
@@ -46,7 +46,7 @@ class Scores(NamedTuple):
     """The model's outputs with labels and weights, of all replicas in order.
 
     Outputs are float32 [B, widths of the tasks], labels [B, tasks], and weights [B, 1].
-    `softmax_loss` is the loss of each row with a softmax over candidates, [B, 1]; 0 without one.
+    `softmax_loss` is the loss of each row by the softmax over candidates, [B, 1]; 0 if training has no softmax.
     """
 
     output: tf.Tensor
@@ -58,7 +58,7 @@ class Scores(NamedTuple):
 def _weighted_loss(
     task: Task, label: tf.Tensor, losses: tf.Tensor, weight: tf.Tensor, class_weights: tuple[float, float]
 ) -> tf.Tensor:
-    """Multiply the loss of each row by its weight, and for a binary task by its class's weight; float32 [B, 1]."""
+    """Multiply the loss of each row, float32 [B, 1], by the weights of the row, the task and (if binary) the class."""
     losses *= weight
     if not task.is_binary:
         return losses * task.weight
@@ -67,7 +67,7 @@ def _weighted_loss(
 
 
 def _infinite(batch: Batch, tasks: Sequence[Task]) -> tf.Tensor:
-    """Count the values of each column that are not finite, int32; with several tasks, a NaN label is a missing one."""
+    """Count the values of each column that are not finite, int32; with several tasks, a NaN label is not counted."""
     values = [*batch["dense"].values(), batch["label"], batch["weight"]]
     if len(tasks) > 1:
         values[-2] = tf.where(tf.math.is_nan(values[-2]), 0.0, values[-2])
@@ -89,7 +89,7 @@ def _gathered(replica: tf.distribute.ReplicaContext, part: tf.Tensor) -> tf.Tens
 class Trainable:
     """The layer of tables, the dense model and its optimizer, with the functions that train and apply them.
 
-    Make it in the scope of a strategy. Its replicas share each batch: a loss is the mean over the rows of all replicas.
+    Make it in the scope of a strategy. The replicas share each batch: a loss is the mean over the rows of all replicas.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Trainable:
           tasks: what the model is trained for.
           step: counter of the steps done.
           table_optimizers: Keras optimizer of each table by name, if the layer does not train them itself.
-          hosts: number of hosts that read different rows, so that `rows` of a batch counts those of one host; else 1.
+          hosts: number of hosts that read different rows (`rows` of a batch then counts the rows of one host); else 1.
           functions: loss and metrics of the model's module, if it has them.
         """
         self.embedding = embedding
@@ -134,12 +134,12 @@ class Trainable:
 
     @property
     def has_softmax(self) -> bool:
-        """Whether the loss is a softmax over candidates."""
+        """Whether the loss includes a softmax over candidates."""
         return self._config.softmax is not None
 
     @property
     def by_softmax(self) -> int | None:
-        """The position of the task that a softmax over candidates trains; None without one."""
+        """The position of the task that a softmax over candidates trains; None without a softmax."""
         return retrieval_index(self.tasks) if self.has_softmax else None
 
     @property
@@ -155,7 +155,7 @@ class Trainable:
         """Train on the next batches.
 
         Args:
-          batches: iterator over `Batch`, per replica if there are several; it must have at least `steps` left.
+          batches: iterator over `Batch` (per-replica values if there are several replicas), with `steps` or more left.
           steps: int32 scalar, number of batches.
           dense: int32 scalar, number of dense features.
         """
@@ -232,7 +232,7 @@ class Trainable:
     def _softmax_losses(
         self, batch: Batch, activations: Mapping[str, tf.Tensor], softmax: Softmax, *, training: bool
     ) -> tf.Tensor:
-        """Compute the loss of each row of label 1 against the candidates of all replicas, float32 [B, 1]; others 0."""
+        """Compute each positive row's loss against the candidates of all replicas, float32 [B, 1]; 0 for other rows."""
         queries, vectors = tower_vectors(self.model, {**_numbers(batch), **activations}, training=training)
         label = batch["label"][:, retrieval_index(self.tasks)] > 0.5
         has_candidate = (batch["weight"][:, 0] > 0) & (batch["softmax"][CANDIDATE][:, 0] >= 0)
@@ -313,7 +313,8 @@ def new_trainable(
       hosts: see `Trainable`.
 
     Raises:
-      ConfigError: a function of the module does not fit, or its loss has no place beside a softmax over candidates.
+      ConfigError: a function of the module has wrong arguments, the module has a `row_loss` and training a softmax, or
+        the model's towers do not fit the softmax.
     """
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
     embedding = TPUEmbedding(

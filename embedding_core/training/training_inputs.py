@@ -23,10 +23,14 @@ Transform: TypeAlias = Callable[[Raw], Mapping[str, Values]]
 class Batch(TypedDict):
     """One batch of a step.
 
-    Keys: `ids`, int64 ragged [B, None] by feature; `dense`, float32 [B, 1] by name; `label`, float32 [B, tasks]: a
-    column for each task, NaN for a missing label of several, or for a class that the train split does not have;
-    `weight`, float32 [B, 1]; `rows`, int32 scalar: number of rows of the global batch, of which this may be a part;
-    `softmax`: see `softmax_candidates.candidate_sampler`; `lengths`: see `model_inputs.sequence_lengths`.
+    Attributes:
+      ids: int64 ragged [B, None] by feature.
+      dense: float32 [B, 1] by name.
+      label: float32 [B, tasks]; NaN for a missing label of several, or for a class that the train split does not have.
+      weight: float32 [B, 1].
+      rows: int32 scalar, number of rows of the global batch, of which this batch may be a part.
+      softmax: see `softmax_candidates.candidate_sampler`.
+      lengths: see `model_inputs.sequence_lengths`.
     """
 
     ids: dict[str, tf.RaggedTensor]
@@ -46,14 +50,14 @@ class Inputs:
       config: tables and features; every feature has a column.
       vocabularies: file of plain tokens, one per line, by vocabulary name.
       dense: names of dense features among the outputs of `transform`.
-      tasks: what the model is trained for, with the name of each label among them; at least one.
-      weight: name of the sample weight among them, or None.
+      tasks: what the model is trained for, at least one; the `key` of a task is its label's name among these outputs.
+      weight: name of the sample weight among these outputs, or None.
       raw_spec: specification of the columns that `transform` takes, as for `tf.io.parse_example`.
       transform: parsed raw columns -> dense features, label, weight and columns `after_transform`; None
-        uses them as parsed.
+        uses the columns as parsed.
 
     Raises:
-      ConfigError: a feature has no column, or tasks have no name of their own.
+      ConfigError: a feature has no column, there is no task, or two tasks have the same name.
     """
 
     config: EmbeddingConfig
@@ -223,7 +227,7 @@ def _column_or_ones(made: Mapping[str, Values], name: str | None, what: str, row
 
 
 def _checked_label(label: tf.Tensor, task: Task, *, may_lack: bool) -> tf.Tensor:
-    """Return the label; an error if it is not what the task says, or missing (NaN) and the only one."""
+    """Return the label, and fail if a value breaks the rule of the task; with `may_lack`, NaN is a missing label."""
     if task.is_binary:
         fits, rule = tf.logical_or(tf.equal(label, 0.0), tf.equal(label, 1.0)), "0 or 1"
     elif task.kind == "count":

@@ -1,12 +1,13 @@
 """Calls the functions that a user's module may have beside `build`: `row_loss`, and `eval_metrics`.
 
-`row_loss(task, label, output)` replaces the loss of a task. It gets the task's name, labels `[B, 1]` (0 if missing) and
-the model's outputs `[B, width]`, float32, and returns the loss of each row, `[B, 1]`, or None for the usual loss.
-Weights, missing labels and the mean over all replicas are the trainer's, so the loss is the same on every device.
+`row_loss(task, label, output)` replaces the loss of a task. It gets the task's name, the labels `[B, 1]` (0 if missing)
+and the model's outputs `[B, width]`, both float32. It returns the loss of each row, `[B, 1]`, or None for the usual
+loss. The trainer applies weights, leaves out missing labels and takes the mean over all replicas, so the loss is the
+same on every device.
 
-`eval_metrics(task, label, prediction, weight)` computes figures of an evaluation from numpy arrays of all its rows:
-labels and weights `[n]`, and what the signatures return, `[n]`, or `[n, classes]` of a multiclass task. It returns
-numbers by name, or None.
+`eval_metrics(task, label, prediction, weight)` computes figures of an evaluation from numpy arrays of the rows with a
+label and a weight above 0. Labels and weights are `[n]`. Predictions are as the signatures return them: `[n]`, or
+`[n, classes]` for a multiclass task. It returns numbers by name, or None.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ARGUMENTS = {"row_loss": ("task", "label", "output"), "eval_metrics": ("task", "
 
 
 class UserFunctions:
-    """The functions of a module."""
+    """The functions `row_loss` and `eval_metrics` of a user's module, if it has them."""
 
     def __init__(self, module: str) -> None:
         """Import the module.
@@ -101,7 +102,7 @@ class UserFunctions:
 
 
 def _function(module: Any, name: str) -> Callable[..., Any] | None:
-    """Return a function of the module; None if it has none, or imported a module of that name."""
+    """Return the function of that name; None if the module has no such name, or it is not a function."""
     function = getattr(module, name, None)
     if not isinstance(function, FunctionType):
         return None
@@ -115,7 +116,7 @@ def _function(module: Any, name: str) -> Callable[..., Any] | None:
 
 
 def metric_names(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Name the figures of several tasks: "within_half", or "stars/within_half" if there are several."""
+    """Merge the figures of all tasks: "within_half" becomes "stars/within_half" if there are several tasks."""
     return {
         name if len(tasks) == 1 else f"{task}/{name}": value
         for task, figures in tasks.items()

@@ -19,7 +19,7 @@ class WholeCandidates(NamedTuple):
 
     Attributes:
       known: bool [tokens], whether a row of the train split has the candidate.
-      ids: int64 ragged [tokens, None] by feature: the other categorical features of its first row.
+      ids: int64 ragged [tokens, None] by feature: the other categorical features of the candidate's first row.
       dense: float32 [tokens, 1] by name: the dense features of that row.
     """
 
@@ -31,7 +31,7 @@ class WholeCandidates(NamedTuple):
 def whole_candidates(batches: Iterable[Batch], feature: str, others: Sequence[str], tokens: int) -> WholeCandidates:
     """Read batches once, and keep the first row of each candidate.
 
-    The memory is that of one row's features for each candidate, not of the rows.
+    Memory grows with the number of candidates, not with the number of rows.
 
     Args:
       batches: all rows of the train split.
@@ -64,7 +64,7 @@ def whole_candidates(batches: Iterable[Batch], feature: str, others: Sequence[st
 
 
 def _positions(order: Ids, tokens: int) -> Ids:
-    """Return the position of each id in the order in which they were found; 0 for one that was not found."""
+    """Return the position of each id in `order`; 0 for an id that is not in it."""
     positions = np.zeros(tokens, np.int64)
     positions[order] = np.arange(len(order))
     return positions

@@ -44,7 +44,7 @@ def check_data(config: PipelineConfig, settings: Settings, rows: int = _ROWS) ->
 
     Args:
       config: the configuration.
-      settings: ExampleGen's settings, made from it.
+      settings: ExampleGen's settings, made from the configuration.
       rows: approximate number of rows to read.
 
     Raises:
@@ -84,7 +84,7 @@ def _absent(read: Sample, settings: Settings) -> Iterator[str]:
 
 
 def _row_problems(tally: Tally | None, settings: Settings, data: str, whole: bool) -> Iterator[str]:
-    """Yield the errors that would end a run; if only some rows were read, only those that more rows cannot undo."""
+    """Yield the errors that would end a run; if only some rows were read, only errors that more rows cannot undo."""
     if tally is None:
         return
     for certain, problem in tally.problems(settings, data):
@@ -114,7 +114,7 @@ def _private(config: PipelineConfig) -> set[str]:
 
 
 def _numbers(config: PipelineConfig) -> set[str]:
-    """Return columns of numbers; a text in one may come from a shifted row, so it may be private."""
+    """Return the columns of numbers; a text in such a column may come from a shifted row, and so be private."""
     weight = set() if config.sample_weight is None else {config.sample_weight}
     return weight | {feature.source for feature in config.features.dense}
 

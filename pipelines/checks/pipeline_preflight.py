@@ -64,11 +64,11 @@ def check(
 
 
 def input_findings(config: PipelineConfig, slice_: Topology) -> Iterator[Finding]:
-    """Yield what the hosts of a slice could not read if the pipeline trains on several of them.
+    """Yield a finding if the pipeline trains on several hosts that would all have to read a local `work_dir`.
 
     Args:
       config: the pipeline.
-      slice_: the slice that it trains on.
+      slice_: the slice that the pipeline trains on.
     """
     if config.training.strategy == "tpu" and slice_.hosts > 1 and config.kubeflow is None:
         yield Finding(
@@ -94,7 +94,7 @@ def save_json(report: Report, path: Path) -> None:
 
 
 def print_report(report: Report, console: Console | None = None) -> None:
-    """Print what the TPU would get and what is wrong with it, by default on standard output."""
+    """Print the tables, the program and the findings of a report, by default on standard output."""
     console = console or SafeConsole(highlight=False)
     slice_, batch = report.topology, report.batch
     console.print(
@@ -134,7 +134,7 @@ def _table_of_tables(report: Report) -> Table:
 
 
 def _rates(report: Report) -> dict[str, str]:
-    """Return by table the learning rate, if the traced program sends it with every step."""
+    """Return the tag of each table whose learning rate the traced program sends with every step."""
     engine = (report.program or {}).get("engine") or {"tables": []}
     tags = {one["name"]: one["learning_rate"] for one in engine["tables"]}
     return {name: f"tag {rate['tag']}" for name, rate in tags.items() if isinstance(rate, dict)}

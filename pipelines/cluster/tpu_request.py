@@ -99,7 +99,7 @@ def tpu_request(name: str, *, machine_type: str | None = None, topology: str | N
       name: name of the slice, as in `training.topology`.
       machine_type: `kubeflow.machine_type`, which must be that of the slice; None is not checked.
       topology: `kubeflow.tpu_topology`, which must be that of the slice. None takes the default arrangement, which
-        only slices have whose number of chips is a power of two.
+        exists only if the number of chips is a power of two.
 
     Raises:
       ConfigError: the slice is unknown or needs a topology, or `machine_type` or `topology` contradicts it.
@@ -138,7 +138,7 @@ def _default_topology(chips: int, dimensions: int) -> str:
 
 
 def _given_topology(name: str, chips: int, dimensions: int, given: str | None) -> str:
-    """Check the topology of a number of chips that does not determine it."""
+    """Return the given topology, and check it: this number of chips can be arranged in several ways."""
     if given is None or math.prod(given_sides := _sides(given)) != chips or len(given_sides) != dimensions:
         raise ConfigError(
             f"`training.topology` is {name!r}, {chips} chips, which can be arranged in several ways: set "

@@ -1,7 +1,7 @@
 """Reads the configuration of a pipeline: one YAML file, checked before anything heavy is imported.
 
-`load_config` reads a file and returns a `PipelineConfig`. It and its sections are frozen, and every default is filled
-in. Importing this package loads neither TensorFlow nor TFX.
+`load_config` reads a file and returns a `PipelineConfig`. The configuration and its sections are frozen, and every
+default is filled in. Importing this package loads neither TensorFlow nor TFX.
 """
 
 from components.example_gen.history_section import Histories

@@ -131,7 +131,7 @@ def _inputs_have_names_of_their_own(config: PipelineConfig) -> Mistakes:
 
 
 def _input_key(column: str) -> str:
-    """Return the input name of a column in lower case; two columns must differ in it."""
+    """Return the input name of a column in lower case, which no other column may have."""
     name = re.sub(r"\W", "_", column, flags=re.ASCII)
     name = name if name[:1].isalpha() else f"column_{name.lstrip('_')}"
     return name.lower()  # TensorFlow's signatures ignore case

@@ -12,7 +12,7 @@ def column_uses(config: PipelineConfig) -> Iterator[tuple[str, str, ColumnKind]]
     """Yield the keys that read a column for the model or Transform: the key's path, the column, and its kind.
 
     The kind is "token" for a value as it is in the data, "float" for a number. Columns of row filters and splits are
-    left out, as they are read and not kept; so are those of the evaluation, which `column_kinds` adds.
+    left out, because examples do not keep them. `column_kinds` adds the columns of the evaluation.
     """
     yield from _transform_uses(config)
     for index, feature in enumerate(config.features.categorical):
@@ -46,7 +46,7 @@ def label_columns(config: PipelineConfig) -> set[str]:
 
 
 def column_kinds(config: PipelineConfig) -> dict[str, ColumnKind]:
-    """Return the kind of every column that the examples hold, by name: those of model, Transform and evaluation.
+    """Return the kind of every column of the examples, by name: the columns of model, Transform and evaluation.
 
     The columns of slices and of the user are a "token", unless something else reads them as a number.
     """

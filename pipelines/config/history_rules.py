@@ -54,7 +54,7 @@ def _misused(config: PipelineConfig, name: str) -> Iterator[str]:
 
 
 def _histories_are_read_whole(config: PipelineConfig) -> Mistakes:
-    """Refuse features that would keep the first events of a history, which are the oldest."""
+    """Refuse features that would read only a part of a history."""
     histories = config.data.histories
     for path, feature in _features_of_histories(config):
         assert histories is not None
@@ -98,7 +98,7 @@ def _features_of_histories(config: PipelineConfig) -> Iterator[tuple[str, Catego
 
 
 def _models_read_sequences(config: PipelineConfig) -> Mistakes:
-    """Require that what `sequential` and `din` read as a history is a sequence."""
+    """Require that the features that `sequential` and `din` read as histories are sequences."""
     arguments = {"sequential": "history", "din": "histories"}
     argument = next((arguments[name] for name in arguments if config.model.module == BUILT_IN_MODELS[name]), "")
     given = config.model.arguments.get(argument)

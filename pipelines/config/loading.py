@@ -82,9 +82,9 @@ class _Places:
     of: Mapping[str, int | str]
 
     def find(self, problem: Problem) -> int | str | None:
-        """Return the place of the problem's key, or of the nearest key around it; None if it has none.
+        """Return the place of the problem's key, or of the nearest enclosing key; None if no such key has a place.
 
-        If a `--set` changed a key inside it, that `--set` is returned instead: it made or changed the value.
+        If a `--set` gave a key inside it, the `--set` is returned instead, because it made or changed the value.
         """
         near = _dotted(problem.path)
         while near:

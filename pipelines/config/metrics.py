@@ -1,4 +1,4 @@
-"""Declares the section that says how a model is judged: metrics, slices, and the bounds that it must reach."""
+"""Declares the section `evaluation`: metrics, slices, and the bounds that a model must reach to be pushed."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _fits(task: Task, metric: str) -> bool:
 
 
 def metric_name(tasks: Sequence[Task], task: Task, metric: str) -> str:
-    """Return the name of a metric of a task in thresholds and reports: "AUC", or "click/AUC" if there are several."""
+    """Return a task's metric name in thresholds and reports: "AUC", or "click/AUC" if there are several tasks."""
     return metric if len(tasks) == 1 else f"{task.name}/{metric}"
 
 
@@ -127,9 +127,9 @@ class Evaluation(RankingProtocol):
     """How the model is judged before it is pushed.
 
     Attributes:
-      metrics: names of metrics; null takes AUC, BinaryCrossEntropy, Calibration and ExampleCount, and if the label is a
-        number RootMeanSquaredError and MeanAbsoluteError instead of the first two. Of a multiclass label it takes
-        CategoricalAccuracy, CategoricalCrossEntropy, Top5CategoricalAccuracy and ExampleCount. A model that retrieves
+      metrics: names of metrics; null takes AUC, BinaryCrossEntropy, Calibration and ExampleCount for a binary label,
+        RootMeanSquaredError, MeanAbsoluteError, Calibration and ExampleCount for a number, and CategoricalAccuracy,
+        CategoricalCrossEntropy, Top5CategoricalAccuracy and ExampleCount for a multiclass label. A model that retrieves
         also has Recall@K, NDCG@K, MRR@K and HitRate@K, K from 1 to 1000, among all candidates of the vocabulary.
         GroupAUC is the mean of the AUC of each `user`, weighted by rows.
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
@@ -138,10 +138,10 @@ class Evaluation(RankingProtocol):
         is blessed, with one exception: a two-tower model whose eval split holds positives alone must reach popularity's
         Recall@10, unless a metric at K has a bound.
       min_rows: least number of rows of the eval split; with fewer, nothing is pushed.
-      min_rows_per_class: least number of rows of each label there; if `training.negatives` are drawn, the split may
-        hold positives alone.
-      baseline: model to compare with: null, "pushed", "served" or "trained" as in `warm_start`, or a URI; "latest"
-        is the old name of "pushed".
+      min_rows_per_class: least number of rows of the eval split with label 0, and with label 1; if training draws
+        negatives, the split may hold positives alone.
+      baseline: model to compare with: "pushed", "served" or "trained" as in `warm_start`, or a URI; null compares with
+        none. "latest" is the old name of "pushed".
       engine: program that computes the metrics: "vectorized" adds up batches of rows, "tfma" is TFX's Evaluator, which
         goes row by row on Beam. Both write the same files, with figures that differ by less than 1e-6.
     """
@@ -166,7 +166,7 @@ class Evaluation(RankingProtocol):
 
     @property
     def retrieval(self) -> dict[str, Threshold]:
-        """The bounds that QualityGate applies, by metric: those to popularity, and those that Evaluator does not."""
+        """The bounds of QualityGate by metric: `min_over_popularity`, and `min` if Evaluator does not apply it."""
         bounds = {}
         for name, given in self.thresholds.items():
             least = None if name in self.ranked else given.min

@@ -14,7 +14,7 @@ BUILT_IN_MODELS = {
 }
 
 _ARGUMENTS = {"ranking": {"first_order": True, "l2": 1e-4}}
-"""Defaults of built-in models that are others in `build`, which must build what earlier releases trained."""
+"""Defaults of built-in models that differ from those of `build`, which keeps the defaults of earlier releases."""
 
 RETRIEVAL_MODELS = ("two_tower", "sequential")
 
@@ -26,8 +26,8 @@ class Model(Section):
       name: name of a model of `pipelines.models` ("ranking", "two_tower", ...), or the dotted path of your own module
         with a function `build`.
       arguments: keyword arguments of `build`.
-      run_fn: dotted path of your own function that trains, as TFX's Trainer calls it with `fn_args`; null trains by our
-        loop. It trains with `components.trainer.own_run.TrainerRun`.
+      run_fn: dotted path of your own function `run_fn(fn_args)`, in the form that TFX's Trainer calls. It trains with
+        `components.trainer.own_run.TrainerRun`; null trains by our loop.
     """
 
     SHORT = "name"
@@ -38,7 +38,7 @@ class Model(Section):
 
     @property
     def build_arguments(self) -> dict[str, Any]:
-        """The keyword arguments of `build`: those given, and the defaults of a built-in model that `build` lacks."""
+        """The keyword arguments of `build`: `arguments`, and a built-in model's defaults for those not given."""
         return {**_ARGUMENTS.get(self.name, {}), **self.arguments}
 
     @property

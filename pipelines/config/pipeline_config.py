@@ -51,7 +51,7 @@ class PipelineConfig(Section):
       kubeflow: settings for Kubeflow Pipelines or Vertex AI; null if the pipeline is not compiled for them.
       permissions: who may read the files that a run writes, pushed versions included: only their "owner", also the
         owner's "group", or whoever the "umask" of the process allows. Files in a bucket follow the bucket's rules.
-      metadata: sqlite file of ML Metadata, which several pipelines may share; null is in the work_dir.
+      metadata: sqlite file of ML Metadata, which several pipelines may share; null is a file in `work_dir`.
       work_dir: folder of everything that the pipeline writes; by default `runs/<name>` beside the file.
       python_path: folder put last on `sys.path` for your dotted names; by default the file's folder.
     """

@@ -35,7 +35,7 @@ def resolved(config: PipelineConfig) -> PipelineConfig:
 
 
 def _evaluation(config: PipelineConfig) -> Evaluation:
-    """Write out the metrics of one label; those of several depend on each."""
+    """Write out the default metrics of a single label; with several labels, each label has its own defaults."""
     if len(config.tasks) > 1 or config.evaluation.metrics is not None:
         return config.evaluation
     return config.evaluation.replace(metrics=config.evaluation.metrics_of(config.tasks[0]))

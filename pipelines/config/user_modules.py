@@ -23,7 +23,7 @@ _SEQUENCES = ("tuple", "list", "Sequence", "Iterable")
 
 
 GIVEN_BY_TRAINER = ("tasks", "lengths")
-"""Arguments of `build` that are not in `model.arguments`."""
+"""Arguments of `build` that the trainer passes; `model.arguments` must not contain them."""
 UNKNOWN: Any = object()
 
 

@@ -10,7 +10,7 @@ import tf_keras
 from pipelines.models.dropout import SeededDropout
 
 _layers = tf_keras.layers
-_CLOSED = -1e9  # as a logit of the attention
+_CLOSED = -1e9  # attention logit of a masked position
 
 
 def filled(sequence: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
@@ -43,10 +43,10 @@ class LastPosition(tf_keras.layers.Layer):
 
 
 class TargetAttention(tf_keras.layers.Layer):
-    """Weighs a history by how near each position is to a target (DIN; Zhou et al., 2018).
+    """Weighs the positions of a history by their relevance to a target, and sums them (DIN; Zhou et al., 2018).
 
-    The weight of a position is an MLP of its vector, the target's, their difference and their product. As in the paper
-    the weights are not normalized, so that the size of the result tells how strong the interest is.
+    The weight of a position is an MLP of its vector, the target's, their difference and their product. As in the paper,
+    the weights are not normalized: the size of the result tells how strong the interest is.
     """
 
     def __init__(self, units: Sequence[int], name: str | None = None) -> None:
@@ -83,7 +83,7 @@ class Positions(tf_keras.layers.Layer):
 class CausalAttention(tf_keras.layers.Layer):
     """Self-attention in which a position sees itself and the filled positions before it (Vaswani et al., 2017).
 
-    One query alone is that of the last filled position, which sees all of them.
+    A single query is that of the last filled position, which sees all filled positions.
     """
 
     def __init__(self, heads: int, name: str | None = None) -> None:
@@ -100,7 +100,7 @@ class CausalAttention(tf_keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return `[B, Q, dim]` for Q queries (L or 1), the sequence `[B, L, dim]` that they attend to, its lengths."""
+        """Return `[B, Q, dim]` for Q queries (L or 1), the sequence `[B, L, dim]` they attend to, and its lengths."""
         queries, sequence, lengths = inputs
         (count, dim), length = queries.shape[1:], sequence.shape[1]
         width = dim // self._heads

@@ -21,7 +21,7 @@ class PairwiseSum(tf_keras.layers.Layer):
     """Adds up the dot products of all pairs of vectors: `[B, n, dim]` -> `[B, 1]`, in time linear in n."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return half of the square of the sum less the sum of the squares (Rendle, 2010, lemma 3.1)."""
+        """Return ``((sum of vectors)^2 - sum of vectors^2) / 2``, summed over dim (Rendle, 2010, lemma 3.1)."""
         whole = tf.square(tf.reduce_sum(inputs, 1)) - tf.reduce_sum(tf.square(inputs), 1)
         return 0.5 * tf.reduce_sum(whole, 1, keepdims=True)
 
@@ -56,7 +56,7 @@ def build(
       tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
-      A model from all inputs to an output `[B, 1]` for each task.
+      A model from all inputs to an output `[B, width]` for each task.
     """
     del config
     vectors = [one_vector(value) for value in embeddings.values()]

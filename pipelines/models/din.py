@@ -37,8 +37,8 @@ def build(
       config: tables and features; unused here.
       embeddings: activations by feature; sequences that are not among `histories` are averaged.
       dense: dense features by name, `[B, 1]`.
-      histories: names of the sequence features that the target weighs, of its dim.
-      target: name of the feature of the candidate.
+      histories: names of the sequence features that the target weighs; their dim must be the target's.
+      target: name of the candidate's feature.
       attention_units: widths of the hidden layers that compute the weight of a position.
       hidden_units: widths of the MLP's layers.
       dropout: share of the MLP's values to drop while training.
@@ -48,7 +48,7 @@ def build(
       lengths: lengths of the sequence features `[B, 1]`, which the trainer gives.
 
     Returns:
-      A model from all inputs to an output `[B, 1]` for each task.
+      A model from all inputs to an output `[B, width]` for each task.
 
     Raises:
       ConfigError: a history is not a sequence, or its dim is not that of the target.

@@ -57,7 +57,7 @@ def build(
       tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
-      A model from all inputs to an output `[B, 1]` for each task.
+      A model from all inputs to an output `[B, width]` for each task.
     """
     del config
     vectors = [one_vector(value) for value in embeddings.values()]

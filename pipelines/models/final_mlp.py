@@ -18,7 +18,7 @@ _layers = tf_keras.layers
 
 
 class BilinearHeads(tf_keras.layers.Layer):
-    """Multiplies two vectors head by head: each head is cut out of both, and gives ``x W y``; returns `[B, heads]`."""
+    """Multiplies two vectors head by head: each head computes ``x W y`` from its parts x and y of the vectors."""
 
     def __init__(self, heads: int, name: str | None = None) -> None:
         """Take the number of heads, which must divide the widths of both vectors."""
@@ -62,7 +62,7 @@ def build(
       embeddings: activations by feature, `[B, dim]`, or `[B, L, dim]` for a sequence, which is averaged over `L`.
       dense: dense features by name, `[B, 1]`.
       first_units: widths of the layers of the first stream; `heads` must divide the last one.
-      second_units: the same of the second stream.
+      second_units: widths of the layers of the second stream; `heads` must divide the last one.
       gate_units: widths of the layers of the gates.
       heads: number of products of the two streams.
       dropout: share of the values of the streams to drop while training.
@@ -71,7 +71,7 @@ def build(
       tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
-      A model from all inputs to an output `[B, 1]` for each task.
+      A model from all inputs to an output `[B, width]` for each task.
 
     Raises:
       ConfigError: `heads` does not divide the last width of a stream, or a stream has no layer.

@@ -1,4 +1,4 @@
-"""Builds a multi-gate mixture of experts (MMoE; Ma et al., 2018): tasks share experts, and each weighs them itself.
+"""Builds a multi-gate mixture of experts (MMoE; Ma et al., 2018): tasks share experts, each by a gate of its own.
 
 Copy this file to write your own model; `model.arguments` in the configuration sets the keyword arguments of `build`.
 """
@@ -44,7 +44,7 @@ def build(
       tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
-      A model from all inputs to an output `[B, 1]` for each task.
+      A model from all inputs to an output `[B, width]` for each task.
     """
     del config
     inputs = inputs_vector(embeddings, dense)

@@ -64,11 +64,11 @@ def model_of(
     """Make the model that computes one output `[B, width]` for each task.
 
     Args:
-      inputs: the model's inputs: those by feature, the dense ones by name, and if it reads them the lengths.
-      tops: by the name of the task, the tensor `[B, n]` that its output is a linear function of.
-      tasks: by the name of the task, the width of its output.
-      first_order: `[B, 1]`, added to each output of width 1 times a trained number; None adds nothing.
-      scale: the first value of that number.
+      inputs: activations by feature, dense features by name, and lengths of sequences if the model reads them.
+      tops: by task name, the tensor `[B, n]` from which a linear layer computes the task's output.
+      tasks: by task name, the width of the task's output.
+      first_order: `[B, 1]`; its product with a trained number is added to each output of width 1. None adds nothing.
+      scale: initial value of the trained number.
     """
 
     def output(task: str, top: tf.Tensor, name: str, first_name: str) -> tf.Tensor:

@@ -15,7 +15,7 @@ from pipelines.models.mmoe import mixed
 from pipelines.models.parts import ONE_OUTPUT, inputs_vector, mlp, model_of
 
 _layers = tf_keras.layers
-_SHARED = ""  # beside the names of tasks, none of which is empty
+_SHARED = ""  # key of the shared experts; the name of a task is never empty
 
 
 def build(
@@ -35,8 +35,9 @@ def build(
 ) -> tf_keras.Model:
     """Build the model.
 
-    At each level, a task's gate weighs the experts of the task and the shared ones, and the shared gate weighs all; the
-    next level's experts read what their gate chose. The last level has no shared gate.
+    At each level, a task's gate weighs the task's experts and the shared ones, and the shared gate weighs all experts.
+    At the next level, a task's experts read the output of the task's gate, and the shared experts read that of the
+    shared gate. The last level has no shared gate.
 
     Args:
       config: tables and features; unused here.
@@ -53,7 +54,7 @@ def build(
       tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
-      A model from all inputs to an output `[B, 1]` for each task.
+      A model from all inputs to an output `[B, width]` for each task.
     """
     del config
     inputs = inputs_vector(embeddings, dense)
@@ -73,7 +74,7 @@ def build(
 
 
 def _chosen(owner: str, experts: Mapping[str, Sequence[tf.Tensor]], inputs: tf.Tensor, level: int) -> tf.Tensor:
-    """Weigh the experts that a task, or the shared part, may use, by a gate over what it read at this level."""
+    """Sum the experts that the owner (a task, or the shared part) may use, weighted by a gate that reads `inputs`."""
     used = [one for name, made in experts.items() if owner in (_SHARED, name) or name == _SHARED for one in made]
     name = f"gate_{owner}_{level}" if owner else None
     gate = _layers.Dense(len(used), activation="softmax", use_bias=False, name=name)(inputs)

@@ -1,7 +1,7 @@
 """Builds a ranking model: a first-order term, explicit crosses (DCN-v2), an MLP, and one output per task.
 
-The first column of each row is its token's first-order term: as in a logistic regression, it is added to the output.
-The other columns and the dense features are what the crosses and the MLP read.
+With `first_order`, the first column of each row is its token's first-order term: as in a logistic regression, it is
+added to the output. The crosses and the MLP read the other columns and the dense features.
 
 Copy this file to write your own model: any module is a model if it has a function `build` with the same first
 three arguments. `model.arguments` in the configuration sets its keyword arguments.
@@ -65,15 +65,16 @@ def build(
       dropout: share of the MLP's values to drop while training.
       l2: weight decay of the kernels of the crosses and the MLP, as a penalty in the loss; 1e-4 by default in the
         configuration.
-      first_order: whether the first column of each row is its first-order term, as it is by default in the
-        configuration; false leaves it to the crosses and the MLP, as in models trained by previous releases. A row of
-        one column is also read by these. The classes of a multiclass label have no first-order term.
+      first_order: whether the first column of each row is its first-order term; true by default in the configuration.
+        If false, the crosses and the MLP read this column, as in models trained by previous releases. They always read
+        a row of one column. The classes of a multiclass label have no first-order term.
       seed: seed of the dropout masks.
       tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
-      A model from all inputs to an output `[B, 1]`: a logit if the label is binary, the number itself, or the logarithm
-      of an expected count. If there are several tasks, it returns a mapping of such outputs.
+      A model from all inputs to an output `[B, width]`: a logit for a binary label, a logit for each class of a
+      multiclass label, a number itself, or the logarithm of an expected count. With several tasks, it returns a mapping
+      of such outputs.
     """
     del config
     regularizer = tf_keras.regularizers.L2(l2)

@@ -1,8 +1,8 @@
 """Builds a sequential retrieval model (SASRec; Kang and McAuley, 2018): a history, read by causal self-attention.
 
-The query vector is that of the history's last position, the candidate vector is the row of the candidate's token. Give
-history and candidate one table, so that both are the same vectors. Train it with `training.softmax`. Copy this file to
-write your own model; `model.arguments` in the configuration sets the keyword arguments of `build`.
+The query vector is that of the history's last position; the candidate vector is the row of the candidate's token. Give
+history and candidate one table, so that an item has one vector in both. Train the model with `training.softmax`. Copy
+this file to write your own model; `model.arguments` in the configuration sets the keyword arguments of `build`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def build(
       config: tables and features; unused here.
       embeddings: activations by feature.
       dense: dense features; unused here.
-      history: name of the sequence feature, the earlier candidates in the order of time.
-      candidate: name of the feature of the candidate, of the same dim.
+      history: name of the sequence feature with the earlier candidates in the order of time.
+      candidate: name of the candidate's feature; its dim must be that of the history.
       blocks: number of blocks of attention, at least 1.
       heads: number of heads of the attention.
       dropout: share of the values to drop while training.

@@ -107,7 +107,7 @@ def _tower(
 
 
 def _with_biases(query: tf.Tensor, candidate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Make the vectors whose product is the logit, of sums whose first column is the bias."""
+    """Turn the towers' sums, whose first columns are biases, into the vectors whose dot product is the logit."""
     query_bias, query_vector = _Split()(query)
     candidate_bias, candidate_vector = _Split()(candidate)
     bias = _sum([query_bias, _Constant(trained=True)(query_bias)])
@@ -133,10 +133,10 @@ def build(
 ) -> TwoTower:
     """Build the model.
 
-    Each tower sums its features' vectors; with `hidden_units`, an MLP of them is added. The first
-    column of the sum is the tower's bias; ``b`` is one trained scalar. With one feature per tower and no MLP,
-    this is matrix factorisation with biases. The vectors have two more columns, ``[q, b_q + b, 1]`` and
-    ``[c, 1, b_c]``, so that their dot product is the whole logit ``q . c + b_q + b_c + b``.
+    Each tower sums its features' vectors; with `hidden_units`, an MLP of them is added. The first column of the sum is
+    the tower's bias, ``b_q`` or ``b_c``; ``b`` is one trained scalar. With one feature per tower and no MLP, this is
+    matrix factorisation with biases. The query vector is ``[q, b_q + b, 1]`` and the candidate vector ``[c, 1, b_c]``:
+    their dot product is the whole logit ``q . c + b_q + b_c + b``.
 
     Args:
       config: tables and features; unused here.
@@ -144,8 +144,8 @@ def build(
       dense: dense features by name, `[B, 1]`.
       query_features: names of the features, also dense ones, that describe the query, such as the customer.
       candidate_features: names of the features that describe the candidate, such as the item.
-      width: number of columns of a tower's sum, its bias included; None takes that of the widest candidate feature.
-        A linear layer maps features of another width to this one.
+      width: number of columns of a tower's sum, its bias included; None takes the width of the widest candidate
+        feature. A linear layer maps features of another width to it.
       hidden_units: widths of each tower's MLP; empty for none.
       dropout: share of the MLP's values to drop while training.
       normalize: whether the logit is the cosine of the two sums, without biases. Train it with a small

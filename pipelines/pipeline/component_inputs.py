@@ -48,9 +48,9 @@ def vocabulary_limits(config: PipelineConfig) -> dict[str, VocabularyLimits]:
 def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
     """Make `tables` of TableConfigGen: the overrides of each table in use, and those of all tables ("*").
 
-    The rows of a model with first-order terms start close to 0, with few columns if they are seen rarely: such a term
-    learns from any start. A product of two rows close to 0 hardly learns, so tables of other models keep the planner's
-    defaults (decision 23).
+    In a model with first-order terms, rows start close to 0, and rows that are seen rarely have few columns: a
+    first-order term learns from any start. A product of two rows close to 0 hardly learns, so tables of other models
+    keep the planner's defaults (decision 23).
     """
     every = _FIRST_ORDER_TABLES if config.model.build_arguments.get("first_order") else TableSettings()
     tables = {"*": every.replace(optimizer=config.training.table_optimizer)}
@@ -64,7 +64,7 @@ def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
 def planned_topology(config: PipelineConfig) -> str | None:
     """Make `topology` of TableConfigGen: the slice that the tables must fit in.
 
-    It is None if `training.topology` does not name a slice: it is null, or hosts x cores such as "2x4".
+    The result is None if `training.topology` is null, or is hosts x cores such as "2x4" instead of a slice's name.
     """
     topology = config.training.topology
     return None if topology is None or "x" in topology else topology
@@ -126,7 +126,7 @@ def transform_config(config: PipelineConfig) -> Json:
 def example_settings(config: PipelineConfig) -> Settings:
     """Make `settings` of ExampleGen.
 
-    They do not contain the seed, so that runs with different seeds train and are evaluated on the same rows, which are
+    The settings do not contain the seed: runs with different seeds train and are evaluated on the same rows, which are
     ingested once.
     """
     return Settings(
@@ -146,7 +146,7 @@ def example_settings(config: PipelineConfig) -> Settings:
 
 
 def _single_valued(config: PipelineConfig) -> tuple[str, ...]:
-    """List the columns that may have at most one value per row: no lists, and none that only the user's code reads."""
+    """List the columns that may have at most one value per row: no lists, and none that only user code reads."""
     one = {feature.source for feature in config.features.dense if config.preprocessing_fn is None}
     for feature in config.features.categorical:
         if not (feature.multivalent or feature.separator or feature.after_transform):
@@ -163,7 +163,7 @@ def data_format(config: PipelineConfig) -> str:
     """Return `data_format` of ExampleGen: "csv", "tfrecord" or "parquet".
 
     Raises:
-      ConfigError: it is null, because `load_config` did not load the configuration.
+      ConfigError: `data.format` is null, because `load_config` did not load the configuration.
     """
     if config.data.format is None:
         raise ConfigError("`data.format` is null: it must be known; load the configuration with `load_config`.")

@@ -68,9 +68,9 @@ def create_pipeline(
 
     Args:
       config: the configuration.
-      previous: artifacts of previous runs that it starts from.
+      previous: artifacts of previous runs that the pipeline starts from.
       republish: see `EmbeddingPusher`.
-      target: machine or cluster that it runs on; None is this machine.
+      target: machine or cluster that the pipeline runs on; None is this machine.
 
     Returns:
       A `tfx.dsl.Pipeline`; nothing is run or written yet.

@@ -54,7 +54,7 @@ def eval_config(config: PipelineConfig, *, has_baseline: bool = False) -> tfma.E
 
 
 def _metrics_spec(config: PipelineConfig, task: Task, has_baseline: bool) -> tfma.MetricsSpec:
-    """Return the metrics of a task; if there are several, the task's name is that of TFMA's output."""
+    """Return the metrics of a task; if there are several tasks, TFMA's output has the task's name."""
     metrics = []
     for name in config.evaluation.metrics_of(task):
         threshold = config.evaluation.thresholds.get(metric_name(config.tasks, task, name))
@@ -123,7 +123,7 @@ def _named(name: str, **fields: object) -> tfma.MetricConfig:
 
 
 def _over_all_rows(bounds: tfma.MetricThreshold) -> tfma.PerSliceMetricThreshold:
-    """Return the bounds for all rows together; a plain `threshold` would hold for every slice, down to one row."""
+    """Return the bounds for all rows together; a plain `threshold` would also apply to every slice, even of one row."""
     return tfma.PerSliceMetricThreshold(slicing_specs=[tfma.SlicingSpec()], threshold=bounds)
 
 

@@ -1,9 +1,9 @@
 """Measures the two baselines that the model is compared with, in the same run and on the same rows.
 
-They are the label's mean (of a multiclass label, the classes' shares of the rows), and a regression on the same
-features, one-hot encoded: logistic, of Poisson for a count, and ridge for any other number. The strength of its
-regularisation is chosen on a part of the train split. If the train split has positive rows only (negatives are drawn
-while training), no regression can be fitted: the baseline is then the popularity of the candidate.
+The first is the label's mean (for a multiclass label, the classes' shares of the rows). The second is a regression on
+the same features, one-hot encoded: logistic for classes, Poisson for a count, and ridge for any other number. The
+strength of its regularisation is chosen on a part of the train split. If the train split has positive rows only
+(negatives are drawn while training), no regression can be fitted: the baseline is then the candidate's popularity.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pipelines.report.run_report import CLASS_METRICS, ERRORS, METRICS
 
 _MAX_ROWS = 200_000  # of each split: more would not change a digit that is shown
 _BATCH = 4096
-_STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # of C, scikit-learn's inverse of the regularisation; 1 is its default
-_ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of a regression of numbers
+_STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # values of C, scikit-learn's inverse regularisation (default 1)
+_ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # values of alpha, for ridge and Poisson regression
 _HELD_BACK = 5  # one in this many rows of the train split is held back to compare the strengths
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ class Score:
     Attributes:
       scorer: description of the scorer.
       label: name of the label, if there are several; else "".
-      metrics: values by name of `METRICS`, `ERRORS` or `CLASS_METRICS`; None if there is no such metric, or one class.
+      metrics: values by name of `METRICS`, `ERRORS` or `CLASS_METRICS`; None if undefined for the scorer or the rows.
       note: remark on the scorer for the reader; may be empty.
     """
 
@@ -61,15 +61,15 @@ class Score:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Rows of a split; of several labels `[rows, labels]`, or of one `[rows]`."""
+    """Rows of a split: with all labels as read, or with one label as `of` returns them."""
 
     features: scipy.sparse.csr_matrix  # [rows, columns]
-    label: Floats
+    label: Floats  # [rows, labels]; after `of`, [rows]
     weight: Floats  # [rows]
-    predicted: Floats  # [rows, widths of the labels]; of one label [rows], or [rows, classes]
+    predicted: Floats  # [rows, sum of the labels' widths]; after `of`, [rows], or [rows, classes]
 
     def of(self, tasks: Sequence[Task], at: int) -> _Rows:
-        """Return the rows that have the label of this position."""
+        """Return the rows that have the label at position `at`, with this label alone."""
         known = ~np.isnan(self.label[:, at])
         predicted = self.predicted
         if len(predicted):
@@ -125,7 +125,7 @@ def _has_both_classes(rows: _Rows) -> bool:
 
 
 def _compared_classes(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
-    """Score the predictions of a label of classes, the classes' shares of the rows, and a logistic regression."""
+    """Score the model, the label's mean (or the classes' shares of the rows), and a logistic regression."""
     score = _score_of_classes if task.is_multiclass else _score
     scores = [score("this model", held_out.predicted, held_out)]
     if len(np.unique(train.label)) > 1:
@@ -139,7 +139,7 @@ def _compared_classes(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
 
 
 def _shares(task: Task, train: _Rows, rows: int) -> Floats:
-    """Return the label's mean for each of some rows, or `[rows, classes]` of a multiclass label."""
+    """Return the label's mean, `[rows]`, or the classes' shares of a multiclass label, `[rows, classes]`."""
     if not task.is_multiclass:
         return np.full(rows, np.average(train.label, weights=train.weight))
     counts = np.bincount(train.label.astype(np.int64), train.weight, minlength=task.width)
@@ -147,7 +147,7 @@ def _shares(task: Task, train: _Rows, rows: int) -> Floats:
 
 
 def _by_class(task: Task, model: LogisticRegression, rows: _Rows) -> Floats:
-    """Return the predicted probability of label 1, or `[rows, classes]`; 0 for a class that no fitted row has."""
+    """Return the probability of label 1, or of each class, `[rows, classes]`; 0 for a class that no fitted row has."""
     predicted: Floats = model.predict_proba(rows.features)
     if not task.is_multiclass:
         return predicted[:, 1]
@@ -168,7 +168,7 @@ def _score_of_classes(scorer: str, predicted: Floats, rows: _Rows) -> Score:
 
 
 def _compared_errors(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
-    """Score the predictions of a number, its mean, and a regression."""
+    """Score the model, the label's mean and a regression, for a label that is a number."""
     mean = np.full_like(held_out.label, np.average(train.label, weights=train.weight))
     name = "Poisson regression" if task.kind == "count" else "ridge regression"
     model, strength = _number_regression(task, train)
@@ -187,12 +187,12 @@ def _compared_errors(task: Task, train: _Rows, held_out: _Rows) -> list[Score]:
 
 
 def _number_regression(task: Task, train: _Rows) -> tuple[Ridge | PoissonRegressor, float]:
-    """Fit the regression of the alpha that has the smallest error on held-back rows of the train split."""
+    """Fit the regression with the alpha that has the smallest error on held-back rows; return it with this alpha."""
     held_back = _held_back(train)
     fit_on, judge = _some(train, ~held_back), _some(train, held_back)
     kind = PoissonRegressor if task.kind == "count" else Ridge
     loss = mean_poisson_deviance if task.kind == "count" else mean_squared_error
-    # PoissonRegressor divides the losses by the rows, Ridge does not.
+    # PoissonRegressor divides the loss by the sum of the weights, Ridge does not.
     scale = 1.0 / max(1.0, float(train.weight.sum())) if task.kind == "count" else 1.0
     best, least = _ALPHAS[-1], math.inf
     for alpha in _ALPHAS if len(judge.label) and judge.weight.any() and fit_on.weight.any() else ():
@@ -212,13 +212,13 @@ def _errors(scorer: str, predicted: Floats, rows: _Rows) -> Score:
 
 
 def _held_back(train: _Rows) -> npt.NDArray[np.bool_]:
-    """Draw the rows on which a regularisation is judged, with a fixed seed: the same run chooses the same."""
+    """Draw the rows on which a regularisation is judged, with a fixed seed, so that a rerun draws the same rows."""
     drawn: npt.NDArray[np.bool_] = np.random.default_rng(0).permutation(len(train.label)) % _HELD_BACK == 0
     return drawn
 
 
 def _scorer(model_folder: str, tasks: Sequence[Task]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Load the model as a graph from tf.Examples to predictions [B, tasks]: eager calls take several times as long."""
+    """Load the model as a graph from tf.Examples to predictions [B, n]: eager calls take several times as long."""
     model = tf.saved_model.load(model_folder)
     names = [prediction_name(tasks, task) for task in tasks]
 
@@ -273,7 +273,7 @@ def _regression(train: _Rows) -> LogisticRegression:
     """Fit the regression of the best strength on all rows, starting from the fit that chose the strength."""
     model = _of_best_strength(train)
     known = getattr(model, "classes_", train.label)
-    if len(known) < len(np.unique(train.label)):  # the rows of a rare class were held back: nothing to start it from
+    if len(known) < len(np.unique(train.label)):  # all rows of a class were held back: it has no start
         model.set_params(warm_start=False)
     return model.fit(train.features, train.label, sample_weight=train.weight)
 
@@ -281,11 +281,11 @@ def _regression(train: _Rows) -> LogisticRegression:
 def _of_best_strength(train: _Rows) -> LogisticRegression:
     """Choose the C with the lowest log loss on a part of the train split that the regression is not fitted on.
 
-    It starts with the strongest regularisation, and each fit starts from the previous one, until the loss no
+    The search starts with the strongest regularisation, and each fit starts from the previous one, until the loss no
     longer falls: the weakest regularisations take longest and are rarely fitted.
 
     Returns:
-      The regression of that C, fitted on the other rows, or not at all if there are too few rows to choose.
+      The regression with this C, fitted on the rows that are not held back; unfitted if there are too few rows.
     """
     held_back = _held_back(train)
     fit_on, judge = _some(train, ~held_back), _some(train, held_back)

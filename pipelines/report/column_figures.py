@@ -43,8 +43,8 @@ def label_figures(statistics_uri: str, columns: Mapping[str, str | None], qualit
       quality: figures that `read_quality` returned.
 
     Returns:
-      `label`, `rows`; and of a binary label `positives`, `negatives`, `rate`, and `train_rate`, which is None if a
-      function computes the label.
+      `label` and `rows`; for a binary label also `positives`, `negatives`, `rate`, and `train_rate`, which is None if
+      a function computes the label.
     """
     statistics = _statistics(statistics_uri, "train")
     found: list[Figures] = []
@@ -63,7 +63,7 @@ def label_figures(statistics_uri: str, columns: Mapping[str, str | None], qualit
 
 
 def _rate(feature: statistics_pb2.FeatureNameStatistics) -> float | None:
-    """Return the mean of a column of numbers from 0 to 1; None for any other."""
+    """Return the mean of a column of numbers from 0 to 1; None for any other column."""
     numbers = feature.num_stats if feature.HasField("num_stats") else None
     return float(numbers.mean) if numbers is not None and 0 <= numbers.min <= numbers.max <= 1 else None
 

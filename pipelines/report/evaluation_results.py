@@ -85,7 +85,7 @@ def _row(metric: str, value: float | None, bound: str, met: bool) -> Figures:
 
 
 def _bounds(config: PipelineConfig, has_baseline: bool) -> dict[str, str]:
-    """Return the configured bounds in words, by metric; leave out the one that `eval_config` adds for TFMA."""
+    """Return the configured bounds in words, by metric; leave out the bound that `eval_config` adds for TFMA."""
     specs = eval_config(config, has_baseline=has_baseline).metrics_specs
     return {
         name: words

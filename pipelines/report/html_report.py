@@ -30,8 +30,8 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
       report: the figures.
       folder: folder of the last run's report.
       reports: folder of all reports: the copy is in `<version>`, or in `refused-<time>` if nothing was pushed. None
-        makes no copy. A version keeps the report of the run that pushed it, even if a later run takes it from the
-        cache.
+        makes no copy. A version keeps the report of the run that pushed it, even if a later run takes the version from
+        the cache.
 
     Returns:
       The path of `report.html` in the folder.
@@ -47,7 +47,7 @@ def save_report(report: Report, folder: str, reports: str | None = None) -> str:
 
 
 def _kept_in(report: Report, reports: str) -> str | None:
-    """Return the folder for the copy; None if it already has the report of the run that pushed the version."""
+    """Return the folder for the copy; None if the folder already has the report of the run that pushed the version."""
     pushed, moment = report.push["pushed"], report.finished.replace(":", "").replace("-", "")
     folder = os.path.join(reports, str(report.push["version"]) if pushed else f"refused-{moment}")
     made_here = any(node["node"] == "EmbeddingPusher" and node["state"] == "executed" for node in report.nodes)

@@ -48,7 +48,7 @@ def collect_report(
 ) -> Report:
     """Read the figures of a finished run and measure the baselines.
 
-    If all nodes come from the cache, the baselines are those of the report of the version that is served.
+    If all nodes come from the cache, the scores of the baselines are taken from the served version's report.
 
     Args:
       config: configuration of the pipeline.
@@ -193,7 +193,7 @@ def _output(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name:
 
 
 def _node(store: MetadataStore, run: NodeRun) -> Figures:
-    """Return the figures of a node run; `made_in` is how many seconds its outputs took, even if they were cached."""
+    """Return the figures of a node run; `made_in` is the seconds of the run that made its outputs, cached or not."""
     made_in = run.seconds
     if run.state == "cached" and run.execution is not None:
         producers = [trace(store, one)[one].producer for one in outputs_of(store, run.execution)[:1]]
@@ -280,7 +280,7 @@ def _own_metrics(history: Figures) -> list[str]:
 
 
 def _own_figures(history: Figures, step: int) -> list[Figures]:
-    """Return the figures that the model's module computed of the state that was exported, as rows of `evaluation`."""
+    """Return the figures that the model's module computed for the exported state, as rows of `evaluation`."""
     last: Figures = next((entry for entry in history["evals"] if entry["step"] == step), {})
     return [
         {"metric": name, "value": value, "bound": "", "outcome": "no bound"}
@@ -348,7 +348,7 @@ def _dense_notes(run: Node) -> dict[str, str]:
 
 
 def _vocabulary(vocabulary: Vocabulary) -> Figures:
-    order = np.argsort(-vocabulary.counts, kind="stable")[:_MOST_FREQUENT]  # extended ones may not be sorted by count
+    order = np.argsort(-vocabulary.counts, kind="stable")[:_MOST_FREQUENT]  # an extended vocabulary may be unsorted
     return {
         "name": vocabulary.name,
         "size": len(vocabulary),

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 METRICS = ("AUC", "log loss")
-"""The metrics by which model and baselines are compared; the first decides. For a binary label."""
+"""The metrics that compare model and baselines for a binary label; the first decides."""
 ERRORS = ("RMSE", "MAE")
-"""The same for a label that is a number."""
+"""The metrics that compare model and baselines for a label that is a number; the first decides."""
 CLASS_METRICS = ("accuracy", "cross-entropy")
-"""The same for a multiclass label."""
+"""The metrics that compare model and baselines for a multiclass label; the first decides."""
 HIGHER_IS_BETTER = (METRICS[0], CLASS_METRICS[0])
 
 Figures: TypeAlias = Mapping[str, Any]
@@ -26,9 +26,9 @@ class Report:
       name: name of the pipeline.
       finished: local time at which the run ended, ISO.
       seconds: wall time of all nodes.
-      seconds_with_cache: the same, plus the time that it once took to make what came from the cache.
+      seconds_with_cache: `seconds`, with the time that cached outputs once took instead of the time of a cache hit.
       nodes: per node its name, state, seconds, execution id, and `made_in`: the seconds that its outputs once took.
-      push: `pushed`, `version`, `destination`, `reason`, and `query`, lines of Python that send it a request.
+      push: `pushed`, `version`, `destination`, `reason`, and `query`, lines of Python that send the version a request.
       metric_names: the metrics of `quality`.
       quality: per scorer (the model first, then the baselines) its metrics on the eval split.
       eval_rows: number of rows of the eval split that `quality` was measured on.
@@ -36,7 +36,7 @@ class Report:
       evaluation: per metric its value over all rows, bound and outcome ("met", "missed", "no bound").
       slices: per slice its name and metrics.
       retrieval: metrics at K of the model and of popularity, and their queries; None if it was not measured.
-      retrieval_note: how the rows were chosen, or why it was not measured.
+      retrieval_note: how the queries were chosen, or why `retrieval` was not measured.
       configuration: every setting of the run, defaults included.
       changed: the settings that `--set` changed, as dotted keys.
       curves: per curve ("loss", "auc", and the figures of the model's module) and series its (step, value) points;
@@ -46,14 +46,14 @@ class Report:
       tables: per table its name, rows, dim, combiner, optimizer, bytes and features; the largest first.
       vocabularies: per vocabulary its size, distinct tokens, coverage, digest, most frequent tokens, and how it
         extends a previous one (or None).
-      drift: per feature the shares of rows and tokens that a previous vocabulary does not have; empty without one.
+      drift: per feature the shares of rows and tokens that the base vocabulary does not have; empty without a base.
       labels: per label its rows in the eval split, and if it is binary the share of label 1 in both splits.
       columns: per raw column the share of missing values by split, and whether it is constant.
       features: per categorical feature the shares of empty rows and of unknown tokens by split.
       data: rows read, kept and set aside, in words.
       warm_start: what the model started from: `remap.json` of the CheckpointLoader, the `step` of the previous
         checkpoint, and under `dense` what was kept of the dense part, its optimizer and ranges; None for a cold start.
-      notes: sentences on which previous run it started from, and why.
+      notes: sentences that name the previous run from which this run started, and the reason.
       profile: per stage of the run what it used, as `pipelines.local.resource_use.StageUse` has it; empty without
         `--profile`.
     """
