@@ -70,7 +70,8 @@ def candidate_sampler(
             )
     by_count = softmax.distribution == "count" or candidates is not None
     draw = drawn_by_count(drawn_counts) if by_count else drawn_uniformly(tokens)
-    log_q = tf.constant(_log_expected(softmax, counts, drawn_counts, table.vocabulary_size, rows))
+    draws = hosts * drawn_rows(softmax, hosts)
+    log_q = tf.constant(_log_expected(softmax, counts, drawn_counts, table.vocabulary_size, rows, draws))
 
     def add(step: tf.Tensor, batch: Batch) -> Batch:
         ids = batch["ids"][softmax.feature]
@@ -90,7 +91,12 @@ def drawn_rows(softmax: Softmax, hosts: int = 1) -> int:
 
 
 def _log_expected(
-    softmax: Softmax, counts: npt.NDArray[np.int64], drawn_counts: npt.NDArray[np.int64], size: int, rows: int
+    softmax: Softmax,
+    counts: npt.NDArray[np.int64],
+    drawn_counts: npt.NDArray[np.int64],
+    size: int,
+    rows: int,
+    draws: int,
 ) -> npt.NDArray[np.float32]:
     """Compute the logarithm of how often each row of the table is expected among a batch's candidates.
 
@@ -103,7 +109,7 @@ def _log_expected(
     share = seen / seen.sum()
     drawn = np.zeros(size)
     drawn[: len(counts)] = drawn_counts / drawn_counts.sum()
-    expected = rows * share * softmax.in_batch + softmax.sampled * drawn
+    expected = rows * share * softmax.in_batch + draws * drawn
     logarithms: npt.NDArray[np.float32] = np.log(np.maximum(expected, 1e-30)).astype(np.float32)
     return logarithms
 

@@ -77,6 +77,14 @@ def test_hosts_share_the_draws():
     assert len(sampled(sampled=4, hosts=2)["label"]) == 3 + 2
 
 
+def test_every_draw_of_every_host_is_expected():
+    """Three hosts draw 2 candidates each, 2 more than `sampled`."""
+    found = sampled(sampled=4, hosts=3)
+    drawn = found["softmax"]["candidate"].numpy()[3:, 0]
+    expected = 100 * COUNTS / (COUNTS.sum() + 1) + 6 / 5
+    np.testing.assert_allclose(np.exp(found["softmax"]["log_q"][3:, 0]), expected[drawn], rtol=1e-5)
+
+
 @pytest.mark.parametrize("counts", [None, COUNTS[:3], np.zeros(5, np.int64)])
 def test_counts_that_do_not_fit_are_refused(counts):
     with pytest.raises(ConfigError, match="needs the counts of the 5 tokens"):
