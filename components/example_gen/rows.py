@@ -115,7 +115,7 @@ def flat_values(column: pa.Array) -> pa.Array:
 
 
 def values_per_row(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Count the values of each row: the length of its list, or for a scalar 1, and 0 if it is null."""
+    """Count the values of each row: the length of a list, 1 for a scalar, and 0 for a null."""
     counts = pc.fill_null(pc.list_value_length(column), 0) if is_list(column.type) else column.is_valid()
     numbers: npt.NDArray[np.int64] = counts.to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers
