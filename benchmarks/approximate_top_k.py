@@ -12,10 +12,10 @@ Vectors of 64 columns, from a seed, of three kinds:
   (Halko et al., 2011), with items divided by the square root of their counts. Queries are users;
 - "gaussian": normal noise. No search of some lists can work, because the best candidates are spread over all lists.
 
-"exact" and each number of probes take turns in one process, as concrete functions that return the best 100. Times are
-given by the clock and of CPU. Milliseconds of a call are medians over the rounds. "Times faster" is the time of the
-exact search divided by that of the search, also a median over the rounds. Recall is the share of the exact 20 (and 100)
-best candidates among the first 20 (and 100) found, over 512 queries.
+"exact" and each number of probes take turns in one process, as concrete functions that return the best 100. All times
+are wall and CPU time. Milliseconds of a call are medians over the rounds. "Times faster" is the time of the exact
+search divided by that of the search, also a median over the rounds. Recall is the share of the exact 20 (and 100) best
+candidates among the first 20 (and 100) found, over 512 queries.
 """
 
 import argparse
@@ -114,7 +114,7 @@ def rows_of(function, queries, batch=64):
 
 
 def timed(functions, queries, batch, rounds):
-    """Return, by name, the milliseconds of a call by the clock and of CPU: one pair per round."""
+    """Return, by name, the wall and CPU milliseconds of a call: one pair per round."""
     calls, times = max(1, 8 // batch), {name: [] for name in functions}
     for turn in range(rounds + 1):  # the first is not counted
         for name, function in functions.items():

@@ -132,10 +132,10 @@ def map_values(column: pa.Array, function: Callable[[Value], T], missing: T) -> 
     Args:
       column: the values; bytes are passed as text (UTF-8, other bytes as surrogates).
       function: may raise ValueError, for a value that makes its row bad.
-      missing: the result of a null.
+      missing: the result for a null.
 
     Returns:
-      results [rows], of the dtype of `missing` (a bad row gets `missing`), and the reasons of the bad rows by position.
+      The results `[rows]`, of the dtype of `missing` (which bad rows get), and the reasons for bad rows by position.
     """
     encoded = column.dictionary_encode()
     results: list[T] = []
