@@ -6,16 +6,16 @@ Vectors of 64 columns, from a seed, of three kinds:
 
 - "clusters": 2,000 centers from a normal distribution, of Pareto sizes; candidates and queries are a center plus normal
   noise of half its standard deviation;
-- "purchases": trained vectors. A made-up user has four of many topics and buys 40 items of these, log-uniform by rank;
-  a tenth of the purchases is of any topic, and each item is bought once more by any user. The vectors are a truncated
+- "purchases": trained vectors. A made-up user likes four of many topics and buys 40 items, log-uniform by rank; a tenth
+  of them are of random topics. Each item is bought once more, by a random user. The vectors are a truncated
   singular value decomposition of users x items (PureSVD; Cremonesi et al., 2010), by randomized subspace iteration
   (Halko et al., 2011), with items divided by the square root of their counts. Queries are users;
-- "gaussian": normal noise, in which no search of a part can work: the best candidates are in no particular lists.
+- "gaussian": normal noise. No search of some lists can work, because the best candidates are spread over all lists.
 
-"exact" and each number of probes take turns in one process, as concrete functions that return the best 100.
-Milliseconds of a call are medians over the rounds, by the clock and of CPU; "times faster" are the medians of the
-rounds' ratios of the exact search to this one, by the clock and of CPU. Recall is the share of the exact 20 (and 100)
-best candidates among the first 20 (and 100) found, over 512 queries.
+"exact" and each number of probes take turns in one process, as concrete functions that return the best 100. All times
+are wall and CPU time. Milliseconds of a call are medians over the rounds. "Times faster" is the time of the exact
+search divided by that of the search, also a median over the rounds. Recall is the share of the exact 20 (and 100) best
+candidates among the first 20 (and 100) found, over 512 queries.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def gaussian(count, generator):
 
 
 def bought(items, users, generator):
-    """Draw the purchases of users: their numbers and the items' numbers."""
+    """Draw purchases: return the user's number and the item's number of each purchase."""
     topics = max(50, items // 2000)
     start = np.linspace(0, items, topics + 1).astype(np.int64)  # the items of a topic, most frequent first
     user = np.repeat(np.arange(users), PURCHASES)
@@ -87,7 +87,7 @@ def purchases(count, generator):
 
 
 def _decomposed(tall):
-    """Return the singular value decomposition of a tall matrix, from that of its product with itself."""
+    """Compute the singular value decomposition of a tall matrix A from the eigenvectors of A^T A."""
     values, right = np.linalg.eigh(tall.T.astype(np.float64) @ tall)
     values, right = np.sqrt(np.maximum(values[::-1], 1e-12)), right[:, ::-1]
     return tall @ (right / values), values, right
@@ -114,7 +114,7 @@ def rows_of(function, queries, batch=64):
 
 
 def timed(functions, queries, batch, rounds):
-    """Return milliseconds of a call by the clock and of CPU, one pair per round, by name."""
+    """Return, by name, the wall and CPU milliseconds of a call: one pair per round."""
     calls, times = max(1, 8 // batch), {name: [] for name in functions}
     for turn in range(rounds + 1):  # the first is not counted
         for name, function in functions.items():

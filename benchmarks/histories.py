@@ -1,9 +1,9 @@
-"""Measures ExampleGen with `data.histories`, without it, and histories by Beam's GroupByKey, on the same events.
+"""Measures ExampleGen with and without `data.histories`, and histories by Beam's GroupByKey, on the same events.
 
 Run it with ``python -m benchmarks.histories FOLDER --rows 1000000``. The first run writes the events into the folder.
-Each measurement is a new process, pinned to one core; CPU time is without imports. Memory is the peak resident set, in
-total and over the peak after imports. GroupByKey reads lines and writes one line for each event: no examples, no
-checks, no figures of columns.
+Each measurement is a new process, pinned to one core; CPU time excludes imports. Memory is the peak resident set: in
+total, and minus the peak after imports. The GroupByKey pipeline only writes a line of text for each event. It makes no
+tf.Examples, checks nothing, and summarizes no columns.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _measure(way: str, data: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Measure each way in a process of its own."""
+    """Measure each way in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--rows", type=int, default=1_000_000)

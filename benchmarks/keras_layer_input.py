@@ -2,9 +2,10 @@
 
     python -m benchmarks.keras_layer_input FOLDER [--rows 200000] [--rounds 5]
 
-26 string features, one value per row, 10 to 1,000,000 distinct tokens, bounded Zipf, gzipped TFRecord; tables of dim
-16, Adagrad, an MLP of 416-64-1, batch 4096. The input is the trainer's; all stages are timed in turn. Figures are
-CPU microseconds of all threads and wall microseconds per row: median (minimum-maximum).
+The data has 26 string features with one value per row and 10 to 1,000,000 distinct tokens (bounded Zipf), in gzipped
+TFRecord. The model has tables of dim 16, Adagrad and an MLP of 416-64-1; the batch size is 4096. The input pipeline is
+the trainer's. The stages take turns. Figures per row are CPU microseconds of all threads and wall microseconds: median
+(minimum-maximum).
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Compares the ranking model, with all defaults, with the report's logistic regression.
+"""Compares the ranking model at its default settings with the logistic regression of the report.
 
     python -m benchmarks.ranking_defaults FOLDER [--rows 50000 200000] [--seeds 0] [--sets census ratings]
         [--into docs/benchmarks.md]
 
-Each run is a whole pipeline from a Parquet file to a pushed version, in a process of its own; both figures are those of
-its report. The sets are those of `benchmarks.ranking_sets`. All results are kept in FOLDER, and a run that is already
-there is not repeated.
+Each run is a whole pipeline from a Parquet file to a pushed version, in a separate process; its report gives both
+figures. `benchmarks.ranking_sets` makes the data sets. All results are kept in FOLDER, and a run whose result is there
+is not repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MARKS = "<!-- ranking defaults: begin -->\n", "<!-- ranking defaults: end -->\n"
 
 
 def configuration(name: str, rows: int, folder: pathlib.Path, seed: int) -> dict[str, Any]:
-    """Write the rows, unless they are there, and return a configuration that sets no default."""
+    """Write the rows unless their file exists, and return a configuration that leaves the model at its defaults."""
     work_dir = folder / f"{name}-{rows}"
     made = {**DEVELOPMENT, **HELD_OUT}[name](rows)
     file = work_dir / "rows.parquet"

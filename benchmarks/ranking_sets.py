@@ -1,6 +1,6 @@
 """Generates data sets with a planted signal, on which the defaults of the ranking model are chosen or judged.
 
-`DEVELOPMENT` names the sets that the defaults were chosen on, `HELD_OUT` those on which they are only judged.
+The defaults were chosen on the sets of `DEVELOPMENT`, and are only judged on those of `HELD_OUT`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RowSet:
     Attributes:
       table: the rows, with the column "label".
       dense: names of the columns of numbers.
-      log1p: whether numbers are scaled by their logarithm.
+      log1p: whether the model reads log(1 + x) of the dense columns.
     """
 
     table: pa.Table
@@ -53,7 +53,7 @@ def _tokens(name: str, ids: Ids) -> pa.Array:
 
 
 def _advertising(rows: int, seed: int, *, deviation: float, pairs: int) -> RowSet:
-    """Rows of Criteo's shape: 13 numbers and 26 skewed columns, with main effects and products of hidden vectors."""
+    """Draw rows of Criteo's shape: 13 numbers, 26 skewed columns, main effects, and products of hidden vectors."""
     world, generator = np.random.default_rng([seed, 1]), np.random.default_rng([seed, 2])
     sizes = np.round(10 ** world.uniform(0.5, 5.7, 26)).astype(np.int64)
     logit = np.full(rows, -1.3)
@@ -86,7 +86,7 @@ def _advertising(rows: int, seed: int, *, deviation: float, pairs: int) -> RowSe
 
 
 def _visits(rows: int, seed: int) -> RowSet:
-    """Hospital visits: 8 counts, 14 columns with codes of a long tail, weak effects, and a drift over time."""
+    """Draw hospital visits: 8 counts, 14 long-tailed columns of codes, weak effects, and a drift over time."""
     world, generator = np.random.default_rng([seed, 3]), np.random.default_rng([seed, 4])
     time = np.arange(rows) / rows
     logit, columns = np.full(rows, -0.8), {}
@@ -107,7 +107,7 @@ def _visits(rows: int, seed: int) -> RowSet:
 
 
 def _ratings(rows: int, seed: int) -> RowSet:
-    """Films that users liked: a long tail of users and items, biases, hidden tastes, and columns that describe both."""
+    """Draw users' likes of films: long tails, biases, hidden tastes, and columns that describe users and films."""
     world, generator = np.random.default_rng([seed, 5]), np.random.default_rng([seed, 6])
     users, items = 6000, 4000
     tastes, kinds = world.normal(0, 1, (users, 4)), world.normal(0, 1, (items, 4))
@@ -129,7 +129,7 @@ def _ratings(rows: int, seed: int) -> RowSet:
 
 
 def _census(rows: int, seed: int) -> RowSet:
-    """People of a census: 8 columns of few tokens, 6 numbers with effects that are not linear, and some pairs."""
+    """Draw people of a census: 8 columns of few tokens, 6 numbers with nonlinear effects, and 3 interactions."""
     world, generator = np.random.default_rng([seed, 7]), np.random.default_rng([seed, 8])
     logit, columns, drawn = np.full(rows, -1.2), {}, []
     for index in range(6):

@@ -22,7 +22,7 @@ class NumberSources:
     Attributes:
       config: the tables and features.
       dense: names of the dense features.
-      labels: names of the label and the sample weight, as far as the run has them.
+      labels: names of the labels and of the sample weight, if the run has any.
       transform_graph: folder of a TransformGraph artifact, or None.
       schema_file: path of a schema, or None.
     """
@@ -39,11 +39,11 @@ class NumberSources:
         return self._of(outputs, self.dense) if outputs else None
 
     def of_labels(self) -> DenseInputs | None:
-        """Return label and weight; None if the run has neither."""
+        """Return labels and weight; None if the run has neither."""
         return self._of(self.labels, self.labels) if self.labels else None
 
     def of_training(self) -> DenseInputs:
-        """Return all that training needs: dense features, transformed columns, label and weight."""
+        """Return all that training needs: dense features, transformed columns, labels and weight."""
         return self._of((*self.dense, *self._transformed(), *self.labels), self.dense)
 
     def _transformed(self) -> list[str]:
@@ -86,7 +86,7 @@ def sources_of_run(
 def inputs_of_run(
     run: RunDescription, vocabularies: str, *, transform_graph: str | None = None, schema: str | None = None
 ) -> Inputs:
-    """Rebuild the inputs of a finished run: features, dense inputs, label and weight.
+    """Rebuild the inputs of a finished run: features, dense inputs, labels and weight.
 
     Args:
       run: `training.json` of the ModelRun.

@@ -61,4 +61,4 @@ VOCABULARY_RULES = "vocabulary_rules"
 
 # Custom properties of artifacts that several components read.
 DATA_FACT = "data"
-"""Of Examples that our ExampleGen wrote: a JSON object, see `components.example_gen.pieces.pieces_fact`."""
+"""A JSON object on Examples that our ExampleGen wrote; see `components.example_gen.pieces.pieces_fact`."""

@@ -3,9 +3,9 @@
     python -m benchmarks.leaderboards.amazon --data FOLDER [--boards Beauty] [--seeds 0 1 2] [--into docs/benchmarks.md]
 
 FOLDER is `data` of github.com/RUCAIBox/CIKM2020-S3Rec (Zhou et al., 2020): `Beauty.txt`, `Sports_and_Outdoors.txt` and
-`Toys_and_Games.txt`, with a line for each user: the user, and the items in order of time. The last item of a user is
-the test, and the one before it is used for neither training nor testing, but is in the history of the last. Items of
-the history are not ranked.
+`Toys_and_Games.txt`, with a line for each user: the user, and the items in order of time. A user's last item is the
+test item. The second-last item is used for neither training nor testing, but is in the history of the test item. Items
+of the history are not ranked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PUBLISHED = {"Beauty": (0.0605, 0.0318), "Sports": (0.0385, 0.0204), "Toys": (0.
 
 
 def prepare(source: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Write the events as a Parquet file with the columns user, item and position, the event's number in its user."""
+    """Write the events as a Parquet file with the columns user, item and position (among the user's events)."""
     pairs = read_lists(needed(source, FILES[name]))
     starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
     lengths = np.diff(starts, append=len(pairs))

@@ -20,7 +20,7 @@ from embedding_core.errors import DataError
 Figures: TypeAlias = dict[str, float]
 RunPipeline: TypeAlias = Callable[[pathlib.Path, Sequence[str]], None]
 
-_NOTHING_PUSHED = 3  # exit code of `tfx-embeddings run`: the figures are there, and were not good enough to push
+_NOTHING_PUSHED = 3  # exit code of `tfx-embeddings run`: the report is written, but nothing was pushed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class Part:
     """One run of the pipeline.
 
     Attributes:
-      name: name of its folder.
-      data: file of its rows.
+      name: name of the part; with the seed, it names the folder of the run.
+      data: file with the rows.
       settings: settings that replace those of the configuration, by dotted key.
     """
 
@@ -43,11 +43,11 @@ class Board:
     """One published table.
 
     Attributes:
-      name: name of the data set; also that of the folder of its runs.
+      name: name of the data set, and of the folder of its runs.
       config: the YAML file of the pipeline.
-      metrics: names of the published metrics, as the report has them.
+      metrics: names of the published metrics, as in `report.json`.
       published: figures of each published model, in the order of `metrics`.
-      parts: runs of one seed; a seed's figure is their mean.
+      parts: runs of one seed; a seed's metric is the mean over them.
     """
 
     name: str
@@ -97,7 +97,7 @@ def _cpu_of_children() -> float:
 def run_board(
     board: Board, seeds: Sequence[int], folder: pathlib.Path, run: RunPipeline = run_command
 ) -> list[Figures]:
-    """Run all parts for each seed; keep the figures in `results.json` of the folder, and repeat none that it holds.
+    """Run all parts for each seed, keep the figures in `results.json`, and skip runs whose figures it holds.
 
     Returns:
       The figures of each seed: means over the parts, and the sums of their seconds.
@@ -143,7 +143,7 @@ def _seeds(number: int) -> str:
 
 
 def write_between(page: pathlib.Path, name: str, text: str) -> None:
-    """Replace what is between the marks `<!-- NAME: begin -->` and `<!-- NAME: end -->` of a page."""
+    """Replace the text between the marks `<!-- NAME: begin -->` and `<!-- NAME: end -->` of a page."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     page.write_text(before + begin + text + end + rest.partition(end)[2], encoding="utf-8")
@@ -168,10 +168,10 @@ def report(boards: Sequence[Board], given: argparse.Namespace, name: str) -> Non
 
 
 def needed(folder: pathlib.Path, *names: str) -> pathlib.Path:
-    """Return the first of the files that is in the folder.
+    """Return the path of the first named file that exists in the folder.
 
     Raises:
-      DataError: none of them is there.
+      DataError: none of the files exists.
     """
     for name in names:
         if (folder / name).is_file():

@@ -3,8 +3,8 @@
     python -m benchmarks.leaderboards.gowalla --data FOLDER [--seeds 0 1 2] [--into docs/benchmarks.md]
 
 FOLDER is `data/gowalla` of github.com/gusye1234/LightGCN-PyTorch: `test.txt` with `train.txt`, or with
-`s_pre_adj_mat.npz`, the sparse matrix that its program makes of `train.txt`. A user's items of the train split are not
-ranked. A user's figure is that of all the user's test items together, and the result is the mean over the users.
+`s_pre_adj_mat.npz`, the sparse matrix that the repository's code makes of `train.txt`. Items that the user has in the
+train split are not ranked. A user's metric covers all test items of the user; the result is the mean over the users.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_lists(file: pathlib.Path) -> Pairs:
 
 
 def read_matrix(file: pathlib.Path, users: int) -> Pairs:
-    """Read the user-item part of a sparse adjacency matrix of users and then items; return int64 `[n, 2]`."""
+    """Read the user-item block of a sparse adjacency matrix (first users, then items); return int64 `[n, 2]`."""
     from scipy import sparse
 
     matrix = sparse.load_npz(file).tocoo()

@@ -17,7 +17,7 @@ from embedding_core.quality_rules import RankingSettings
 
 
 class EvaluatorSpec(ComponentSpec):
-    """Inputs, parameters and outputs of Evaluator: those of TFX's that the pipeline uses, and what rankings need."""
+    """Inputs, parameters and outputs of Evaluator: those of TFX that the pipeline uses, and some for rankings."""
 
     PARAMETERS = parameters({keys.EVAL_CONFIG: str}, optional={keys.CODE_FINGERPRINT: str, keys.RANKING: str})
     INPUTS = channels(keys.EXAMPLES, keys.MODEL, optional=[keys.BASELINE_MODEL, keys.TABLE_CONFIGS, keys.VOCABULARIES])
@@ -28,8 +28,8 @@ class Evaluator(base_component.BaseComponent):
     """Computes the metrics of a model on the eval split, and blesses it if it reaches the thresholds.
 
     It replaces TFX's Evaluator and writes the same artifacts, which TFMA can load. It scores rows in batches and adds
-    up sums by slice with numpy, in memory that grows with slices and not with rows; TFMA does both row by row. Metrics
-    of rankings take memory for their queries and candidates, GroupAUC 28 bytes for each row and slice.
+    them up by slice with numpy; TFMA does both row by row. Memory grows with the number of slices, not of rows, with
+    two exceptions. Ranking metrics keep their queries and candidates, and GroupAUC 28 bytes for each row and slice.
 
     Component `outputs` contains:
       - `evaluation`: Channel of type `standard_artifacts.ModelEvaluation`: the metrics by slice, in TFMA's format.
@@ -58,10 +58,10 @@ class Evaluator(base_component.BaseComponent):
           eval_config: metrics, slices and thresholds. Each model needs `signature_name`, `prediction_key`,
             `label_key` and one preprocessing function: the name of a signature that returns label and weight.
           baseline_model: a channel of `Model` that the model is compared with.
-          table_configs: a channel of `TableConfigs` of the model; for the metrics `Ranking`.
-          vocabularies: a channel of `Vocabularies` of the model; for the metrics `Ranking`.
-          ranking: how rankings are measured, and the column of users; for the metrics `Ranking` and `GroupAUC`.
-          code_fingerprint: digest of the code that runs, so that a change of it invalidates the cache.
+          table_configs: a channel of `TableConfigs` of the model; needed for `Ranking` metrics.
+          vocabularies: a channel of `Vocabularies` of the model; needed for `Ranking` metrics.
+          ranking: how rankings are measured, and the column of users; needed for `Ranking` and `GroupAUC`.
+          code_fingerprint: digest of the code that runs; a new digest invalidates the cache.
         """
         spec = spec_with_outputs(
             EvaluatorSpec,

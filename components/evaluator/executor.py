@@ -26,7 +26,7 @@ from embedding_core.quality_rules import RankingSettings
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):
-    """Evaluates the eval split in one pass; metrics of rankings take further ones."""
+    """Evaluates the eval split in one pass; ranking metrics take further passes."""
 
     COMPONENT = "Evaluator"
 
@@ -34,7 +34,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
         """Write metrics and validation result, and bless the model if it reaches every threshold.
 
         Raises:
-          ConfigError: `eval_config` asks for a metric that only TFMA computes, or for one that needs other inputs.
+          ConfigError: `eval_config` asks for a metric that only TFMA computes, or that needs an input that is missing.
           DataError: the eval split is empty or damaged, a prediction is not finite, or the data cannot be ranked.
         """
         given = json_format.Parse(execution.properties[keys.EVAL_CONFIG], tfma.EvalConfig())

@@ -1,4 +1,4 @@
-"""Computes the AUC of each user's rows, and their mean by slice."""
+"""Computes the AUC of each user's rows, and the mean AUC of the users by slice."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _Singles = npt.NDArray[np.float32]
 
 
 class GroupSums:
-    """Keeps user, label, prediction and weight of each row of each slice: 28 bytes for each of these pairs."""
+    """Keeps user, label, prediction and weight of each pair of a row and a slice: 28 bytes per pair."""
 
     def __init__(self) -> None:
         """Start without rows."""
-        self._groups: list[npt.NDArray[np.int64]] = []  # rows of two: slice and user
-        self._rows: list[_Singles] = []  # rows of three: prediction, label, weight; float32, as models give them
+        self._groups: list[npt.NDArray[np.int64]] = []  # `[2, pairs]`: slice and user
+        self._rows: list[_Singles] = []  # `[3, pairs]`: prediction, label, weight; float32, as models give them
 
     def add(self, scores: ModelScores, rows: Positions, slices: Positions) -> None:
         """Add the pairs of a row and a slice."""
@@ -43,13 +43,13 @@ class GroupSums:
 
 
 def group_auc(users: npt.NDArray[np.int64], prediction: _Singles, label: _Singles, weight: _Singles) -> float:
-    """Compute the mean of the AUC of each user's rows, weighted by the rows' weights; `[rows]` each.
+    """Compute the mean of the users' AUCs, each weighted by the weights of the user's rows; inputs are `[rows]`.
 
-    Rows of equal predictions count half, as in the area under the curve by trapezoids. A user whose rows all have the
-    same label has no AUC and is left out.
+    A pair of rows with equal predictions counts half, as in the trapezoidal rule. A user whose rows all have the same
+    label has no AUC and is left out.
 
     Returns:
-      The mean; NaN if no user has one.
+      The mean; NaN if no user has an AUC.
     """
     order = np.lexsort((prediction, users))
     users, prediction = users[order], prediction[order]
@@ -62,7 +62,7 @@ def group_auc(users: npt.NDArray[np.int64], prediction: _Singles, label: _Single
     before = np.cumsum(negative) - negative
     tied = np.bincount(ties, negative)
     start = np.flatnonzero(np.diff(ties, prepend=-1))
-    lower = before[start][ties] - before[first][owner]  # negatives of the user with a lower prediction
+    lower = before[start][ties] - before[first][owner]  # weight of the user's negatives with a lower prediction
     won = np.bincount(owner, positive * (lower + tied[ties] / 2))
     pairs = np.bincount(owner, positive) * np.bincount(owner, negative)
     both, total = pairs > 0, np.bincount(owner, positive + negative)

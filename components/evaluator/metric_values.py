@@ -53,7 +53,7 @@ def _added(before: Numbers, new: Numbers) -> Numbers:
 
 
 class _Histogram:
-    """Sums of label, prediction and weight by slice and interval of the prediction; only intervals that occur."""
+    """Sums of label, prediction and weight by slice and bucket of the prediction; empty buckets are not kept."""
 
     def __init__(self) -> None:
         self._codes = np.zeros(0, np.int64)
@@ -183,7 +183,7 @@ class MetricValues:
 
     @property
     def rankings(self) -> dict[tuple[str, str], RankingSums]:
-        """The totals of the metrics of rankings, by the names of model and metric; rows are not added to them."""
+        """The totals of ranking metrics, by the names of model and metric; `add` does not change them."""
         totals = ((key, total) for _, key, total in self._totals if isinstance(total, RankingSums))
         return {(key.model_name, key.name): total for key, total in totals}
 
@@ -197,7 +197,7 @@ class MetricValues:
 
         Args:
           batch: the rows and their scores.
-          rows: row of each pair of row and slice, as `SliceGroups.of_rows` returns them.
+          rows: row of each pair of a row and a slice, from `SliceGroups.of_rows`.
           slices: slice of each pair.
         """
         for _, key, total in self._totals:

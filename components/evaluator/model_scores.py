@@ -24,9 +24,9 @@ _BATCH = 4096
 class ModelScores:
     """Label, prediction and weight of each row, `[rows]`, as one model gives them.
 
-    The prediction of a multiclass label is `[rows, classes]`, and the label the position of its class. A row without
-    the label has the label 0 and no weight; `known` is 0 for it, and else 1. `user` is the number of the row's user;
-    None if no metric needs users.
+    For a multiclass label, the prediction is `[rows, classes]`, and the label is the position of the row's class. A row
+    without a label has label 0, weight 0 and `known` 0; other rows have `known` 1. `user` is the number of the row's
+    user; None if no metric needs users.
     """
 
     label: Numbers
@@ -40,7 +40,7 @@ class ModelScores:
 class ScoredBatch:
     """Some rows, as serialized tf.Examples, and their scores by the names of the model and of its output.
 
-    The output of a model with one output is "".
+    The output of a model with one output has the name "".
     """
 
     serialized: npt.NDArray[np.object_]
@@ -95,7 +95,7 @@ class Scorer:
         }
 
     def positive(self, serialized: tf.Tensor) -> npt.NDArray[np.bool_]:
-        """Return whether the first label of each row is 1, bool `[rows]`."""
+        """Return whether the label of each row (the first of several) is 1, bool `[rows]`."""
         positive: npt.NDArray[np.bool_] = self._label(serialized).numpy() == 1
         return positive
 
@@ -126,7 +126,7 @@ def scored_batches(
       users: reads the user of each row; None if no metric needs users.
 
     Raises:
-      DataError: there are no rows, a file is damaged, or a prediction is not a number.
+      DataError: there are no rows, a file is damaged, or a prediction is not finite.
     """
     if not files:
         raise DataError("the eval split has no files: check the input and how it is split.")

@@ -1,8 +1,8 @@
 """Defines metrics that TFMA does not have, or computes wrongly: means over rows, and metrics of users and rankings.
 
 TFMA's own cross-entropy takes the logarithm of 0 for probabilities that round to 0 or 1, and one such row makes the
-whole metric NaN or infinite. The metrics of users and rankings need more than a row at a time: Evaluator computes them,
-and TFMA's own programs read them, show them and compare them with thresholds.
+whole metric NaN or infinite. The metrics of users and rankings need more than one row at a time. Evaluator computes
+them, and TFMA reads them, shows them and compares them with thresholds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Sums:
 class LogLoss(tfma.metrics.Metric):
     """The weighted mean of `-label * log(p) - (1 - label) * log(1 - p)`, p between 2.2e-16 and 1 - 2.2e-16.
 
-    The class must not have the same name as TFMA's: TFMA would use its own, even if another module is named.
+    The class must not have the name of a TFMA metric: TFMA would use its own, whatever module is configured.
 
     Args:
       name: name of the metric, in results.
@@ -68,7 +68,7 @@ class Ranking(tfma.metrics.Metric):
 
 
 class GroupAUC(tfma.metrics.Metric):
-    """The mean over users of the AUC of their rows, each weighted by its rows (Zhou et al., 2018: DIN, section 5.2).
+    """The mean of the users' AUCs, weighted by the weights of their rows (Zhou et al., 2018: DIN, section 5.2).
 
     Users whose rows all have the same label are left out.
 
@@ -103,7 +103,7 @@ class ClassAccuracy(tfma.metrics.Metric):
 
 
 class ClassTop5Accuracy(tfma.metrics.Metric):
-    """The weighted share of rows whose class is among the five of the largest probabilities.
+    """The weighted share of rows whose class is among the five most probable classes.
 
     Args:
       name: name of the metric, in results.
@@ -114,7 +114,7 @@ class ClassTop5Accuracy(tfma.metrics.Metric):
 
 
 def _mean_of(losses: _Losses, output: Callable[[float], float]) -> Callable[..., list[Any]]:
-    """Return a function that makes the computation of the mean loss of the rows, as TFMA asks for it."""
+    """Return the function that TFMA calls to make the computation of the mean loss of the rows."""
 
     def combiner(key: Any, given: Mapping[str, Any]) -> beam.CombineFn:
         rows = functools.partial(tfma.metrics.to_label_prediction_example_weight, **given)
@@ -124,7 +124,7 @@ def _mean_of(losses: _Losses, output: Callable[[float], float]) -> Callable[...,
 
 
 def _computed_by(combiner: Callable[[Any, Mapping[str, Any]], beam.CombineFn]) -> Callable[..., list[Any]]:
-    """Return a function that makes the computation of one metric, as TFMA asks for it.
+    """Return the function that TFMA calls to make the computation of one metric.
 
     Args:
       combiner: makes the combiner, from the key of the metric and TFMA's arguments.
@@ -163,7 +163,7 @@ def _computed_by(combiner: Callable[[Any, Mapping[str, Any]], beam.CombineFn]) -
 
 
 class _ComputedByEvaluator(beam.CombineFn):
-    """Stands for a metric that is not a sum over rows: TFMA's row by row evaluation cannot compute it."""
+    """Stands for a metric that TFMA's evaluation, row by row, cannot compute: it is not a sum over rows."""
 
     def __init__(self, key: Any, given: Mapping[str, Any]) -> None:
         del given
@@ -193,7 +193,7 @@ class GroupAUCCombiner(_ComputedByEvaluator):
 
 
 class RowMeanCombiner(beam.CombineFn):
-    """Computes a function of the weighted mean of the losses of the rows."""
+    """Computes a function of the weighted mean of the rows' losses."""
 
     def __init__(self, key: Any, rows: Any, losses: _Losses, output: Callable[[float], float]) -> None:
         """Take the key of the metric, TFMA's reader of rows, the loss of a row, and the function of the mean."""
@@ -255,7 +255,7 @@ def _is_in_five(label: Any, prediction: Any) -> npt.NDArray[np.float64]:
 
 
 def _rank(label: Any, prediction: Any) -> npt.NDArray[np.int64]:
-    """Count the classes before the row's own; of equally probable ones, the first in order comes first."""
+    """Count the classes that rank before the row's class; equally probable classes rank by position."""
     own = _of_class(label, prediction)[:, np.newaxis]
     is_before = np.arange(np.shape(prediction)[1]) < np.asarray(label)[:, np.newaxis]
     ranks: npt.NDArray[np.int64] = ((prediction > own) | ((prediction == own) & is_before)).sum(axis=1)

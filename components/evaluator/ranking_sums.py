@@ -1,4 +1,4 @@
-"""Ranks the queries of the eval split with exported models, and adds their metrics up by slice."""
+"""Ranks the queries of the eval split with exported models, and sums the queries' metrics by slice."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class RankedData:
     """What the ranking reads besides the models.
 
     Attributes:
-      settings: the settings.
+      settings: how rankings are measured.
       config: tables and features of the model.
-      vocabularies: folder of its vocabularies.
+      vocabularies: folder of the model's vocabularies.
       train_files, eval_files: TFRecord files of the splits.
     """
 
@@ -47,7 +47,7 @@ class RankedData:
         return cls(settings=settings, config=read_embedding_config(table_configs), vocabularies=vocabularies, **files)
 
     def inputs(self) -> Inputs:
-        """Return what reads the ids of candidates and histories."""
+        """Return the inputs that read the ids of candidates and histories."""
         names = {table.vocabulary for table in self.config.tables if table.vocabulary is not None}
         files = {name: os.path.join(self.vocabularies, f"{name}.txt") for name in names}
         return Inputs(config=self.config, vocabularies=files, tasks=(POSITIVE,))
@@ -62,7 +62,7 @@ class RankedData:
 
 
 class RankingSums:
-    """The metrics of one ranking by slice: sums over its queries."""
+    """The sums of one ranking metric over the queries of each slice."""
 
     def __init__(self) -> None:
         """Start without queries; `set` adds them."""
@@ -73,7 +73,7 @@ class RankingSums:
         """Do nothing: rows are not queries."""
 
     def set(self, values: Numbers, queries: Positions, slices: Positions) -> None:
-        """Take the value of each query, and the pairs of a query and a slice."""
+        """Add up the value of each query by slice, given all pairs of a query and a slice."""
         self._sums = np.bincount(slices, values[queries]).astype(np.float64)
         self._counts = np.bincount(slices).astype(np.float64)
 
@@ -93,9 +93,9 @@ class ExportedRanking:
 
         Args:
           scorers: the models by name.
-          names: names of the models; the first one decides what a candidate is.
-          data: what is read.
-          groups: the slices; the row of a query decides to which ones it belongs.
+          names: names of the models; the first model determines the candidate feature.
+          data: what the ranking reads besides the models.
+          groups: the slices; a query belongs to the slices of its row.
 
         Raises:
           DataError: a model cannot retrieve, or the data cannot be ranked.
@@ -129,7 +129,7 @@ class ExportedRanking:
         self._queries, self._slices = np.concatenate(queries), np.concatenate(slices)
 
     def fill(self, sums: Mapping[tuple[str, str], RankingSums]) -> None:
-        """Give each total, by the names of model and metric, the values of the queries."""
+        """Set the values of the queries in each total, by the names of model and metric."""
         for model, ranks in zip(self._names, self._ranked.ranks, strict=True):
             mine = {metric: total for (name, metric), total in sums.items() if name == model}
             metrics = [metric for metric in map(ranking_metric, mine) if isinstance(metric, RankingMetric)]

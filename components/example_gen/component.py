@@ -65,7 +65,7 @@ class ExampleGen(FileBasedExampleGen):
         Args:
           input_base: the folder of the data.
           pattern: glob of the files under `input_base`; may hold {YYYY}, {MM} and {DD}, or {SPAN}. If the settings
-            have `spans`, the files of all these spans are read; otherwise those of one span: that of
+            have `spans`, the files of all these spans are read. Otherwise one span is read: that of
             `range_config`, or the latest.
           data_format: "csv", "tfrecord" or "parquet".
           settings: columns, row filters, split and more.
@@ -73,7 +73,7 @@ class ExampleGen(FileBasedExampleGen):
           spans: "<first>/<last>" in place of the bounds in the settings; an empty side is open, "" keeps the bounds.
 
         Raises:
-          ConfigError: `data_format` is none of these, or the pattern has `**`.
+          ConfigError: `data_format` is unknown, or the pattern has `**`.
         """
         if data_format not in DATA_FORMATS:
             raise ConfigError(f"`data_format` is {data_format!r}: it must be one of {', '.join(DATA_FORMATS)}.")

@@ -30,8 +30,8 @@ def csv_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Batch]:
     """Yield batches of a CSV file, compressed or not, in the format that `settings.csv` declares.
 
     Every value is text, exactly as it is in the file; "" and the `missing` texts are missing values. Empty lines are
-    skipped. A row is bad if its number of fields differs from the header's, if it has broken quotes or a NUL, or if a
-    column that is read has bytes that are invalid in the encoding.
+    skipped. A row is bad if its number of fields differs from the header's, or if it has broken quotes or a NUL. It is
+    also bad if a column that is read has bytes that are invalid in the encoding.
 
     Raises:
       DataError: the file is empty or damaged, its header has a duplicate column, or a needed column is missing.
@@ -237,7 +237,7 @@ def _check_decoded(
 
 
 def _contents(header: Sequence[str], rows: Sequence[list[str]], index: npt.NDArray[np.int64]) -> list[bytes]:
-    """Join the fields of each row, sorted by column name, with NUL between them: a CSV field cannot contain it."""
+    """Join the fields of each row, sorted by column name, with NUL between them: a field cannot contain NUL."""
     by_name = sorted(range(len(header)), key=header.__getitem__)
     pick = operator.itemgetter(*by_name) if len(by_name) > 1 else lambda row: (row[0],)
     return ["\0".join(pick(rows[row])).encode("utf-8", "surrogateescape") for row in index.tolist()]

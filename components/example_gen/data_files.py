@@ -54,14 +54,14 @@ class Found(NamedTuple):
 def find_files(input_base: str, pattern: str, data_format: str | None, spans: PatternSpans | None) -> Found:
     """Find the files that match, sorted by span and name.
 
-    A glob ignores files whose names start with "_" or ".", which other programs use as markers. "*"
-    alone means a whole folder: if any of its files are named like the format (None: like any format), only those are
-    taken. The rest is returned as ignored.
+    A glob ignores files whose names start with "_" or ".", which other programs use as markers. If the file name in
+    `pattern` is "*" and some matching files have the extension of `data_format`, only these are taken. The other files
+    are returned as ignored.
 
     Args:
       input_base: the folder of the data, taken literally.
       pattern: glob of the files below it.
-      data_format: format whose files are taken from a whole folder, by their names.
+      data_format: format of the files to take if the file name in `pattern` is "*"; None takes all known formats.
       spans: the spans to read; None reads all files that match.
 
     Raises:
@@ -99,7 +99,7 @@ def check_gaps(gaps: Gaps, spans: PatternSpans | None, data: str) -> None:
 
 def _matching(input_base: str, pattern: str) -> list[str]:
     if not is_remote(input_base):
-        # TensorFlow's own globs take a backslash in a name for an escape, and a bracket in a folder for a pattern.
+        # TensorFlow's own globs treat a backslash in a name as an escape, and a bracket in a folder as a pattern.
         return [path for path in glob.glob(posixpath.join(glob.escape(input_base), pattern)) if os.path.isfile(path)]
     from tfx.dsl.io import fileio
 
@@ -192,7 +192,7 @@ def unpacked_bytes(files: Sequence[str]) -> int:
 
 
 def group_files(files: Sequence[str]) -> list[list[str]]:
-    """Group consecutive files to about 64 MB unpacked (estimated); the same files give the same groups."""
+    """Form groups of consecutive files, about 64 MB unpacked (estimated); the same files give the same groups."""
     groups: list[list[str]] = [[]]
     size = 0
     for path in files:

@@ -1,4 +1,4 @@
-"""Reads what histories are made of: the user and the time of each row, and the values that histories list."""
+"""Reads the columns that histories are made of: user, time, and the values that histories list."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Events(NamedTuple):
 
     Attributes:
       user: the user's token, as bytes.
-      whole: the time's whole number, or for a date its microseconds since 1970.
-      fraction: what is left of a number that is not whole, in [0, 1).
+      whole: floor of a time that is a number; microseconds since 1970 of a date.
+      fraction: fractional part of a time that is a number, in [0, 1); 0 for a date.
       dated: whether the time is a date.
       remembered: whether later histories hold the event.
-      values: by source column, the token that histories list.
+      values: the tokens that histories list, by source column.
     """
 
     user: pa.Array
@@ -57,7 +57,7 @@ class Events(NamedTuple):
 
 
 def without_lists(batch: Batch, histories: Histories, bad: BadRows) -> Batch:
-    """Set the rows aside that hold several values in a column that histories are made of."""
+    """Set aside the rows that hold several values in a column that histories read."""
     reasons: dict[int, str] = {}
     for name in histories.read:
         reasons = {**several_values(name, batch.columns[name]), **reasons}
@@ -68,7 +68,7 @@ def events_of(batch: Batch, histories: Histories) -> tuple[Events, dict[int, str
     """Read user, time and values of rows that hold at most one of each.
 
     Returns:
-      The events, one for each row; and by position of each bad row, the reason why it is bad.
+      The events, one for each row; and the reason why each bad row is bad, by position.
 
     Raises:
       DataError: a column whose values are listed holds floats.
@@ -102,7 +102,7 @@ def _listed(name: str, batch: Batch) -> pa.Array:
 def _times(
     column: pa.Array, decimal: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], Mask, dict[int, str]]:
-    """Return whole numbers, fractions and whether each is a date; and by position of each bad row, the reason."""
+    """Return `whole`, `fraction` and `dated` of `Events`; and the reason for each bad row, by position."""
     rows = len(column)
     missing = column.is_null().to_numpy(zero_copy_only=False)
     reasons = dict.fromkeys(np.flatnonzero(missing).tolist(), "it has no value")

@@ -1,4 +1,4 @@
-"""Sorts events into parts by user, in files: a part has all events of its users, and is small enough for memory."""
+"""Partitions events by user, in files: a part holds all events of its users, and fits into memory."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _GROUP_ROWS = 1 << 40  # more than any group of files has
 
 
 def number_of_parts(unpacked_bytes: int) -> int:
-    """Return the number of parts for data of a size; the same data gives the same parts on any number of workers."""
+    """Return the number of parts for data of this size, which does not depend on the number of workers."""
     return 1 + unpacked_bytes // _PART_BYTES
 
 
 def write_events(
     rows: Iterable[Rows], group: int, histories: Histories, folder: str, parts: int, tally: Tally
 ) -> list[str]:
-    """Write the rows of one group of files to files of events, each with a record batch for each part.
+    """Write the events of one group of files to Arrow files, each with one record batch per part.
 
     Args:
       rows: the rows.
@@ -63,7 +63,7 @@ def write_events(
 
 
 def _write(table: pa.Table, path: str, parts: int) -> None:
-    from tfx.dsl.io import fileio  # a check of the data writes nothing
+    from tfx.dsl.io import fileio  # not loaded by a check of the data, which writes nothing
 
     part = _parts(table[USER].combine_chunks(), parts)
     order = np.argsort(part, kind="stable")
@@ -90,7 +90,7 @@ def _parts(users: pa.Array, parts: int) -> npt.NDArray[np.int64]:
 
 
 def read_part(folder: str, files: Sequence[str], part: int) -> pa.Table | None:
-    """Read one part out of all files of events; None if it has no rows.
+    """Read one part from all files of events; None if the part has no rows.
 
     Args:
       folder: folder of the files.

@@ -16,7 +16,7 @@ from components.example_gen.tally import Tally
 
 # The columns of a table of events, before those of the examples.
 KEYS = USER, WHOLE, FRACTION, TIE, SIDE, REMEMBERED = ("user", "whole", "fraction", "tie", "side", "remembered")
-_COLUMN = "column:"  # precedes the names of the columns of the examples and of those that histories list
+_COLUMN = "column:"  # prefix of the columns that examples hold or histories list
 
 
 def column(name: str) -> str:
@@ -27,7 +27,7 @@ def column(name: str) -> str:
 def event_tables(rows: Iterable[Rows], histories: Histories, first: int, tally: Tally) -> Iterator[pa.Table]:
     """Yield a table for each batch of rows, with `KEYS` and all columns that examples or histories need.
 
-    Stops yielding, and only counts, from a batch on that has a column of another kind: `Tally.problems` reports it.
+    Once a column has held values of two kinds, only counts the rows; `Tally.problems` reports the column.
 
     Args:
       rows: the rows, with their events.
@@ -49,7 +49,7 @@ def _event_table(rows: Rows, histories: Histories, first: int) -> pa.Table:
     ties = np.arange(first, first + len(rows.sides)) if in_order else _digests(rows.batch.content(rows.batch.index))
     arrays = map(pa.array, (events.whole, events.fraction, ties, rows.sides, events.remembered))
     keys = dict(zip(KEYS, (events.user, *arrays), strict=True))
-    both = {**rows.columns, **events.values}  # the latter hold at most one value a row, and never a list
+    both = {**rows.columns, **events.values}  # `events.values` come last: they are scalars, never lists
     values = {column(name): _widened(values) for name, values in both.items()}
     return pa.table({**keys, **values})
 
@@ -65,10 +65,10 @@ def _widened(values: pa.Array) -> pa.Array:
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate tables of events, in which a column may be a list in some and empty in others.
+    """Concatenate tables of events; a column may hold lists in some of them and be empty in others.
 
     Raises:
-      pa.ArrowInvalid: a column holds values of different kinds, which `Tally.problems` finds before.
+      pa.ArrowInvalid: a column holds values of different kinds; `Tally.problems` reports it.
     """
     names = tables[0].column_names
     return pa.table({name: _joined([chunk for one in tables for chunk in one[name].chunks]) for name in names})

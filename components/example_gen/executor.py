@@ -1,6 +1,6 @@
 """The executor of ExampleGen: turns files into TFRecord shards of examples, all or nothing.
 
-With histories it works in two steps: files are sorted into parts of users, and each part becomes shards.
+With histories it works in two steps: it partitions the events by user, and turns each part into shards.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _shown_summaries(tally: Tally, settings: Settings) -> Summaries:
 
 
 def settings_of(exec_properties: Json) -> Settings:
-    """Return the settings; their bounds of the spans are replaced by those in `data_spans`, if it is given.
+    """Return the settings; if `data_spans` is given, it replaces the bounds of the spans.
 
     Raises:
       ConfigError: settings or bounds break a rule, or bounds are given and the pattern has no placeholders.
@@ -191,7 +191,7 @@ class _Ingest(_Step):
 
 
 class _MakeHistories(_Step):
-    """Makes the histories of one part of the users out of all files of events, and writes shards of examples."""
+    """Reads one part of the events, makes the histories of its users, and writes shards of examples."""
 
     NAME = "part"
 

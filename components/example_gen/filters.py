@@ -15,7 +15,7 @@ def filter_rows(batch: Batch, conditions: Sequence[Condition], filtered: list[in
     """Keep the rows that meet every condition.
 
     A row is counted for the first condition that it fails. If a condition cannot compare a value (for example, `min`
-    is a number and the value is text that is not), the row is set aside as bad.
+    is a number and the value is not), the row is set aside as bad.
 
     Args:
       batch: the rows.
@@ -31,7 +31,7 @@ def filter_rows(batch: Batch, conditions: Sequence[Condition], filtered: list[in
 
 
 def meets(batch: Batch, condition: Condition) -> tuple[Mask, dict[int, str]]:
-    """Return which rows meet the condition, and by position of each row that it cannot compare, the reason.
+    """Return which rows meet the condition, and the reason for each row that it cannot compare, by position.
 
     The mask is true for rows that the condition cannot compare.
     """

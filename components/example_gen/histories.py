@@ -28,10 +28,10 @@ _TRAIN, _EVAL = map(SPLITS.index, ("train", "eval"))
 
 
 class Timeline(NamedTuple):
-    """Rows in order of users and times, by positions in that order.
+    """The rows of a table, sorted by user and time; `first`, `last` and `seen` are positions in this order.
 
     Attributes:
-      order: position in the table of each row.
+      order: position of each row in the table.
       first: position of the first row of the row's user.
       last: position after the last row of the row's user.
       seen: position after the last row that the row's history may hold.
@@ -44,11 +44,12 @@ class Timeline(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The events that histories hold, and the part of them that each row's history is.
+    """The events that histories hold, and the range of them that is each row's history.
 
     Attributes:
-      events: positions in the table of the events, in order of users and times.
-      start, end: per row, in order of users and times, the range of `events` that its history is.
+      events: positions in the table: first the events that rows of "train" see, then those that other rows see; each
+        part is sorted by user and time.
+      start, end: range of `events` that is the history of a row, for the rows sorted by user and time.
     """
 
     events: _Positions
@@ -60,8 +61,8 @@ def write_histories(table: pa.Table, part: int, settings: Settings, histories: H
     """Write the rows of one part, with their histories, as shards of examples.
 
     Args:
-      table: all rows of some users (`event_table`).
-      part: number of the part; part of the shards' names and of the seed that shuffles their rows.
+      table: all rows of some users, from `event_tables`.
+      part: number of the part, for the shards' names and the seed that shuffles their rows.
       settings: settings of ExampleGen.
       histories: settings of the histories.
       folder: folder of the shards.
@@ -109,7 +110,7 @@ def rows_with_histories(
     tally.short += int(((sides >= 0) & ~is_long).sum())
     tally.unlisted += int((remembered & ~can_be_listed).sum())
     kept = np.flatnonzero((sides >= 0) & is_long)
-    # Rows of one user are side by side: without this, a shard would hold few users.
+    # Rows of one user are adjacent: without shuffling, a shard would hold few users.
     kept = kept[np.random.RandomState([settings.seed & 0xFFFFFFFF, part]).permutation(len(kept))]
     for begin in range(0, len(kept), _SLICE):
         rows = kept[begin : begin + _SLICE]
@@ -121,7 +122,7 @@ def timeline_of(table: pa.Table, *, apart: bool) -> Timeline:
 
     Args:
       table: the rows.
-      apart: whether rows of one user and time do not see each other.
+      apart: whether rows of one user and time are kept out of each other's histories.
     """
     encoded = table[USER].combine_chunks().dictionary_encode()
     ranks = np.empty(len(encoded.dictionary), np.int64)
@@ -138,7 +139,7 @@ def timeline_of(table: pa.Table, *, apart: bool) -> Timeline:
 
 
 def _groups(starts: Mask) -> tuple[_Positions, _Positions]:
-    """Return for each position the first position of its group and the one after its last."""
+    """Return for each position the first position of its group, and the position after the last one."""
     firsts = np.flatnonzero(starts)
     group = np.cumsum(starts) - 1
     return firsts[group], np.append(firsts[1:], len(starts))[group]
@@ -155,7 +156,7 @@ def windows_of(timeline: Timeline, sides: _Sides, listed: Mask, max_length: int)
     """Find the history of each row: the latest events that it may see.
 
     A row for training sees events of the train split only, so that no history for training holds a row that the model
-    is judged by.
+    is evaluated on.
 
     Args:
       timeline: the rows.

@@ -18,14 +18,14 @@ class Histories(Section):
       user: column of the user, or of anything else that has a history; a row without a value there is bad.
       time: column of the time: dates, times, or numbers that grow with time, such as Unix times or positions. A column
         holds either dates or numbers. A row without a value there is bad.
-      columns: new columns, each with the column whose values it lists, such as {history: item}. Values of several
-        columns stay side by side: an event that lacks one of them is in no history, and is counted.
-      max_length: largest number of events in a history, the latest ones, with the oldest first.
+      columns: new columns, each with the column whose values it lists, such as {history: item}. Histories of
+        several columns stay aligned: an event that lacks one of the values is in no history, and is counted.
+      max_length: largest number of events in a history: the latest events, oldest first.
       min_length: smallest number of events in a history; rows with a shorter one are left out, and counted.
-      ties: order of events of one user and time. "apart" keeps them out of each other's histories. "in_order" takes
-        them as one after the other, as the files do in order of their names.
+      ties: order of events of one user and time. "apart" keeps them out of each other's histories. "in_order" keeps
+        the order of the data: by file name, then by row.
       remember: conditions that an event must meet to be in later histories (the keys of `row_filters`), such as
-        {column: clicked, equals: 1}; events that do not are rows with a history all the same.
+        {column: clicked, equals: 1}. Other events still become rows with a history.
     """
 
     user: Text
@@ -73,7 +73,7 @@ class Histories(Section):
 
 
 def split_mistakes(histories: Histories | None, split: Split) -> Mistakes:
-    """Yield what does not fit together in histories and split, by the key of the configuration."""
+    """Yield contradictions between histories and split, by key of the configuration."""
     if isinstance(split, SplitLeaveOneOut) and histories is None:
         rule = "which row is a user's last needs `data: {histories: {user: ..., time: ..., columns: ...}}`; add it."
         yield "split.by", f"is 'leave_one_out', but `data.histories` is null: {rule}"

@@ -75,7 +75,7 @@ def write_rows(
       columns: the columns of the examples.
       sides: the split of each row, as a position in `SPLITS`.
       tally: collects the counts.
-      shards: where the rows go.
+      shards: writes the rows.
       records: the serialized examples; None encodes the columns.
     """
     if not len(sides):

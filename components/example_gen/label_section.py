@@ -1,4 +1,4 @@
-"""Declares a label: which column of the data is predicted, what it is, and which of its values are 1."""
+"""Declares a label: which column of the data is predicted, of what kind it is, and which of its values are 1."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ Columns = Annotated[
 
 
 class Label(Objective):
-    """What is predicted (the keys of `Objective` say what it is, and how it is trained).
+    """What is predicted. The keys of `Objective` give the kind of the label and its loss.
 
     A binary label is 0 or 1, true or false, yes or no; one class against all others; or a number above a bound. The
     classes of a multiclass label are the values of its column in the train split; a row of the eval split with another
-    value is not judged by this label.
+    value is not evaluated on this label.
 
     Attributes:
-      column: the column of the data that holds it.
-      positive: the value (or list of values) of the column that is predicted, as the data writes it; every other value
-        is 0. For a binary label.
+      column: the column of the data that holds the label.
+      positive: the value (or list of values) of the column that makes the label 1, as the data writes it; every other
+        value makes it 0. For a binary label.
       above: a number; the label is 1 if the column's number is greater, else 0. For a binary label.
-      key: the key under which the `preprocessing_fn` returns it, instead of `column`.
-      columns: the columns that the function reads only to compute the label. Requests to the served model do not have
+      key: the key under which the `preprocessing_fn` returns the label, instead of `column`.
+      columns: the columns that this function reads only to compute the label. Requests to the served model do not have
         them, so no feature may read them. A list (of numbers), or a mapping to "float" or "token".
     """
 

@@ -1,4 +1,4 @@
-"""Converts the label to a number, and finds bad rows: no label, an invalid weight, or too many values."""
+"""Converts labels to numbers or classes, and finds bad rows: no label, an invalid weight, or too many values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OTHER = -1.0
 
 
 def several_values(name: str, column: pa.Array) -> dict[int, str]:
-    """Return, by position of each row that holds more than one value, the reason why it is bad."""
+    """Return the reason why each row that holds more than one value is bad, by position."""
     if not is_list(column.type):
         return {}
     lengths = values_per_row(column)
@@ -32,7 +32,7 @@ def several_values(name: str, column: pa.Array) -> dict[int, str]:
 
 
 def label_values(label: Label, batch: Batch, *, may_lack: bool = False) -> tuple[pa.Array, dict[int, str]]:
-    """Compute the label: the number as float32, the class as text, or of a binary label 0, 1, or -1 for other values.
+    """Compute the label: a number as float32, a class as text, or a binary label as 0, 1, or -1 for other values.
 
     Args:
       label: the label.
@@ -40,9 +40,9 @@ def label_values(label: Label, batch: Batch, *, may_lack: bool = False) -> tuple
       may_lack: whether a row may have no value, which becomes null; otherwise such a row is bad.
 
     Returns:
-      The labels; and by position of each bad row, the reason. A row is bad if it has several values; if its value is
-      not a finite number, for a regression, a count and with `label.above`; if a count is negative; or if a class is
-      not text that a line of a file can hold.
+      The labels; and the reason for each bad row, by position. A row is bad if it has several values, a negative count,
+      or a class with a line break, a NUL or invalid UTF-8. For a regression, a count, and with `label.above`, a value
+      that is not a finite number is bad too.
     """
     column = batch.columns[label.data_column]
     reasons = several_values(label.data_column, column)
@@ -88,7 +88,7 @@ def _not_a_class(text: bytes) -> str:
 
 
 def without_any(columns: Sequence[pa.Array], names: Sequence[str]) -> dict[int, str]:
-    """Return, by position of each row that has no value in any of the columns of labels, the reason why it is bad."""
+    """Return the reason why each row without a value in any of the label columns is bad, by position."""
     missing = np.all([column.is_null().to_numpy(zero_copy_only=False) for column in columns], axis=0)
     reason = f"none of the label columns {', '.join(map(repr, names))} has a value"
     return {int(row): reason for row in np.flatnonzero(missing)}
@@ -158,7 +158,7 @@ def _is_above(value: Value, bound: float, decimal: str) -> float:
 
 
 def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, counts: Labels) -> None:
-    """Count the values of a label of classes as they are in the data; note the first binary one that is not 0 or 1.
+    """Count the data's values of a binary or multiclass label; note the first binary value that is not 0 or 1.
 
     Args:
       label: the column, and which of its values are 1.
@@ -186,7 +186,7 @@ def _shown(value: object) -> str:
 
 
 def weight_reasons(name: str, column: pa.Array) -> dict[int, str]:
-    """Return, by position of each row without a weight of 0 or more, the reason why it is bad."""
+    """Return the reason why each row without a weight of at least 0 is bad, by position."""
     values = _first(column)
     good = pc.fill_null(pc.greater_equal(values, 0), False).to_numpy(zero_copy_only=False)
     return {

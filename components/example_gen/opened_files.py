@@ -120,7 +120,7 @@ def check_columns(path: str, present: Sequence[str], needed: Sequence[str], made
       made: names of new columns, which are made of those that are read.
 
     Raises:
-      DataError: a name occurs twice, a needed one is absent, or there is one of a column to be made.
+      DataError: a name occurs twice, a needed column is absent, or a column has the name of a new one.
     """
     twice = [name for name in present if present.count(name) > 1]
     if twice:
@@ -134,10 +134,10 @@ def check_columns(path: str, present: Sequence[str], needed: Sequence[str], made
 
 
 def check_made(path: str, present: Sequence[str], made: Sequence[str]) -> None:
-    """Check that no column of the file has the name of one that is to be made.
+    """Check that no column of the file has the name of a new column.
 
     Raises:
-      DataError: there is one.
+      DataError: a column has such a name.
     """
     for name in (name for name in made if name in present):
         raise DataError(

@@ -30,8 +30,8 @@ class Rows(NamedTuple):
     Attributes:
       batch: the rows as they were read.
       columns: the kept columns, as they go into the examples.
-      sides: their splits, as positions in `SPLITS`; only with histories also -1 for neither.
-      events: what histories are made of; None without histories.
+      sides: split of each row, as a position in `SPLITS`; with histories also -1 for neither.
+      events: the rows as events of histories; None without histories.
     """
 
     batch: Batch

@@ -74,7 +74,7 @@ class RowFilter(Section):
     A missing value fails every condition but `not_equals`, `not_matches` and `present: false`.
 
     Attributes:
-      column: the column looked at; it need not be one that is kept.
+      column: the column that is tested; it need not be kept.
       present: whether the column must have a value (true) or must have none (false).
       equals, not_equals: a value; a number compares as a number also with text ("5.0" equals 5).
       matches, not_matches: a regular expression, found anywhere in the value; anchor it with ^ and $.
@@ -136,8 +136,8 @@ class SplitByColumn(Section):
     Attributes:
       by: "column".
       column: the column.
-      train: its values for "train".
-      eval: its values for "eval".
+      train: values of the column for "train".
+      eval: values of the column for "eval".
     """
 
     by: Literal["column"] = "column"
@@ -165,7 +165,7 @@ class SplitByTime(Section):
 
     Attributes:
       by: "time".
-      column: holds ISO dates or times, timestamps, or Unix times (seconds to nanoseconds); without a zone, UTC.
+      column: column of ISO dates or times, timestamps, or Unix times (seconds to nanoseconds); without a zone, UTC.
       before: the first moment of "eval": an ISO date or time.
     """
 
@@ -182,14 +182,14 @@ class SplitByTime(Section):
 class SplitLeaveOneOut(Section):
     """One row of each user is "eval", and the rows before it are "train"; it needs `data.histories`.
 
-    Rows after it, those of the gap, and users without such a row are in neither split, and are counted.
+    All other rows are in neither split, and are counted: rows after it, rows of the gap, and users without such a row.
 
     Attributes:
       by: "leave_one_out".
       held_out: which row of a user is for "eval": the "last", as for a final figure, or the "second_last", as for
         choosing settings.
-      gap: number of rows directly before the held-out one that are in neither split; its history holds them. With
-        "last" and 1, the rows for training are those of "second_last" and 0, as many published figures have it.
+      gap: number of rows directly before the held-out one that are in neither split; its history holds them. "last"
+        with a gap of 1 trains on the same rows as "second_last" without a gap, as many published figures do.
     """
 
     by: Literal["leave_one_out"] = "leave_one_out"

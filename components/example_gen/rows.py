@@ -115,7 +115,7 @@ def flat_values(column: pa.Array) -> pa.Array:
 
 
 def values_per_row(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Count the values of each row: the length of its list, or for a scalar 1, and 0 if it is null."""
+    """Count the values of each row: the length of a list, 1 for a scalar, and 0 for a null."""
     counts = pc.fill_null(pc.list_value_length(column), 0) if is_list(column.type) else column.is_valid()
     numbers: npt.NDArray[np.int64] = counts.to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers
@@ -132,10 +132,10 @@ def map_values(column: pa.Array, function: Callable[[Value], T], missing: T) -> 
     Args:
       column: the values; bytes are passed as text (UTF-8, other bytes as surrogates).
       function: may raise ValueError, for a value that makes its row bad.
-      missing: the result of a null.
+      missing: the result for a null.
 
     Returns:
-      results [rows], of the dtype of `missing` (a bad row gets `missing`), and the reasons of the bad rows by position.
+      The results `[rows]`, of the dtype of `missing` (which bad rows get), and the reasons for bad rows by position.
     """
     encoded = column.dictionary_encode()
     results: list[T] = []

@@ -61,7 +61,7 @@ class Sample:
 
     Attributes:
       files: the files looked at.
-      whole: whether these rows are all that there are.
+      whole: whether the sample holds all rows of the data.
       names: the columns that all of these files have.
       lacking: per column that only some of them have, the first file without it.
       columns: the columns that were asked for and found.
@@ -185,7 +185,7 @@ def _column(pieces: Sequence[pa.Array]) -> Column:
             counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
     total = sum(counts.values())
     for sign in several:
-        # In a few values, the sign is part of the text; in a column of lists, most rows have it between short texts.
+        # In a column of lists, most values have the sign between texts; in other columns, a few have it in their text.
         several[sign] = sum(count for value, count in counts.items() if _is_split(value, sign.encode()))
     kinds = dict.fromkeys(_kind(piece) for piece in pieces)
     if len(kinds) > 1:

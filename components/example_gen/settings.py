@@ -42,10 +42,10 @@ class Settings(Section):
       labels: the labels that are columns of the data, by name; a row without any of them is bad.
       weight: column of the sample weight; rows without a weight of 0 or more are bad.
       single_valued: columns that hold at most one value per row; rows with several are bad.
-      whole_numbers: token columns in which 3.0 is written as 3.
-      private: whether any column is private; messages on a value that is not a number or time then show a digest of
-        its text.
-      histories: columns made of a user's earlier rows, which `columns` names as tokens; None makes none.
+      whole_numbers: token columns in which 3.0 is converted to 3.
+      private: whether any column is private; messages then show a digest of a value's text, unless the value is a
+        number or time.
+      histories: columns made of a user's earlier rows; `columns` must list them as tokens. None makes no such columns.
 
     Raises:
       ConfigError: a value breaks its rule.
@@ -129,8 +129,8 @@ class Settings(Section):
     def to_mapping(self) -> Json:
         """Return the settings as plain JSON values.
 
-        Examples artifacts record a digest of `row_filters` and `split` in this form (`rows_digest`), so the form must
-        not change.
+        Examples artifacts record a digest of `row_filters`, `split` and `histories` in this form (`rows_digest`), so
+        the form must not change.
         """
         values = super().to_mapping()
         values["row_filters"] = [

@@ -16,7 +16,7 @@ _COMPRESSION = 3  # gzip level: on click logs, half the CPU time of zlib's defau
 
 
 class Shards:
-    """Writes rows into files of at most 100,000 rows, and shuffles each in an order drawn from the seed."""
+    """Writes rows into files of at most 100,000 rows, and shuffles the rows of each file by the seed."""
 
     def __init__(self, folder: str, group: int, seed: int, names: dict[str, list[str]]) -> None:
         """Prepare to write.
@@ -49,7 +49,7 @@ class Shards:
                 self._write(split, waiting)
 
     def _write(self, split: str, rows: Sequence[bytes]) -> None:
-        # Data is often sorted (by time, by label). Without this, only training's shuffle buffer would mix it.
+        # Data is often sorted (by time, by label). Without shuffling here, only training's shuffle buffer would mix it.
         piece = len(self._names[split])
         order: Any = np.random.RandomState([self._seed, self._group, SPLITS.index(split), piece])
         name = f"{split}-{self._group:05d}-{piece:05d}-{self._attempt}.gz"

@@ -43,7 +43,7 @@ class Executor(ComponentExecutor, PusherExecutor):
     def execute(self, execution: Execution) -> None:
         """Push the model, or record on the artifact why it was not pushed.
 
-        Unless the model is not blessed, the digests of its vocabularies are recorded in either case.
+        If the model is blessed, the digests of its vocabularies are recorded in either case.
 
         Raises:
           EmbeddingError: an input is damaged or from another run, or the destination is not writable.

@@ -25,7 +25,7 @@ _REAL = "rows of the split: what is served is what was trained"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What was measured.
+    """The differences and the recall that were measured.
 
     Attributes:
       report: differences by output: `training/...`, `training/embeddings/<feature>`, `evaluated/...`, and
@@ -33,7 +33,7 @@ class Proof:
         `training/top_k/...` and `training/top_k_filtered/...` of a two-tower model.
       rows: number of rows of the split that were compared.
       edge_rows: number of generated edge cases that were also compared.
-      recall: by signature, the share of the best candidates that an approximate search found; empty if it is exact.
+      recall: by signature, the share of the best candidates that an approximate search found; empty if exact.
       min_recall: the least share allowed.
     """
 
@@ -50,7 +50,7 @@ class Proof:
 
     @property
     def reason(self) -> str:
-        """Why it did not pass, in one line; empty if it did."""
+        """Why the proof failed, in one line; empty if it passed."""
         low = [name for name, share in self.recall.items() if share < self.min_recall]
         if not self.report.passed or not low:
             return self.report.reason
@@ -81,7 +81,7 @@ def prove(
       trained: the model as training computes it.
       rows: serialized tf.Examples.
       tolerance: the largest difference allowed.
-      top_k: settings of the export, with which the signatures of a two-tower model are compared too; None for none.
+      top_k: settings of the export; None leaves out the signatures that only a two-tower model has.
 
     Raises:
       ParityError: there are no rows, or one of the SavedModels does not load or score.
@@ -99,7 +99,7 @@ def prove(
         if top_k is None or not is_two_tower(trained.model):
             retrieval, serving = None, pool.submit(score_signatures, exported, requests)
             expected = trained.score(every)
-        else:  # the requests depend on the answers
+        else:  # the requests depend on the expected answers
             expected = trained.score(every)
             retrieval = RetrievalProof(trained, every, expected, top_k)
             serving = pool.submit(score_signatures, exported, requests | retrieval.requests)

@@ -34,8 +34,8 @@ class RetrievalProof:
         Args:
           trained: the model as training computes it.
           rows: serialized tf.Examples.
-          expected: what training computes for them, see `Trained.score`.
-          settings: those that the model was exported with.
+          expected: what training computes for these rows, from `Trained.score`.
+          settings: settings of `top_k` that the model was exported with.
         """
         named = {tower: _named(trained, tower, rows) for tower in _TOWERS}
         named = {tower: (tensors, kept) for tower, (tensors, kept) in named.items() if kept}
@@ -61,8 +61,8 @@ class RetrievalProof:
         """Compare the outputs of the signatures.
 
         Returns:
-          The differences, and by signature the share of the best candidates that an approximate search found; nothing
-          for an exact one, whose scores are compared rank by rank.
+          The differences, and by signature the share of the best candidates that an approximate search found. The
+          shares are empty for an exact search, whose scores are compared rank by rank.
         """
         reports = [
             compare({"vector": vectors}, served[tower], tolerance=tolerance, signature=f"training/{tower}")
@@ -83,7 +83,7 @@ class RetrievalProof:
 
 
 def _named(trained: Trained, tower: str, rows: Sequence[bytes]) -> tuple[dict[str, npt.NDArray[Any]], list[int]]:
-    """Make the named tensors of a tower, and return the numbers of the rows that fit into them."""
+    """Return the named tensors of a tower, and the positions of the rows that fit into them."""
     known = {feature.name for feature in trained.config.features}
     names = getattr(trained.model, f"{tower}_features")
     config = config_of_features(trained.config, [name for name in names if name in known])

@@ -83,7 +83,7 @@ class Trained:
         return np.concatenate([self.model.candidate_vectors(self.engine.lookup(one)).numpy() for one in ragged])
 
     def export(self, folder: str, rows_dtype: str = "float32", top_k: TopK | None = None) -> tuple[str, ...]:
-        """Write the serving-only SavedModel, with rows of that type and answers of that form; return its signatures."""
+        """Write the serving-only SavedModel, with rows of type `rows_dtype`; return the names of its signatures."""
         return export_model(
             folder,
             config=self.config,

@@ -1,6 +1,6 @@
 """EmbeddingTrainer: trains tables and dense part, and writes the model as it will be served.
 
-A `run_fn` of your own trains with `components.trainer.own_run.TrainerRun`.
+To train with your own `run_fn`, use `components.trainer.own_run.TrainerRun` in it.
 """
 
 from components.trainer.component import EmbeddingTrainer

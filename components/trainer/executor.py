@@ -55,14 +55,14 @@ class Executor(ComponentExecutor, trainer_executor.GenericExecutor):
         try:
             trainer_executor.GenericExecutor.Do(self, execution.inputs, execution.outputs, execution.properties)
         except RuntimeError as error:
-            if "failed to generate model" not in str(error):  # TFX's check, of which `_check_outputs` is a part
+            if "failed to generate model" not in str(error):  # TFX's own check; `_check_outputs` gives the remedy
                 raise
         _check_outputs(execution)
         put_facts(outputs)
 
 
 def _check_outputs(execution: Execution) -> None:
-    """Refuse a run_fn that left no model: the nodes after it would fail, each with another error."""
+    """Refuse a run_fn that left no model: each downstream node would fail with another error."""
     model, run = execution.output(keys.MODEL), execution.output(keys.MODEL_RUN)
     files = (path_utils.serving_model_path(model.uri), "saved_model.pb"), (run.uri, "training.json")
     missing = [name for folder, name in files if not fileio.exists(os.path.join(folder, name))]
