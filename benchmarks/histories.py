@@ -108,12 +108,13 @@ def _measure(way: str, data: pathlib.Path) -> None:
         before, started, cpu = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), time.process_time()
         run()
         after = resource.getrusage(resource.RUSAGE_SELF)
+        wall, cpu = time.monotonic() - started, time.process_time() - cpu
     finally:
         shutil.rmtree(out)
     figures = {
         "way": way,
-        "wall s": round(time.monotonic() - started, 1),
-        "CPU s": round(time.process_time() - cpu, 1),
+        "wall s": round(wall, 1),
+        "CPU s": round(cpu, 1),
         "peak MB": after.ru_maxrss >> 10,
         "over imports MB": (after.ru_maxrss - before.ru_maxrss) >> 10,
     }

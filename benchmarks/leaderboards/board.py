@@ -146,7 +146,10 @@ def write_between(page: pathlib.Path, name: str, text: str) -> None:
     """Replace the text between the marks `<!-- NAME: begin -->` and `<!-- NAME: end -->` of a page."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
-    page.write_text(before + begin + text + end + rest.partition(end)[2], encoding="utf-8")
+    _, mark, after = rest.partition(end)
+    if not mark:
+        raise SystemExit(f"{page} has no lines {begin.strip()!r} and {end.strip()!r}: write them where the table goes.")
+    page.write_text(before + begin + text + end + after, encoding="utf-8")
 
 
 def parser(description: str | None, name: str) -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from embedding_core.evaluation import ranking
+from embedding_core.evaluation import ranking_metrics
 from embedding_core.evaluation.ranking_metrics import Lists, metric_values, no_lists, rank_by_counts, rank_by_product
 from embedding_core.quality_rules import RankingMetric, ranking_metric
 
@@ -71,7 +71,7 @@ def test_metrics_are_their_definitions_averaged_over_the_orders_of_equal_scores(
 @pytest.mark.parametrize("sizes", [{}, {"_QUERIES": 3, "_CANDIDATES": 2}, {"_TRUTHS": 1}])
 def test_blocks_change_no_rank(monkeypatch, sizes):
     for name, size in sizes.items():
-        monkeypatch.setattr(ranking, name, size)
+        monkeypatch.setattr(ranking_metrics, name, size)
     draw = np.random.default_rng(1)
     q, c = (draw.normal(size=shape).astype(np.float32) for shape in ((10, 4), (23, 4)))
     truths = lists(*(draw.choice(11, draw.integers(0, 4), replace=False) for _ in range(10)))
@@ -99,7 +99,7 @@ def test_ranks_by_counts_are_those_by_product():
 
 def test_equal_candidates_are_ties_wherever_they_stand_in_the_blocks(monkeypatch):
     """A matrix product may round the same vector differently in another block."""
-    monkeypatch.setattr(ranking, "_CANDIDATES", 7)
+    monkeypatch.setattr(ranking_metrics, "_CANDIDATES", 7)
     vector = np.random.default_rng(2).normal(size=(1, 33)).astype(np.float32)
     truth = one_each([29])
     ranks = rank_by_product(vector * 3, np.repeat(vector, 30, 0), truth)
