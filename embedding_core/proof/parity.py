@@ -143,7 +143,7 @@ def compare(
     Args:
       expected: arrays of training, by output name; [rows, ...].
       actual: arrays of the exported signature, by the same names; a missing array differs by infinity,
-        additional ones are ignored.
+        additional arrays are ignored.
       tolerance: largest allowed difference, absolute below 1 and relative above.
       signature: prefix of the names in the report.
       rules: the rule that each row tests, for the report's `broken`; None leaves `broken` empty.

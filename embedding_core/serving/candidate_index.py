@@ -1,4 +1,4 @@
-"""Finds the best candidates of a query, as tokens: of all, without excluded ones, or among given ones."""
+"""Finds the best candidates of a query, as tokens: among all, among given ones, or without excluded ones."""
 
 from __future__ import annotations
 

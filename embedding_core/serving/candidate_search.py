@@ -43,8 +43,8 @@ class ListSearch(tf.Module):
     """Compares each query with the candidates of some inverted lists.
 
     Lists are ranked by the score that their best candidates are expected to reach: the mean of the list's scores plus
-    two standard deviations, as if the dimensions were independent. Dot products prefer
-    long vectors to near ones, so this ranking needs only a fraction of the lists that a ranking by the mean needs.
+    two standard deviations, as if the dimensions were independent. Dot products prefer long vectors to near
+    ones, so this ranking needs only a fraction of the lists that a ranking by the mean needs.
     """
 
     def __init__(self, vectors: Vectors, lists: InvertedLists, probes: int) -> None:

@@ -23,7 +23,7 @@ _SCALE = ("column", "log1p", "mean", "deviation", "limit")
 
 
 def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...], tasks: Sequence[Task] = ()) -> Json:
-    """Describe a model's inputs and classes, in order, as JSON; weights fit only equal ones, not just equal shapes."""
+    """Describe a model's inputs and classes, in order, as JSON; equal shapes are not enough to restore weights."""
     features = [
         [feature.name, config.table_of(feature.name).dim, feature.max_sequence_length] for feature in config.features
     ]

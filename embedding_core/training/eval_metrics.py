@@ -33,7 +33,7 @@ class Evaluation(NamedTuple):
 
     Attributes:
       loss: sum of the tasks' losses, each times the task's weight.
-      auc: mean of the AUCs of the binary tasks, without the task of a softmax; NaN if there are none or an AUC is NaN.
+      auc: mean of the AUCs of the binary tasks, except one that a softmax trains; NaN if none is left or an AUC is NaN.
       tasks: figures by the name of the task.
       metrics: what the function `eval_metrics` of the model's module returned.
     """

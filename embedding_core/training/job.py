@@ -56,7 +56,8 @@ class TrainingJob:
       model: dotted module with `build`.
       arguments: arguments of `build`.
       train_files, eval_files: TFRecord files of tf.Examples; names ending in .gz are gzipped.
-      counts: count of each token in the data, int64, by vocabulary name; needed if negatives are drawn by "count".
+      counts: count of each token in the data, int64, by vocabulary name; needed for a softmax, and for negatives by
+        "count".
       warm_start: function that fills tables and slots, by `<table>` and `<table>/<slot>`, before step 0; None starts
         from initial rows.
       dense_start: source of the dense part's weights at step 0; None starts from new weights.
