@@ -20,26 +20,26 @@ from embedding_core.errors import DataError
 from embedding_core.storage import file_digest
 
 Spec: TypeAlias = Mapping[str, Any]
-"""How columns are parsed: one of `tf.io`'s features by name."""
+"""How columns are parsed: by column name, a class of `tf.io` such as `FixedLenFeature`."""
 Range: TypeAlias = Mapping[str, Any]
 """The range of a dense feature: its fields by name."""
-_MOST_CLASSES = 10_000  # the model computes a logit of each for every row
+_MOST_CLASSES = 10_000  # the model computes a logit of each class for every row
 _RANGE_FIELDS = ("mean", "deviation", "limit", "values", "implausible")
 
 
 def open_transform_graph(uri: str, outputs: Collection[str], names: Collection[str] | None = None) -> DenseInputs:
     """Return the inputs that Transform computes, with the raw columns that they need and no others.
 
-    Training asks for dense features, label and weight; serving for dense features alone, and so
-    never needs the columns that only the label is made of.
+    Training asks for dense features, label and weight. Serving asks for dense features alone, so it never needs the
+    columns that only the label is computed from.
 
     Args:
       uri: address of a TransformGraph artifact.
       outputs: names of the outputs to compute: dense features, label, weight, columns `after_transform`.
-      names: which of them are the model's dense inputs; None for all.
+      names: the outputs that are the model's dense inputs; None for all.
 
     Raises:
-      DataError: an output that `preprocessing_fn` did not return.
+      DataError: `preprocessing_fn` did not return one of the outputs.
     """
     digest = _digest(uri)
     graph = _open(uri, digest)
@@ -71,20 +71,20 @@ class _Transform(tf.Module):
 
 
 def _digest(uri: str) -> str:
-    """Compute the digest of the graph, so that a different graph at the same address is loaded anew."""
+    """Compute the digest of the graph, so that a changed graph at the same address is loaded again."""
     program = os.path.join(uri, tft.TFTransformOutput.TRANSFORM_FN_DIR, "saved_model.pb")
     return str(file_digest(program)["sha256"])
 
 
 @functools.lru_cache(maxsize=4)  # a run opens its graph 8 times
 def _open(uri: str, digest: str) -> tft.TFTransformOutput:
-    """Open the graph; it keeps the layer that it loads."""
+    """Open the graph; the returned object keeps the layer that it loads."""
     return tft.TFTransformOutput(uri)
 
 
 @functools.lru_cache(maxsize=4)
 def _needed_columns(uri: str, digest: str) -> dict[str, set[str]]:
-    """Trace the graph once, and return by output the raw columns without which TFT does not compute it."""
+    """Trace the graph once, and return the raw columns that TFT needs to compute each output."""
     graph = _open(uri, digest)
     layer, spec = graph.transform_features_layer(), graph.raw_feature_spec()
     parse = tf.function(lambda examples: tf.io.parse_example(examples, spec), autograph=False)
@@ -188,7 +188,7 @@ def number_columns(schema_file: str, names: Collection[str]) -> dict[str, tf.io.
       names: names of the columns.
 
     Raises:
-      DataError: a column that the schema does not have, or that holds no numbers.
+      DataError: a column is not in the schema, or does not hold numbers.
     """
     schema = io_utils.parse_pbtxt_file(schema_file, schema_pb2.Schema())
     types = {feature.name: feature.type for feature in schema.feature}

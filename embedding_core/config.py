@@ -103,7 +103,7 @@ class FeatureConfig(Section):
 
     Attributes:
       name: key of the feature in the model's inputs.
-      table: name of the table it is looked up in; several features may share one.
+      table: name of the feature's table; several features may share a table.
       column: source of its tokens; None if ids are fed directly.
       max_sequence_length: 0 combines the rows of an example; n > 0 keeps the first n, padded with zeros.
       invalid_id: rule for an id outside the table (raw ids only): "error" fails the step, "row" looks up the table's
@@ -128,7 +128,7 @@ class EmbeddingConfig(Section):
       features: the features, with unique names; each is looked up in one of the tables.
 
     Raises:
-      ConfigError: a duplicate name, a feature names an unknown table, or a table has no feature.
+      ConfigError: a name is a duplicate, a feature names an unknown table, or a table has no feature.
     """
 
     tables: Listed[TableConfig]
@@ -169,7 +169,7 @@ class EmbeddingConfig(Section):
         """Read what `to_json` or `to_sealed_json` wrote.
 
         Raises:
-          ConfigError: the text is not such JSON, a field is invalid, or the digest does not match the content.
+          ConfigError: the text is not a JSON object, a field is invalid, or the digest does not match the content.
         """
         try:
             data = json.loads(text)

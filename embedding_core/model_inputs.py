@@ -1,9 +1,9 @@
 """Builds and calls the dense part of a model: its inputs are activations and dense features.
 
-A model is made by a user's ``build(config, embeddings, dense, **arguments)``, which gets one Keras
-input per feature and returns a functional `tf_keras.Model` from those inputs to an output `[B, 1]`: a logit if the
-label is binary; or `[B, classes]`, a logit for each class of a multiclass label. If there are several tasks, it returns
-a mapping of such outputs by the name of the task.
+A user's ``build(config, embeddings, dense, **arguments)`` makes a model. It gets one Keras input per feature and
+returns a functional `tf_keras.Model` of these inputs. The output is `[B, 1]`, a logit if the label is binary, or
+`[B, classes]`, a logit for each class of a multiclass label. If there are several tasks, the model returns a mapping of
+such outputs by the name of the task.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def model_inputs(config: EmbeddingConfig, dense: Iterable[str]) -> ModelInputs:
 
 
 def length_name(feature: str) -> str:
-    """Return the name, among the numbers that a model reads, of the lengths of a sequence feature."""
+    """Return the name of the dense input that holds the lengths of a sequence feature."""
     return feature + _LENGTH
 
 
@@ -81,12 +81,12 @@ def build_model(
 
     Args:
       module: dotted name of a module with `build(config, embeddings, dense, **arguments)`.
-      config: tables and features; one input each.
+      config: tables and features; each feature is an input.
       dense: names of the dense features.
       arguments: keyword arguments of `build`.
-      tasks: what the model is trained for; if `build` has an argument `tasks`, it gets the width of each one's output
-        by name: 1, or the number of classes of a multiclass task. If it has an argument `lengths`, it gets one input
-        `[B, 1]` per sequence feature: its number of positions that are filled.
+      tasks: what the model is trained for. An argument `tasks` of `build` gets the width of each task's output by name:
+        1, or the number of classes. An argument `lengths` gets one input `[B, 1]` per sequence feature: the number of
+        filled positions.
 
     Raises:
       ConfigError: the module has no `build`, or `build` did not return an output `[B, width]` for each task.
@@ -123,7 +123,7 @@ def _missing_of_towers(model: tf_keras.Model) -> list[str]:
 
 
 def check_two_tower(model: tf_keras.Model, module: str) -> None:
-    """Raise a ConfigError if the model that a module built lacks what `training.softmax` needs of a two-tower model."""
+    """Raise a ConfigError if the model of `module` lacks an attribute of a two-tower model that softmax needs."""
     missing = _missing_of_towers(model)
     if missing:
         raise ConfigError(
@@ -133,9 +133,9 @@ def check_two_tower(model: tf_keras.Model, module: str) -> None:
 
 
 def token_candidate(model: tf_keras.Model, config: EmbeddingConfig) -> str | None:
-    """Return the feature whose tokens are the candidates of a two-tower model; None if a token is not all of one.
+    """Return the feature whose tokens are the candidates of a two-tower model; None if there is none.
 
-    It is the only input of the candidate tower, is not a sequence, and has a vocabulary with tokens.
+    The feature is the only input of the candidate tower, is not a sequence, and has a vocabulary with tokens.
     """
     names = tuple(model.candidate_features)
     known = {feature.name: feature for feature in config.features}
@@ -176,12 +176,13 @@ def call_model(
     Args:
       model: the model.
       embeddings: activations by feature name.
-      dense: float32 `[B, 1]` by name; the lengths of sequences are among them, by `length_name`.
+      dense: float32 `[B, 1]` by name, including the lengths of sequences by `length_name`.
       tasks: the model's tasks.
       training: whether layers such as dropout are active.
 
     Returns:
-      `[B, 1]` by the name of the task: a logit, a number, or the logarithm of an expected count; or `[B, classes]`.
+      `[B, 1]` by the name of the task: a logit, a number, or the logarithm of an expected count; for a
+      multiclass task `[B, classes]` logits.
     """
     given = {_EMBEDDING + name: value for name, value in embeddings.items()}
     given.update({_DENSE + name: value for name, value in dense.items()})

@@ -14,7 +14,7 @@ MEASURES = ("Recall", "NDCG", "MRR", "HitRate")
 """What is measured among the first K candidates; `embedding_core/evaluation/ranking_metrics.py` defines each."""
 LARGEST_K = 1000
 GATE_METRICS = ("Recall@10", "Recall@50")
-"""The metrics that QualityGate measures for every model that retrieves."""
+"""The metrics that QualityGate measures for every retrieval model."""
 RANKING_RULE = f"{', '.join(f'{one}@K' for one in MEASURES)}, with a whole number K from 1 to {LARGEST_K}"
 _OTHER_NAMES = {"hit": "HitRate", "hits": "HitRate", "hr": "HitRate", "hitratio": "HitRate"}
 
@@ -63,17 +63,17 @@ RankingName = Annotated[str, BeforeValidator(_ranking_name)]
 
 
 class RankingProtocol(Section):
-    """How the ranking metrics of a model that retrieves are measured.
+    """How the ranking metrics of a retrieval model are measured.
 
     Attributes:
-      user: column of the data that names the user. The true candidates of a user are those of all positive rows of the
-        eval split with that value, and one ranking per user is measured, by the query of the last of these rows. If it
-        is null, each positive row is a query with one true candidate.
-      exclude_seen: whether candidates that were seen are left out of a ranking: those that the user has in positive
-        rows of the train split, and those in features of the query's row that have the candidates' vocabulary, such as
-        a history. A true candidate is never left out.
-      queries: largest number of users (of rows, without `user`) that are measured: if there are more, a seeded sample
-        of this many; null for all.
+      user: column of the data that names the user. One ranking per user is measured: its true candidates are
+        those of all the user's positive rows in the eval split, and its query is the last of these rows. If null, each
+        positive row is a query with one true candidate.
+      exclude_seen: whether seen candidates are left out of a ranking: those in the user's positive rows of the train
+        split, and those in features of the query's row with the candidates' vocabulary, such as a history. A true
+        candidate is never left out.
+      queries: largest number of measured users, or of rows if `user` is null. If there are more, a seeded sample of
+        this size is measured. Null measures all.
     """
 
     user: Text | None = None
@@ -101,8 +101,8 @@ class Threshold(Section):
     Attributes:
       min, max: bounds of the metric itself.
       min_improvement: least improvement over the baseline model; may be negative.
-      min_over_popularity: least difference to popularity's value of the same metric, for ranking metrics such as
-        Recall@10; may be negative, and -1 accepts every model.
+      min_over_popularity: least improvement of a ranking metric, such as Recall@10, over a ranking by popularity; may
+        be negative, and -1 accepts every model.
     """
 
     min: Number | None = None
@@ -111,7 +111,7 @@ class Threshold(Section):
     min_over_popularity: Number | None = None
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         if all(getattr(self, name) is None for name in Threshold.model_fields):
             yield "", "has no bound: give it `min`, `max`, `min_improvement` or `min_over_popularity`."
         elif self.min is not None and self.max is not None and self.min > self.max:
@@ -124,11 +124,11 @@ class Rules(Section):
     Attributes:
       protocol: how retrieval is measured.
       min_rows: least number of rows of the eval split.
-      min_rows_per_class: least number of rows of each label there.
-      draws_negatives: whether negatives are drawn while training: then the split may hold positives alone.
-      retrieval: bounds by metric. If it is empty and the split holds positives alone, which no other metric can judge,
-        a two-tower model has to reach popularity's Recall@10.
-      bounded_elsewhere: whether Evaluator has a bound of a ranking metric, so that popularity need not be reached.
+      min_rows_per_class: least number of rows of each class in the eval split.
+      draws_negatives: whether training draws negatives; if so, the eval split may hold only positives.
+      retrieval: bounds by metric. If it is empty and the eval split holds only positives, a two-tower model must reach
+        popularity's Recall@10, because no other metric can judge it.
+      bounded_elsewhere: whether Evaluator bounds a ranking metric; if so, the model need not reach popularity.
 
     Raises:
       ConfigError: a number of rows is negative, or a metric or bound is unknown.

@@ -1,4 +1,4 @@
-"""Computes the losses and the served outputs of a model's tasks from what the model computes for each."""
+"""Computes the losses and the served outputs of tasks from the outputs of the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def row_losses(task: Task, label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
 
     Args:
       task: what the label is.
-      label: `[B, 1]`; NaN for a row without this label, whose loss is 0. Of a multiclass task, the class's position.
+      label: `[B, 1]`, for a multiclass task the position of the class; NaN for a row without this label: its loss is 0.
       output: `[B, 1]`, what the model computes for the task: a logit, a number, or the logarithm of an expected count;
         of a multiclass task `[B, classes]`, a logit for each class.
 
@@ -48,10 +48,12 @@ def _losses(task: Task, label: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
 def served_outputs(tasks: Sequence[Task], outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Compute what the signatures return, by name.
 
-    They are `logit` and `probability` of a binary task, float32 `[B, 1]`; `classes`, string, and `probabilities`,
-    float32 `[B, classes]`, of a multiclass one; and `prediction` `[B, 1]` of any other: the number, or the expected
-    count. If there are several tasks, the name of a task and `_` come before each. All have a row for each row of the
-    request, `classes` too, because servers that batch requests split every output by rows.
+    * A binary task has `logit` and `probability`, float32 `[B, 1]`.
+    * A multiclass task has `classes`, string, and `probabilities`, float32, both `[B, classes]`.
+    * Any other task has `prediction`, `[B, 1]`: the number, or the expected count.
+
+    If there are several tasks, each name starts with the name of the task and `_`. Every output, even `classes`, has a
+    row for each row of the request, because servers that batch requests split every output by rows.
 
     Args:
       tasks: the model's tasks.
@@ -70,7 +72,7 @@ def served_outputs(tasks: Sequence[Task], outputs: Mapping[str, tf.Tensor]) -> d
 
 
 def prediction_of(task: Task, output: tf.Tensor) -> tf.Tensor:
-    """Compute what the signatures return as the prediction of a task, `[B, width]`, from what the model computes."""
+    """Compute the served prediction of a task, `[B, width]`, from the output of the model."""
     if task.is_binary:
         return tf.sigmoid(output)
     if task.is_multiclass:

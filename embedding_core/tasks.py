@@ -18,12 +18,12 @@ class Objective(Section):
     """What a label is, and the loss that trains it.
 
     Attributes:
-      kind: "binary" (0 or 1, trained by cross-entropy), "regression" (a number), "count" (a number of at least 0, by
-        the Poisson loss, whose model computes its logarithm), "multiclass" (one of several values, as the data writes
-        it, trained by softmax cross-entropy), or "positive" (there is no label: each row is an event, label 1). With
-        `training.softmax`, a positive label may stand beside others.
+      kind: "binary" (0 or 1, trained by cross-entropy), "regression" (a number), "count" (a number of at least 0,
+        trained by the Poisson loss; the model computes the logarithm of the expected count), "multiclass" (one of
+        several values as written in the data, trained by softmax cross-entropy), or "positive" (no label: each row is
+        an event with the label 1). With `training.softmax`, a label of kind "positive" may be combined with others.
       loss: of a regression: "squared", "absolute", or "huber".
-      huber_delta: error from which on the loss "huber" grows linearly.
+      huber_delta: error above which the loss "huber" grows linearly.
       weight: factor of the label's loss, if there are several labels.
     """
 
@@ -54,10 +54,10 @@ class Task(Objective):
     """One label of a training: the column of Transform's output that holds it, and what it is.
 
     Attributes:
-      name: name of the task; the model's outputs, the signatures' and the reports' figures have it if there are
-        several tasks.
+      name: name of the task; if there are several tasks, it names the outputs of model and signatures, and the reports'
+        figures.
       key: name of the label among the transformed columns; if it is None, the label of each row is 1.
-      classes: of a multiclass label, its values in the train split, in the order of the model's outputs. The trainer
+      classes: values of a multiclass label in the train split, in the order of the model's outputs. The trainer
         reads them from the transform graph; a configuration does not have them.
     """
 

@@ -14,18 +14,18 @@ LARGE = 200_000
 
 
 class Approximate(Section):
-    """A search that compares a query with some of the candidates only, those of the nearest of many lists.
+    """A search that compares a query with only some of the candidates.
 
     Candidates are divided into lists by k-means (an inverted file; Sivic and Zisserman, 2003). A query is compared with
-    the candidates of the `probes` lists that promise the highest scores.
+    the candidates of the `probes` lists with the highest expected scores.
 
     Attributes:
       when: "never" compares each query with all candidates, "large" searches lists if there are 200,000 candidates or
-        more, "always" for any number.
+        more, "always" searches lists for any number of candidates.
       lists: number of lists; null is four times the square root of the number of candidates.
-      probes: number of lists that are searched for a query. More find more of the best candidates, and take longer.
-      min_recall: least share of the exact answer that the search must find, on the rows of the proof; below it, nothing
-        is pushed.
+      probes: number of lists searched for a query. More lists find more of the best candidates, and take longer.
+      min_recall: least share of the exact answer that the search must find on the rows of the proof; if it finds
+        less, nothing is pushed.
     """
 
     SHORT = "when"
@@ -36,7 +36,7 @@ class Approximate(Section):
     min_recall: Annotated[float, Field(ge=0, le=1), FROM_NUMPY, Rule("a number from 0 to 1")] = 0.9
 
     def mistakes(self) -> Mistakes:
-        """Yield what breaks the rules over several fields."""
+        """Yield the violations of rules that involve several fields."""
         if self.lists is not None and self.probes > self.lists:
             yield "probes", f"is {self.probes!r}: it must be at most `lists`, {self.lists!r}."
 
@@ -52,7 +52,7 @@ class TopK(Section):
 
     Attributes:
       k: number of candidates that a query gets.
-      approximate: when and how candidates are searched without comparing a query with all of them.
+      approximate: settings of the search that compares a query with only some of the candidates.
     """
 
     k: Positive = 100

@@ -1,4 +1,4 @@
-"""What a user's own run_fn trains with: the data, the tables and the model of the pipeline, for Keras' `fit`."""
+"""Gives a user's own run_fn the data, the tables and the model of the pipeline, for Keras' `fit`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from embedding_core.training.keras_run import EmbeddingModel, KerasRun
 
 
 class TrainerRun(KerasRun):
-    """Trains by a user's own `run_fn(fn_args)`, in the form that TFX's Trainer calls.
+    """One training by a user's own `run_fn(fn_args)`, the function that TFX's Trainer calls.
 
     The function makes the model, fits it and writes it::
 
@@ -35,7 +35,7 @@ class TrainerRun(KerasRun):
           fn_args: the argument of `run_fn`, made by the executor of EmbeddingTrainer.
 
         Raises:
-          EmbeddingError: an artifact or a setting is invalid, or only the trainer's own loop can do what is configured.
+          EmbeddingError: an artifact or a setting is invalid, or a setting needs the trainer's own loop.
         """
         self._fn_args = fn_args
         self._opened = open_training(fn_args)

@@ -41,7 +41,7 @@ class Settings:
       training: JSON object, a `TrainingConfig`.
       arguments: arguments of the model's `build`.
       dense: names of the dense features.
-      tasks: JSON objects, each a `Task` of the model; one binary label, "label", if there is none.
+      tasks: JSON objects, each a `Task` of the model; the default is one binary label, "label".
       weight_key: name of the sample weight, or None.
       model_module: dotted module with `build`.
       vocabularies, table_configs: folders of the artifacts.
@@ -51,7 +51,7 @@ class Settings:
       code_fingerprint: digest of the code that runs, or None.
       resume_dir: folder that keeps checkpoints while training, or None.
       inputs_made: when each input was recorded in ML Metadata, by key. Paths alone do not identify inputs, because a
-        new store uses the paths of a lost one again.
+        new store reuses the paths of a lost store.
     """
 
     training: Json
@@ -79,7 +79,7 @@ class Settings:
 
     @property
     def training_config(self) -> TrainingConfig:
-        """Settings of the training; drawn candidates get the features that the model's arguments name, if any."""
+        """Settings of the training; the default of `candidate_features` is that of the model's arguments."""
         config = TrainingConfig.from_mapping(self.training)
         candidate = tuple(self.arguments.get("candidate_features", ()))
         for key in ("negatives", "softmax") if candidate else ():
@@ -123,7 +123,7 @@ def open_training(fn_args: FnArgs) -> OpenTraining:
     """Read the artifacts and settings that `fn_args` names.
 
     Raises:
-      EmbeddingError: one of them is missing or invalid.
+      EmbeddingError: an artifact or a setting is missing or invalid.
     """
     settings = _settings(fn_args.custom_config)
     tasks = settings.task_list(fn_args.transform_graph_path)
@@ -167,7 +167,7 @@ def write_outputs(fn_args: FnArgs, opened: OpenTraining, result: TrainingResult)
 
 
 class _Progress:
-    """Reports steps; those before the first call were trained by a run that this one resumed."""
+    """Reports steps; the steps before the first call were trained by the run that is resumed."""
 
     def __init__(self) -> None:
         self._start: int | None = None
@@ -252,7 +252,7 @@ def _dense_start(settings: Settings) -> DenseStart | None:
 
 
 def _ranges(fn_args: FnArgs, settings: Settings) -> dict[str, Json]:
-    """Return the ranges that dense features are scaled by; a warning names constant and implausible ones."""
+    """Return the ranges that scale dense features; warn about constant features and implausible values."""
     if not fn_args.transform_graph_path:
         return {}
     measured = read_ranges(fn_args.transform_graph_path, settings.dense)
@@ -267,7 +267,7 @@ def _files(patterns: Sequence[str]) -> list[str]:
 
 
 def _resume_folder(fn_args: FnArgs, opened: OpenTraining) -> str | None:
-    """Return the folder of this run; any change of data, code, vocabulary or setting gives another one."""
+    """Return the folder of this run; any change of data, code, vocabulary or setting gives another folder."""
     settings, job = opened.settings, opened.job
     if settings.resume_dir is None:
         return None
@@ -286,7 +286,7 @@ def _resume_folder(fn_args: FnArgs, opened: OpenTraining) -> str | None:
 
 
 def _rows_folder(fn_args: FnArgs, settings: Settings, job: TrainingJob) -> str | None:
-    """Return the folder that keeps encoded rows, below `resume_dir`; None if that is an object store."""
+    """Return the folder below `resume_dir` that keeps encoded rows; None without `resume_dir` or in an object store."""
     if settings.resume_dir is None or is_remote(settings.resume_dir):
         return None
     graph = fn_args.transform_graph_path

@@ -1,4 +1,4 @@
-"""Evaluates a trained model on its eval split: counts, recall of a retrieval model, and the rules for a push."""
+"""Evaluates a trained model on its eval split: counts, ranking metrics of a retrieval model, and rules for a push."""
 
 from embedding_core.evaluation.push_rules import Check, judge
 from embedding_core.evaluation.retrieval_figures import RetrievalFigures, measure_retrieval

@@ -1,4 +1,4 @@
-"""Collects the candidates of a model that retrieves, with their vectors and their counts in positive training rows."""
+"""Collects the candidates of a retrieval model, with their vectors and their counts in positive training rows."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Catalog:
     """The candidates; every array is indexed by the id of the feature that identifies a candidate.
 
     Attributes:
-      vectors: for each model float32 `[tokens, d]`.
+      vectors: float32 `[tokens, d]`, one array per model.
       counts: int64 `[tokens]`, number of positive rows of the train split with each candidate; zeros if they were not
         counted.
-      known: bool `[tokens]`, whether each id is a candidate. If the candidate tower reads only that feature, every
-        token of the vocabulary is one; otherwise only the tokens in the rows of the train split are.
+      known: bool `[tokens]`, whether each id is a candidate: all tokens of the vocabulary, if each candidate tower
+        reads only that feature; otherwise only the tokens in the rows of the train split.
     """
 
     vectors: tuple[Vectors, ...]
@@ -48,10 +48,10 @@ def candidate_count(config: EmbeddingConfig, feature: str) -> int:
 def candidates_of(
     models: Sequence[Towers], tokens: int, read: ReadRows, files: Sequence[str], *, counted: bool
 ) -> Catalog:
-    """Compute the vectors of the candidates; read the train split once, if that is needed.
+    """Compute the vectors of the candidates; read the train split once, if needed.
 
     Args:
-      models: the models. The first one decides which tokens are candidates.
+      models: the models; if each candidate tower reads only the identifying feature, every token is a candidate.
       tokens: number of tokens of the feature that identifies a candidate.
       read: reads label and candidate of a row.
       files: TFRecord files of the train split.
@@ -80,7 +80,7 @@ def candidates_of(
 
 
 def single_ids(ids: tf.RaggedTensor, tokens: int) -> Ids:
-    """Return the only id of each row, int64 `[B]`; -1 if the row has no id, or that of an unknown token.
+    """Return the only id of each row, int64 `[B]`; -1 if the row has no id or an unknown token.
 
     Raises:
       DataError: a row has several ids.
@@ -95,7 +95,7 @@ def single_ids(ids: tf.RaggedTensor, tokens: int) -> Ids:
 
 
 def known_lists(ids: Sequence[tf.RaggedTensor], tokens: int) -> Lists:
-    """Collect the distinct ids of known tokens of each row, over several features of the same rows."""
+    """Collect the distinct ids of known tokens in each row, over several features."""
     owners = [one.value_rowids().numpy() for one in ids]
     values = [one.values.numpy() for one in ids]
     every, owner = np.concatenate(values), np.concatenate(owners)

@@ -22,7 +22,7 @@ class Check:
       value: measured value; None if it could not be measured.
       bound: required value, in words.
       met: whether the rule is met.
-      reason: sentence that says why not; empty if the rule is met.
+      reason: sentence that says why the rule is not met; empty if it is met.
     """
 
     name: str

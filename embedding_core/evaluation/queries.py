@@ -1,7 +1,8 @@
-"""Chooses the queries of a retrieval model's evaluation, with the true candidates and the seen ones of each.
+"""Chooses the queries of a retrieval model's evaluation, with the true and the seen candidates of each query.
 
-A *query* is a user, with the true candidates of all positive rows of the eval split, or one positive row. Files are
-read one after the other, so "the last row" of a user is defined. What is kept in memory grows with the chosen queries.
+A *query* is either a user, with the true candidates of all the user's positive rows in the eval split, or one positive
+row. Files are read one after the other, so the last row of a user is defined. The memory grows with the number of
+chosen queries.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BITS = 31  # of a candidate's id
 
 
 class Labelled(NamedTuple):
-    """Which rows of a batch are positive, bool `[B]`, and the candidate of each, int64 `[B]`, or -1."""
+    """Which rows of a batch are positive, bool `[B]`, and the candidate of each row, int64 `[B]`, or -1."""
 
     positive: npt.NDArray[np.bool_]
     candidates: Ints
@@ -40,12 +41,12 @@ class Queries:
     """The queries of an evaluation, in the order of their rows.
 
     Attributes:
-      rows: int64 `[q]`, number of the row of the eval split with the inputs of each query: the last one of a user.
-      truths: the distinct true candidates of each query that have an id.
+      rows: int64 `[q]`, index in the eval split of the row with each query's inputs: the last positive row of a user.
+      truths: the distinct true candidates of each query, without unknown ones.
       relevant: int64 `[q]`, number of true candidates of each query; each row with an unknown candidate adds one.
       positive_rows: number of positive rows of the eval split.
-      is_sample: whether there are more queries than these.
-      users: numbers of the users among the queries; None if each row is a query.
+      is_sample: whether the eval split has more queries.
+      users: numbering of the queries' users; None if each row is a query.
     """
 
     rows: Ints
@@ -164,7 +165,7 @@ def seen_in_training(files: Sequence[str], read: ReadRows, users: ReadTokens, qu
 
 
 def rows_of_queries(files: Sequence[str], queries: Queries) -> Iterator[tf.Tensor]:
-    """Read the eval split once more, and yield the serialized rows of the queries in batches, in their order."""
+    """Read the eval split again, and yield the serialized rows of the queries in batches, in the queries' order."""
     first = 0
     for serialized in _batches(files):
         start, end = np.searchsorted(queries.rows, [first, first + len(serialized)])

@@ -1,6 +1,6 @@
 """Ranks the true candidates of an evaluation's queries, with one or several models on the same queries.
 
-QualityGate does so with the restored run, and Evaluator with exported models.
+QualityGate ranks with the restored run, and Evaluator with exported models.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class RankedQueries:
 
     Attributes:
       queries: the queries.
-      truths: the true candidates of each query that were ranked, as rows of all candidates.
+      truths: the ranked true candidates of each query, as indices of candidates.
       ranks: the ranks of `truths` by each model.
-      excluded: the candidates that are left out of the ranking of each query, as rows of all candidates.
+      excluded: the candidates that are left out of each query's ranking, as indices of candidates.
       counts: int64 `[m]`, number of positive rows of the train split with each candidate; zeros if not counted.
-      seen_truths: number of true candidates that were seen before; they are ranked all the same.
+      seen_truths: number of true candidates that were seen before; these are not left out.
     """
 
     queries: Queries
@@ -76,7 +76,7 @@ class RankedQueries:
 
 
 def label_reader(inputs: Inputs) -> ReadLabels:
-    """Make a function that reads labels as training does; a row is positive if the label of the softmax is 1."""
+    """Make a function that reads labels as training does; a row is positive if the label of the retrieval task is 1."""
     at, first = retrieval_index(inputs.tasks), inputs.config.features[:1]
     parse = RowParser(only_features(inputs, [feature.name for feature in first], dense=False)).traced()
     return lambda serialized: parse(serialized)["label"].numpy()[:, at] == 1
@@ -108,12 +108,12 @@ def rank_queries(
     """Rank the true candidates of all queries among all candidates.
 
     Args:
-      models: the models; the first one decides what a candidate is.
-      inputs: tables, features and vocabularies that the ids of candidates and histories are read with.
+      models: the models; the first one decides which feature identifies a candidate.
+      inputs: tables, features and vocabularies to read the ids of candidates and histories with.
       positive: tells which rows are positive.
       protocol: what a query is, and what is excluded.
-      train_files: TFRecord files of the train split, read for what users have seen, for counts, and for candidates
-        that the vocabulary does not describe.
+      train_files: TFRecord files of the train split. They hold what users have seen, the counts, and the candidates'
+        other features.
       eval_files: TFRecord files of the eval split.
       seed: seed of the sample of queries.
       counted: whether to count the candidates in the train split.

@@ -1,9 +1,9 @@
 """Ranks true candidates among all candidates, and computes ranking metrics from the ranks. Plain NumPy.
 
 A rank is two numbers: how many other candidates have a higher score, and how many have the same score. If scores
-are equal, every metric is its mean over all orders of the tied candidates, so that neither a constant score nor one
-with many ties gains. A score that is not finite counts as worse than every finite one for the true candidate and as
-better for any other, so that a model never gains from such scores.
+are equal, every metric is its mean over all orders of the tied candidates. A true candidate with a score that is not
+finite ranks last; any other candidate with the score NaN ranks first. So a model gains neither from ties nor from such
+scores.
 
 The metrics of one query with n true candidates, of which those at ranks r_1 < r_2 < ... are among the first K:
 
@@ -90,7 +90,7 @@ def rank_by_product(queries: Floats, candidates: Floats, truths: Lists, excluded
       queries: `[q, d]`.
       candidates: `[m, d]`.
       truths: rows of the true candidates of each query.
-      excluded: rows of the candidates that are left out of a query's ranking; none of its true ones.
+      excluded: rows of the candidates that are left out of a query's ranking; no true candidate of the query.
     """
     excluded = excluded or no_lists(len(queries))
     blocks = [
@@ -136,12 +136,12 @@ def _rank_block(queries: Floats, candidates: Floats, truths: Lists, excluded: Li
 
 
 def _count(scores: Floats, low: np.float32, high: np.float32) -> tuple[int, int]:
-    """Count the scores `[m]` below `low`, and those that are at most `high`, which NaN is not."""
+    """Count the scores `[m]` below `low`, and those that are at most `high`; NaN is neither."""
     return np.count_nonzero(scores < low), np.count_nonzero(scores <= high)
 
 
 def rank_by_counts(counts: Ints, truths: Lists, excluded: Lists | None = None) -> Ranks:
-    """Rank by the count of each candidate: the same ranking for every query, but for what is excluded.
+    """Rank by the count of each candidate; the rankings of queries differ only by the excluded candidates.
 
     Args:
       counts: `[m]`.
@@ -173,7 +173,7 @@ def metric_values(metrics: Iterable[RankingMetric], ranks: Ranks, truths: Lists,
       metrics: the metrics.
       ranks: ranks of `truths`.
       truths: the true candidates of each query that were ranked.
-      relevant: `[q]`, number of true candidates of each query, at least 1. Those that were not ranked are misses.
+      relevant: `[q]`, number of true candidates of each query, at least 1; each one that was not ranked is a miss.
     """
     first = _first_of(ranks, truths)
     return {metric.name: _values(metric, ranks, truths, relevant, first) for metric in metrics}

@@ -1,4 +1,4 @@
-"""Measures how a restored run retrieves, over all candidates, beside a ranking by popularity on the same queries."""
+"""Measures how a restored run ranks all candidates, and how popularity ranks them for the same queries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RetrievalFigures:
       queries: number of measured users, or of rows if no column names the user.
       positive_rows: number of positive rows of the eval split.
       unknown: number of true candidates of the queries that are unknown; each is a miss.
-      candidates: number of candidates ranked for each query, those included that were left out because they were seen.
+      candidates: number of all candidates, including those that a query leaves out because they were seen.
       feature: feature that identifies a candidate.
       user: column that names the user, or None.
       is_sample: whether the eval split has more queries than were measured.

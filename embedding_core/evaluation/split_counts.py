@@ -25,7 +25,7 @@ class FeatureCounts:
       empty_rows: number of rows without any token.
       tokens: number of token occurrences.
       unknown_tokens: number of occurrences of tokens that the vocabulary does not have; 0 for raw ids.
-      unknown_rows: number of rows with at least one of these.
+      unknown_rows: number of rows with at least one unknown token.
     """
 
     empty_rows: int
@@ -54,7 +54,7 @@ class SplitCounts:
 
     Attributes:
       rows: number of rows.
-      labels: counts by the name of the task; if the data has no label, it is 1 in each row.
+      labels: counts by the name of the task; if the data has no label, each row counts as label 1.
       features: counts by categorical feature.
     """
 
@@ -64,12 +64,12 @@ class SplitCounts:
 
     @property
     def only_positives(self) -> bool:
-        """Whether a label is binary, and 0 in no row."""
+        """Whether a binary label is 0 in no row."""
         return any(label.negatives == 0 for label in self.labels.values())
 
 
 def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:
-    """Count the rows of a split in one pass, with the functions that training reads it with.
+    """Count the rows of a split in one pass, parsed as in training.
 
     Args:
       inputs: sources of the inputs.

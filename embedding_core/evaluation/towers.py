@@ -24,7 +24,7 @@ _BATCH = 4096
 
 
 class Towers(Protocol):
-    """The two towers of a model that retrieves.
+    """The two towers of a retrieval model.
 
     Attributes:
       feature: the feature that identifies a candidate.
@@ -45,12 +45,12 @@ class Towers(Protocol):
         ...
 
     def candidates_of_ids(self, start: int, end: int) -> Vectors:
-        """Compute the vectors of the candidates with these ids; only for a tower that reads only `feature`."""
+        """Compute the vectors of the candidates with ids from `start` to `end - 1`; only if `alone` is true."""
         ...
 
 
 def all_vectors(towers: Towers, tokens: int) -> Vectors:
-    """Compute the vectors of all `tokens` candidates, float32 `[tokens, d]`, if the tower reads only the feature."""
+    """Compute the vectors of all candidates, float32 `[tokens, d]`; only if `towers.alone` is true."""
     starts = range(0, max(tokens, 1), _BATCH)
     return np.concatenate([towers.candidates_of_ids(start, min(start + _BATCH, tokens)) for start in starts])
 
@@ -62,10 +62,10 @@ def only_features(inputs: Inputs, features: Iterable[str], *, dense: bool) -> In
 
 
 def _identifying(features: Sequence[str], named: str | None) -> str:
-    """Return the feature that identifies a candidate, of the categorical ones that the candidate tower reads.
+    """Choose the feature that identifies a candidate from the categorical features of the candidate tower.
 
     Raises:
-      DataError: there is not exactly one, and none of them is `named`.
+      DataError: there are several features or none, and none of them is `named`.
     """
     if len(features) == 1:
         return features[0]
@@ -227,7 +227,7 @@ class _NamedCall:
 
 
 def _parse_spec(spec: tf.TensorSpec) -> tf.io.FixedLenFeature | tf.io.RaggedFeature:
-    """Specify a column so that its missing values are those of the named tensors."""
+    """Specify how to parse a column; its missing values are those of the named tensors."""
     shape = spec.shape[1:]
     if None in shape.as_list():
         return tf.io.RaggedFeature(spec.dtype, row_splits_dtype=tf.int64)

@@ -31,7 +31,8 @@ def user_reader(column: str, files: Sequence[str]) -> ReadTokens:
       files: TFRecord files whose first rows tell the type of the column.
 
     Raises:
-      DataError: the column is in none of the first rows. The function raises it for a row without exactly one user.
+      DataError: the column is in none of the first rows. The returned function raises it for a row without exactly one
+        user.
     """
     dtype = _type_of(column, files)
     one = ColumnConfig(name=column, dtype=dtype, multivalent=dtype != "float32")
@@ -86,11 +87,11 @@ class Numbering:
         return _by_distinct(tokens, lambda one: self._numbers.setdefault(one, len(self._numbers)))
 
     def find(self, tokens: Tokens) -> npt.NDArray[np.int64]:
-        """Return the numbers of tokens, int64 `[B]`; -1 for a token without one."""
+        """Return the numbers of tokens, int64 `[B]`; -1 for a token without a number."""
         return _by_distinct(tokens, lambda one: self._numbers.get(one, -1))
 
     def keep(self, numbers: npt.NDArray[np.int64]) -> None:
-        """Drop the tokens with other numbers, and number those that are left by their place in `numbers`."""
+        """Keep only the tokens with these numbers, and renumber them by their place in `numbers`."""
         tokens = list(self._numbers)
         self._numbers = {tokens[number]: place for place, number in enumerate(numbers.tolist())}
 

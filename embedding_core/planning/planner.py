@@ -5,8 +5,8 @@ Each vocabulary gets one table of the same name, so that features sharing a voca
 
 * rows: one per token of the vocabulary, and 1 for all unknown tokens;
 * dim: ``6 * rows ** 0.25`` (Wang et al. 2017, "Deep & Cross Network for Ad Click Predictions", section 4.2),
-  rounded up to a multiple of 8 (what a TPU pads rows to), at most 64. If the override `occurrences_per_column` is
-  given, also at most one column for so many occurrences of an average row, but at least 8 columns;
+  rounded up to a multiple of 8 (what a TPU pads rows to), at most 64. With the override `occurrences_per_column`,
+  also at most the mean number of occurrences of a row divided by it, but at least 8;
 * combiner "mean"; optimizer Adagrad at 0.05;
 * initializer: a truncated normal with stddev 0.05. Training changes the row of a rare token little, so a
   wide initializer adds noise (on the taxi example, the AUC is 0.003 higher with 0.05 than with ``1 / sqrt(dim)``).
@@ -42,7 +42,7 @@ def default_dim(rows: int, columns: float = math.inf) -> int:
 
     Args:
       rows: number of rows.
-      columns: number of columns that the data can train, also rounded up; if it is smaller, it is the dimension.
+      columns: number of columns that the data can train; an upper bound of the dimension, also rounded up.
     """
     most = min(64.0, 6 * math.sqrt(math.sqrt(rows)), columns)
     return 8 * max(1, math.ceil(most / 8))
@@ -67,8 +67,8 @@ def plan_tables(
       overrides: settings by table; those of "*" hold for every table that does not override them.
       lengths: measured percentiles of the number of tokens per example, by feature.
       columns: columns as found in the data, by feature; a feature without one gets its configured column.
-      occurrences: number of occurrences of all tokens of each vocabulary in the train split, as far as they are known;
-        without it, `occurrences_per_column` has no effect.
+      occurrences: number of token occurrences in the train split, by vocabulary; without it, `occurrences_per_column`
+        has no effect.
 
     Returns:
       The configuration; its tables are in the order in which the features first use them.
@@ -108,7 +108,7 @@ def plan_from_vocabularies(
     """Call `plan_tables` with the sizes, lengths and columns that counting measured.
 
     Raises:
-      ConfigError: as in `plan_tables`; or the vocabulary that a feature names was not counted from it.
+      ConfigError: as in `plan_tables`, or a feature's vocabulary was not counted from that feature.
     """
     summaries: dict[str, FeatureSummary] = {}
     for feature in features:
@@ -128,7 +128,7 @@ def plan_from_vocabularies(
 
 
 def plan_report(config: EmbeddingConfig, topology: Topology | None = None) -> Json:
-    """Return, as JSON, rows and bytes of every table and its slots, in total, and the memory plan of a topology."""
+    """Return as JSON rows and bytes of every table and its slots, their totals, and the memory plan of a topology."""
     tables: dict[str, Json] = {}
     for table in config.tables:
         values, slots = table_bytes(table)

@@ -16,7 +16,7 @@ class TableOverrides(Section):
       dim: length of a row.
       combiner: how the rows of one example become one vector.
       optimizer: optimizer of this table: a name, or a mapping with `name` and hyperparameters.
-      initializer: how rows start.
+      initializer: initial values of the rows.
     """
 
     dim: Positive | None = None
@@ -30,10 +30,10 @@ class TableOverrides(Section):
 
 
 class TableSettings(TableOverrides):
-    """Overrides of a table's defaults, also of those that belong to its vocabulary; None leaves the default.
+    """Overrides of the defaults of a table and its vocabulary; None leaves the default.
 
     Attributes:
-      oov_rows: rows shared by the tokens that have none of their own.
+      oov_rows: number of rows that unknown tokens share.
       occurrences_per_column: how often an average row must occur in the data for each column of the default dim; the
         first 8 columns need no occurrences.
     """
@@ -42,7 +42,7 @@ class TableSettings(TableOverrides):
     occurrences_per_column: Positive | None = None
 
     def to_mapping(self) -> Json:
-        """Give what is overridden as plain values."""
+        """Return what is overridden, by field, as JSON values."""
         given = super().to_mapping()
         keys = ("oov_rows", "occurrences_per_column", *TableOverrides.model_fields)
         return {key: given[key] for key in keys if given[key] is not None}

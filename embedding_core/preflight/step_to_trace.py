@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 MakeStep: TypeAlias = Callable[[Any, int], Step]
 """Called in the strategy's scope with the embedding (`tf.tpu.experimental.embedding.TPUEmbedding`, on V0
-`TPUEmbeddingV0`, on V2 `TPUEmbeddingV2`; with `own_tables` the EmbeddingConfig) and the rows of a core's batch."""
+`TPUEmbeddingV0`, on V2 `TPUEmbeddingV2`; with `own_tables` the EmbeddingConfig) and the batch size of a core."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

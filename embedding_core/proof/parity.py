@@ -37,8 +37,8 @@ class Difference:
     Attributes:
       name: name of the output, as ``<signature>/<output>``.
       rows: number of compared rows.
-      max_abs: largest absolute difference; infinite if shapes differ or only one side is NaN.
-      non_finite: number of entries that are NaN or infinite on either side. Texts that differ differ by infinity.
+      max_abs: largest absolute difference; infinite if shapes or texts differ, or only one side is NaN.
+      non_finite: number of entries that are NaN or infinite on either side.
       within: whether there are rows, and every entry is finite and differs by at most
         ``tolerance * max(1, |expected|)``.
     """
@@ -57,7 +57,7 @@ class ParityReport:
     Attributes:
       tolerance: largest allowed difference, absolute below 1 and relative above.
       differences: one per output.
-      broken: largest difference of the rows over the tolerance, by the rule that they test, ``<feature>: <rule>``.
+      broken: by rule, ``<feature>: <rule>``, the largest difference of the rows that test it and exceed the tolerance.
     """
 
     tolerance: float
@@ -81,7 +81,7 @@ class ParityReport:
 
     @property
     def reason(self) -> str:
-        """Why it did not pass, in one line; empty if it did."""
+        """Why the comparison did not pass, in one line; empty if it passed."""
         if self.passed:
             return ""
         if not self.differences:
@@ -142,11 +142,11 @@ def compare(
 
     Args:
       expected: arrays of training, by output name; [rows, ...].
-      actual: arrays of the exported signature, by the same names; a missing one differs by infinity, others are
-        ignored.
+      actual: arrays of the exported signature, by the same names; a missing array differs by infinity,
+        additional arrays are ignored.
       tolerance: largest allowed difference, absolute below 1 and relative above.
       signature: prefix of the names in the report.
-      rules: the rule that each row tests, for the report's `broken`; None leaves that empty.
+      rules: the rule that each row tests, for the report's `broken`; None leaves `broken` empty.
     """
     differences, broken = [], dict[str, float]()
     for name, left in expected.items():
@@ -242,7 +242,7 @@ def score_signatures(
 
 
 def _run(command: list[str], model: str, timeout: float) -> None:
-    # Scores on the CPU, as the exported model looks up: the parent may still hold the accelerator.
+    # Scores on the CPU, where the exported model looks up: the parent may still hold the accelerator.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     reading, writing = os.pipe()  # the child ends when `writing` closes, even if this process is killed
     try:

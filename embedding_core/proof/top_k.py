@@ -1,7 +1,7 @@
-"""Compares the answers of `top_k` and `top_k_filtered` with those that the vectors of training give.
+"""Compares the answers of `top_k` and `top_k_filtered` with the answers computed from training's vectors.
 
-The scores of candidates that are equally good differ in their last digits from one matrix product to another, which may
-swap them. So the best scores are compared by their ranks, and a token by its own score.
+Two matrix products may differ in the last digits of a score, which may swap candidates that are equally good. So the
+best scores are compared rank by rank, and each token by its own score.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALLOWED = 40
 
 
 class Filters(NamedTuple):
-    """The filters of a request, as the rows of candidates; -1 for tokens that are not candidates.
+    """The filters of a request, as rows of candidates; -1 for tokens that are not candidates.
 
     Attributes:
       exclude: int64 `[B, E]`.
@@ -47,7 +47,7 @@ class Filters(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The answers that training's vectors give.
+    """The answers computed from training's vectors.
 
     Attributes:
       queries, candidates: vectors `[B, n]` and `[N, n]`.
@@ -108,20 +108,20 @@ def answers_with(filters: Filters, queries: Scores, candidates: Scores, k: int) 
 def compare_answers(
     wanted: Answers, served: Outputs, rows: Rows, *, exact: bool, tolerance: float, signature: str
 ) -> tuple[ParityReport, float]:
-    """Compare what a signature returned.
+    """Compare the answers of a signature with the wanted ones.
 
     Args:
-      wanted: the answers that training's vectors give.
+      wanted: the answers computed from training's vectors.
       served: `tokens` and `scores` `[B, k]` of the signature.
-      rows: int64 `[B, k]`, the candidates of the served tokens; anything outside of them for an unknown token.
-      exact: whether the signature finds the best candidates; rows that `among` restricts have to be exact in any case.
+      rows: int64 `[B, k]`, the candidates of the served tokens; any other number for an unknown token.
+      exact: whether the signature searches exactly; rows that `among` restricts must be exact in any case.
       tolerance: largest allowed difference of scores, absolute below 1 and relative above.
       signature: prefix of the names in the report.
 
     Returns:
-      The report, with the outputs `tokens` (the score of each token by training's vectors, infinity for a token that
-      must not be there) and `scores` (compared rank by rank, where the answer is exact); and the share of the best
-      candidates that were found.
+      The report, and the share of the best candidates that were found. The report's outputs are `tokens`, each served
+      score against the token's score by training's vectors (a token that must not be there differs by infinity), and
+      `scores`, compared rank by rank in rows that must be exact.
     """
     scores = np.asarray(served["scores"], np.float32)
     if scores.shape != wanted.scores.shape or rows.shape != wanted.scores.shape:
@@ -145,7 +145,7 @@ def compare_answers(
 
 
 def _forbidden(rows: Rows, filters: Filters | None) -> npt.NDArray[np.bool_]:
-    """Mark the candidates that an answer must not contain: excluded, not among the allowed ones, or there before."""
+    """Mark the candidates that an answer must not contain: excluded, not among the allowed ones, or a duplicate."""
     found = np.zeros(rows.shape, bool)
     for number, row in enumerate(rows):
         first = np.unique(row, return_index=True)[1]

@@ -1,4 +1,4 @@
-"""Answers which candidates are best for a query, by token: all, without some, or among some."""
+"""Finds the best candidates of a query, as tokens: among all, among given ones, or without excluded ones."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Answer: TypeAlias = dict[str, tf.Tensor]
 class CandidateIndex(tf.Module):
     """Vectors and tokens of all candidates. An answer is `tokens` and `scores` `[B, min(k, candidates)]`, best first.
 
-    If fewer candidates than that remain, the rest of the row is the token "" with the score -inf. If the query's vector
-    is not finite (a row that lacks a number that Transform requires), all of it is "" with the score NaN.
+    If fewer candidates remain, the rest of the row is the token "" with the score -inf. If the query's vector is not
+    finite, because the row lacks a number that Transform requires, the whole row is "" with the score NaN.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class CandidateIndex(tf.Module):
         return self._answer(*self.search.best(queries, self._k), finite)
 
     def top_filtered(self, queries: tf.Tensor, exclude: tf.Tensor, among: tf.Tensor) -> Answer:
-        """Find the best candidates of queries `[B, n]` that are allowed.
+        """Find the best allowed candidates of queries `[B, n]`.
 
         Args:
           queries: float32 `[B, n]`.
           exclude: tokens `[B, E]` that a row's answer must not contain. "" and tokens that are not candidates have no
             effect.
-          among: tokens `[B, A]` that a row's answer is restricted to, compared exactly. "" and tokens that are not
-            candidates are ignored, but a row with such tokens alone gets no candidate. A row of "" is not restricted.
+          among: tokens `[B, A]` that restrict a row's answer, searched exactly. Tokens that are not candidates are
+            ignored, but a row with only such tokens gets no candidate. "" is padding: a row of "" is not restricted.
         """
         finite, queries = _finite(queries)
         excluded = tf.sort(self._rows_of(exclude), axis=1)
@@ -118,7 +118,7 @@ class CandidateIndex(tf.Module):
 
 
 def _finite(queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return which rows are finite, bool `[B, 1]`, and the queries with zeros in the others."""
+    """Return which rows are finite, bool `[B, 1]`, and the queries with zeros in the other rows."""
     finite = tf.reduce_all(tf.math.is_finite(queries), axis=1, keepdims=True)
     return finite, tf.where(finite, queries, tf.zeros_like(queries))
 
@@ -131,7 +131,7 @@ def _distinct(rows: tf.Tensor) -> tf.Tensor:
 
 
 def _contains(ordered: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Return for `[B, W]` values whether each is among the row's ordered ones, `[B, E]`, and not -1."""
+    """Return whether each of `values` `[B, W]` is in the same row of `ordered` `[B, E]`; False for -1."""
     padded = tf.pad(ordered, [[0, 0], [0, 1]], constant_values=tf.int64.max)
     # tf.searchsorted refuses values of width 0.
     places = tf.raw_ops.LowerBound(sorted_inputs=padded, values=values, out_type=tf.int64)

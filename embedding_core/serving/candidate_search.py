@@ -1,4 +1,4 @@
-"""Finds the candidates of the largest dot products with queries, among all of them or among given ones."""
+"""Finds the candidates with the largest dot products with queries, among all candidates or given ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExactSearch(tf.Module):
         self.vectors = _constant(vectors, "candidates")
 
     def best(self, queries: tf.Tensor, k: Size) -> Pair:
-        """Find the k <= N best candidates of queries `[B, n]`: scores and rows `[B, k]`, of equals the lower first."""
+        """Find the k <= N best candidates of queries `[B, n]`: scores and rows `[B, k]`, equal scores by row."""
         scores, rows = tf.math.top_k(tf.matmul(queries, self.vectors, transpose_b=True), k)
         return scores, tf.cast(rows, tf.int64)
 
@@ -43,12 +43,12 @@ class ListSearch(tf.Module):
     """Compares each query with the candidates of some inverted lists.
 
     Lists are ranked by the score that their best candidates are expected to reach: the mean of the list's scores plus
-    two standard deviations, as if the dimensions were independent. Vectors of different lengths, which dot products
-    prefer to near ones, are therefore found in a fraction of the lists that a ranking by the mean needs.
+    two standard deviations, as if the dimensions were independent. Dot products prefer long vectors to near
+    ones, so this ranking needs only a fraction of the lists that a ranking by the mean needs.
     """
 
     def __init__(self, vectors: Vectors, lists: InvertedLists, probes: int) -> None:
-        """Hold the vectors `[N, n]` of the candidates in the order of the lists."""
+        """Store the vectors `[N, n]` of the candidates in the order of the lists."""
         super().__init__()
         self.vectors = _constant(vectors[lists.order], "candidates")
         self.means = _constant(lists.means, "means")
@@ -65,9 +65,9 @@ class ListSearch(tf.Module):
         return cls(vectors, divide(vectors, lists), probes)
 
     def best(self, queries: tf.Tensor, k: Size) -> Pair:
-        """Find k <= N candidates of queries `[B, n]`: scores, exact, and rows `[B, k]`, best first.
+        """Find k <= N candidates of queries `[B, n]`: exact scores and rows `[B, k]`, best first.
 
-        If the probed lists of a query hold fewer than k candidates, it is compared with all.
+        If the probed lists of a query hold fewer than k candidates, the query is compared with all candidates.
         """
         expected = tf.matmul(queries, self.means, transpose_b=True)
         spread = tf.sqrt(tf.matmul(queries * queries, self.variances, transpose_b=True))
@@ -107,9 +107,9 @@ def _best_of_places(vectors: tf.Variable, queries: tf.Tensor, places: tf.Tensor,
 
 
 def _for_each(function: Callable[[Pair], Pair], queries: tf.Tensor, others: tf.Tensor, k: Size) -> Pair:
-    """Call a function for each query, which returns scores and places `[k]`.
+    """Call a function that returns scores and places `[k]` for each query.
 
-    So the memory does not grow with the batch, and threads share the queries.
+    With one query per call, memory does not grow with the batch, and threads share the queries.
     """
 
     def call() -> Pair:

@@ -56,7 +56,7 @@ def export_model(
       dense: source of dense inputs and of columns `after_transform`; None if there are none.
       labels: source of labels and weight; adds the signatures `transform_labels` and, if there are dense inputs,
         `transform_features`, which TFX's Evaluator needs. None adds neither.
-      tasks: what the model is trained for, which names the outputs of its signatures.
+      tasks: what the model is trained for; the tasks name the outputs of the signatures.
       signatures: names of the signatures to write besides `serving_default`; None for all that the model can have.
       top_k: how many candidates `top_k` and `top_k_filtered` return, and how they are searched; None for the best
         100, exactly.

@@ -1,4 +1,4 @@
-"""Divides vectors into lists by k-means, so that a search for the largest dot products reads some of them only."""
+"""Divides vectors into lists by k-means; a search for the largest dot products then reads only some lists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class InvertedLists(NamedTuple):
       order: int64 `[N]`, the row of each place: the rows list by list, ascending within a list.
       starts: int64 `[lists + 1]`, the first place of each list, and the number of vectors.
       means: float32 `[lists, n]`, the mean of each list's vectors.
-      variances: float32 `[lists, n]`, their variance in each dimension.
+      variances: float32 `[lists, n]`, the variance of each list's vectors in each dimension.
     """
 
     order: Places
@@ -57,7 +57,7 @@ def divide(vectors: Vectors, lists: int, seed: int = 0) -> InvertedLists:
 
 
 def _nearest(vectors: Vectors, centers: Vectors) -> Places:
-    """Return the center of the smallest Euclidean distance from each vector, the first of equals."""
+    """Return the center nearest to each vector by Euclidean distance, the first one if distances are equal."""
     transposed = np.ascontiguousarray(centers.T)
     halves = np.einsum("ln,ln->l", centers, centers) / 2
     parts = (vectors[start : start + _VECTORS_PER_STEP] for start in range(0, len(vectors), _VECTORS_PER_STEP))
@@ -65,7 +65,7 @@ def _nearest(vectors: Vectors, centers: Vectors) -> Places:
 
 
 def _grouped(groups: Places) -> tuple[Places, Places, Places]:
-    """Return the groups that are not empty, the rows group by group, and where each group starts, with the end."""
+    """Return the groups that are not empty, the rows group by group, and the starts of the groups, with the end."""
     used, counts = np.unique(groups, return_counts=True)
     return used, np.argsort(groups, kind="stable"), np.concatenate([[0], np.cumsum(counts)])
 

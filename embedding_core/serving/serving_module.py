@@ -115,7 +115,7 @@ class ServingModule(tf.Module):
     def inputs_of(self, raw: RawColumns, features: Iterable[str]) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """Compute activations by feature, `[B, dim]` or `[B, L, dim]`, and numbers by name, `[B, 1]`.
 
-        The numbers are the dense inputs, and by `length_name` the lengths of the sequences.
+        The numbers are the dense inputs and, by `length_name`, the lengths of the sequences.
         """
         outputs = self._dense.outputs(raw.dense) if self._dense is not None and raw.dense else {}
         config = config_of_features(self._config, features)
@@ -217,7 +217,7 @@ def _is_counted(config: EmbeddingConfig, feature: FeatureConfig) -> bool:
 
 
 def _lengths(table: TableConfig, texts: tf.Tensor) -> tf.Tensor | None:
-    """Count the bytes of tokens, to tell a missing token from an unknown one; None if neither has a row."""
+    """Count the bytes of tokens, to tell a missing token from an unknown one; None if unknown tokens have no row."""
     return tf.strings.length(texts) if table.oov_rows else None
 
 
@@ -227,7 +227,7 @@ def _value_of(feature: FeatureConfig, raw: RawColumns, outputs: Mapping[str, Val
 
 
 def _served(feature: FeatureConfig) -> FeatureConfig:
-    """Make serving drop invalid raw ids that are errors in training, so that one row does not make the others fail."""
+    """Drop invalid raw ids that are errors in training: in serving, one row must not make the others fail."""
     return feature.replace(invalid_id="drop") if feature.invalid_id == "error" else feature
 
 

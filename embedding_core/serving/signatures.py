@@ -3,7 +3,7 @@
 =====================  ==========================================  ==========================================
 signature              inputs                                      outputs
 =====================  ==========================================  ==========================================
-`serving_default`      examples: serialized tf.Examples `[B]`      `served_outputs` of the tasks, `[B, 1]` each
+`serving_default`      examples: serialized tf.Examples `[B]`      `served_outputs` of the tasks
 `raw`                  one tensor per raw column (`raw_columns`)   the same
 `embeddings`           examples                                    per feature `[B, dim]` or `[B, L, dim]`
 `query`                tensors of the query's raw columns          vector `[B, n]`
@@ -59,7 +59,7 @@ def signature_of_tensors(
 def predictions(
     module: ServingModule, model: tf_keras.Model, tasks: Sequence[Task], raw: RawColumns, features: Iterable[str]
 ) -> Outputs:
-    """Compute the served outputs of all tasks, `[B, 1]`; NaN for a row that lacks what the transform requires."""
+    """Compute the served outputs of all tasks; numbers are NaN if a row lacks what the transform requires."""
     embeddings, dense = module.inputs_of(raw, features)
     outputs = call_model(model, embeddings, dense, tasks)
     return served_outputs(tasks, {name: _where_complete(raw, output) for name, output in outputs.items()})
@@ -84,7 +84,7 @@ def serving_default(module: ServingModule, model: tf_keras.Model, tasks: Sequenc
 
 
 def raw_signature(module: ServingModule, model: tf_keras.Model, tasks: Sequence[Task]) -> Signature:
-    """Make the signature named tensors -> served outputs; TensorFlow's parser gets no external proto."""
+    """Make the signature named tensors -> served outputs; no external proto reaches TensorFlow's parser."""
     features = [feature.name for feature in module.config.features]
     columns = module.columns(features)
 
@@ -109,7 +109,7 @@ def raw_embeddings_signature(module: ServingModule) -> Signature:
 
 
 def counters(module: ServingModule) -> Signature:
-    """Make the signature that counts by feature the invalid ids dropped since the model was loaded."""
+    """Make the signature that returns, by feature, how many invalid ids were dropped since the model was loaded."""
     names = tf.constant(module.counted)
     return tf.function(lambda: {"features": names, "dropped_ids": module.dropped.read_value()}).get_concrete_function()
 

@@ -52,8 +52,8 @@ def tables_to_blocks(
 ) -> tuple[dict[str, tf.Variable], dict[str, Rows]]:
     """Pack tables into variables on the host, with several tables of equal dim in one block.
 
-    A table of 64 MiB or more gets a separate block; if it already is one variable of that dtype, that variable is the
-    block, so that nothing is copied. Other blocks end with a row of zeros, which is read for a missing value.
+    A table of 64 MiB or more gets a separate block. If the table already is one variable of `dtype`, this variable is
+    the block, and nothing is copied. Other blocks end with a row of zeros, which is read for a missing value.
 
     Args:
       config: tables and their shapes.
@@ -135,7 +135,7 @@ def _require_finite_tables(tables: Mapping[str, TableRows], dtype: str) -> None:
     """Refuse tables with rows that, as floats of that dtype, hold NaN or infinity.
 
     Raises:
-      NonfiniteError: there are such rows; the message has their number and the first one for each table.
+      NonfiniteError: there are such rows; the message gives their number and the first of them for each table.
     """
     checked = {name: _not_finite(value, dtype) for name, value in tables.items()}
     bad = {name: rows for name, rows in checked.items() if rows.number}

@@ -1,4 +1,4 @@
-"""Opens, lists, moves and removes files: local ones, and with TensorFlow those at an address such as gs://bucket/x.
+"""Opens, lists, moves and removes files: local files and, with TensorFlow, addresses such as gs://bucket/x.
 
 TensorFlow is imported only for an address. Its errors become OSErrors, except in `exists`, `is_folder` and `names_in`.
 """

@@ -1,4 +1,4 @@
-"""Counts how often each candidate is the candidate of a row, if its vocabulary does not say so."""
+"""Counts the rows that have each candidate, if the vocabulary's counts include other features."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def candidate_counts(
 ) -> Counts | None:
     """Return how many rows have each token of a feature, int64 [tokens]; None if its vocabulary has no counts.
 
-    These are the counts of the vocabulary, unless other features share it: a history adds each token as often as it
-    lists it. Then the rows are read once more and counted.
+    If no other feature shares the vocabulary, these are the counts of the vocabulary. Otherwise, those counts include
+    the tokens of the other features, such as a history, so the rows are read once more and counted.
 
     Args:
       inputs: sources of the model's inputs.

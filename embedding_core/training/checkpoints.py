@@ -1,4 +1,4 @@
-"""Saves checkpoints to resume from, and the best state of a run. A damaged checkpoint is an error, not a new start."""
+"""Saves checkpoints to resume from, and the best state of a run; resuming fails if all of them are damaged."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RunState:
     def save(self, history: str) -> None:
         """Save everything to resume from, with the history of the run as JSON.
 
-        A step is saved only once: while its state was being replaced, there would be none.
+        A step is saved only once: replacing its state would leave a moment without a saved state.
 
         Raises:
           TrainingError: a row of a table is not finite, and `nonfinite` is "error". Previous checkpoints stay.
@@ -95,7 +95,7 @@ class RunState:
         self._prune()
 
     def save_best(self) -> None:
-        """Save the weights as the best ones; keep previous ones as long as a saved state refers to them."""
+        """Save the weights as the best ones; keep the previous best weights while a saved state refers to them."""
         self._bests.save(self.step, self._weights.write)
         self._bests.keep({self.step, *self._best_of.values()})
 
@@ -120,7 +120,7 @@ class RunState:
         return restored
 
     def _prune(self) -> None:
-        """Remove all but the newest states, and all best weights that none of these refers to."""
+        """Remove all but the newest states, and all best weights that none of these states refers to."""
         self._best_of = {step: self._best_of[step] for step in sorted(self._best_of)[-_KEPT:]}
         self._states.keep(self._best_of)
         self._bests.keep(self._best_of.values())

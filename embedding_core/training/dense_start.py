@@ -23,7 +23,7 @@ _SCALE = ("column", "log1p", "mean", "deviation", "limit")
 
 
 def dense_inputs(config: EmbeddingConfig, dense: tuple[str, ...], tasks: Sequence[Task] = ()) -> Json:
-    """Describe a model's inputs and classes, in order, as JSON: weights fit no others, even of equal shapes."""
+    """Describe a model's inputs and classes, in order, as JSON; equal shapes are not enough to restore weights."""
     features = [
         [feature.name, config.table_of(feature.name).dim, feature.max_sequence_length] for feature in config.features
     ]
@@ -49,12 +49,12 @@ def start_dense(
       optimizer: name of the dense optimizer.
 
     Returns:
-      The report: `dense` and `optimizer`, "restored" or "new", each with a reason under `<key>_reason` if new;
-      `variables`, the names of the restored weights; `ranges`, by dense feature "kept" (the scale of the previous run),
-      "measured" (a new one) or "not recorded".
+      The report. `dense` and `optimizer` are "restored" or "new"; if new, `<key>_reason` says why. `variables` has the
+      names of the restored weights. `ranges` is, by dense feature, "kept" (the scale of the previous run), "measured"
+      (a new scale) or "not recorded".
 
     Raises:
-      CheckpointError: the saved dense part is damaged, or it is missing or differs and `start.dense` is "require".
+      CheckpointError: the saved dense part is damaged; or `start.dense` is "require", and it is missing or differs.
     """
     saved = read_dense(start.folder)
     weights, slots = named_variables(trainable.model, trainable.optimizer)

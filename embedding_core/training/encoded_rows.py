@@ -1,9 +1,11 @@
 """Encodes the rows of a split once, as ids and numbers, so that later passes need not parse tf.Examples.
 
-An encoded file holds the rows of one file of tf.Examples in the same order, so that a pass over either gives the same
-batches. A record consists of little-endian 32-bit words: the number of ids of each feature; the dense features, the
-label and the weight as float32; the ids in the order of the features, all as int32, or all as int64 (two words) if any
-feature has no vocabulary.
+An encoded file holds the rows of one file of tf.Examples in the same order, so a pass over either file gives the same
+batches. A record consists of little-endian 32-bit words:
+
+* the number of ids of each feature;
+* the dense features, the labels and the weight as float32;
+* the ids in the order of the features, all as int32, or all as int64 (two words) if any feature has no vocabulary.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ def encode_files(
       files: paths of the files.
       folder: existing folder for the encoded files.
       parser: parses the rows.
-      form: encodes them.
+      form: encodes the parsed rows.
       keep: filter of serialized rows; None for all.
       check: called for each batch; it may raise an error to stop the encoding.
 

@@ -33,7 +33,7 @@ class Evaluation(NamedTuple):
 
     Attributes:
       loss: sum of the tasks' losses, each times the task's weight.
-      auc: mean of the AUCs of the binary tasks; NaN if there is none, or one of them is NaN.
+      auc: mean of the AUCs of the binary tasks, except one that a softmax trains; NaN if none is left or an AUC is NaN.
       tasks: figures by the name of the task.
       metrics: what the function `eval_metrics` of the model's module returned.
     """
@@ -47,7 +47,7 @@ class Evaluation(NamedTuple):
 def auc(label: Floats, score: Floats, weight: Floats) -> float:
     """Compute the exact area under the ROC curve.
 
-    It is the weighted share of (positive, negative) pairs that are ordered correctly; a tie counts half.
+    The area is the weighted share of (positive, negative) pairs that are ordered correctly; a tie counts half.
 
     Args:
       label: 0 or 1, [n].
@@ -85,14 +85,14 @@ def evaluate(trainable: Trainable, batches: Iterable[Batch]) -> Evaluation:
 
 
 def _retrieval_figures(label: Floats, losses: Floats, weight: Floats) -> TaskFigures:
-    """Compute the mean loss of a softmax over candidates, from `[n]` each; only rows of label 1 have one."""
+    """Compute the mean loss of a softmax over candidates, from arrays `[n]`; only rows with label 1 have a loss."""
     is_query = (label > 0.5) & (weight > 0)
     loss = float(np.average(losses[is_query], weights=weight[is_query])) if is_query.any() else math.nan
     return TaskFigures(loss, math.nan)
 
 
 def _metrics(trainable: Trainable, label: Floats, outputs: Sequence[Floats], weight: Floats) -> dict[str, float]:
-    """Compute the user's figures, by name; those of several tasks have the name of the task before theirs."""
+    """Compute the user's figures, by name; if there are several tasks, each name starts with the task's name."""
     found = {}
     for at, task in enumerate(trainable.tasks):
         prediction = prediction_of(task, tf.constant(outputs[at])).numpy()

@@ -35,9 +35,10 @@ class History:
 
     Attributes:
       train: entries of `step`, `loss` (mean since the previous entry), `rows_per_second`.
-      evals: entries of `step`, `loss`, `auc` (null if the eval split has one class, or no task is binary), and if there
-        are several tasks `tasks`: loss and auc of each; `metrics`, if the model's module has `eval_metrics`.
-      validations: the same for the validation part of the train split, which early stopping uses; else empty.
+      evals: entries of `step`, `loss` and `auc` (null if the eval split has one class, or no task is binary). With
+        several tasks, `tasks` has loss and auc of each; if the model's module has `eval_metrics`, `metrics` has its
+        figures.
+      validations: such entries for the validation part of the train split; empty without early stopping.
       seconds: seconds spent training, including those of the runs that this one resumed.
       facts: other values, such as numbers of rows, steps per epoch and the step of the final state.
     """

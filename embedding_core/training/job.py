@@ -56,7 +56,8 @@ class TrainingJob:
       model: dotted module with `build`.
       arguments: arguments of `build`.
       train_files, eval_files: TFRecord files of tf.Examples; names ending in .gz are gzipped.
-      counts: count of each token in the data, int64, by vocabulary name; needed if negatives are drawn by "count".
+      counts: count of each token in the data, int64, by vocabulary name; needed for a softmax, and for negatives by
+        "count".
       warm_start: function that fills tables and slots, by `<table>` and `<table>/<slot>`, before step 0; None starts
         from initial rows.
       dense_start: source of the dense part's weights at step 0; None starts from new weights.
@@ -111,7 +112,7 @@ class JobData:
       steps_per_epoch: number of batches of one pass.
       steps: number of batches of the whole run.
       hosts_apart: number of hosts that read different rows; 1 if every host reads whole batches.
-      rows_per_replica: rows of a replica's batch, negatives included; on a TPU short batches are padded to it.
+      rows_per_replica: rows of a replica's batch, negatives included; on a TPU, short batches are padded to this size.
     """
 
     def __init__(
@@ -126,9 +127,9 @@ class JobData:
         Args:
           job: the job.
           placement: the devices that it trains on.
-          folder: folder for encoded rows, which must exist as long as this object. If it is None, or on a TPU, whose
-            hosts read their own files, every pass parses the rows.
-          check: called while rows are encoded; raises an error to stop that.
+          folder: folder for encoded rows; it must exist as long as this object. Every pass parses the rows if it is
+            None, or on a TPU, whose hosts read their own files.
+          check: called while rows are encoded; it may raise an error to stop the encoding.
 
         Raises:
           DataError: a split is empty or cannot be read, or has too few files for the hosts.
@@ -206,7 +207,7 @@ class JobData:
         return negative_sampler(negatives, config, seed=seed, dense=dense, counts=counts)
 
     def _whole_candidates(self, softmax: Softmax) -> WholeCandidates | None:
-        """Read the train split for the features of candidates that are drawn; None if they have no others."""
+        """Read the other features of drawn candidates from the train split; None if there are none."""
         config, names = self._job.inputs.config, {feature.name for feature in self._job.inputs.config.features}
         others = softmax.other_features
         if not softmax.sampled or not others:
@@ -293,7 +294,7 @@ class JobData:
         return self._format.decode if split in self._encoded else self._parser()
 
     def _parser(self) -> RowParser:
-        """Return one parser for all datasets; on a TPU one for each, as it must be on the host of its dataset."""
+        """Return one parser for all datasets; on a TPU one per dataset, because it must be on the dataset's host."""
         if not self._parsers or self._placement.on_tpu:
             self._parsers.append(RowParser(self._job.inputs))
         return self._parsers[-1]

@@ -69,8 +69,8 @@ def rows_folder(path: str | None) -> Iterator[RowsFolder]:
     """Yield a folder for encoded rows: `path`, locked, or a temporary folder if another process uses `path`.
 
     Args:
-      path: folder to keep, named by `rows_key`, with the rows of a previous training or new; folders beside it that no
-        process uses are removed. For None, or an address of an object store, the folder is temporary.
+      path: folder to keep, named by `rows_key`; it may hold the rows of a previous training. Folders beside it that no
+        process uses are removed. If `path` is None or in an object store, the folder is temporary.
     """
     if path is None or is_remote(path):
         with scratch_folder("rows") as folder:

@@ -43,7 +43,7 @@ class EmbeddingModel(tf_keras.Model):
     name of the task. Sample weights are those of the rows; a row without a label has the label 0 and the weight 0.
 
     Attributes:
-      embedding: the layer; it trains the tables by their own optimizers.
+      embedding: the layer of tables; it trains each table by the table's own optimizer.
       dense: the dense part.
     """
 
@@ -96,7 +96,7 @@ class KerasRun:
         """Choose the device, and count the rows.
 
         Raises:
-          ConfigError: the job has what only the trainer's own loop can do.
+          ConfigError: the job has a setting that needs the trainer's own loop.
           DataError: a split is empty or cannot be read.
         """
         for name, given in (("softmax", job.training.softmax), ("warm_start", job.warm_start)):
@@ -117,11 +117,11 @@ class KerasRun:
         self.eval_steps = -(-self._data.eval_rows // rows)
 
     def scope(self) -> contextlib.AbstractContextManager[object]:
-        """Return the context in which to make the model, to compile and to fit it."""
+        """Return the context in which to make, compile and fit the model."""
         return self._placement.scope()
 
     def keras_model(self) -> EmbeddingModel:
-        """Make the model: tables with the configured optimizers, and what `build` of the model's module returns."""
+        """Make the model: tables with the configured optimizers, and the dense part that `build` returns."""
         job = self._job
         tf_keras.utils.set_random_seed(job.training.seed)
         constant = config_with_rates(job.inputs.config, job.training.replace(decay="none"), tf.constant(0), 1)
@@ -138,7 +138,7 @@ class KerasRun:
         return EmbeddingModel(embedding, dense, job.inputs.tasks)
 
     def train_data(self) -> Batches:
-        """Return an endless stream of shuffled batches, in the configured order."""
+        """Return an endless stream of batches, shuffled as configured."""
         return self._data.train(0)
 
     def eval_data(self) -> Batches:
@@ -152,10 +152,10 @@ class KerasRun:
         Args:
           model: the trained model, made by `keras_model` or of the same two parts.
           folder: folder that gets `checkpoints/`, `dense/` and `history.json`.
-          curves: `History.history` of Keras: per curve its value after each epoch.
+          curves: `History.history` of Keras: the value of each curve after each epoch.
 
         Raises:
-          ConfigError: the model has not the two parts, or was not trained.
+          ConfigError: the model does not have the two parts, or was not trained.
           TrainingError: a row of a table is not finite.
         """
         embedding, dense = getattr(model, "embedding", None), getattr(model, "dense", None)

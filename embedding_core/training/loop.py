@@ -117,7 +117,7 @@ class _Loop:
         if self._state.step == 0 and _WARM_START in self.history.facts:
             self._evaluate_start(summaries)
         if self._evaluation_due(self._state.step) and not self.history.has_eval(self._state.step):
-            self._evaluate_and_save(self._state.step, summaries)  # SIGTERM interrupted this evaluation earlier
+            self._evaluate_and_save(self._state.step, summaries)  # SIGTERM interrupted this evaluation
         if progress is not None:
             progress(self._state.step, self.total, "")
         batches = iter(self._data.train(self._state.step))
@@ -150,7 +150,7 @@ class _Loop:
         )
 
     def _run_steps(self, batches: Iterator[Batch], steps: int) -> StepsDone:
-        """Train for that many steps, or fewer if SIGTERM comes, in calls short enough to notice it."""
+        """Train for `steps` steps, or fewer if SIGTERM comes, in calls short enough to notice SIGTERM."""
         done = StepsDone(np.zeros(0, np.float32), 0, 0, True)
         while len(done.losses) < steps and not self._preempted():
             count, since = min(self._steps_per_call, steps - len(done.losses)), time.monotonic()
@@ -222,7 +222,7 @@ class _Loop:
             summaries.add_eval(0, result)
 
     def _evaluate(self, step: int, summaries: Summaries) -> None:
-        """Evaluate both parts before recording either, so that SIGTERM between them does not leave half a record."""
+        """Evaluate validation part and eval split before recording either: SIGTERM must not leave half a record."""
         batches = self._data.validation()
         validation = None if batches is None else self._measure(batches)
         result = self._measure(self._data.eval())
@@ -276,7 +276,7 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Tr
 
 
 def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], None], trainable: Trainable) -> None:
-    """Fill the tables; write those in a TPU's memory by restoring a checkpoint, since nothing else reaches them."""
+    """Fill the tables; fill tables in a TPU's memory by restoring a checkpoint, since nothing else reaches them."""
     tables = trainable.tables
     if tables.variables:
         fill(tables.variables)
@@ -336,8 +336,8 @@ def train(
       folder: folder that gets `checkpoints/` (the final state), `dense/` (for runs that start from it), `history.json`
         and `logs/` (for TensorBoard).
       resume_folder: folder for checkpoints while training; a run continues from the newest one in it. It must
-        belong to this job alone. The caller removes it when the result is safe. None: a folder below `folder`, removed
-        at the end.
+        belong to this job alone. The caller removes it when the result is safe. None uses a folder below `folder`,
+        removed at the end.
       rows: folder that keeps encoded rows for later trainings, named by `rows_key`; None keeps none.
       progress: called about once per second with the steps done, the total steps, and the state in words.
 
@@ -345,8 +345,8 @@ def train(
       The trained model.
 
     Raises:
-      DataError: a split is empty, rows cannot be read, or a label is not what its task says, or the same in all rows.
-      TrainingError: the loss is not finite.
+      DataError: a split is empty, rows cannot be read, or a label is invalid for its task or the same in all rows.
+      TrainingError: the loss or a row of a table is not finite.
       CheckpointError: there are checkpoints to resume from, but none passes verification.
       PreemptionError: SIGTERM came; the state is saved in `resume_folder`.
     """
@@ -406,6 +406,6 @@ def _facts(data: JobData, loop: _Loop, state: RunState, resumed_at: int, placeme
 
 
 def _rate(history: History) -> float | None:
-    """Compute the high median of the run's rates: of two, the higher one, since the first includes tracing the step."""
+    """Compute the high median of the run's rates: of two rates, the higher one, since the first includes tracing."""
     rates = [entry["rows_per_second"] for entry in history.train]
     return float(statistics.median_high(rates)) if rates else None

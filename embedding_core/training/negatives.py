@@ -84,10 +84,10 @@ def negative_sampler(
       config: tables and features.
       seed: seed of the run.
       dense: names of the dense features, which may be among the candidate's features.
-      counts: count of each token of the feature's vocabulary in the data, int64 [tokens]; for "count".
+      counts: count of each token of the feature's vocabulary in the data, int64 [tokens]; needed for "count".
 
     Raises:
-      ConfigError: an unknown feature, an empty vocabulary, or counts that are missing, all 0 or of another length.
+      ConfigError: a feature is unknown, a vocabulary is empty, or counts are missing, all 0 or of another length.
     """
     known = [feature.name for feature in config.features]
     for name in (negatives.feature, *negatives.within_batch):

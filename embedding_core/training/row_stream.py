@@ -27,7 +27,7 @@ def count_rows(files: Sequence[str], split: str, keep: Keep | None = None) -> in
     """Count the records of TFRecord files that `keep` keeps.
 
     Raises:
-      DataError: no files, no records, or a damaged file.
+      DataError: there are no files or no records, or a file is damaged.
     """
     _check(files, split)
     return _some(_count(files, split, keep), files, split)
@@ -51,7 +51,7 @@ def _records(files: list[str] | tf.Tensor, compression: str, keep: Keep | None) 
 
 
 def _records_of(file: tf.Tensor, compression: str, keep: Keep | None) -> tf.data.Dataset:
-    """Read the kept records of a file; filtered in batches, as calling `keep` takes longer than reading a record."""
+    """Read the kept records of a file; filter in batches, as a call of `keep` takes longer than reading a record."""
     records = tf.data.TFRecordDataset(file, compression, _BUFFER)
     if keep is None:
         return records
