@@ -26,8 +26,8 @@ class InitializerConfig(Section):
     """Initial values of rows: from a truncated normal or a uniform distribution, or a constant.
 
     Attributes:
-      name: "truncated_normal" (mean 0, stddev `scale`), "uniform" (-scale, scale) or "constant" (scale).
-      scale: the width of the distribution, or the constant; null is 1/sqrt(dim), the default of `tf.tpu.experimental`.
+      name: "truncated_normal" (mean 0, stddev `scale`), "uniform" (from -`scale` to `scale`) or "constant" (`scale`).
+      scale: width of the distribution, or the constant; null is 1/sqrt(dim), the default of `tf.tpu.experimental`.
     """
 
     SHORT = "name"
@@ -103,7 +103,7 @@ class FeatureConfig(Section):
 
     Attributes:
       name: key of the feature in the model's inputs.
-      table: name of the table it is looked up in; several features may share one.
+      table: name of the table that the feature is looked up in; several features may share a table.
       column: source of its tokens; None if ids are fed directly.
       max_sequence_length: 0 combines the rows of an example; n > 0 keeps the first n, padded with zeros.
       invalid_id: rule for an id outside the table (raw ids only): "error" fails the step, "row" looks up the table's

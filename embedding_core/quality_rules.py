@@ -66,14 +66,14 @@ class RankingProtocol(Section):
     """How the ranking metrics of a model that retrieves are measured.
 
     Attributes:
-      user: column of the data that names the user. The true candidates of a user are those of all positive rows of the
-        eval split with that value, and one ranking per user is measured, by the query of the last of these rows. If it
-        is null, each positive row is a query with one true candidate.
-      exclude_seen: whether candidates that were seen are left out of a ranking: those that the user has in positive
-        rows of the train split, and those in features of the query's row that have the candidates' vocabulary, such as
-        a history. A true candidate is never left out.
-      queries: largest number of users (of rows, without `user`) that are measured: if there are more, a seeded sample
-        of this many; null for all.
+      user: column of the data that names the user. One ranking per user is measured. Its query is the user's last
+        positive row of the eval split; its true candidates are those of all positive rows of the user there. If null,
+        each positive row is a query with one true candidate.
+      exclude_seen: whether candidates that the user has seen are left out of a ranking: those in the user's positive
+        rows of the train split, and those in features of the query's row with the same vocabulary, such as a history. A
+        true candidate is never left out.
+      queries: largest number of users (without `user`: of rows) to measure. If there are more, a seeded sample is
+        measured. Null measures all.
     """
 
     user: Text | None = None
@@ -101,8 +101,8 @@ class Threshold(Section):
     Attributes:
       min, max: bounds of the metric itself.
       min_improvement: least improvement over the baseline model; may be negative.
-      min_over_popularity: least difference to popularity's value of the same metric, for ranking metrics such as
-        Recall@10; may be negative, and -1 accepts every model.
+      min_over_popularity: least difference from the value that a ranking by popularity reaches, for ranking metrics
+        such as Recall@10; may be negative, and -1 accepts every model.
     """
 
     min: Number | None = None
@@ -124,8 +124,8 @@ class Rules(Section):
     Attributes:
       protocol: how retrieval is measured.
       min_rows: least number of rows of the eval split.
-      min_rows_per_class: least number of rows of each label there.
-      draws_negatives: whether negatives are drawn while training: then the split may hold positives alone.
+      min_rows_per_class: least number of rows of each class of the eval split.
+      draws_negatives: whether negatives are drawn while training; if so, the eval split may hold positives alone.
       retrieval: bounds by metric. If it is empty and the split holds positives alone, which no other metric can judge,
         a two-tower model has to reach popularity's Recall@10.
       bounded_elsewhere: whether Evaluator has a bound of a ranking metric, so that popularity need not be reached.

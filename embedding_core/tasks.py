@@ -18,12 +18,12 @@ class Objective(Section):
     """What a label is, and the loss that trains it.
 
     Attributes:
-      kind: "binary" (0 or 1, trained by cross-entropy), "regression" (a number), "count" (a number of at least 0, by
-        the Poisson loss, whose model computes its logarithm), "multiclass" (one of several values, as the data writes
-        it, trained by softmax cross-entropy), or "positive" (there is no label: each row is an event, label 1). With
+      kind: "binary" (0 or 1, trained by cross-entropy), "regression" (a number), "count" (a number of at least 0,
+        trained by the Poisson loss; the model computes the logarithm of its rate), "multiclass" (one of several values,
+        trained by softmax cross-entropy), or "positive" (there is no label: each row is an event, label 1). With
         `training.softmax`, a positive label may stand beside others.
-      loss: of a regression: "squared", "absolute", or "huber".
-      huber_delta: error from which on the loss "huber" grows linearly.
+      loss: loss of a regression, "squared", "absolute" or "huber".
+      huber_delta: error above which the loss "huber" grows linearly.
       weight: factor of the label's loss, if there are several labels.
     """
 

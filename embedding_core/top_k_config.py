@@ -14,16 +14,17 @@ LARGE = 200_000
 
 
 class Approximate(Section):
-    """A search that compares a query with some of the candidates only, those of the nearest of many lists.
+    """A search that compares a query only with the candidates of some lists.
 
-    Candidates are divided into lists by k-means (an inverted file; Sivic and Zisserman, 2003). A query is compared with
+    k-means divides the candidates into lists (an inverted file; Sivic and Zisserman, 2003). A query is compared with
     the candidates of the `probes` lists that promise the highest scores.
 
     Attributes:
       when: "never" compares each query with all candidates, "large" searches lists if there are 200,000 candidates or
-        more, "always" for any number.
+        more, "always" searches lists.
       lists: number of lists; null is four times the square root of the number of candidates.
-      probes: number of lists that are searched for a query. More find more of the best candidates, and take longer.
+      probes: number of lists that are searched for a query. More lists contain more of the best candidates, and take
+        longer.
       min_recall: least share of the exact answer that the search must find, on the rows of the proof; below it, nothing
         is pushed.
     """

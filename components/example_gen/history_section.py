@@ -18,14 +18,14 @@ class Histories(Section):
       user: column of the user, or of anything else that has a history; a row without a value there is bad.
       time: column of the time: dates, times, or numbers that grow with time, such as Unix times or positions. A column
         holds either dates or numbers. A row without a value there is bad.
-      columns: new columns, each with the column whose values it lists, such as {history: item}. Values of several
-        columns stay side by side: an event that lacks one of them is in no history, and is counted.
-      max_length: largest number of events in a history, the latest ones, with the oldest first.
+      columns: new columns, each with the column whose values it lists, such as {history: item}. The lists of several
+        columns stay aligned: an event that lacks a value of one of them is in no history, and is counted.
+      max_length: largest number of events in a history, which lists the latest ones, the oldest first.
       min_length: smallest number of events in a history; rows with a shorter one are left out, and counted.
-      ties: order of events of one user and time. "apart" keeps them out of each other's histories. "in_order" takes
-        them as one after the other, as the files do in order of their names.
+      ties: order of events of one user at one time. "apart" keeps them out of each other's histories. "in_order" takes
+        them one after the other, in the order of the files by name.
       remember: conditions that an event must meet to be in later histories (the keys of `row_filters`), such as
-        {column: clicked, equals: 1}; events that do not are rows with a history all the same.
+        {column: clicked, equals: 1}; other events are not listed, but still are rows with a history.
     """
 
     user: Text

@@ -42,20 +42,20 @@ Columns = Annotated[
 
 
 class Label(Objective):
-    """What is predicted (the keys of `Objective` say what it is, and how it is trained).
+    """The value to predict, and the loss that trains it.
 
-    A binary label is 0 or 1, true or false, yes or no; one class against all others; or a number above a bound. The
+    A binary label is 0 or 1, true or false, or yes or no. Other values become 0 or 1 by `positive` or `above`. The
     classes of a multiclass label are the values of its column in the train split; a row of the eval split with another
-    value is not judged by this label.
+    value is left out of the figures of this label.
 
     Attributes:
-      column: the column of the data that holds it.
-      positive: the value (or list of values) of the column that is predicted, as the data writes it; every other value
-        is 0. For a binary label.
-      above: a number; the label is 1 if the column's number is greater, else 0. For a binary label.
-      key: the key under which the `preprocessing_fn` returns it, instead of `column`.
-      columns: the columns that the function reads only to compute the label. Requests to the served model do not have
-        them, so no feature may read them. A list (of numbers), or a mapping to "float" or "token".
+      column: column of the data that holds the label.
+      positive: value (or list of values) of the column that is 1, as the data writes it; every other value is 0. For a
+        binary label.
+      above: bound; the label is 1 if the column's number is greater, else 0. For a binary label.
+      key: key under which your `preprocessing_fn` returns the label, instead of `column`.
+      columns: columns that your `preprocessing_fn` reads only to compute the label. Requests to the served model do not
+        have them, so no feature may read them. A list (of numbers), or a mapping to "float" or "token".
     """
 
     SHORT = "column"

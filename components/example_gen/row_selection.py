@@ -74,10 +74,10 @@ class RowFilter(Section):
     A missing value fails every condition but `not_equals`, `not_matches` and `present: false`.
 
     Attributes:
-      column: the column looked at; it need not be one that is kept.
+      column: column that is checked; it may be a column that nothing else reads.
       present: whether the column must have a value (true) or must have none (false).
-      equals, not_equals: a value; a number compares as a number also with text ("5.0" equals 5).
-      matches, not_matches: a regular expression, found anywhere in the value; anchor it with ^ and $.
+      equals, not_equals: value to compare with. If it is a number, text is compared as a number too ("5.0" equals 5).
+      matches, not_matches: regular expression, searched for anywhere in the value; ^ and $ anchor it.
       min, max: bounds, both included: numbers, or dates such as 2011-11-01.
       in_: the allowed values; the key in YAML is `in`.
     """
@@ -135,9 +135,9 @@ class SplitByColumn(Section):
 
     Attributes:
       by: "column".
-      column: the column.
-      train: its values for "train".
-      eval: its values for "eval".
+      column: column that names the split.
+      train: values of the column for "train".
+      eval: values of the column for "eval".
     """
 
     by: Literal["column"] = "column"
@@ -165,7 +165,8 @@ class SplitByTime(Section):
 
     Attributes:
       by: "time".
-      column: holds ISO dates or times, timestamps, or Unix times (seconds to nanoseconds); without a zone, UTC.
+      column: column of ISO dates or times, timestamps, or Unix times (seconds to nanoseconds). Without a zone, a time
+        is UTC.
       before: the first moment of "eval": an ISO date or time.
     """
 
@@ -182,14 +183,15 @@ class SplitByTime(Section):
 class SplitLeaveOneOut(Section):
     """One row of each user is "eval", and the rows before it are "train"; it needs `data.histories`.
 
-    Rows after it, those of the gap, and users without such a row are in neither split, and are counted.
+    Rows after the held-out row, rows in the gap, and users without a held-out row are in neither split, and are
+    counted.
 
     Attributes:
       by: "leave_one_out".
-      held_out: which row of a user is for "eval": the "last", as for a final figure, or the "second_last", as for
-        choosing settings.
-      gap: number of rows directly before the held-out one that are in neither split; its history holds them. With
-        "last" and 1, the rows for training are those of "second_last" and 0, as many published figures have it.
+      held_out: which row of a user is for "eval": the "last", for final figures, or the "second_last", to choose
+        settings.
+      gap: number of rows directly before the held-out one that are in neither split, but in its history. "last" with a
+        gap of 1 trains on the same rows as "second_last" without a gap; many published figures do so.
     """
 
     by: Literal["leave_one_out"] = "leave_one_out"

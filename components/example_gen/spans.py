@@ -30,15 +30,15 @@ class Gaps(NamedTuple):
 
 
 class Spans(Section):
-    """Which spans of the path's placeholders are read; both bounds are included, null leaves one open.
+    """The spans to read, if the path has placeholders; both bounds are included, and null leaves a bound open.
 
     Attributes:
-      first: the first span: a date as 2011-10-31 for {YYYY}-{MM}-{DD}, a number for {SPAN}.
+      first: the first span: a date such as 2011-10-31 for {YYYY}-{MM}-{DD}, a number for {SPAN}.
       last: the last span.
       missing: what to do about expected spans without a file: "warn" names them, also in the report; "error" refuses to
         run.
       every: number of days (or numbers) from one file to the next, such as 7 for weekly files. Files in between are
-        read too, and are not expected.
+        read too, but are not missed if they do not exist.
     """
 
     first: Scalar | None = None

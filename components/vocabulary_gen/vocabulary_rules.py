@@ -10,9 +10,10 @@ class VocabularyRule(Section):
     """Which tokens of a vocabulary get a row.
 
     Attributes:
-      min_count: least number of occurrences of a token in the train split.
-      max_size: largest number of tokens, the most frequent ones; null keeps all.
-      parts: number of parts in which it is counted, sorted and merged; more than 1 if it does not fit into one worker.
+      min_count: least number of occurrences in the train split that gives a token a row.
+      max_size: largest number of tokens; the most frequent ones are kept. Null keeps all.
+      parts: number of parts in which the vocabulary is counted, sorted and merged; more than 1 if one worker cannot
+        hold it.
     """
 
     min_count: Positive = 1
@@ -29,7 +30,7 @@ class Evolution(Section):
     """How vocabularies evolve from those of a previous run; `embedding_core.vocabulary.evolution` has the rule.
 
     Attributes:
-      mode: "rerank" orders all tokens again, "append" leaves those of the previous run in their rows.
+      mode: "rerank" sorts all tokens again, so rows move; "append" leaves the tokens of the previous run in their rows.
       expire_after: number of consecutive runs without `min_count` occurrences after which a token expires; null keeps
         it.
     """

@@ -16,7 +16,7 @@ class TableOverrides(Section):
       dim: length of a row.
       combiner: how the rows of one example become one vector.
       optimizer: optimizer of this table: a name, or a mapping with `name` and hyperparameters.
-      initializer: how rows start.
+      initializer: initial values of rows.
     """
 
     dim: Positive | None = None

@@ -21,16 +21,16 @@ class Data(CsvFormat):
         {YYYY}, {MM}, {DD} and {SPAN} in it are placeholders for the parts of a span.
       format: "csv", "tfrecord" (of tf.Example) or "parquet"; null goes by the extension.
       spans: spans to read, if the path has placeholders; null reads all.
-      allowed_bad_rate: largest share of rows that may be malformed, without a label, or with several values in a
-        single-valued column; they are set aside and counted.
-      whole_numbers: columns of tokens in which 3.0 is read as 3 (pandas writes whole numbers so in a column with gaps);
-        in other columns 3 and 3.0 are two tokens, and the report counts a mix of them.
-      histories: new columns with what the row's user did before; null makes none.
+      allowed_bad_rate: largest accepted share of bad rows: malformed, without a label, or with several values in a
+        single-valued column. Bad rows are set aside and counted.
+      whole_numbers: columns of tokens in which 3.0 is read as 3, because pandas writes 3 as 3.0 if the column has gaps.
+        In other columns 3 and 3.0 are two tokens, and the report counts a mix of them.
+      histories: new columns that list earlier events of the row's user; null makes none.
       statistics: "sample" takes histograms, quantiles and frequent values of the columns from a sample, at least
         10,000 rows of each split; counts, missing values and ranges are exact. "exact" takes them from all rows, with
         TFX's StatisticsGen.
-      workers: number of processes that read the data of a run on this machine. Each loads TensorFlow anew, so more than
-        one pays off only for large data. On a cluster, `kubeflow.beam_args` applies.
+      workers: number of processes that read the data of a run on this machine. Each process loads TensorFlow, so more
+        than one pays off only for large data. On a cluster, `kubeflow.beam_args` applies.
     """
 
     SHORT = "path"

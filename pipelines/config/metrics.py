@@ -127,21 +127,21 @@ class Evaluation(RankingProtocol):
     """How the model is judged before it is pushed.
 
     Attributes:
-      metrics: names of metrics; null takes AUC, BinaryCrossEntropy, Calibration and ExampleCount, and if the label is a
-        number RootMeanSquaredError and MeanAbsoluteError instead of the first two. Of a multiclass label it takes
-        CategoricalAccuracy, CategoricalCrossEntropy, Top5CategoricalAccuracy and ExampleCount. A model that retrieves
-        also has Recall@K, NDCG@K, MRR@K and HitRate@K, K from 1 to 1000, among all candidates of the vocabulary.
-        GroupAUC is the mean of the AUC of each `user`, weighted by rows.
+      metrics: names of metrics; null chooses by the label. A binary label has AUC, BinaryCrossEntropy, Calibration and
+        ExampleCount; a number has RootMeanSquaredError and MeanAbsoluteError instead of the first two. A multiclass
+        label has CategoricalAccuracy, CategoricalCrossEntropy, Top5CategoricalAccuracy and ExampleCount. A model that
+        retrieves also has Recall@K, NDCG@K, MRR@K and HitRate@K, K from 1 to 1000, among all candidates of the
+        vocabulary. GroupAUC is the mean of the AUC of each `user`, weighted by rows.
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
-      thresholds: bounds, by metric of `metrics`, or by any metric at K of a model that retrieves. If there are several
-        labels, the name of a label and a slash come before the metric: click/AUC. If no metric has a bound, every model
-        is blessed, with one exception: a two-tower model whose eval split holds positives alone must reach popularity's
-        Recall@10, unless a metric at K has a bound.
+      thresholds: bounds of metrics, by name: one of `metrics`, or any metric at K of a model that retrieves. If there
+        are several labels, the name of a label and a slash come before the metric: click/AUC. Without bounds every
+        model is blessed, with one exception: a two-tower model whose eval split holds positives alone must reach
+        popularity's Recall@10. A bound of any metric at K replaces this rule.
       min_rows: least number of rows of the eval split; with fewer, nothing is pushed.
-      min_rows_per_class: least number of rows of each label there; if `training.negatives` are drawn, the split may
+      min_rows_per_class: least number of rows of each class of the eval split; with `training.negatives`, the split may
         hold positives alone.
-      baseline: model to compare with: null, "pushed", "served" or "trained" as in `warm_start`, or a URI; "latest"
-        is the old name of "pushed".
+      baseline: model to compare with: "pushed", "served" or "trained" as in `warm_start`, or a URI; null compares with
+        none. "latest" is the old name of "pushed".
       engine: program that computes the metrics: "vectorized" adds up batches of rows, "tfma" is TFX's Evaluator, which
         goes row by row on Beam. Both write the same files, with figures that differ by less than 1e-6.
     """
