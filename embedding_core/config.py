@@ -26,8 +26,8 @@ class InitializerConfig(Section):
     """Initial values of rows: from a truncated normal or a uniform distribution, or a constant.
 
     Attributes:
-      name: "truncated_normal" (mean 0, stddev `scale`), "uniform" (-scale, scale) or "constant" (scale).
-      scale: the width of the distribution, or the constant; null is 1/sqrt(dim), the default of `tf.tpu.experimental`.
+      name: "truncated_normal" (mean 0, stddev `scale`), "uniform" (from -`scale` to `scale`) or "constant" (`scale`).
+      scale: width of the distribution, or the constant; null is 1/sqrt(dim), the default of `tf.tpu.experimental`.
     """
 
     SHORT = "name"

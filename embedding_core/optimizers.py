@@ -54,7 +54,7 @@ class Optimizer(Section):
         before one update (True), or applied one by one (False).
       clip_weight_min, clip_weight_max: bounds of a row after its update; null for no bound.
       weight_decay_factor: decoupled decay of the rows touched by a step; null for none.
-      multiply_weight_decay_factor_by_learning_rate: whether the decay is also scaled by the rate.
+      multiply_weight_decay_factor_by_learning_rate: whether the decay is also multiplied by the learning rate.
       clipvalue: bounds of the accumulated gradient: c for (-c, c), or (min, max); null for none.
 
     Raises:
@@ -184,7 +184,7 @@ class Adam(Optimizer):
       beta_2: decay of the velocities.
       epsilon: number that keeps the divisor above 0.
       lazy_adam: whether only the rows of a step are updated; False updates every row in every step.
-      sum_inside_sqrt: whether epsilon is added under the root.
+      sum_inside_sqrt: whether epsilon^2 is added under the root, instead of epsilon beside it.
     """
 
     name: Literal["adam"] = "adam"

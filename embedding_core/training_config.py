@@ -47,11 +47,11 @@ _Topology = Annotated[
 
 
 class DenseOptimizer(Section):
-    """The Keras optimizer of everything but the tables.
+    """The Keras optimizer of all weights outside of the tables.
 
     Attributes:
       name: name of the Keras optimizer.
-      learning_rate: its learning rate; 0 leaves the dense part as it is.
+      learning_rate: learning rate; 0 leaves these weights as they are.
     """
 
     SHORT = "name"
@@ -64,12 +64,12 @@ class EarlyStopping(Section):
     """When training ends before its last step. The best evaluated state is restored, even without an early stop.
 
     Attributes:
-      metric: metric of the validation part: "auc" (higher is better) or "loss" (lower is better); null is "auc" if all
+      metric: metric of the validation rows: "auc" (higher is better) or "loss" (lower is better); null is "auc" if all
         labels are binary, else "loss".
       patience: number of consecutive evaluations without an improvement after which training ends.
       min_delta: smallest change that counts as an improvement.
       validation_fraction: share of the train split's rows that are evaluated instead of trained on. A hash of each row
-        chooses them, however the eval split is chosen; early stopping never sees the eval split.
+        chooses them, whatever the rule of `split` is; early stopping never sees the eval split.
     """
 
     SHORT = "metric"
@@ -93,7 +93,7 @@ class EarlyStopping(Section):
 
 
 class Negatives(Section):
-    """Negative rows (label 0), which training makes from positive rows for data that holds positives only.
+    """Negative rows (label 0) that training makes from positive rows, for data that holds positives only.
 
     Each positive row is repeated with another token in `feature`. If the candidate has further features
     (`candidate_features`), a token drawn alone would not fit them: the whole candidate of another row of the batch is
@@ -102,8 +102,8 @@ class Negatives(Section):
     Attributes:
       feature: categorical feature whose token is replaced by a drawn one.
       per_positive: number of negatives made of each positive row.
-      distribution: "uniform" over the vocabulary's tokens, or by their "count" in the data. Candidates taken from the
-        batch are as frequent as in the data in both cases.
+      distribution: distribution of drawn tokens: "uniform" over the vocabulary, or by their "count" in the data. With
+        both, candidates taken from the batch are as frequent as in the data.
       candidate_features: all features that describe the candidate; `feature` may be listed or left out.
     """
 
@@ -127,8 +127,8 @@ class Softmax(Section):
     Each row's candidate competes with those of the other rows of the global batch, and with drawn ones. The logits are
     corrected by how often a candidate is expected in a batch (logQ; Yi et al., 2019).
 
-    If the candidate has further features (`candidate_features`), a drawn candidate has those of its first row in the
-    train split; candidates without such a row are not drawn.
+    If the candidate has further features (`candidate_features`), a drawn candidate has the features of its first row in
+    the train split; candidates without such a row are not drawn.
 
     Attributes:
       feature: categorical feature that names the candidate, one token a row.
@@ -176,21 +176,21 @@ class Training(Section):
       table_optimizer: optimizer of the tables for which `tables` sets none; without a `name`, the hyperparameters are
         those of the default optimizer.
       dense_optimizer: optimizer of all other weights.
-      decay: "linear" lets all learning rates, also those of tables, fall to 0 at the last step; "none" keeps them.
+      decay: "linear" decreases all learning rates, also those of tables, to 0 at the last step; "none" keeps them.
       embedding_l2: weight of the mean squared norm of the looked-up vectors, which is added to the loss; it regularizes
         only the rows that a batch looks up.
-      eval_every: steps between evaluations; null is once per epoch, or ten times in `steps`.
-      early_stopping: when to stop early; null trains to the last step, and keeps its state.
+      eval_every: steps between evaluations; null evaluates once per epoch or, with `steps`, ten times in all.
+      early_stopping: when to stop early; null trains to the last step, and keeps the last state.
       checkpoint_every: steps between checkpoints to resume from; null is once per evaluation.
-      nonfinite_rows: "error" refuses to write tables with a NaN or an infinity, to checkpoints of the training and to
-        the EmbeddingCheckpoint; "keep" writes them, and counts these rows in a warning and in the EmbeddingCheckpoint.
-      shuffle_buffer: number of rows among which the next one is drawn.
+      nonfinite_rows: "error" refuses to write rows with NaN or infinity to a checkpoint. "keep" writes these rows, and
+        counts them in a warning and in the EmbeddingCheckpoint.
+      shuffle_buffer: number of rows from which the next row is drawn.
       strategy: device to train on: "auto" is a TPU if there is one, else a GPU, else the CPU; "simulated_tpu" emulates
         a TPU on logical CPU devices.
       topology: shape of the TPU: a slice's name such as "v3-8"; for a simulated TPU also the number of hosts and the
         cores of each host, such as "2x2". Null is "1x2" for a simulated TPU, and accepts any real TPU.
       negatives: negatives to make while training; null if the data holds its own.
-      softmax: train a two-tower model by a softmax over candidates, instead of the cross-entropy of single rows.
+      softmax: softmax over candidates that trains a model with two towers, instead of the cross-entropy of single rows.
     """
 
     steps: Positive | None = None

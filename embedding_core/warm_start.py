@@ -44,33 +44,35 @@ class DenseStart(_DenseChoices):
 
 
 class WarmStart(_DenseChoices, _RowChoices):
-    """What the model starts from, and what to do about parts that the checkpoint does not have.
+    """The checkpoint that the model starts from, and the rules for everything that differs from the checkpoint.
 
     Attributes:
-      checkpoint: "pushed" (of the newest version that was pushed and not rolled back), "served" (of the newest version
-        in the serving folder), "trained" (of the newest training that finished, pushed or not), or the URI of an
-        EmbeddingCheckpoint. If one of these words is given, the first run starts without a checkpoint. "latest" is the
+      checkpoint: checkpoint of the newest version that was pushed and not rolled back ("pushed"), of the newest version
+        in the serving folder ("served"), or of the newest training that finished, pushed or not ("trained"); or the URI
+        of an EmbeddingCheckpoint. With one of these words, the first run starts without a checkpoint. "latest" is the
         old name of "trained".
       repeated_data: what to do with data that the checkpoint was trained on: "error" refuses it, "train" trains on it
-        once more, as overlapping windows of several days need. With either value, repeating an unchanged run takes its
+        once more, as overlapping windows of several days need. With either, an unchanged run that is repeated takes its
         results from the cache.
       new_rows: what the row of a new token starts from: the table's "initializer", or "oov", a copy of the
         out-of-vocabulary row that the token had in the checkpoint.
-      new_tables: what to do with a table that the checkpoint does not have (it may only have been renamed), or that is
-        not configured any more: "error" refuses both, "initialize" starts a new table from its initializer and leaves
-        out one that is not configured.
-      changed_dim: what to do with a table of another `dim`: "error" refuses it, "reset" starts the table again,
-        "resize" keeps the columns that both have and takes further ones from the initializer.
-      changed_optimizer: what to do with a table of another optimizer: "error" refuses it, "reset" starts all its slots
-        again, "convert" keeps the accumulators of Adagrad, AdagradMomentum and FTRL. Both "reset" and "convert" compute
-        FTRL's linear terms from the rows, because FTRL would lose the rows without them.
-      dense: weights of the dense part: "restore" takes them over if inputs, names and shapes agree, and else starts
-        from new weights and says why; "require" makes a difference an error; "reset" always starts from new weights.
+      new_tables: what to do with a table that only the configuration or only the checkpoint has (it may have been
+        renamed): "error" refuses it; "initialize" starts a new table from its initializer, and leaves out a table that
+        is not configured any more.
+      changed_dim: what to do with a table whose `dim` changed: "error" refuses it, "reset" starts the table from its
+        initializer, "resize" keeps the columns that both dims have and takes further ones from the initializer.
+      changed_optimizer: what to do with a table whose optimizer changed: "error" refuses it, "reset" starts all its
+        slots from their initial values, "convert" keeps the accumulators of Adagrad, AdagradMomentum and FTRL. With
+        "reset" and "convert", FTRL's linear terms are computed from the rows, because FTRL would lose the rows
+        otherwise.
+      dense: weights of the dense part: "restore" takes those of the checkpoint if inputs, names and shapes agree;
+        otherwise it starts from new weights and says why. "require" makes a difference an error. "reset" always starts
+        from new weights.
       dense_optimizer: slots and iterations of the dense optimizer: "restore" takes them over with the weights, "reset"
         starts from new ones.
-      ranges: ranges that dense features are scaled by: "keep" takes those that the previous model was trained with,
-        which its weights need; a feature whose column or log1p changed gets a new range, and then the dense part starts
-        from new weights. "recompute" scales by this run's data.
+      ranges: ranges that dense features are scaled by: "keep" takes those of the previous model, which its weights
+        need. A feature whose column or log1p changed gets a new range, and the dense part then starts from new weights.
+        "recompute" scales by this run's data.
     """
 
     SHORT = "checkpoint"

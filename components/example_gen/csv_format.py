@@ -16,7 +16,7 @@ class CsvFormat(Section):
     """How CSV files are written.
 
     Attributes:
-      missing: texts that mean a missing value, such as "?" and "NA"; the empty text always does.
+      missing: texts that mean a missing value, such as "?" and "NA", in addition to the empty text.
       delimiter: text between two fields, of one character or more (`::`).
       decimal: decimal separator, "." or ",".
       quote: character around a field that holds delimiters or line breaks; "" if quotes are ordinary characters.

@@ -44,7 +44,7 @@ Columns = Annotated[
 class Label(Objective):
     """What is predicted. The keys of `Objective` give the kind of the label and its loss.
 
-    A binary label is 0 or 1, true or false, yes or no; one class against all others; or a number above a bound. The
+    A binary label is 0 or 1, true or false, or yes or no. Other values become 0 or 1 by `positive` or `above`. The
     classes of a multiclass label are the values of its column in the train split; a row of the eval split with another
     value is not evaluated on this label.
 

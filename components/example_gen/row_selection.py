@@ -76,8 +76,8 @@ class RowFilter(Section):
     Attributes:
       column: the column that is tested; it need not be kept.
       present: whether the column must have a value (true) or must have none (false).
-      equals, not_equals: a value; a number compares as a number also with text ("5.0" equals 5).
-      matches, not_matches: a regular expression, found anywhere in the value; anchor it with ^ and $.
+      equals, not_equals: value to compare with. If it is a number, text is compared as a number too ("5.0" equals 5).
+      matches, not_matches: regular expression, searched for anywhere in the value; ^ and $ anchor it.
       min, max: bounds, both included: numbers, or dates such as 2011-11-01.
       in_: the allowed values; the key in YAML is `in`.
     """

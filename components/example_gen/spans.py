@@ -33,7 +33,7 @@ class Spans(Section):
     """Which spans of the path's placeholders are read; both bounds are included, null leaves a bound open.
 
     Attributes:
-      first: the first span: a date as 2011-10-31 for {YYYY}-{MM}-{DD}, a number for {SPAN}.
+      first: the first span: a date such as 2011-10-31 for {YYYY}-{MM}-{DD}, a number for {SPAN}.
       last: the last span.
       missing: what to do about expected spans without a file: "warn" names them, also in the report; "error" refuses to
         run.

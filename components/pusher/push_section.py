@@ -9,11 +9,11 @@ from embedding_core.top_k_config import TopK
 
 
 class Push(Section):
-    """The destination of the served model.
+    """How and where a model is pushed.
 
     Attributes:
       destination: folder of versions, which TensorFlow Serving watches; null is `serving` in the work_dir.
-      tolerance: largest difference between training and serving that is accepted.
+      tolerance: largest accepted difference between the results of training and serving.
       keep_last: number of versions that are kept; null is all.
       rows_dtype: type of the served rows; float16 halves the tables, and `tolerance` has to allow for the lost digits.
       top_k: what the signatures `top_k` and `top_k_filtered` of a retrieval model return.

@@ -29,7 +29,7 @@ class Evolution(Section):
     """How vocabularies evolve from those of a previous run; `embedding_core.vocabulary.evolution` has the rule.
 
     Attributes:
-      mode: "rerank" orders all tokens again, "append" leaves those of the previous run in their rows.
+      mode: "rerank" sorts all tokens again, so rows move; "append" leaves the tokens of the previous run in their rows.
       expire_after: number of consecutive runs without `min_count` occurrences after which a token expires; null keeps
         it.
     """

@@ -51,17 +51,18 @@ class Categorical(Section):
 
     Attributes:
       name: name of the feature, in the model's inputs.
-      column: column of the data (of Transform's output with `after_transform`); null is the name.
+      column: column of the data or, with `after_transform`, of Transform's output; null is the name.
       separator: text between two tokens of one value; null does not split.
-      multivalent: whether a row holds a list of values; CSV has no lists, there a `separator` splits the text.
-      vocabulary: name of the vocabulary; features of one vocabulary share its tokens. Null is the table's name, or the
-        feature's.
+      multivalent: whether a row holds a list of values. CSV files have no lists: use a `separator`.
+      vocabulary: name of the vocabulary; features of one vocabulary share its tokens. Null is the table's name if
+        `table` is given, else the feature's name.
       table: name of the table; features of one table share its rows. Null is the vocabulary's name.
       private: whether tokens appear in reports and lineage only as digests; an evaluation slice then cannot name
         the column, and a row filter may only ask whether it is `present`.
       after_transform: whether tokens are read from the output of your `preprocessing_fn`.
-      max_sequence_length: number of tokens of a row that are kept apart; 0 combines them into one vector. "p50", "p90",
-        "p95" and "p99" take that percentile of the rows' numbers of tokens, "max" the largest; "auto" is "p95".
+      max_sequence_length: number of tokens of a row whose vectors stay separate, as a sequence; 0 combines them into
+        one vector. "p50", "p90", "p95" and "p99" take that percentile of the number of tokens per row, "max" the
+        largest number; "auto" is "p95".
     """
 
     SHORT = "name"
@@ -135,10 +136,10 @@ ASSUMED_TOKENS = 1_000_000
 
 
 class VocabularyLimits(VocabularyRule):
-    """Which tokens of a vocabulary get a row of their own, and the rows of the others.
+    """Which tokens of a vocabulary get a row of their own, and how many rows the other tokens share.
 
     Attributes:
-      oov_rows: rows shared by the other tokens; 0 gives them no row (a zero vector).
+      oov_rows: number of rows that the other tokens share; 0 gives these tokens a zero vector.
     """
 
     oov_rows: Count = 1
@@ -148,8 +149,8 @@ class VocabularyEvolution(Evolution):
     """How vocabularies evolve from those of a previous run; `embedding_core.vocabulary.evolution` has the rule.
 
     Attributes:
-      base: the vocabularies to start from: with "pushed", "served" or "trained", those of the checkpoint that the same
-        word selects in `warm_start`; or the URI of a Vocabularies. "latest" is the former name of "trained".
+      base: vocabularies to start from: "pushed", "served" or "trained" (those of the checkpoint that this word selects
+        in `warm_start`), or the URI of a Vocabularies artifact. "latest" is the former name of "trained".
     """
 
     SHORT = "base"

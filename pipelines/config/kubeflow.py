@@ -40,7 +40,7 @@ class Kubeflow(Section):
       pipeline_root: address below which every task writes its outputs.
       tpu_image: image of the trainer if it runs on a TPU; null uses `image`.
       project: Google Cloud project of the training job (Vertex with a TPU).
-      region: region of that job, such as us-central1.
+      region: region of the training job, such as us-central1.
       service_account: account that the training job runs as; null uses the default of Vertex.
       machine_type: machine of the TPU's host; null uses that of `training.topology`.
       tpu_topology: chips as Google Cloud writes them, such as 2x2; null uses that of `training.topology`.

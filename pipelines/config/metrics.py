@@ -133,10 +133,10 @@ class Evaluation(RankingProtocol):
         also has Recall@K, NDCG@K, MRR@K and HitRate@K, K from 1 to 1000, among all candidates of the vocabulary.
         GroupAUC is the mean of the AUC of each `user`, weighted by rows.
       slices: columns (or lists of columns, crossed) by which the metrics are also computed.
-      thresholds: bounds, by metric of `metrics`, or by any metric at K of a model that retrieves. If there are several
-        labels, the name of a label and a slash come before the metric: click/AUC. If no metric has a bound, every model
-        is blessed, with one exception: a two-tower model whose eval split holds positives alone must reach popularity's
-        Recall@10, unless a metric at K has a bound.
+      thresholds: bounds of metrics, by name: one of `metrics`, or any metric at K of a model that retrieves. If there
+        are several labels, the name of a label and a slash come before the metric: click/AUC. Without bounds every
+        model is blessed, with one exception: a two-tower model whose eval split holds positives alone must reach
+        popularity's Recall@10. A bound of any metric at K replaces this rule.
       min_rows: least number of rows of the eval split; with fewer, nothing is pushed.
       min_rows_per_class: least number of rows of the eval split with label 0, and with label 1; if training draws
         negatives, the split may hold positives alone.

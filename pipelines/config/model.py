@@ -26,8 +26,8 @@ class Model(Section):
       name: name of a model of `pipelines.models` ("ranking", "two_tower", ...), or the dotted path of your own module
         with a function `build`.
       arguments: keyword arguments of `build`.
-      run_fn: dotted path of your own function `run_fn(fn_args)`, in the form that TFX's Trainer calls. It trains with
-        `components.trainer.own_run.TrainerRun`; null trains by our loop.
+      run_fn: dotted path of your own training function, which is called with `fn_args`, as by TFX's Trainer. It uses
+        `components.trainer.own_run.TrainerRun`. Null trains by the loop of this project.
     """
 
     SHORT = "name"

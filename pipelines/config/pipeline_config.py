@@ -30,7 +30,7 @@ class PipelineConfig(Section):
       name: name of the pipeline, also in the metadata; by default the file's name.
       data: files that the rows are read from.
       label: value to predict.
-      labels: several values to predict by one model, by name, instead of `label`; a row may lack some of them.
+      labels: several values to predict by one model, by name, in place of `label`; a row may lack some of these values.
       features: columns that the model sees.
       seed: seed of initial rows, shuffles and drawn negatives; a rerun on CPU gives the same tables.
       split: rule by which rows are held out for evaluation.
@@ -40,9 +40,9 @@ class PipelineConfig(Section):
       sample_weight: column that weighs the rows in training and evaluation.
       class_weights: weight of a label's value in training, such as {0: 1, 1: 3}.
       row_filters: conditions that a row must meet; rows that do not are left out.
-      vocabularies: limits, by vocabulary.
+      vocabularies: limits of vocabularies, by name.
       vocabulary_evolution: how vocabularies grow out of those of a previous run; null counts only this run's data.
-      tables: overrides, by table.
+      tables: overrides of the defaults of tables, by name.
       model: model to train.
       training: how the model is trained.
       evaluation: how the model is judged.
@@ -53,7 +53,8 @@ class PipelineConfig(Section):
         owner's "group", or whoever the "umask" of the process allows. Files in a bucket follow the bucket's rules.
       metadata: sqlite file of ML Metadata, which several pipelines may share; null is a file in `work_dir`.
       work_dir: folder of everything that the pipeline writes; by default `runs/<name>` beside the file.
-      python_path: folder put last on `sys.path` for your dotted names; by default the file's folder.
+      python_path: folder of the modules that your dotted names are in, put last on `sys.path`; by default the file's
+        folder.
     """
 
     FROM_THE_FILE: ClassVar[tuple[str, ...]] = ("name", "work_dir", "python_path")  # the loader fills them in
