@@ -13,6 +13,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
+from embedding_core.errors import DataError
 from embedding_core.evaluation.candidates import candidate_count, candidates_of, known_lists, single_ids
 from embedding_core.evaluation.queries import (
     Labelled,
@@ -120,9 +121,16 @@ def rank_queries(
       on_rows: called with the serialized row of each query, in batches.
 
     Raises:
-      DataError: the eval split has no positive row, or a row has several candidates or no user.
+      DataError: the eval split has no positive row, a row has several candidates or no user, or another feature
+        identifies the candidates of another model.
     """
     towers = models[0]
+    other = next((model.feature for model in models if model.feature != towers.feature), None)
+    if other is not None:
+        raise DataError(
+            f"the candidates of the models differ: {towers.feature!r} identifies those of the first, {other!r} those of "
+            "another. Only models of the same candidates can be compared: remove the baseline."
+        )
     tokens = candidate_count(inputs.config, towers.feature)
     read = _row_reader(inputs, towers.feature, tokens, positive)
     users = None if protocol.user is None else user_reader(protocol.user, eval_files)

@@ -1,6 +1,7 @@
 """Vectors of an exported model's signatures against those of the restored run."""
 
 import os
+from types import SimpleNamespace
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
@@ -12,8 +13,10 @@ from embedding_core.columns import DenseInputs
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import DataError
+from embedding_core.evaluation.ranked_queries import rank_queries
 from embedding_core.evaluation.towers import ExportedTowers, RunTowers, all_vectors
 from embedding_core.model_inputs import build_model
+from embedding_core.quality_rules import RankingProtocol
 from embedding_core.serving import export_model
 from embedding_core.tasks import POSITIVE
 from embedding_core.training import Inputs, Negatives, TrainingConfig
@@ -95,3 +98,9 @@ def test_several_features_of_candidates_need_a_name(both):
     else:
         with pytest.raises(DataError, match=r"reads item, shop: name the one .* `training.negatives.feature`"):
             ExportedTowers(loaded, CONFIG, [*COLUMNS, "price"], TOKENS["item"], None)
+
+
+def test_models_of_other_candidates_are_not_compared():
+    models = [SimpleNamespace(feature="item"), SimpleNamespace(feature="shop")]
+    with pytest.raises(DataError, match="'item' identifies those of the first, 'shop' those of another"):
+        rank_queries(models, None, None, RankingProtocol(), train_files=(), eval_files=(), seed=0, counted=False)
