@@ -128,8 +128,8 @@ def rank_queries(
     other = next((model.feature for model in models if model.feature != towers.feature), None)
     if other is not None:
         raise DataError(
-            f"the candidates of the models differ: {towers.feature!r} identifies those of the first, {other!r} those of "
-            "another. Only models of the same candidates can be compared: remove the baseline."
+            f"the candidates of the models differ: {towers.feature!r} identifies those of the first, {other!r} those "
+            "of another. Only models of the same candidates can be compared: remove the baseline."
         )
     tokens = candidate_count(inputs.config, towers.feature)
     read = _row_reader(inputs, towers.feature, tokens, positive)
