@@ -19,9 +19,9 @@ class Objective(Section):
 
     Attributes:
       kind: "binary" (0 or 1, trained by cross-entropy), "regression" (a number), "count" (a number of at least 0,
-        trained by the Poisson loss; the model computes the logarithm of its rate), "multiclass" (one of several values,
-        trained by softmax cross-entropy), or "positive" (there is no label: each row is an event, label 1). With
-        `training.softmax`, a positive label may stand beside others.
+        trained by the Poisson loss; the model computes the logarithm of its rate), "multiclass" (one of several values
+        as the data writes them, trained by softmax cross-entropy), or "positive" (there is no label: each row is an
+        event, label 1). With `training.softmax`, a positive label may stand beside others.
       loss: loss of a regression, "squared", "absolute" or "huber".
       huber_delta: error above which the loss "huber" grows linearly.
       weight: factor of the label's loss, if there are several labels.
