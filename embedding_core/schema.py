@@ -72,7 +72,8 @@ class ChosenBy:
     """Chooses one of several sections by a word under one key of the mapping.
 
     Attributes:
-      key: field of every section, a Literal of the section's word; a lone string is read as the value of this key.
+      key: field that each of these sections has: a Literal of the words that choose the section. A lone string is read
+        as the value of this key.
       default: values that a mapping without the key is merged into; if None, the key is required.
     """
 
@@ -181,7 +182,7 @@ class Section(BaseModel):
         strict=True,
         allow_inf_nan=False,
         alias_generator=lambda field: field.rstrip("_"),  # `in` is a keyword of Python, so its field is `in_`
-        ser_json_inf_nan="constants",  # in values of any type, such as the arguments of a model
+        ser_json_inf_nan="constants",  # for fields annotated Any, in which inf and NaN are not refused
     )
     SHORT: ClassVar[str] = ""
 
@@ -228,7 +229,7 @@ class Section(BaseModel):
 
     @classmethod
     def summary(cls) -> str:
-        """Give the docstring without its sections, on one line."""
+        """Give the text of the docstring above `Attributes:` and `Raises:`, on one line."""
         return " ".join(re.split(r"\n *(?:Attributes|Raises):\n", cls.__doc__ or "")[0].split())
 
     @classmethod
@@ -297,7 +298,7 @@ class Section(BaseModel):
 
 
 def read(kind: Any, value: Any, owner: str) -> Any:
-    """Read plain values as a type that is not a section itself, such as one of several sections.
+    """Read plain values as a type that is not a single Section class, such as a union of sections.
 
     Args:
       kind: the type, as a field of a section would have it.

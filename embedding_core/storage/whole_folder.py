@@ -51,7 +51,10 @@ def remove_leftovers(parent: StrPath) -> list[str]:
 
 @contextlib.contextmanager
 def _lock(folder: str, *, wait: bool) -> Iterator[bool]:
-    """Yield whether this process has the lock of the folder; for an object store, which has no locks, yield `wait`."""
+    """Yield whether this process has the lock of the folder.
+
+    An object store has no locks. There it yields `wait`: a writer (true) goes on, and a cleanup (false) deletes nothing.
+    """
     if is_remote(folder):
         yield wait
         return

@@ -40,8 +40,8 @@ def build(
 ) -> tf_keras.Model:
     """Build the model.
 
-    The output is linear in the inputs (the first-order term of a token is linear in its row), in the sum of the
-    products of all pairs of vectors, and in the MLP's values.
+    The output is a linear function of three parts: the inputs, the sum of the products of all pairs of vectors, and the
+    MLP's values. A token has no first-order weight of its own: its first-order term is a linear function of its row.
 
     Args:
       config: tables and features; unused here.

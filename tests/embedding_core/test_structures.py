@@ -1,4 +1,6 @@
-"""Each value goes to the leaf at the same path; structures that differ by TensorFlow's check are refused."""
+"""Each value goes to the leaf at its path. Structures that TensorFlow finds different are refused, except that a tuple
+counts as a list.
+"""
 
 from collections import OrderedDict, namedtuple
 

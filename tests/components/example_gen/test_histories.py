@@ -1,4 +1,4 @@
-"""Tests histories against their definition, written slowly, on events drawn at random."""
+"""Tests histories of random events against a slow, direct implementation of their definition."""
 
 from __future__ import annotations
 
