@@ -53,7 +53,7 @@ def remove_leftovers(parent: StrPath) -> list[str]:
 def _lock(folder: str, *, wait: bool) -> Iterator[bool]:
     """Yield whether this process has the lock of the folder.
 
-    An object store has no locks. There it yields `wait`: a writer (true) goes on, and a cleanup (false) deletes nothing.
+    An object store has no locks. There it yields `wait`: a writer (true) goes on, a cleanup (false) deletes nothing.
     """
     if is_remote(folder):
         yield wait
