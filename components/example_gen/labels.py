@@ -154,7 +154,9 @@ def _is_above(value: Value, bound: float, decimal: str) -> float:
         amount = number(value, decimal)
     except ValueError:
         return _OTHER
-    return float(amount > bound) if np.isfinite(amount) or np.isnan(amount) else _OTHER
+    if np.isnan(amount):
+        return amount
+    return float(amount > bound) if np.isfinite(amount) else _OTHER
 
 
 def count_labels(label: Label, batch: Batch, values: pa.Array, good: Mask, counts: Labels) -> None:
@@ -186,10 +188,11 @@ def _shown(value: object) -> str:
 
 
 def weight_reasons(name: str, column: pa.Array) -> dict[int, str]:
-    """Return the reason why each row without a weight of at least 0 is bad, by position."""
+    """Return the reason why each row without a finite weight of at least 0 is bad, by position."""
     values = _first(column)
-    good = pc.fill_null(pc.greater_equal(values, 0), False).to_numpy(zero_copy_only=False)
+    is_valid = pc.and_(pc.greater_equal(values, 0), pc.is_finite(values))
+    good = pc.fill_null(is_valid, False).to_numpy(zero_copy_only=False)
     return {
-        int(row): f"sample weight {name!r} is {values[int(row)].as_py()!r}: it must be a number of at least 0"
+        int(row): f"sample weight {name!r} is {values[int(row)].as_py()!r}: it must be a finite number of at least 0"
         for row in np.flatnonzero(~good)
     }

@@ -55,6 +55,7 @@ def test_label_above_a_bound_becomes_1(label, values, above):
         ("NA", r"label column 'y': 'NA' is not a number; .* `data: {missing: .*}`, and `label.above` bounds numbers"),
         ("inf", r"label column 'y': 'inf' is not finite"),
         ("", r"label column 'y' has no value"),
+        ("nan", r"label column 'y' has no value"),
     ],
 )
 def test_row_whose_label_is_no_number_to_bound_is_bad(label, value, words):
