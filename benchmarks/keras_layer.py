@@ -9,8 +9,8 @@ because the time also depends on where their memory was allocated. Torch and ker
 `--torch` and `--keras-rs` name, in processes that wait for their turn.
 
 Figures are CPU times: the median over the rounds, with minimum and maximum. A ratio is the median of the rounds'
-ratios. "of the bytes" is the time of a step divided by the time in which this machine gathers the fewest bytes that the
-step can move. Results are kept in FOLDER, one file per case; the table has all cases found there.
+ratios. "of the bytes" is the time of a step divided by the time in which this machine gathers the bytes that the step
+must move. Results are kept in FOLDER, one file per case; the table has all cases found there.
 """
 
 import argparse

@@ -42,7 +42,7 @@ class FeatureSpec:
       max_sequence_length: 0 combines the rows of an example; n > 0 gives [batch, n, dim].
       output_shape: shape of the output without `dim`, or None; dimensions may be None.
       invalid_id: policy for an id outside the table.
-      quantization: quantization that the lookup applies to the rows, or None; the table is not quantized.
+      quantization: quantization that the lookup applies to the rows, or None; stored rows are not quantized.
     """
 
     path: str
@@ -129,7 +129,7 @@ def quantization_of(table: AnyTable) -> Quantization | None:
 
 
 def refuse_ignored_attributes(feature: AnyFeature) -> None:
-    """Refuse attributes that would be ignored: of a FeatureConfig of TensorFlow, its table and its quantization.
+    """Refuse attributes of a TensorFlow FeatureConfig, its table or its quantization that would be ignored.
 
     Raises:
       ConfigError (ValueError): an attribute that would be ignored is set.

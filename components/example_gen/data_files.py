@@ -44,7 +44,7 @@ def escaped(path: str) -> str:
 
 
 class Found(NamedTuple):
-    """The files to read, the files that match but are ignored, both in order, and the spans without a file."""
+    """The files to read and the matching files that are ignored, both sorted, and the spans without a file."""
 
     files: list[str]
     ignored: list[str]

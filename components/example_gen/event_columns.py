@@ -29,8 +29,8 @@ class Events(NamedTuple):
 
     Attributes:
       user: the user's token, as bytes.
-      whole: floor of a time that is a number; microseconds since 1970 of a date.
-      fraction: fractional part of a time that is a number, in [0, 1); 0 for a date.
+      whole: floor of the time if it is a number; microseconds since 1970 if it is a date.
+      fraction: fractional part of the time if it is a number, in [0, 1); 0 if it is a date.
       dated: whether the time is a date.
       remembered: whether later histories hold the event.
       values: the tokens that histories list, by source column.

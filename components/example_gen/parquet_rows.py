@@ -26,7 +26,7 @@ def parquet_batches(path: str, settings: Settings, bad: BadRows) -> Iterator[Bat
     """Yield batches of a Parquet file. `bad` is unused: damage cannot be limited to single rows.
 
     Raises:
-      DataError: the file is empty or damaged, a needed column is absent or of a type that no example can hold.
+      DataError: the file is empty or damaged, or a needed column is absent or of a type that no example can hold.
     """
     del bad
     with opened_parquet(path) as file:

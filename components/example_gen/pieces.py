@@ -61,7 +61,7 @@ def find_pieces(files: Sequence[str], input_base: str, settings: Settings) -> li
 
 
 def pieces_fact(pieces: Iterable[Piece], settings_json: str, digests: Mapping[str, str]) -> Json:
-    """Describe the data of Examples: `rows`, a digest of the settings that select rows, and `pieces`.
+    """Describe the data of Examples: `pieces`, and `rows`, which is a digest of the settings that select rows.
 
     Args:
       pieces: pieces of the data.

@@ -182,7 +182,8 @@ class SplitByTime(Section):
 class SplitLeaveOneOut(Section):
     """One row of each user is "eval", and the rows before it are "train"; it needs `data.histories`.
 
-    All other rows are in neither split, and are counted: rows after it, rows of the gap, and users without such a row.
+    All other rows are in neither split, and are counted: rows after the "eval" row, rows of the gap, and rows of users
+    without an "eval" row.
 
     Attributes:
       by: "leave_one_out".

@@ -45,7 +45,7 @@ class Batch:
 
     Attributes:
       columns: one array per column that was read, all of one length; scalars or lists; null is missing.
-      index: position of each row among those that were read, which `place`, `content` and `record` take.
+      index: position of each row among those that were read; `place`, `content` and `record` take such positions.
       place: file and line (or row, or record) of a row, as an error names it.
       content: returns bytes that encode all values of each row, whatever the order of columns and rows.
       is_text: whether every value is text, as in CSV.
@@ -73,7 +73,7 @@ class Batch:
         return dataclasses.replace(self, columns=columns, index=self.index[mask])
 
     def with_column(self, name: str, column: pa.Array) -> Batch:
-        """Return the batch with another column in place of the one of this name."""
+        """Return a copy of the batch in which the column of this name is replaced."""
         return dataclasses.replace(self, columns={**self.columns, name: column})
 
     def set_aside(self, bad: BadRows, reasons: Mapping[int, str]) -> Batch:
@@ -135,7 +135,8 @@ def map_values(column: pa.Array, function: Callable[[Value], T], missing: T) -> 
       missing: the result for a null.
 
     Returns:
-      The results `[rows]`, of the dtype of `missing` (which bad rows get), and the reasons for bad rows by position.
+      The results `[rows]`, of the dtype of `missing`, and the reasons for bad rows by position. The result of a bad row
+      is `missing`.
     """
     encoded = column.dictionary_encode()
     results: list[T] = []

@@ -121,7 +121,7 @@ def verify_version(folder: StrPath) -> Json:
       The manifest: `digest`, `facts` and `files`.
 
     Raises:
-      CheckpointError: there is no manifest, it is damaged, or a file is missing, damaged, a link or not in it.
+      CheckpointError: the manifest is missing or damaged, or a file is missing, damaged, a link or not listed there.
     """
     manifest = _SEALED.verify(folder, version_digests)
     if content_digest(manifest["files"]) != manifest.get("digest"):

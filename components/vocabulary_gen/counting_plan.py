@@ -81,7 +81,7 @@ def plan_counting(features: Any, rules: Mapping[str, Json], transform_graph: str
     Args:
       features: list of {"name", "column": {fields of ColumnConfig without dtype}, "vocabulary"}; if a column
         does not have "multivalent", its valency is inferred from the data. Other keys are for TableConfigGen.
-      rules: fields of a `VocabularyRule` by vocabulary; those without a rule keep all tokens.
+      rules: fields of a `VocabularyRule` by vocabulary; a vocabulary without a rule keeps all tokens.
       transform_graph: folder of Transform's output, if there is one.
 
     Raises:

@@ -87,8 +87,8 @@ def refuse_ignored(model: Model, trainer: Trainer) -> None:
 
     Args:
       model: the tables.
-      trainer: "engine" for an engine of this project; "V2" for SparseCores, to which TensorFlow does not pass them on;
-        "V0" for a TPU without an embedding engine, on which a Keras optimizer trains the tables.
+      trainer: "engine" for an engine of this project; "V2" for SparseCores, to which TensorFlow does not pass all
+        attributes; "V0" for a TPU without an embedding engine, on which a Keras optimizer trains the tables.
 
     Raises:
       ConfigError (ValueError): such an attribute is set, or `low_dimensional_packing_status` would change results.

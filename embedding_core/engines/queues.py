@@ -97,7 +97,7 @@ class WaitingBatch:
             self._since = unmirrored(lambda: tf.Variable(-1, trainable=False, dtype=tf.int64))
 
     def replace(self, batches: Sequence[TableBatch], training: tf.Tensor) -> tf.Tensor:
-        """Drop the held batch, and hold this one if it is for training; return an int32 scalar that depends on both."""
+        """Drop the held batch, and hold this one if it is for training; return an int32 scalar to wait for."""
         with _after(self._cleared()):
             return tf.cond(training, lambda: self._put(batches), lambda: tf.constant(0))
 

@@ -170,7 +170,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         Args:
           features: dense, sparse or ragged integer ids, in the structure of `feature_config`; with
             `serving_config`, in its structure.
-          weights: None, or a structure like `features`, each leaf of which is weights (if sparse or ragged) or None.
+          weights: None, or a structure like `features` with weights (sparse or ragged) or None for each feature.
           serving_config: a structure of FeatureConfig with this layer's tables; if given, the lookup follows it instead
             of `feature_config`, and runs on CPU.
 
@@ -230,7 +230,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
 
     @property
     def non_trainable_weights(self) -> list[tf.Variable]:
-        """Those of any Keras layer and, while Keras copies weights as a list, the tables and slots of an engine.
+        """The usual non-trainable weights and, while Keras copies weights as a list, the tables and slots of an engine.
 
         Therefore `get_weights`, `set_weights`, EarlyStopping, `clone_model` and `.h5` files include the tables, but a
         training loop that asks for variables does not get them.
@@ -255,8 +255,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
         """The Keras optimizer whose learning rate and iterations the tables follow, or None.
 
         A layer that was made by `from_config`, as `load_model` and `clone_model` do, has a copy of the optimizer, which
-        no training loop steps. If such a layer trains its tables itself, set the optimizer to follow before training:
-        `layer.keras_optimizer = model.optimizer`. Its hyperparameters must be those of the configuration.
+        no training loop steps. If such a layer trains its tables itself, replace the copy before training:
+        `layer.keras_optimizer = model.optimizer`. The hyperparameters must be those of the configuration.
         """
         rate = followed(self._state.config.optimizer)
         return None if rate is None else rate.optimizer

@@ -115,7 +115,7 @@ def refuse_keras_3(layer: str, inputs: Sequence[Any]) -> None:
 
 
 def is_keras_optimizer(optimizer: GivenOptimizer) -> bool:
-    """Whether the object is an optimizer of tf_keras, of either generation."""
+    """Return whether the object is an optimizer of tf_keras, of either generation."""
     return isinstance(optimizer, legacy.Optimizer | new.Optimizer)
 
 

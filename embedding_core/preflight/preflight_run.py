@@ -104,7 +104,7 @@ def _program(
     make_step: MakeStep,
     own_tables: bool,
 ) -> tuple[Json | None, list[Finding], list[str]]:
-    """Trace the program; returns its summary in plain values, findings and notes."""
+    """Trace the program; return its summary as a JSON object, the findings and the notes."""
     try:
         traced = trace_step(config, topology, hardware, rows, make_step, own_tables=own_tables)
     except Exception as error:  # the caller's code may raise anything; the finding shows it

@@ -59,7 +59,7 @@ def export_model(
       tasks: what the model is trained for; the tasks name the outputs of the signatures.
       signatures: names of the signatures to write besides `serving_default`; None for all that the model can have.
       top_k: how many candidates `top_k` and `top_k_filtered` return, and how they are searched; None for the best
-        100, exactly.
+        100, by exact search.
       rows_dtype: "float32", or "float16" for tables of half the size, whose values are rounded to 11 significant bits.
 
     Returns:

@@ -39,7 +39,7 @@ def _temporary_name(destination: str) -> str:
 
 
 def remove_leftovers(parent: StrPath) -> list[str]:
-    """Delete what dead writers left in a folder, but nothing of living ones; returns the paths."""
+    """Delete what dead writers left in a folder, but nothing of living ones; return the deleted paths."""
     removed = []
     for path in (os.path.join(parent, name) for name in names_in(parent) if _TEMPORARY.match(name)):
         with _lock(path, wait=False) as is_dead:

@@ -84,7 +84,7 @@ def negative_sampler(
       config: tables and features.
       seed: seed of the run.
       dense: names of the dense features, which may be among the candidate's features.
-      counts: count of each token of the feature's vocabulary in the data, int64 [tokens]; needed for "count".
+      counts: counts of the tokens of the feature's vocabulary, int64 [tokens]; needed for the distribution "count".
 
     Raises:
       ConfigError: a feature is unknown, a vocabulary is empty, or counts are missing, all 0 or of another length.

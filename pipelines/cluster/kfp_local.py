@@ -54,7 +54,7 @@ class _Run:
 
 
 def load_spec(path: str | os.PathLike[str]) -> Json:
-    """Read the pipeline specification, the first document of a compiled YAML file; the one for Kubernetes is ignored.
+    """Read the pipeline specification: the first document of a compiled YAML file; the Kubernetes document is ignored.
 
     Raises:
       DataError: the file cannot be read, or is not a compiled pipeline.

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 PUSHED, SERVED, TRAINED, LATEST = "pushed", "served", "trained", "latest"
 WORDS = (PUSHED, SERVED, TRAINED, LATEST)
-"""The first three words select, in this order, the newest version that was pushed and not rolled back, the newest
-version in the serving folder, and the newest finished training (pushed or not). The last word is a former name of the
-first or the third, and gives a warning."""
+"""The words. Each selects a previous run:
+
+- "pushed": the newest version that was pushed and not rolled back.
+- "served": the newest version in the serving folder.
+- "trained": the newest finished training, pushed or not.
+- "latest": a former name of "trained", which gives a warning; for `evaluation.baseline`, a former name of "pushed".
+"""

@@ -1,7 +1,7 @@
 """Finds the data files, and the folder and pattern that lead ExampleGen to the same files.
 
-A path is taken literally as far as it exists, even if it contains wildcards: a path that names an existing file is that
-file, and existing folders at the start of a pattern are those folders. Only the rest is a pattern.
+A path is taken literally as far as it exists, even if it contains wildcards: this holds for an existing file, and
+for existing folders at the start of a pattern. Only the rest is a pattern.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def data_spans(data: Data) -> PatternSpans | None:
 
 
 def data_location(data: Data) -> tuple[str, str]:
-    """Return the literal folder, and the pattern below it, with placeholders, by which ExampleGen finds the files.
+    """Return the literal folder and the pattern below it, with placeholders; ExampleGen finds the files by them.
 
     Args:
       data: the data, its path absolute.

@@ -128,7 +128,7 @@ def _is_list(tp: Any) -> bool:
 
 
 def _default_of(tp: Any, value: Any, key: str) -> Any:
-    """Return the default of a key of the section that the value is read as, as a plain value; None if it has none."""
+    """Return the plain default of a key of the section that the value is read as; None if the key has no default."""
     section = _section_type(tp, value)
     fields = {} if section is None else dict(zip(section.keys(), section.model_fields.values(), strict=True))
     default = fields[key].get_default(call_default_factory=True) if key in fields else None

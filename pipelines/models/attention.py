@@ -67,7 +67,7 @@ class TargetAttention(tf_keras.layers.Layer):
 
 
 class Positions(tf_keras.layers.Layer):
-    """Adds a trained vector for each position to a sequence `[B, L, dim]`, and multiplies its vectors by sqrt(dim)."""
+    """Multiplies the vectors of a sequence `[B, L, dim]` by sqrt(dim), and adds a trained vector for each position."""
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Create the vectors of the positions."""
@@ -83,7 +83,7 @@ class Positions(tf_keras.layers.Layer):
 class CausalAttention(tf_keras.layers.Layer):
     """Self-attention in which a position sees itself and the filled positions before it (Vaswani et al., 2017).
 
-    A single query is that of the last filled position, which sees all filled positions.
+    If there is only one query, it is that of the last filled position, which sees all filled positions.
     """
 
     def __init__(self, heads: int, name: str | None = None) -> None:

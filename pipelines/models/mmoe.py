@@ -1,4 +1,4 @@
-"""Builds a multi-gate mixture of experts (MMoE; Ma et al., 2018): tasks share experts, each by a gate of its own.
+"""Builds a multi-gate mixture of experts (MMoE; Ma et al., 2018): each task weighs shared experts by its own gate.
 
 Copy this file to write your own model; `model.arguments` in the configuration sets the keyword arguments of `build`.
 """

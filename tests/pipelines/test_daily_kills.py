@@ -1,4 +1,4 @@
-"""Tests that two days whose runs are killed at random times and repeated leave the tables of two undisturbed days."""
+"""Tests that two daily runs, killed at random times and repeated, give the same tables as undisturbed runs."""
 
 import json
 import os

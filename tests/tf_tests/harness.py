@@ -17,7 +17,7 @@ TheirTPUEmbedding = tpu_embedding_v2.TPUEmbedding
 
 
 class Shards:
-    """A table as the tests read it: `variables[0]` holds all rows, since blocks of hosts are ranges of one variable."""
+    """A table as the tests read it: `variables[0]` holds the rows of all hosts."""
 
     def __init__(self, variable):
         self.variables = [variable]

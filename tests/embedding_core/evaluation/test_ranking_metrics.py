@@ -50,7 +50,7 @@ def expected(metric, scores, truths, excluded, relevant):
 
 @pytest.mark.parametrize("measure", ["Recall", "NDCG", "MRR", "HitRate"])
 def test_metrics_are_their_definitions_averaged_over_the_orders_of_equal_scores(measure):
-    """Six candidates with scores 0, 1 and 2, one to three of them true, up to two excluded, up to two unknown."""
+    """Six candidates with scores 0, 1 and 2: up to three are true, and up to two excluded; up to two are unknown."""
     draw = np.random.default_rng(7)
     scores = draw.integers(3, size=(40, 6))
     shuffled = [draw.permutation(6) for _ in range(40)]
