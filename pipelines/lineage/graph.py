@@ -66,7 +66,7 @@ def open_store(metadata_path: str | Path) -> MetadataStore:
     """Open the sqlite ML Metadata store at that path, read-only.
 
     Raises:
-      DataError: there is no such file, or it is not such a store.
+      DataError: the file does not exist, or is not a store of ML Metadata.
     """
     if not Path(metadata_path).is_file():
         raise DataError(
