@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# Base class and driver of our ExampleGen, neither documented by TFX; its executor and its parameters are our own.
+# Base class and driver of our ExampleGen, neither documented by TFX; ExampleGen's executor and parameters are our own.
 from tfx.components.example_gen.component import FileBasedExampleGen
 from tfx.components.example_gen.driver import FileBasedDriver
 from tfx.components.example_gen.utils import FINGERPRINT_PROPERTY_NAME

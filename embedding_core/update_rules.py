@@ -26,7 +26,7 @@ def updated(optimizer: Optimizer, rows: Rows, slots: Slots, gradient: Rows, rate
     """Compute rows and slots after one step of the optimizer, clipping and decay included.
 
     Args:
-      optimizer: its hyperparameters; its `learning_rate` is not read.
+      optimizer: the optimizer, whose `learning_rate` is not read.
       rows: [N, dim] rows.
       slots: the rows' slots, each [N, dim].
       gradient: [N, dim] gradients, already accumulated.

@@ -19,7 +19,7 @@ def summary_of(column: pa.Array, chosen: Mask, *, known_to_differ: bool) -> Colu
     Args:
       column: texts or numbers, or lists of these.
       chosen: mask of the rows.
-      known_to_differ: whether values of previous batches differ, so that these need not be compared.
+      known_to_differ: whether values of previous batches differ; if so, the values of this batch are not compared.
     """
     rows = column.filter(pa.array(chosen))
     counts = values_per_row(rows)

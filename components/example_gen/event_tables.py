@@ -1,4 +1,4 @@
-"""Makes Arrow tables of rows as events: user, time and order, and the columns of examples and histories."""
+"""Makes Arrow tables of events from rows: user, time and order, and the columns of examples and histories."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Sample:
       files: the files looked at.
       whole: whether the sample holds all rows of the data.
       names: the columns that all of these files have.
-      lacking: per column that only some of them have, the first file without it.
+      lacking: for each column that only some of these files have, the first file without the column.
       columns: the columns that were asked for and found.
       tally: what a run would count in these rows; None if a column is absent.
     """

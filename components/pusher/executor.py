@@ -116,7 +116,7 @@ class Executor(ComponentExecutor, PusherExecutor):
         except NonfiniteError as error:
             raise _NotPushedError(str(error), nonfinite_rows=error.rows) from error
         except ParityError as error:
-            if not measured:  # could not be scored: an error of this run, which must not be cached
+            if not measured:  # scoring failed: raise, because TFX would cache a refusal
                 raise
             raise _NotPushedError(str(error), parity=measured[0].to_dict()) from error
         return published, measured[0].to_dict()

@@ -61,8 +61,8 @@ def publish(
       clock: returns the time in seconds since 1970.
 
     Raises:
-      ConfigError: `keep_last` is below 1; it is given, and a numbered entry of `base` is not a version; `base` is not
-        writable; or no number below 2**63 is left.
+      ConfigError: `keep_last` is below 1, or is given although a numbered entry of `base` is not a version; `base` is
+        not writable; or no number below 2**63 is left.
       CheckpointError: the source is not a SavedModel, the copy differs from what was read, or the disk is full.
     """
     _require_some(keep_last)

@@ -74,8 +74,8 @@ class EmbeddingTrainer(base_component.BaseComponent):
           table_configs: a channel of `TableConfigs`, from TableConfigGen.
           model: dotted name of a module that defines `build(config, embeddings, dense, **arguments)`.
           custom_config: fields of `components.trainer.run.Settings`: `training` (a `TrainingConfig`), `arguments` of
-            the model, `dense`, `label_key` and `weight_key` (names of columns; of transformed ones if there is a
-            transform graph).
+            the model, `dense`, `tasks`, `weight_key` and others. Columns have the names that the transform graph gives
+            them, if there is one.
           transform_graph: a channel of `TransformGraph` that computes dense features, label and weight;
             without one they are raw columns of numbers.
           schema: a channel of `Schema`; needed if there is no transform graph.

@@ -11,7 +11,7 @@ class VocabularyRule(Section):
 
     Attributes:
       min_count: least number of occurrences of a token in the train split.
-      max_size: largest number of tokens, of which the most frequent are kept; null keeps all.
+      max_size: largest number of tokens; the most frequent are kept. null keeps all.
       parts: number of parts in which the vocabulary is counted and sorted; above 1 if it does not fit into one worker.
     """
 

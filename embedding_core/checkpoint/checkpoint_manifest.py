@@ -25,7 +25,7 @@ class Manifest:
       step: training step at which the tables were saved.
       config: tables, features and optimizers; the shapes of all tables and slots follow from it.
       vocabularies: digest of each vocabulary that rows belong to, by name.
-      nonfinite_rows: per table or slot (only those that have any) the number of rows with a NaN or an infinity.
+      nonfinite_rows: number of rows with a NaN or an infinity, by name of each table or slot that has any.
       files: digest of every file but the manifest.
     """
 

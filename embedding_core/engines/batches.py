@@ -67,7 +67,7 @@ class TableBatch(NamedTuple):
       weights: float32 [N]; empty for ones.
       divisors: divisor of the sum of each output row, float32 [rows]; empty if all are one.
       form: 0 for ids only, 1 with output rows in order, 2 with weights too; int32 scalar. Conditions test this and not
-        the size of a part, because TensorFlow's graph optimizer (2.16) assumes a branch's shapes outside it too.
+        the size of a part, because TensorFlow's graph optimizer (2.16) assumes a branch's shapes outside of it too.
     """
 
     ids: tf.Tensor

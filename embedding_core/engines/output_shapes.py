@@ -70,10 +70,10 @@ def _output_shape(shape: tf.TensorShape, feature: FeatureSpec) -> tf.TensorShape
 
 
 def input_shape(value: Ids, feature: FeatureSpec) -> tf.TensorShape:
-    """Return the shape of one replica's input, with the length of a sequence.
+    """Return the shape of one replica's input; for a sequence feature of rank 2, with `max_sequence_length` added.
 
     Raises:
-      DataError (ValueError): a rank or last dimension that its kind cannot have.
+      DataError (ValueError): the input's kind cannot have its rank or last dimension.
     """
     kind, shape = kind_of(value), value.shape.as_list()
     if kind == "dense":

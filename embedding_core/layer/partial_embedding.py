@@ -45,8 +45,8 @@ class PartialTPUEmbedding(tf_keras.layers.Layer):
           **arguments: `table_update` and `seed` of the `TPUEmbedding`, and those of every Keras layer.
 
         Raises:
-          ConfigError (ValueError): not a dict of FeatureConfig, or a small table has what Keras' layer would ignore:
-            its own optimizer, quantization, a sequence feature or an output shape.
+          ConfigError (ValueError): `feature_config` is not a dict of FeatureConfig, or a small table has what Keras'
+            layer would ignore: its own optimizer, quantization, a sequence feature or an output shape.
         """
         own: Json = {name: arguments.pop(name) for name in ("table_update", "seed") if name in arguments}
         super().__init__(autocast=False, **arguments)

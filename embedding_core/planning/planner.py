@@ -5,8 +5,8 @@ Each vocabulary gets one table of the same name, so that features sharing a voca
 
 * rows: one per token of the vocabulary, and 1 for all unknown tokens;
 * dim: ``6 * rows ** 0.25`` (Wang et al. 2017, "Deep & Cross Network for Ad Click Predictions", section 4.2),
-  rounded up to a multiple of 8 (what a TPU pads rows to), at most 64. With the override `occurrences_per_column`,
-  also at most the mean number of occurrences of a row divided by it, but at least 8;
+  rounded up to a multiple of 8 (what a TPU pads rows to), at most 64. If `occurrences_per_column` is set, dim
+  is also at most the mean number of occurrences of a row divided by this setting, rounded up to a multiple of 8;
 * combiner "mean"; optimizer Adagrad at 0.05;
 * initializer: a truncated normal with stddev 0.05. Training changes the row of a rare token little, so a
   wide initializer adds noise (on the taxi example, the AUC is 0.003 higher with 0.05 than with ``1 / sqrt(dim)``).
@@ -128,7 +128,7 @@ def plan_from_vocabularies(
 
 
 def plan_report(config: EmbeddingConfig, topology: Topology | None = None) -> Json:
-    """Return as JSON rows and bytes of every table and its slots, their totals, and the memory plan of a topology."""
+    """Return rows and bytes of every table and its slots, their totals, and a topology's memory plan, as JSON."""
     tables: dict[str, Json] = {}
     for table in config.tables:
         values, slots = table_bytes(table)

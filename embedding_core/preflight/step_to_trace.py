@@ -15,7 +15,7 @@ from embedding_core.tasks import Task
 from embedding_core.training.step import new_trainable
 from embedding_core.training_config import TrainingConfig
 
-_STEPS = 1000  # over which learning rates decay if the training is given in epochs
+_STEPS = 1000  # steps over which learning rates decay if the training is given in epochs
 
 
 class Step(NamedTuple):
@@ -34,8 +34,8 @@ class Step(NamedTuple):
 
 
 MakeStep: TypeAlias = Callable[[Any, int], Step]
-"""Called in the strategy's scope with the embedding (`tf.tpu.experimental.embedding.TPUEmbedding`, on V0
-`TPUEmbeddingV0`, on V2 `TPUEmbeddingV2`; with `own_tables` the EmbeddingConfig) and the batch size of a core."""
+"""Called in the strategy's scope with the embedding and the batch size of a core. The embedding is TensorFlow's
+`TPUEmbedding`, on V0 `TPUEmbeddingV0`, on V2 `TPUEmbeddingV2`; with `own_tables` it is the EmbeddingConfig."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

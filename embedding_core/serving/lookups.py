@@ -108,7 +108,7 @@ def look_up_single(features: Mapping[str, Single], missing: int) -> tuple[dict[s
 
     Args:
       features: ids by name.
-      missing: the id that marks an example without one; it is not counted.
+      missing: the id that marks an example without a value; it is not counted.
 
     Returns:
       float32 `[B, dim]` by name, and how many ids were outside their table.

@@ -38,7 +38,7 @@ class History:
       evals: entries of `step`, `loss` and `auc` (null if the eval split has one class, or no task is binary). With
         several tasks, `tasks` has loss and auc of each; if the model's module has `eval_metrics`, `metrics` has its
         figures.
-      validations: such entries for the validation part of the train split; empty without early stopping.
+      validations: entries as in `evals`, for the validation part of the train split; empty without early stopping.
       seconds: seconds spent training, including those of the runs that this one resumed.
       facts: other values, such as numbers of rows, steps per epoch and the step of the final state.
     """

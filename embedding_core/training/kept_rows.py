@@ -1,4 +1,4 @@
-"""Keeps encoded rows for later trainings on the same rows, vocabularies and transform, with any other settings."""
+"""Keeps encoded rows for later trainings on the same rows, vocabularies and transform; other settings may differ."""
 
 from __future__ import annotations
 

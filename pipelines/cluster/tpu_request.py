@@ -128,7 +128,7 @@ def tpu_request(name: str, *, machine_type: str | None = None, topology: str | N
 
 
 def _default_topology(chips: int, dimensions: int) -> str:
-    """Return the topology of a power of two of chips: sides as equal as possible, shorter ones first (except 2x2x1)."""
+    """Return the topology of 2**n chips: sides as equal as possible, shorter ones first (except 2x2x1)."""
     if dimensions == 3 and chips == 4:
         return "2x2x1"
     sides = [1] * dimensions

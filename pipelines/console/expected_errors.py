@@ -17,7 +17,7 @@ _KINDS = "|".join(
 )
 _IN_TRACEBACK = re.compile(rf"^embedding_core\.errors\.(?:{_KINDS}): (.+)$", re.MULTILINE)
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # Beam adds this to the message
-# The message may contain brackets, so match up to the line's last one, and cut off what others add after the message.
+# The message may contain brackets, so match up to the line's last bracket, and cut off what others add after it.
 _IN_ASSERTION = re.compile(rf"assertion failed: \[(?:{_KINDS}): (.+)\]")
 _AFTER_ASSERTION = re.compile(r"\](?:\\n| \[Op:| \[while running | \[\[).*$")
 

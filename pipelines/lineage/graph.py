@@ -66,7 +66,7 @@ def open_store(metadata_path: str | Path) -> MetadataStore:
     """Open the sqlite ML Metadata store at that path, read-only.
 
     Raises:
-      DataError: there is no such file, or it is not such a store.
+      DataError: the file does not exist, or is not a store of ML Metadata.
     """
     if not Path(metadata_path).is_file():
         raise DataError(
@@ -150,8 +150,8 @@ def upstream(graph: Mapping[int, Node], start: int) -> dict[int, Node]:
 def node_of(lineage: Mapping[int, Node], kind: str) -> Node | None:
     """Return the first artifact of that type in the result of `upstream`, which is the nearest one, or None.
 
-    The nearest artifact belongs to the run itself. The highest id does not identify it: runs share artifacts, so it
-    need not be the newest, and the ids of artifacts that were read from records have no order.
+    The nearest artifact belongs to the run itself. The highest id does not identify it: runs share artifacts, so
+    the run's own need not be the newest, and the ids of artifacts that were read from records have no order.
     """
     return next((node for node in lineage.values() if node.type == kind), None)
 

@@ -25,7 +25,7 @@ _SET_ASIDE = ".damaged"
 _LEFT_OVER = ".lost"
 _OUTPUTS = ("*", "*"), ("*", ".system", "executor_execution")
 """Folders that TFX writes below the root: <root>/<node>/<output>/7 for the outputs of execution 7, and
-<root>/<node>/.system/executor_execution/7 for what passes between its parts."""
+<root>/<node>/.system/executor_execution/7 for what its parts pass to each other."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

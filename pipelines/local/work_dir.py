@@ -43,8 +43,8 @@ def ready_metadata(config: PipelineConfig) -> str | None:
       The path of the backup that was made before the upgrade; None if there was nothing to upgrade.
 
     Raises:
-      StorageError: it is damaged, a newer release wrote it, or it cannot be written to.
-      ConfigError: an earlier release wrote it, and another run uses it.
+      StorageError: the metadata is damaged, a newer release wrote it, or it cannot be written to.
+      ConfigError: the metadata needs the upgrade, and another run uses it.
     """
     version = check_store(config.metadata_path)
     if version is None:

@@ -273,7 +273,7 @@ def _regression(train: _Rows) -> LogisticRegression:
     """Fit the regression of the best strength on all rows, starting from the fit that chose the strength."""
     model = _of_best_strength(train)
     known = getattr(model, "classes_", train.label)
-    if len(known) < len(np.unique(train.label)):  # all rows of a class were held back: it has no start
+    if len(known) < len(np.unique(train.label)):  # all rows of a class were held back: the start lacks it
         model.set_params(warm_start=False)
     return model.fit(train.features, train.label, sample_weight=train.weight)
 

@@ -129,7 +129,7 @@ class Campaign:
         self.figures = {"killed": 0, "leftovers": 0, "failed_pushes": 0, "died_with_leftovers": 0}
 
     def push(self):
-        """Publish, then record it, as the executor and then the launcher do."""
+        """Publish a version, then record it, as the executor and then the launcher do."""
         self.records = Records(self.database)
         self.records.add(publish(self.model, self.base, check=self.verify, keep_last=self.kept))
 

@@ -307,7 +307,7 @@ def kill_at_random(trials: int, seed: int, folder: str) -> dict:
 
 
 def full_disk(trials: int, seed: int, folder: str) -> dict:
-    """Fill the disk from the n-th write of a save and retrieval on: one fails, and the last state can be restored."""
+    """Fill the disk from the n-th write on: the save or the retrieval fails, and the last state can be restored."""
     writes = sum("write" in line.split()[0] for line in _template(folder))
     points = sorted(random.Random(seed).sample(range(1, writes + 1), min(trials, writes)))
     ledger = Ledger("disk full at every write of a save", seed)

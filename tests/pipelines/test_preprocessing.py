@@ -216,7 +216,7 @@ def test_another_graph_under_the_same_address_has_its_own_columns(tmp_path):
 
 
 def test_columns_of_an_output_are_those_without_which_tft_leaves_it_out(graph):
-    """Compare with the definition, which traces the graph once without each column, in quadratic time."""
+    """Compare with the definition, which traces the graph once per column, without that column: quadratic time."""
     uri = os.path.dirname(graph.transform_savedmodel_dir)
     metadata = dataset_metadata.DatasetMetadata(schema_utils.schema_from_feature_spec(SPEC))
     metadata_io.write_metadata(metadata, f"{uri}/metadata")

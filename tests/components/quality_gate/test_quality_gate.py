@@ -166,7 +166,7 @@ def test_tables_of_another_run_are_an_error(run, tmp_path):
 
 
 def test_vocabulary_of_another_run_is_an_error(run, tmp_path):
-    """Its tokens have other row numbers, so counts and recall would be those of other items."""
+    """The tokens of another run have other row numbers, so counts and recall would be those of other items."""
     inputs = run(knows_users=True)
     other = Vocabulary(
         name="item", tokens=pa.array(ITEMS[::-1], pa.large_binary()), counts=np.ones(60, np.int64), total_count=60,

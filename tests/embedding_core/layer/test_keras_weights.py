@@ -1,4 +1,4 @@
-"""Saving weights and scaling losses with Keras includes tables that the layer trains itself, or raises an error."""
+"""Saving weights and scaling losses with Keras covers tables that the layer trains itself, or raises an error."""
 
 import numpy as np
 import pytest

@@ -28,7 +28,7 @@ def compared(wanted, rows, served, *, exact=True):
 
 
 def filtered():
-    """Return the same as `searched` for a search with filters, written independently."""
+    """Return what `searched` returns, for a search with filters; compute it independently."""
     filters = filters_of(best_of_all(QUERIES, CANDIDATES, K)[1], len(CANDIDATES))
     rows, scores = np.full((6, K), -1), np.full((6, K), -np.inf, np.float32)
     for number, query in enumerate(QUERIES):

@@ -119,7 +119,7 @@ def test_first_run_starts_cold_and_so_does_its_retry(chain):
 
 
 def test_retry_of_a_run_from_addresses_of_another_pipeline_starts_from_these(chain):
-    """An Importer outputs such a checkpoint: only the other pipeline's metadata records what it was made from."""
+    """An Importer outputs the checkpoint: only the other pipeline's metadata records what it was made from."""
     imported = {
         "checkpoint": chain.add("components.EmbeddingCheckpoint", "WarmStart"),
         "words": chain.add("components.Vocabularies", "BaseVocabularies"),
