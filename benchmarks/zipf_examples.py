@@ -19,7 +19,7 @@ _EXPONENT = 1.05
 class ZipfData:
     """Parameters of the examples; the same parameters give the same bytes.
 
-    `multivalent` of the `features` hold lists of 0 to 8 values; the others hold exactly one.
+    `multivalent` is the number of features that hold lists of 0 to 8 values; the others hold exactly one.
     """
 
     rows: int = 1_000_000

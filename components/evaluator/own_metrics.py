@@ -114,7 +114,7 @@ class ClassTop5Accuracy(tfma.metrics.Metric):
 
 
 def _mean_of(losses: _Losses, output: Callable[[float], float]) -> Callable[..., list[Any]]:
-    """Return the function that TFMA calls to make the computation of the mean loss of the rows."""
+    """Return the function that makes TFMA's `MetricComputation` of the rows' mean loss."""
 
     def combiner(key: Any, given: Mapping[str, Any]) -> beam.CombineFn:
         rows = functools.partial(tfma.metrics.to_label_prediction_example_weight, **given)
@@ -124,7 +124,7 @@ def _mean_of(losses: _Losses, output: Callable[[float], float]) -> Callable[...,
 
 
 def _computed_by(combiner: Callable[[Any, Mapping[str, Any]], beam.CombineFn]) -> Callable[..., list[Any]]:
-    """Return the function that TFMA calls to make the computation of one metric.
+    """Return the function that makes TFMA's `MetricComputation` of one metric.
 
     Args:
       combiner: makes the combiner, from the key of the metric and TFMA's arguments.

@@ -47,7 +47,7 @@ class Executor(ComponentExecutor, BaseBeamExecutor):
     COMPONENT = "ExampleGen"
 
     def execute(self, execution: Execution) -> None:
-        """Write the splits "train" and "eval"; record the data read (`data`) and the counts (`ingest`) on them.
+        """Write the splits "train" and "eval"; record the data read (`data`) and the counts (`ingest`) on the artifact.
 
         Raises:
           ConfigError: the settings break a rule.

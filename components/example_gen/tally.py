@@ -46,7 +46,7 @@ class Labels:
         self.other = self.other or other.other
 
     def problems(self, label: Label, data: str) -> Iterator[tuple[bool, str]]:
-        """Yield the problems of the label like `Tally.problems`, with its values and their counts."""
+        """Yield the problems of the label as `Tally.problems` does; their texts show its values and their counts."""
         if self.other:
             yield (
                 True,

@@ -53,8 +53,8 @@ def remap(
       progress: called with table, rows done and rows in total.
 
     Returns:
-      The new manifest and the report (the policy, and `sources_report` per table), which is `remap.json` in the
-      checkpoint too.
+      The new manifest, and the report: the policy, and `sources_report` per table. The file `remap.json` of the
+      checkpoint contains the same report.
 
     Raises:
       CheckpointError: a file is damaged, or the policy refuses a difference, such as another dim. Nothing is written.
@@ -73,7 +73,7 @@ def remap(
     }
     report = {"policy": policy.to_mapping(), **_report(sources, earlier, config)}
     sources = {name: dataclasses.replace(each, earlier=None) for name, each in sources.items()}
-    kept.clear()  # they are not needed any more, and may take as much memory as all the rest
+    kept.clear()  # the previous vocabularies are not needed any more, and may take as much memory as all the rest
     reader = BundleReader(os.path.join(source, BUNDLE))
 
     def rows_of(key: str) -> Iterable[tuple[int, Rows]]:

@@ -46,8 +46,8 @@ class DenseInputs:
     Attributes:
       names: names of the model's dense inputs.
       spec: specification of the raw columns that they are computed from, as for `tf.io.parse_example`.
-      transform: raw columns -> float `[B]` or `[B, 1]` by name, at least `names` and the columns
-        `after_transform`; None uses the raw columns as they are. A tf.Module, such as TFT's
+      transform: raw columns -> float `[B]` or `[B, 1]` by name. The outputs include `names` and the columns
+        `after_transform`. None uses the raw columns as they are. A tf.Module, such as TFT's
         layer, is kept in the SavedModel with its resources.
       resources: other objects that `transform` needs in the SavedModel.
     """

@@ -72,7 +72,7 @@ class Engine(abc.ABC):
     def table_variables(self) -> Mapping[str, tf.Variable]:
         """Tables and slots that the engine trains, float32 [rows, dim], by `<table>` and `<table>/<slot>`.
 
-        Empty before `build`, if Keras trains the tables, and if they are in a real TPU's memory.
+        Empty before `build`; always empty if Keras trains the tables or a real TPU's memory holds them.
         """
         return {}
 

@@ -85,5 +85,5 @@ def finding_of(error: ConfigError, kind: str) -> Finding:
 
 
 def trained_by_other_rules(config: EmbeddingConfig, hardware: Hardware) -> bool:
-    """Return whether a table on V0 has Adam or FTRL: unlike an engine, Keras updates all its rows in every step."""
+    """Return whether a table on V0 has Adam or FTRL: unlike an engine, Keras updates all rows in every step."""
     return hardware == "V0" and any(isinstance(table.optimizer, Adam | FTRL) for table in config.tables)

@@ -34,8 +34,8 @@ def candidate_sampler(
 
     The batch gets the key `softmax`, with two tensors [B, 1] by name. `candidate`, int32, is the id of each row's
     candidate, or -1 if the row has none. `log_q`, float32, is the logarithm of how often the candidate is expected in a
-    batch. Drawn candidates are appended as rows with only the candidate's features; their label is 0, or NaN if there
-    are several. The draws depend only on seed and step.
+    batch. Drawn candidates are appended as rows with only the candidate's features. Their label is 0; with several
+    labels, all are NaN. The draws depend only on seed and step.
 
     Args:
       softmax: the settings.

@@ -22,7 +22,7 @@ def check_data_settings(config: PipelineConfig) -> Settings:
 
 
 def warnings_of(config: PipelineConfig) -> Iterator[str]:
-    """Yield warnings about what a run accepts, but its user should know."""
+    """Yield warnings about what may be a mistake, but does not stop a run."""
     gaps = missing_spans(config.data)
     if gaps.total:
         yield (

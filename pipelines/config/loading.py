@@ -84,7 +84,7 @@ class _Places:
     def find(self, problem: Problem) -> int | str | None:
         """Return the place of the problem's key, or of the nearest enclosing key; None if no such key has a place.
 
-        If a `--set` gave a key inside it, the `--set` is returned instead, because it made or changed the value.
+        If a `--set` gave a key inside this key, return the `--set` instead, because it made or changed the value.
         """
         near = _dotted(problem.path)
         while near:

@@ -149,7 +149,7 @@ def build(
       hidden_units: widths of each tower's MLP; empty for none.
       dropout: share of the MLP's values to drop while training.
       normalize: whether the logit is the cosine of the two sums, without biases. Train it with a small
-        `training.softmax.temperature`, such as 0.1: a cosine alone is too narrow for a softmax.
+        `training.softmax.temperature`, such as 0.1: the range of a cosine is too narrow for a softmax.
       seed: seed of the dropout masks.
 
     Returns:

@@ -39,15 +39,15 @@ class Range(NamedTuple):
 
 
 def ranges_of(values: tf.Tensor, recorded: Sequence[Mapping[str, float] | None]) -> list[Range]:
-    """Analyse the ranges of columns over the train split, all in one analysis, since each costs Beam time.
+    """Analyse the ranges of columns over the train split, all in one analysis, since each analysis costs Beam time.
 
-    A value is implausible if its magnitude is at least 2^10 times the power of two that 99 of 100 values other than 0
-    stay below. So two rows of 3e38 among thousands of fares do not change the mean and deviation.
+    Let p be the smallest power of two that 99 of 100 values other than 0 stay below. A value is implausible if its
+    magnitude is at least 2^10 * p. So two rows of 3e38 among thousands of fares do not change the mean and deviation.
 
     Args:
       values: float32 [B, columns], a batch; values that are not finite count as missing.
-      recorded: for each column, the mean, deviation and limit of a previous model, which are used instead of those of
-        this data; None uses those of this data.
+      recorded: for each column, the mean, deviation and limit of a previous model, to use instead of measuring this
+        data; None measures it.
     """
     sums = tf.cast(tft.sum(_sums_by_exponent(values)[None], reduce_instance_dims=False), tf.float64)
     counts = sums[:, :, 0]
@@ -74,7 +74,7 @@ def ranges_of(values: tf.Tensor, recorded: Sequence[Mapping[str, float] | None])
 
 def scaled_by(value: tf.Tensor, span: Range) -> tf.Tensor:
     """Return the value with mean 0 and deviation 1; 0 if it is missing (NaN), infinite or implausible, or constant."""
-    plausible = tf.abs(value) <= span.limit  # NaN is not
+    plausible = tf.abs(value) <= span.limit  # false for NaN
     normal = tf.math.divide_no_nan(value - span.mean, span.deviation)
     return tf.where(plausible, normal, tf.zeros_like(normal))
 

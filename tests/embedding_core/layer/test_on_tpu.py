@@ -136,7 +136,7 @@ def test_separate_optimizers_by_the_documented_partition():
 
 @pytest.mark.slow
 def test_learning_rate_follows_a_schedule():
-    """The first documented way: a Keras schedule. test_documented_examples.py tests the second one, a callable."""
+    """Test a Keras schedule; test_documented_examples.py tests the other documented way, a callable."""
     for generation in (tf_keras.optimizers.legacy, tf_keras.optimizers):
         strategy = simulated_tpu(hosts=1, cores_per_host=2)
         with strategy.scope():
