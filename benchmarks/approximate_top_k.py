@@ -10,12 +10,12 @@ Vectors of 64 columns, from a seed, of three kinds:
   of them are of random topics. Each item is bought once more, by a random user. The vectors are a truncated
   singular value decomposition of users x items (PureSVD; Cremonesi et al., 2010), by randomized subspace iteration
   (Halko et al., 2011), with items divided by the square root of their counts. Queries are users;
-- "gaussian": normal noise. No search of some lists can work, because the best candidates are spread over all lists.
+- "gaussian": normal noise. A search of some lists only cannot work: the best candidates are spread over all lists.
 
 "exact" and each number of probes take turns in one process, as concrete functions that return the best 100. All times
 are wall and CPU time. Milliseconds of a call are medians over the rounds. "Times faster" is the time of the exact
-search divided by that of the search, also a median over the rounds. Recall is the share of the exact 20 (and 100) best
-candidates among the first 20 (and 100) found, over 512 queries.
+search divided by the time of the search of lists, also a median over the rounds. Recall is the share of the exact 20
+(and 100) best candidates among the first 20 (and 100) found, over 512 queries.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Measures the peak memory of an export: ``python -m benchmarks.serving_memory <folder>``.
 
-One table of raw ids, dim 64. "live" exports a variable whose rows were updated sparsely, as in training; "assigned"
-exports one that was only assigned as a whole; "checkpoint" exports the table of an embedding checkpoint; "float16"
-exports the same table with float16 rows. Each runs in a new process. The figure is the peak resident set (VmHWM) during
-the export minus the resident set before it, in bytes and as a share of the float32 table.
+The model has one table of raw ids with dim 64. "live" exports a variable whose rows were updated sparsely, as in
+training; "assigned" exports one that was only assigned as a whole; "checkpoint" exports the table of an embedding
+checkpoint; "float16" exports the same table with float16 rows. Each runs in a new process. The figure is the peak
+resident set (VmHWM) during the export minus the resident set before it, in bytes and as a share of the float32 table.
 """
 
 import argparse

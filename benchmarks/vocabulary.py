@@ -2,7 +2,7 @@
 
 Run it with ``python -m benchmarks.vocabulary FOLDER --rows 100000 --runs 1``. The first run writes the examples into
 the folder. Each measurement is a new process, pinned to one core; the two programs take turns. CPU time is that of the
-process and its children, without imports. Memory is the peak resident set, in total and over the peak after imports.
+process and its children, without imports. Memory is the peak resident set, in total and minus the peak after imports.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Rule:
 
     Attributes:
       words: the rule, as in "it must be <words>".
-      text: whether the value is text, so that a number needs quotes.
+      text: whether the value is text; a number then needs quotes.
     """
 
     def __init__(self, words: str, *, text: bool = False) -> None:

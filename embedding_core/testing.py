@@ -136,7 +136,7 @@ def oracle_update(
     """Take one optimizer step on float64 arrays, in place.
 
     The gradients of a row are summed, and the row is updated once; without gradient accumulation each occurrence
-    is a separate update. Non-lazy Adam also updates every other row, with a zero gradient.
+    is a separate update. Non-lazy Adam also updates all remaining rows, with a zero gradient.
     """
     if not optimizer.use_gradient_accumulation:
         for identity, gradient in occurrences:

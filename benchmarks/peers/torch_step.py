@@ -20,7 +20,7 @@ OPTIMIZERS = {
 
 
 def main(file, optimizer, dim):
-    """Build the tables, and take turns."""
+    """Build the tables and batches; time the steps in turn with the other variants, as `take_turns` describes."""
     torch.set_num_threads(1)
     data = np.load(file)
     rows, ids, lengths = data["rows"], data["ids"], data["lengths"]

@@ -24,7 +24,7 @@ _GROUP_ROWS = 1 << 40  # more than any group of files has
 
 
 def number_of_parts(unpacked_bytes: int) -> int:
-    """Return the number of parts for data of this size, which does not depend on the number of workers."""
+    """Return the number of parts for data of this size; the number of workers does not change it."""
     return 1 + unpacked_bytes // _PART_BYTES
 
 

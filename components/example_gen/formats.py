@@ -1,4 +1,4 @@
-"""Names the formats and compressions of data files, and recognizes them. No TFX, no TensorFlow."""
+"""Names the formats and compressions of data files, and recognizes them, without TFX or TensorFlow."""
 
 from __future__ import annotations
 

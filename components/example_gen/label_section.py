@@ -50,12 +50,12 @@ class Label(Objective):
 
     Attributes:
       column: the column of the data that holds the label.
-      positive: the value (or list of values) of the column that makes the label 1, as the data writes it; every other
-        value makes it 0. For a binary label.
+      positive: the value (or list of values) of the column that makes the label 1, written as in the data; every other
+        value makes the label 0. For a binary label.
       above: a number; the label is 1 if the column's number is greater, else 0. For a binary label.
       key: the key under which the `preprocessing_fn` returns the label, instead of `column`.
-      columns: the columns that this function reads only to compute the label. Requests to the served model do not have
-        them, so no feature may read them. A list (of numbers), or a mapping to "float" or "token".
+      columns: the columns that the `preprocessing_fn` reads only to compute the label. Requests to the served model do
+        not have them, so no feature may read them. A list (of numbers), or a mapping to "float" or "token".
     """
 
     SHORT = "column"

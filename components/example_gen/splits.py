@@ -21,7 +21,7 @@ def assign_splits(batch: Batch, settings: Settings, bad: BadRows) -> tuple[Batch
     """Assign each row its split, as a position in `SPLITS`, or -1 for neither.
 
     Returns:
-      The rows and their splits [rows], without rows that cannot be split (an invalid time), which are set aside.
+      The rows and their splits [rows]. Rows without a valid time are set aside, and not returned.
     """
     split = settings.split
     if isinstance(split, SplitByHash):

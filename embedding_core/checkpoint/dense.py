@@ -102,7 +102,7 @@ def write_dense(
       ranges: ranges of its dense features, see `DensePart`.
 
     Raises:
-      CheckpointError: it cannot be written.
+      CheckpointError: the folder cannot be written.
     """
     variables = {key: each for group in named_variables(model, optimizer) for key, each in group.items()}
     body = {"optimizer": name, "inputs": inputs, "ranges": ranges, "variables": shapes_and_dtypes(variables)}

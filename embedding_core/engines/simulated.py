@@ -322,7 +322,10 @@ class SimulatedEngine(QueuedEngine):
         return rows if table.quantization is None else quantized(rows, table.quantization)
 
     def _dequeue_one(self, core: int) -> tf.Tensor:
-        """Look up one core's batch, not for training; cores cannot synchronize in control flow or nested functions."""
+        """Look up one core's batch inside control flow or a nested function, where the cores cannot synchronize.
+
+        The batch must not be for training.
+        """
         message = (
             "dequeue of a training batch inside control flow or a tf.function within strategy.run: call dequeue and "
             "apply_gradients at the top level of the function given to strategy.run, and pass the activations on."

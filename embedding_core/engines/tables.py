@@ -38,7 +38,7 @@ class Tables(tf.__internal__.tracking.AutoTrackable):
 def unmirrored(make: Callable[[], Made]) -> Made:
     """Call `make` outside of any distribution strategy, so that its variables are not mirrored.
 
-    A new thread has no strategy; `tf.init_scope` alone would keep it.
+    `make` runs in a new thread, which has no strategy; `tf.init_scope` alone would keep the caller's strategy.
     """
     results: list[Made] = []
     errors: list[BaseException] = []
@@ -61,8 +61,7 @@ def unmirrored(make: Callable[[], Made]) -> Made:
 def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: int, block: int) -> tf.Tensor:
     """Return the first values of one block of a table's rows.
 
-    The values depend on the arguments alone, so every topology, and every table that has at least
-    those rows, starts from the same values.
+    The values depend on the arguments alone, not on the topology or on the number of rows of the table.
 
     Args:
       initializer: the distribution.

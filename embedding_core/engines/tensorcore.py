@@ -26,7 +26,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
     """
 
     def __new__(cls, feature_config: FeatureConfigs, optimizer: GivenOptimizer, *, seed: int = 0) -> Any:
-        """Create an instance of this class, or on a real TPU of TensorFlow's class."""
+        """Create an instance of this class, or, on a real TPU, of TensorFlow's class."""
         if is_real_tpu(tf.distribute.get_strategy()):
             return HardwareTPUEmbeddingV0(feature_config, optimizer)
         return super().__new__(cls)
@@ -59,7 +59,7 @@ class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
         if self._state.variables:
             return
         context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
-        if context is not None:  # in the first lookup, on every core: together they create each variable once
+        if context is not None:  # in the first lookup, on every core: the cores create each variable once, together
             context.merge_call(lambda strategy: self._create())
             return
         with self._state.strategy.scope():

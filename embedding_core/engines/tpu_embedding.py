@@ -38,7 +38,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         *,
         seed: int = 0,
     ) -> Any:
-        """Create an instance of this class, or on a TPU of TensorFlow's class."""
+        """Create an instance of this class, or, on a TPU, of TensorFlow's class."""
         strategy = tf.distribute.get_strategy()
         if is_real_tpu(strategy):
             return _on_hardware(strategy, feature_config, optimizer, pipeline_execution_with_tensor_core)
@@ -173,7 +173,7 @@ class _PlainTables:
         self._track = track
 
     def build(self) -> None:
-        """Create the variables; slots that another object made are saved by that object."""
+        """Create the variables, and track them except the slots that `slot_variable_creation_fn` made."""
         if self.variables:
             return
         with tf.init_scope():

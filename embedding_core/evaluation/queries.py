@@ -26,7 +26,7 @@ _BITS = 31  # of a candidate's id
 
 
 class Labelled(NamedTuple):
-    """Which rows of a batch are positive, bool `[B]`, and the candidate of each row, int64 `[B]`, or -1."""
+    """Which rows of a batch are positive, bool `[B]`; each row's candidate, int64 `[B]`, -1 if missing or unknown."""
 
     positive: npt.NDArray[np.bool_]
     candidates: Ints
@@ -41,11 +41,12 @@ class Queries:
     """The queries of an evaluation, in the order of their rows.
 
     Attributes:
-      rows: int64 `[q]`, index in the eval split of the row with each query's inputs: the last positive row of a user.
+      rows: int64 `[q]`, index in the eval split of the row that gives each query its inputs; if queries are users, the
+        last positive row of the user.
       truths: the distinct true candidates of each query, without unknown ones.
       relevant: int64 `[q]`, number of true candidates of each query; each row with an unknown candidate adds one.
       positive_rows: number of positive rows of the eval split.
-      is_sample: whether the eval split has more queries.
+      is_sample: whether the eval split has more queries than these.
       users: numbering of the queries' users; None if each row is a query.
     """
 

@@ -1,4 +1,4 @@
-"""Defines the report on the devices of tables and lookups, in plain values. No TensorFlow."""
+"""Defines the report on the devices of tables and lookups, in plain values and without TensorFlow."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Placement:
     Attributes:
       tables: the tables given by the caller.
       lookups: all lookups of the call.
-      silent: what TensorFlow silently did.
+      silent: findings on what TensorFlow does silently, such as clamping ids.
       for_gpu: what is missing for each table to be on a GPU; empty if it is on one.
     """
 

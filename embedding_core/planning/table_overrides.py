@@ -35,7 +35,7 @@ class TableSettings(TableOverrides):
     Attributes:
       oov_rows: number of rows that unknown tokens share.
       occurrences_per_column: how often an average row must occur in the data for each column of the default dim; the
-        first 8 columns need no occurrences.
+        default dim is at least 8 in any case.
     """
 
     oov_rows: Count | None = None

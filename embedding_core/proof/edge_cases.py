@@ -26,7 +26,7 @@ _BOUNDARY = "the first and the last row are looked up like any other"
 
 
 class EdgeCase(NamedTuple):
-    """A serialized tf.Example, the feature whose column was changed, and the rule that this tests."""
+    """A serialized tf.Example, the feature whose column was changed, and the rule that the change tests."""
 
     row: bytes
     feature: str

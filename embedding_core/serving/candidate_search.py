@@ -34,7 +34,8 @@ class ExactSearch(tf.Module):
     def best_among(self, queries: tf.Tensor, rows: tf.Tensor, k: Size) -> Pair:
         """Find the best of the candidates `rows` `[B, A]`: scores and rows `[B, k]`.
 
-        Rows of -1 are left out, and fill the rest of the result, with scores of -inf.
+        Rows of -1 are not candidates. If there are fewer than k candidates, the result is padded with rows of -1 and
+        scores of -inf.
         """
         return _best_of_places(self.vectors, queries, rows, k)
 

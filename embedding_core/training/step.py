@@ -114,7 +114,7 @@ class Trainable:
           tasks: what the model is trained for.
           step: counter of the steps done.
           table_optimizers: Keras optimizer of each table by name, if the layer does not train them itself.
-          hosts: number of hosts that read different rows (`rows` of a batch then counts the rows of one host); else 1.
+          hosts: number of hosts if each reads its own rows (`rows` of a batch then counts those of one host); else 1.
           functions: loss and metrics of the model's module, if it has them.
         """
         self.embedding = embedding

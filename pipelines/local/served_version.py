@@ -22,9 +22,9 @@ def served_push(store: MetadataStore, pushed: int, destination: str) -> int | No
       destination: folder of the served versions.
 
     Returns:
-      `pushed` itself if it was refused, or if its version is the newest; else the id of the newest version's
-      PushedModel if that has the same model. None if another model or no model is served: then the run's model has to
-      be pushed again.
+      `pushed` itself if the model was refused, or if its version is the newest; else the id of the newest version's
+      PushedModel if the newest version has the same model. None if another model or no model is served: then the
+      run's model has to be pushed again.
     """
     nodes = trace(store, pushed)
     if not nodes[pushed].facts.get("pushed"):

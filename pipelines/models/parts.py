@@ -22,7 +22,7 @@ def one_vector(activation: tf.Tensor) -> tf.Tensor:
 
 
 def joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Concatenate the columns of at least one tensor `[B, n]`."""
+    """Concatenate the columns of one or more tensors `[B, n]`."""
     return _layers.Concatenate()(tensors) if len(tensors) > 1 else tensors[0]
 
 

@@ -241,7 +241,7 @@ def preprocess(inputs):
 
 @pytest.fixture(scope="module")
 def transformed(tmp_path_factory):
-    """Return a folder of rows that are valid as both payloads, and a transform graph for them."""
+    """Return a folder of rows, valid as tf.Examples and as tf.SequenceExamples, and a transform graph for them."""
     folder = tmp_path_factory.mktemp("transformed")
     rows = [
         {"name": b"A", "score": 0.0, "tags": [b"x|y"], "raw": b"r1"},

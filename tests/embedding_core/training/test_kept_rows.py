@@ -1,4 +1,4 @@
-"""Later trainings read the rows that a previous one encoded, if these are undamaged and of the same data."""
+"""A training reads the rows that a previous training encoded, if they are undamaged and of the same data."""
 
 import dataclasses
 import importlib.util

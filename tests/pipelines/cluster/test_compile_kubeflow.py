@@ -50,7 +50,7 @@ def tasks(spec):
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_compiled_pipeline_is_its_golden_file(documents, name, tmp_path):
-    """Digests are replaced in both, since those of our own sources change with every edit."""
+    """Golden files hold `<digest>` in place of digests, since the digests of our own sources change with every edit."""
     from pipelines.cluster.compile_kubeflow import save_documents
 
     save_documents(documents[name], tmp_path / "pipeline.yaml")
