@@ -28,7 +28,7 @@ class Attribute:
     Attributes:
       honoured: where its value takes effect, in words; "" if nowhere, so that every value but the default is refused.
       default: its default, which is never refused.
-      ignored: by trainer, why it would ignore any other value, and therefore refuses it.
+      ignored: by trainer, why the trainer would ignore any other value, which is therefore refused.
     """
 
     honoured: str

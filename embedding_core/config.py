@@ -74,7 +74,7 @@ class ColumnConfig(Section):
     Attributes:
       name: key of the column in the tf.Example, or in Transform's output with `after_transform`.
       dtype: type of the column's values as found in the data.
-      multivalent: whether an example may hold several values (a list), or one value with a `separator`.
+      multivalent: whether an example may hold a list of values.
       separator: splits one string into several tokens; None for no splitting.
       after_transform: whether the column is read from Transform's output rather than from the raw example.
       private: whether tokens may appear in reports and lineage only as digests.

@@ -15,7 +15,7 @@ import pytest
 from pipelines.console.quiet import load_tensorflow, silence
 
 TESTS = Path(__file__).parent
-# All tests of a file run in one process, which trains and exports once for them. Files of more than 20 s start first,
+# All tests of a file run in one process, which trains and exports once for them. Files that take over 20 s start first,
 # the longest first, so that no process still runs a long file when the others have finished.
 LONGEST_FIRST = (
     "pipelines/test_end_to_end.py",

@@ -137,7 +137,7 @@ def floats(name: str, batch: Batch) -> tuple[pa.Array, dict[int, str]]:
     since 1970.
 
     Returns:
-      The column; and for each row with a value that is not a finite float32, its position -> the reason.
+      The column, and by position of the row the reason why its value is not a finite float32.
 
     Raises:
       DataError: the column holds text or bytes, and the batch is not all text.

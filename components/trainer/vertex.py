@@ -36,8 +36,8 @@ class VertexExecutor(vertex_trainer.GenericExecutor):
 class VertexEmbeddingTrainer(EmbeddingTrainer):
     """EmbeddingTrainer whose work is done in a Vertex AI CustomJob.
 
-    Its `custom_config` also has `ai_platform_enable_vertex`, `ai_platform_vertex_region`, and
-    `ai_platform_training_args`: `project` and `worker_pool_specs`, as Vertex's API has them.
+    Its `custom_config` also has `ai_platform_enable_vertex`, `ai_platform_vertex_region` and
+    `ai_platform_training_args`. The last holds `project` and `worker_pool_specs`, as in Vertex's API.
 
     Component `outputs` contains:
       - `model` and `model_run`, as `EmbeddingTrainer`.

@@ -15,7 +15,7 @@ from embedding_core.schema import Json
 
 
 class TransformSpec(ComponentSpec):
-    """Inputs, parameters and outputs of Transform: those of TFX's that the pipeline uses, and the base checkpoint."""
+    """Inputs, parameters and outputs that the pipeline uses of TFX's Transform, and the base checkpoint."""
 
     PARAMETERS = parameters({keys.PREPROCESSING_FN: str, keys.CUSTOM_CONFIG: str})
     INPUTS = channels(keys.EXAMPLES, keys.SCHEMA, optional=[keys.BASE_CHECKPOINT])

@@ -3,7 +3,7 @@
 Values are deduplicated before they become tokens: `tokens_of` works value by value, so a token of a
 distinct value counts as often as the value occurs. Features of the same dtype and separator are
 concatenated and share one call of `tokens_of`, so that the graph stays small however many features there
-are. Its outputs are a handful of tensors, with all token bytes in one string. If there are base
+are. The graph returns a handful of tensors, with all token bytes in one string. If there are base
 vocabularies, the graph also looks the tokens up in them, and counts the tokens that are not there.
 """
 
@@ -29,7 +29,7 @@ Counted: TypeAlias = "dict[str, tf.Tensor]"
 CountBatch: TypeAlias = Callable[..., Counted]
 Transform: TypeAlias = "Callable[[tf.Tensor], Mapping[str, Values]]"
 BaseTables: TypeAlias = "Mapping[str, TokenTable]"
-"""Lookup tables of the tokens of each vocabulary of the base, by name."""
+"""Lookup table of the tokens of each base vocabulary, by its name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,7 @@ def plan_after_transform(plan: CountingPlan) -> CountingPlan:
     """Give the columns `after_transform` the dtypes that Transform's output has.
 
     Raises:
-      DataError: Transform's output has no such column, or one that cannot be counted.
+      DataError: Transform's output has no such column.
       ConfigError: a column of numbers has a separator.
     """
     if plan.transform_graph is None or not any(feature.column.after_transform for feature in plan.features):

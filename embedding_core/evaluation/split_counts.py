@@ -64,7 +64,7 @@ class SplitCounts:
 
     @property
     def only_positives(self) -> bool:
-        """Whether a binary label is 0 in no row."""
+        """Whether some binary label is never 0."""
         return any(label.negatives == 0 for label in self.labels.values())
 
 

@@ -53,7 +53,8 @@ def tables_to_blocks(
     """Pack tables into variables on the host, with several tables of equal dim in one block.
 
     A table of 64 MiB or more gets a separate block. If the table already is one variable of `dtype`, this variable is
-    the block, and nothing is copied. Other blocks end with a row of zeros, which is read for a missing value.
+    the block, and nothing is copied. Blocks of smaller tables end with a row of zeros, which is read for a missing
+    value.
 
     Args:
       config: tables and their shapes.

@@ -127,8 +127,8 @@ class JobData:
         Args:
           job: the job.
           placement: the devices that it trains on.
-          folder: folder for encoded rows; it must exist as long as this object. Every pass parses the rows if it is
-            None, or on a TPU, whose hosts read their own files.
+          folder: folder for encoded rows; it must exist as long as this object. With None, and on a TPU, whose hosts
+            read their own files, every pass parses the rows again.
           check: called while rows are encoded; it may raise an error to stop the encoding.
 
         Raises:

@@ -152,7 +152,7 @@ def preflight(
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")] = None,
     overrides: Override = None,
 ) -> None:
-    """Check, without a TPU, whether the model of CONFIG fits and compiles for one.
+    """Check, without a TPU, whether the model of CONFIG fits on a TPU slice and compiles for it.
 
     Exit code 4: there are findings to fix first.
     """

@@ -195,7 +195,7 @@ def restore(path: str, backup: str) -> str | None:
       backup: a file that `back_up` wrote.
 
     Returns:
-      The path that the replaced store was moved to, with what sqlite had beside it; None if there was none.
+      The path that the replaced store was moved to, with sqlite's files beside it; None if there was no store.
 
     Raises:
       StorageError: the backup is missing or damaged, or cannot be copied; the store is then unchanged.

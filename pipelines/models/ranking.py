@@ -66,15 +66,15 @@ def build(
       l2: weight decay of the kernels of the crosses and the MLP, as a penalty in the loss; 1e-4 by default in the
         configuration.
       first_order: whether the first column of each row is its first-order term; true by default in the configuration.
-        If false, the crosses and the MLP read this column, as in models trained by previous releases. They always read
-        a row of one column. The classes of a multiclass label have no first-order term.
+        If false, the crosses and the MLP read this column, as in models trained by previous releases. If a row has
+        only this column, they read it in any case. The classes of a multiclass label have no first-order term.
       seed: seed of the dropout masks.
       tasks: width of each task's output by name, which the trainer gives.
 
     Returns:
       A model from all inputs to an output `[B, width]`: a logit for a binary label, a logit for each class of a
-      multiclass label, a number itself, or the logarithm of an expected count. With several tasks, it returns a mapping
-      of such outputs.
+      multiclass label, the value of a regression label, or the logarithm of an expected count. With several tasks, it
+      returns a mapping of such outputs.
     """
     del config
     regularizer = tf_keras.regularizers.L2(l2)

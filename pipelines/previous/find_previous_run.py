@@ -206,7 +206,7 @@ class _Search:
             self.notes.append(f"{what}: it is trained on once more.")
 
     def _same_step(self, training: Training) -> Overlap | None:
-        """Return the overlap of this run's data with a training's if both are the data of one step; otherwise None."""
+        """Return the overlap with a training on this run's own data; None for others, or if `again` is true."""
         if self._again:
             return None
         trained = trained_data(self._trainings.examples_of(training.run))

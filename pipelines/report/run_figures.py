@@ -138,7 +138,7 @@ def known_quality(reports: str | None, runs: Sequence[NodeRun], version: str) ->
 
 
 def _candidate(training: Training) -> str | None:
-    """Return the feature that names what is retrieved, if the training makes negatives."""
+    """Return the feature that identifies a candidate; None if the training makes no negatives."""
     source = training.softmax or training.negatives
     return None if source is None else source.feature
 

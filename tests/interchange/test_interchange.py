@@ -54,7 +54,7 @@ def test_what_one_version_writes_the_other_reads(writer, reader, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_both_versions_train_the_same_values(tmp_path):
-    """Compare 20 steps of 6 optimizers and 5 kinds of input. float32 rounding differs, and grows over the steps."""
+    """Compare 20 steps of 6 optimizers and 5 kinds of input. Differences of float32 rounding grow over the steps."""
     for name, python in (("oldest", sys.executable), ("newest", NEWEST)):
         exchange(python, "values", tmp_path / f"{name}.npz")
     oldest, newest = (np.load(tmp_path / f"{name}.npz") for name in ("oldest", "newest"))

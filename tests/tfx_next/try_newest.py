@@ -2,8 +2,8 @@
 
     python tests/tfx_next/try_newest.py
 
-Prints for each Python the versions that a TFX newer than the lock's resolves to, or the packages that block it, both
-for this machine and for one with glibc 2.39. Then downloads the newest TFX without its dependencies, and looks up in
+Prints for each Python what a TFX newer than the locked one resolves to, or which packages block it: first for this
+machine, then for one with glibc 2.39. Then downloads the newest TFX without its dependencies, and looks up in
 its source every name that this project imports from TFX, and every method that `components/compat.py` overrides.
 """
 

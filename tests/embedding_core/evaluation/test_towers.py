@@ -1,4 +1,4 @@
-"""Vectors of an exported model's signatures against those of the restored run."""
+"""Compares the vectors of an exported model's signatures with those of the restored run."""
 
 import os
 from types import SimpleNamespace

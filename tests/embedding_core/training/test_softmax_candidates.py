@@ -78,7 +78,7 @@ def test_hosts_share_the_draws():
 
 
 def test_every_draw_of_every_host_is_expected():
-    """Three hosts draw 2 candidates each, 2 more than `sampled`."""
+    """Three hosts draw 2 candidates each: 6 in total, although `sampled` is 4."""
     found = sampled(sampled=4, hosts=3)
     drawn = found["softmax"]["candidate"].numpy()[3:, 0]
     expected = 100 * COUNTS / (COUNTS.sum() + 1) + 6 / 5

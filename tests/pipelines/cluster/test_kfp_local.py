@@ -132,7 +132,7 @@ DETERMINISTIC = {
     "ExampleGen/examples", "SchemaGen/schema", "ExampleValidator/anomalies", "VocabularyGen/vocabularies",
     "TableConfigGen/table_configs", "CheckpointRetriever/embedding_checkpoint", "Evaluator/blessing",
 }  # fmt: skip
-"""Outputs with equal bytes in every run. Those of SavedModels, logs and protocol buffers with maps differ."""
+"""Outputs with equal bytes in every run. SavedModels, logs and protocol buffers with maps differ from run to run."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Tests on a hand-made store which executions are closed, which outputs are set aside, and which stay."""
+"""Tests, on a hand-made store, which executions are closed, which outputs are set aside, and which stay."""
 
 import json
 import os
