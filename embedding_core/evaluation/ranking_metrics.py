@@ -90,7 +90,8 @@ def rank_by_product(queries: Floats, candidates: Floats, truths: Lists, excluded
       queries: `[q, d]`.
       candidates: `[m, d]`.
       truths: rows of the true candidates of each query.
-      excluded: rows of the candidates that are left out of a query's ranking; no true candidate of the query.
+      excluded: rows of the candidates that are left out of a query's ranking; they must not contain a true candidate of
+        the query.
     """
     excluded = excluded or no_lists(len(queries))
     blocks = [
@@ -222,8 +223,8 @@ def _values(metric: RankingMetric, ranks: Ranks, truths: Lists, relevant: Ints, 
 
 
 def _gain_of_first(gains: Numbers, first: _First) -> Numbers:
-    """Compute the mean, over the orders of tied candidates, of the gain at the rank of the first true candidate."""
-    values, left = np.zeros(len(first.queries)), np.ones(len(first.queries))  # left: probability of none so far
+    """Average the gain at the rank of the first true candidate over all orders of the tied candidates."""
+    values, left = np.zeros(len(first.queries)), np.ones(len(first.queries))  # left: probability of no true one so far
     for place in range(len(gains)):
         rank = first.above + place  # counted from 0
         inside = (rank < len(gains)) & (left > 0)
