@@ -3,9 +3,9 @@
     python -m benchmarks.ranking_defaults FOLDER [--rows 50000 200000] [--seeds 0] [--sets census ratings]
         [--into docs/benchmarks.md]
 
-Each run is a whole pipeline from a Parquet file to a pushed version, in a separate process; its report gives both
-figures. `benchmarks.ranking_sets` makes the data sets. All results are kept in FOLDER, and a run whose result is there
-is not repeated.
+Each run is a whole pipeline from a Parquet file to a pushed version, in a separate process; its report gives the AUC
+of both models. `benchmarks.ranking_sets` makes the data sets. All results are kept in FOLDER, and a run whose result
+is there is not repeated.
 """
 
 from __future__ import annotations

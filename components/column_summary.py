@@ -1,6 +1,6 @@
 """Describes the values of a column of Examples exactly, so that statistics of a sample need not estimate them.
 
-ExampleGen writes it, and StatisticsGen reads it. No TFX, no TensorFlow.
+ExampleGen writes the summaries, and StatisticsGen reads them. Imports neither TFX nor TensorFlow.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def cpu_embedding_lookup(
     """Look up and combine the rows of every feature; can be exported with an unknown batch size.
 
     A drop-in for `tf.tpu.experimental.embedding.serving_embedding_lookup`, with the differences that
-    the documentation lists: dense [B, 1] gives [B, dim], trailing empty rows keep the batch, an empty or
+    the documentation lists: dense [B, 1] gives [B, dim], trailing empty rows stay in the batch, an empty or
     zero-weight row gives zeros, weights are kept as given (NaN and infinity count as zero), and quantization is
     honoured.
 

@@ -103,7 +103,7 @@ class Negatives(Section):
       feature: categorical feature whose token is replaced by a drawn one.
       per_positive: number of negatives made of each positive row.
       distribution: distribution of drawn tokens: "uniform" over the vocabulary, or by their "count" in the data. With
-        both, candidates taken from the batch are as frequent as in the data.
+        either value, candidates taken from the batch are as frequent as in the data.
       candidate_features: all features that describe the candidate; `feature` may be listed or left out.
     """
 

@@ -28,7 +28,7 @@ PUBLISHED = {
     "SimpleX (BARS)": (0.1872, 0.1557),
 }
 
-TEST_HISTORY = 100  # items of the history of a query of the test
+TEST_HISTORY = 100  # largest length of a test query's history, unless `history` is larger
 
 
 def read_lists(file: pathlib.Path) -> Pairs:
@@ -53,7 +53,7 @@ def read_matrix(file: pathlib.Path, users: int) -> Pairs:
 
 
 def histories(pairs: Pairs, train: Pairs, length: int, seed: int = 0) -> pa.Array:
-    """Draw for each pair other train items of its user: all of them if there are at most `length`."""
+    """List for each pair the other train items of its user; draw `length` of them if there are more."""
     draw, order = np.random.default_rng(seed), np.argsort(train[:, 0], kind="stable")
     users, starts = np.unique(train[order, 0], return_index=True)
     of_user = dict(zip(users.tolist(), np.split(train[order, 1], starts[1:]), strict=True))
@@ -68,7 +68,7 @@ def histories(pairs: Pairs, train: Pairs, length: int, seed: int = 0) -> pa.Arra
 
 
 def prepare(source: pathlib.Path, folder: pathlib.Path, history: int = 0) -> pathlib.Path:
-    """Write the interactions as a Parquet file with the columns user, item, split, and history if it has a length."""
+    """Write the interactions as a Parquet file with columns user, item, split and, if its length is not 0, history."""
     test = read_lists(needed(source, "test.txt"))
     file = needed(source, "train.txt", "s_pre_adj_mat.npz")
     train = read_lists(file) if file.suffix == ".txt" else read_matrix(file, int(test[:, 0].max()) + 1)

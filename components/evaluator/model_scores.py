@@ -95,7 +95,7 @@ class Scorer:
         }
 
     def positive(self, serialized: tf.Tensor) -> npt.NDArray[np.bool_]:
-        """Return whether the label of each row (the first of several) is 1, bool `[rows]`."""
+        """Return whether the label of each row (its first label if there are several) is 1, bool `[rows]`."""
         positive: npt.NDArray[np.bool_] = self._label(serialized).numpy() == 1
         return positive
 

@@ -129,7 +129,7 @@ class ExportedRanking:
         self._queries, self._slices = np.concatenate(queries), np.concatenate(slices)
 
     def fill(self, sums: Mapping[tuple[str, str], RankingSums]) -> None:
-        """Set the values of the queries in each total, by the names of model and metric."""
+        """Fill the sums, keyed by the names of model and metric, with the values of the queries."""
         for model, ranks in zip(self._names, self._ranked.ranks, strict=True):
             mine = {metric: total for (name, metric), total in sums.items() if name == model}
             metrics = [metric for metric in map(ranking_metric, mine) if isinstance(metric, RankingMetric)]

@@ -24,8 +24,8 @@ class Histories(Section):
       min_length: smallest number of events in a history; rows with a shorter one are left out, and counted.
       ties: order of events of one user and time. "apart" keeps them out of each other's histories. "in_order" keeps
         the order of the data: by file name, then by row.
-      remember: conditions that an event must meet to be in later histories (the keys of `row_filters`), such as
-        {column: clicked, equals: 1}. Other events still become rows with a history.
+      remember: conditions that an event must meet to be in later histories, such as {column: clicked, equals: 1}, with
+        the keys of `row_filters`. Other events still become rows with a history.
     """
 
     user: Text

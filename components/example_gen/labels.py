@@ -20,7 +20,7 @@ _OTHER = -1.0
 
 
 def several_values(name: str, column: pa.Array) -> dict[int, str]:
-    """Return the reason why each row that holds more than one value is bad, by position."""
+    """Find the bad rows that hold more than one value; return the reason for each, by position."""
     if not is_list(column.type):
         return {}
     lengths = values_per_row(column)
@@ -41,8 +41,8 @@ def label_values(label: Label, batch: Batch, *, may_lack: bool = False) -> tuple
 
     Returns:
       The labels; and the reason for each bad row, by position. A row is bad if it has several values, a negative count,
-      or a class with a line break, a NUL or invalid UTF-8. For a regression, a count, and with `label.above`, a value
-      that is not a finite number is bad too.
+      or a class with a line break, a NUL or invalid UTF-8. If the label is a regression or a count, or has `above`, a
+      value that is not a finite number is bad too.
     """
     column = batch.columns[label.data_column]
     reasons = several_values(label.data_column, column)
@@ -88,7 +88,7 @@ def _not_a_class(text: bytes) -> str:
 
 
 def without_any(columns: Sequence[pa.Array], names: Sequence[str]) -> dict[int, str]:
-    """Return the reason why each row without a value in any of the label columns is bad, by position."""
+    """Find the bad rows without a value in any of the label columns; return the reason for each, by position."""
     missing = np.all([column.is_null().to_numpy(zero_copy_only=False) for column in columns], axis=0)
     reason = f"none of the label columns {', '.join(map(repr, names))} has a value"
     return {int(row): reason for row in np.flatnonzero(missing)}
@@ -188,7 +188,7 @@ def _shown(value: object) -> str:
 
 
 def weight_reasons(name: str, column: pa.Array) -> dict[int, str]:
-    """Return the reason why each row without a finite weight of at least 0 is bad, by position."""
+    """Find the bad rows whose weight is missing, not finite or below 0; return the reason for each, by position."""
     values = _first(column)
     is_valid = pc.and_(pc.greater_equal(values, 0), pc.is_finite(values))
     good = pc.fill_null(is_valid, False).to_numpy(zero_copy_only=False)

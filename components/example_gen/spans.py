@@ -85,7 +85,7 @@ class PatternSpans(Spans):
         return datetime.date.fromisoformat(bound).toordinal() if is_dated(self.pattern) else int(bound)
 
     def gaps(self, present: Collection[int]) -> Gaps:
-        """Find the spans without a file among those expected: from the first of the range, in steps of `every`.
+        """Find the expected spans without a file; the range's first span and every `every`-th after it are expected.
 
         An open bound of the range is the smallest or largest span present.
 

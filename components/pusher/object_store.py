@@ -41,7 +41,7 @@ def publish_remotely(
       clock: seconds since 1970.
 
     Raises:
-      CheckpointError: what was uploaded is not what was read.
+      CheckpointError: an uploaded file, when read back, differs from the local one.
       ConfigError: `keep_last` is given, and a numbered folder below the address is not a version.
     """
     if keep_last is not None:

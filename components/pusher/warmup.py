@@ -2,7 +2,7 @@
 
 They are TFRecords of `PredictionLog`, in the one folder that the server reads. Without them the first
 request to a signature waits for its optimization. Every published version contains them, so they are made of
-synthetic rows.
+synthetic rows, not of real ones.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ are equal, every metric is its mean over all orders of the tied candidates. A tr
 finite ranks last; any other candidate with the score NaN ranks first. So a model gains neither from ties nor from such
 scores.
 
-The metrics of one query with n true candidates, of which those at ranks r_1 < r_2 < ... are among the first K:
+The metrics of one query with n true candidates, of which m, at the ranks r_1 < ... < r_m, are among the first K:
 
 =============  ================================================  =================================================
-`Recall@K`     number of them / n                                as LightGCN (He et al., 2020) and reczoo/BARS have it
-`HitRate@K`    1 if there is at least one, else 0                He et al., 2017 (NCF)
+`Recall@K`     m / n                                             as LightGCN (He et al., 2020) and reczoo/BARS have it
+`HitRate@K`    1 if m is at least 1, else 0                      He et al., 2017 (NCF)
 `MRR@K`        1 / r_1, or 0                                     Voorhees, 1999 (TREC-8)
 `NDCG@K`       sum of 1 / log2(1 + r_i), divided by that sum     Jaervelin and Kekaelaeinen, 2002, with relevance 0
                for the ranks 1, ..., min(n, K)                   or 1, as LightGCN and BARS have it
@@ -90,7 +90,8 @@ def rank_by_product(queries: Floats, candidates: Floats, truths: Lists, excluded
       queries: `[q, d]`.
       candidates: `[m, d]`.
       truths: rows of the true candidates of each query.
-      excluded: rows of the candidates that are left out of a query's ranking; no true candidate of the query.
+      excluded: rows of the candidates that are left out of a query's ranking; they must not contain a true candidate of
+        the query.
     """
     excluded = excluded or no_lists(len(queries))
     blocks = [
@@ -222,8 +223,8 @@ def _values(metric: RankingMetric, ranks: Ranks, truths: Lists, relevant: Ints, 
 
 
 def _gain_of_first(gains: Numbers, first: _First) -> Numbers:
-    """Compute the mean, over the orders of tied candidates, of the gain at the rank of the first true candidate."""
-    values, left = np.zeros(len(first.queries)), np.ones(len(first.queries))  # left: probability of none so far
+    """Average the gain at the rank of the first true candidate over all orders of the tied candidates."""
+    values, left = np.zeros(len(first.queries)), np.ones(len(first.queries))  # left: probability of no true one so far
     for place in range(len(gains)):
         rank = first.above + place  # counted from 0
         inside = (rank < len(gains)) & (left > 0)

@@ -113,7 +113,7 @@ def compare_answers(
     Args:
       wanted: the answers computed from training's vectors.
       served: `tokens` and `scores` `[B, k]` of the signature.
-      rows: int64 `[B, k]`, the candidates of the served tokens; any other number for an unknown token.
+      rows: int64 `[B, k]`, the candidate of each served token; for an unknown token, any number out of range.
       exact: whether the signature searches exactly; rows that `among` restricts must be exact in any case.
       tolerance: largest allowed difference of scores, absolute below 1 and relative above.
       signature: prefix of the names in the report.

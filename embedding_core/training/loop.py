@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 
-_STEPS_PER_ENTRY = 100  # of the curves: often enough to see them, rarely enough to cost nothing
-_SECONDS_PER_CALL = 1.0  # of the graph, roughly: SIGTERM is noticed between calls
+_STEPS_PER_ENTRY = 100  # at most, per point of the curves: enough points to see them, at almost no cost
+_SECONDS_PER_CALL = 1.0  # rough duration of one call of the graph; SIGTERM is noticed between calls
 _STEPS_OF_FIRST_CALL = 10
 _NOT_STOPPED = "early_stopping"  # key of the history's facts: why early stopping had no effect
 _WARM_START = "warm_start"  # key of the history's facts: the report of `start_dense`

@@ -26,7 +26,7 @@ class Batch(TypedDict):
     Attributes:
       ids: int64 ragged [B, None] by feature.
       dense: float32 [B, 1] by name.
-      label: float32 [B, tasks]; NaN for a missing label of several, or for a class that the train split does not have.
+      label: float32 [B, tasks]; NaN if a row lacks one of several labels, or its class is not in the train split.
       weight: float32 [B, 1].
       rows: int32 scalar, number of rows of the global batch, of which this batch may be a part.
       softmax: see `softmax_candidates.candidate_sampler`.

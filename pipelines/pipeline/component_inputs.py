@@ -48,7 +48,7 @@ def vocabulary_limits(config: PipelineConfig) -> dict[str, VocabularyLimits]:
 def table_overrides(config: PipelineConfig) -> dict[str, TableSettings]:
     """Make `tables` of TableConfigGen: the overrides of each table in use, and those of all tables ("*").
 
-    In a model with first-order terms, rows start close to 0, and rows that are seen rarely have few columns: a
+    In a model with first-order terms, rows start close to 0, and a table whose rows occur rarely has few columns: a
     first-order term learns from any start. A product of two rows close to 0 hardly learns, so tables of other models
     keep the planner's defaults (decision 23).
     """

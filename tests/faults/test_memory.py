@@ -1,4 +1,4 @@
-"""Tests that retrieve, load, remap, save and resume of a 2 GiB table need at most a fifth of its size in addition."""
+"""Tests that retrieve, load, remap, save and resume of a 2 GiB table need extra memory of at most 20% of its size."""
 
 import json
 import sys

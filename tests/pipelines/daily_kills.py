@@ -48,7 +48,7 @@ def load():
 
 
 def run_days(folder, kills, chance):
-    """Run both days. Kill each as often as `kills` says, then let it end twice. Return the node of every kill."""
+    """Run both days: kill each as often as `kills` says, then run it to its end twice. Return the node of each kill."""
     killed = []
     for day, wanted in zip((1, 2), kills, strict=True):
         done = 0

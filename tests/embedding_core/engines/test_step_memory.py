@@ -27,8 +27,8 @@ def megabytes(key):
 def peak_of(call):
     """Return by how many megabytes the call raises the memory of the process at its peak.
 
-    A buffer with an entry per table row is so large that freeing it returns its memory to the system at once, so
-    memory that an earlier call freed cannot hide such a buffer.
+    A buffer with an entry per table row always raises the peak. Freeing a buffer of this size returns its memory to
+    the system at once, so no earlier call leaves memory that could hold it.
     """
     RESET.write_text("5")
     before = megabytes("VmRSS")
