@@ -64,8 +64,8 @@ class SplitCounts:
 
     @property
     def only_positives(self) -> bool:
-        """Whether some binary label is never 0."""
-        return any(label.negatives == 0 for label in self.labels.values())
+        """Whether some binary label is 1 in each row that has it."""
+        return any(label.negatives == 0 and bool(label.positives) for label in self.labels.values())
 
 
 def count_split(inputs: Inputs, files: Sequence[str]) -> SplitCounts:

@@ -161,7 +161,7 @@ class KerasRun:
         embedding, dense = getattr(model, "embedding", None), getattr(model, "dense", None)
         if not isinstance(embedding, TPUEmbedding) or not isinstance(dense, tf_keras.Model):
             raise ConfigError(
-                f"`save` got a {type(model).__name__}: it must have the layer of tables as `embedding` and the dense "
+                f"`save` got {type(model).__name__}: it must have the layer of tables as `embedding` and the dense "
                 "part as `dense`, as `keras_model` makes them."
             )
         step = 0 if model.optimizer is None else int(model.optimizer.iterations.numpy())

@@ -73,7 +73,7 @@ def test_keras_fit_leaves_the_same_on_both_devices(inputs, train):
     [
         ("def run_fn(fn_args): pass", "left no saved_model.pb and no training.json: end it with `TrainerRun"),
         (UNTRAINED, "a model that was not trained: call `fit`"),
-        (UNTRAINED.replace("run.keras_model()", "object()"), "`save` got a object: it must have the layer of tables"),
+        (UNTRAINED.replace("run.keras_model()", "object()"), "`save` got object: it must have the layer of tables"),
     ],
 )
 def test_run_fn_that_leaves_no_model_is_named(train, source, words):
