@@ -13,7 +13,7 @@ MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 
-.PHONY: help venv lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel tfx-next contract tf-tests tfrs-tests layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel tfx-next contract tf-tests tfrs-tests tasks layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -112,6 +112,9 @@ tf-tests: venv ## TensorFlow's own TPU embedding tests; TF_TESTS=<checkout of gi
 
 tfrs-tests: venv ## TensorFlow Recommenders' own tests of its layers, pointed at ours
 	$(BIN)/pytest -m slow tests/tfrs_tests
+
+tasks: venv ## the other kinds of labels, TFRS's tutorials and leaderboards on made-up rows, from the file to a pushed version
+	$(BIN)/pytest --lean -m slow tests/pipelines/test_tasks.py tests/pipelines/test_moving_from_tfrs.py tests/benchmarks
 
 layer-values: venv ## the Keras layer trained 20 steps under every strategy: the same numbers
 	$(BIN)/pytest tests/embedding_core/layer

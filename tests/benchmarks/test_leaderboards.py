@@ -87,6 +87,7 @@ def test_table_is_put_between_its_marks(tmp_path):
     assert page.read_text(encoding="utf-8") == "before\n<!-- a: begin -->\nnew\n<!-- a: end -->\nafter\n"
 
 
+@pytest.mark.slow
 def test_movielens_runs_from_its_files_to_the_rmse(tmp_path):
     draw = np.random.default_rng(0)
     for suffix, rows in (("base", 90), ("test", 30)):
@@ -119,7 +120,7 @@ def test_history_of_a_pair_is_of_other_train_items_of_its_user():
     assert gowalla.histories(np.array([[0, 9], [4, 9]]), train, 3).to_pylist() == [[3, 1, 2], []]
 
 
-@pytest.mark.parametrize("history", [0, 3])
+@pytest.mark.parametrize("history", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_gowalla_runs_from_its_files_to_recall(tmp_path, history):
     lines = lines_of(np.random.default_rng(1), 25, 40, 9)
     write_lists(tmp_path / "train.txt", [line[:-2] for line in lines])

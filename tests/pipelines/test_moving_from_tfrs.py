@@ -134,6 +134,7 @@ def test_retrieval_finds_movies_and_answers_queries(project, capsys):
     assert capsys.readouterr().out.count("Caf") == 3
 
 
+@pytest.mark.slow
 def test_multitask_retrieves_and_rates_alike_on_every_device(project):
     histories, tables = [], []
     for device in ("cpu", "simulated_tpu"):
@@ -159,6 +160,7 @@ def test_multitask_retrieves_and_rates_alike_on_every_device(project):
             np.testing.assert_allclose(tables[1][key], values, rtol=1e-3, atol=1e-4, err_msg=key)
 
 
+@pytest.mark.slow
 def test_sequential_finds_the_next_movie(project):
     report, version, _ = pushed(project, "sequential", "evaluation.min_rows=60", "training.epochs=8")
     assert beats_popularity(report, times=1.1)

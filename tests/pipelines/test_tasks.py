@@ -124,6 +124,7 @@ LABELS["histories"] = {
     },
     "model": {"name": "sequential", "arguments": {"history": "past", "candidate": "item", "dropout": 0.0}},
 }
+SHORT_FORM = ("histories", "multiclass", "softmax", "three")
 RETRIEVAL = ("histories", "positive", "sequential", "softmax", "whole")
 SERVED = {
     "three": {"click_logit", "click_probability", "stars_prediction", "visits_prediction"},
@@ -181,7 +182,10 @@ def config(data, kind, folder, strategy):
     return load_config(path)
 
 
-@pytest.fixture(scope="module", params=sorted(LABELS))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(kind, marks=() if kind in SHORT_FORM else pytest.mark.slow) for kind in sorted(LABELS)],
+)
 def both(request, data, tmp_path_factory):
     """The kind of the labels, and the report and work_dir of a run on CPU and of one on a simulated TPU."""
     from pipelines.local.run_local import run
