@@ -53,6 +53,14 @@ def mlp(inputs: tf.Tensor, units: Sequence[int], *, l2: float = 0.0, dropout: fl
     return inputs
 
 
+class FirstColumn(tf_keras.layers.Layer):
+    """Splits `[B, n]` into the first column, `[B, 1]`, and the others, `[B, n - 1]`."""
+
+    def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return both parts."""
+        return inputs[:, :1], inputs[:, 1:]
+
+
 def model_of(
     inputs: Sequence[Mapping[str, tf.Tensor]],
     tops: Mapping[str, tf.Tensor],

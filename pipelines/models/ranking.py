@@ -15,19 +15,11 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.config import EmbeddingConfig
-from pipelines.models.parts import ONE_OUTPUT, inputs_vector, joined, mlp, model_of, one_vector
+from pipelines.models.parts import ONE_OUTPUT, FirstColumn, inputs_vector, joined, mlp, model_of, one_vector
 
 _layers = tf_keras.layers
 # Adagrad moves the output by the square of this, so first-order terms learn four times as fast as other columns.
 _FIRST_ORDER_SCALE = 2.0
-
-
-class FirstColumn(tf_keras.layers.Layer):
-    """Splits `[B, n]` into the first column, `[B, 1]`, and the others, `[B, n - 1]`."""
-
-    def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return both parts."""
-        return inputs[:, :1], inputs[:, 1:]
 
 
 def _cross(

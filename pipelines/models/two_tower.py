@@ -13,7 +13,7 @@ import tf_keras
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
-from pipelines.models.parts import joined, mlp, one_vector
+from pipelines.models.parts import FirstColumn, joined, mlp, one_vector
 
 _layers = tf_keras.layers
 
@@ -58,14 +58,6 @@ class _Constant(tf_keras.layers.Layer):
         return tf.repeat(self._value, tf.shape(inputs)[0], axis=0)
 
 
-class _Split(tf_keras.layers.Layer):
-    """Splits off the first column, a bias."""
-
-    def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return `[B, 1]` and `[B, n - 1]` for inputs `[B, n]`."""
-        return inputs[:, :1], inputs[:, 1:]
-
-
 class _UnitLength(tf_keras.layers.Layer):
     """Divides each vector by its length; a vector of zeros, as of an unknown token, stays as it is."""
 
@@ -106,10 +98,12 @@ def _tower(
     return _sum(terms)
 
 
-def _with_biases(query: tf.Tensor, candidate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _with_biases(query: tf.Tensor, candidate: tf.Tensor, *, normalize: bool) -> tuple[tf.Tensor, tf.Tensor]:
     """Turn the towers' sums, whose first columns are biases, into the vectors whose dot product is the logit."""
-    query_bias, query_vector = _Split()(query)
-    candidate_bias, candidate_vector = _Split()(candidate)
+    query_bias, query_vector = FirstColumn()(query)
+    candidate_bias, candidate_vector = FirstColumn()(candidate)
+    if normalize:
+        query_vector, candidate_vector = _UnitLength()(query_vector), _UnitLength()(candidate_vector)
     bias = _sum([query_bias, _Constant(trained=True)(query_bias)])
     ones = _Constant(trained=False)(query_bias), _Constant(trained=False)(candidate_bias)
     return (
@@ -148,8 +142,8 @@ def build(
         feature. A linear layer maps features of another width to it.
       hidden_units: widths of each tower's MLP; empty for none.
       dropout: share of the MLP's values to drop while training.
-      normalize: whether the logit is the cosine of the two sums, without biases. Train it with a small
-        `training.softmax.temperature`, such as 0.1: the range of a cosine is too narrow for a softmax.
+      normalize: whether ``q`` and ``c`` are scaled to the length 1, so that ``q . c`` is their cosine. Train it with a
+        small `training.softmax.temperature`, such as 0.1: the range of a cosine is too narrow for a softmax.
       seed: seed of the dropout masks.
 
     Returns:
@@ -167,10 +161,7 @@ def build(
     width = width or max(tensor.shape[-1] for tensor in candidate.values())
     query_sum = _tower(query, width, hidden_units, dropout, seed)
     candidate_sum = _tower(candidate, width, hidden_units, dropout, seed + 1000)
-    if normalize:
-        query_vector, candidate_vector = _UnitLength()(query_sum), _UnitLength()(candidate_sum)
-    else:
-        query_vector, candidate_vector = _with_biases(query_sum, candidate_sum)
+    query_vector, candidate_vector = _with_biases(query_sum, candidate_sum, normalize=normalize)
     logit = _layers.Dot(axes=1, name="logit")([query_vector, candidate_vector])
     model = TwoTower([query, candidate], logit)
     model.query_features, model.candidate_features = tuple(query), tuple(candidate)

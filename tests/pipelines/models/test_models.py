@@ -256,15 +256,16 @@ def test_dot_product_of_the_towers_is_the_logit():
     np.testing.assert_allclose(dots, call_model(model, EMBEDDINGS, DENSE)["label"], rtol=1e-4, atol=1e-5)
 
 
-def test_logit_of_normalized_towers_is_the_cosine_of_their_sums():
+def test_logit_of_normalized_towers_is_a_cosine_and_biases():
     arguments = {"query_features": ["user"], "candidate_features": ["item"], "normalize": True}
     model = build_model("pipelines.models.two_tower", CONFIG, DENSE, arguments)
     user, item = EMBEDDINGS["user"].numpy(), np.zeros_like(EMBEDDINGS["item"])
     item[1:] = EMBEDDINGS["item"][1:]
-    lengths = np.linalg.norm(user, axis=1) * np.maximum(np.linalg.norm(item, axis=1), 1e-9)
+    lengths = np.linalg.norm(user[:, 1:], axis=1) * np.maximum(np.linalg.norm(item[:, 1:], axis=1), 1e-9)
     found = call_model(model, {**EMBEDDINGS, "item": tf.constant(item)}, DENSE)["label"]
-    np.testing.assert_allclose(found[:, 0], np.sum(user * item, 1) / lengths, rtol=1e-4, atol=1e-6)
-    assert float(found[0, 0]) == 0.0  # the candidate's vector is zero
+    expected = np.sum(user[:, 1:] * item[:, 1:], 1) / lengths + user[:, 0] + item[:, 0]
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found[0, 0], user[0, 0], rtol=1e-6)  # the candidate's vector is zero
 
 
 @pytest.mark.parametrize("query", [[], ["nobody"], ["item"]])

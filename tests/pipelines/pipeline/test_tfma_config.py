@@ -37,7 +37,7 @@ def test_eval_config_names_label_weight_and_signatures(config):
 
 def test_every_metric_is_known_to_tfma():
     own = [name for name in METRICS if not hasattr(tfma.metrics, name)]
-    assert own == ["GroupAUC", "RootMeanSquaredError"]
+    assert own == ["CategoricalAccuracy", "GroupAUC", "RootMeanSquaredError", "Top5CategoricalAccuracy"]
 
 
 def test_slices_start_with_the_whole(config):
