@@ -25,7 +25,7 @@ _NOTHING_PUSHED = 3  # exit code of `tfx-embeddings run`: the report is written,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """One run of the pipeline.
+    """One data set and its settings, run once for each seed.
 
     Attributes:
       name: name of the part; with the seed, it names the folder of the run.

@@ -47,7 +47,7 @@ class CheckpointLoader(base_component.BaseComponent):
             holds the vocabularies that its rows belong to.
           vocabularies: a channel of `Vocabularies`: the new run's.
           table_configs: a channel of `TableConfigs`: the new run's.
-          policy: choices for what `earlier_checkpoint` does not have; None is `RemapPolicy()`.
+          policy: how to fill rows, tables and slots that `earlier_checkpoint` does not have; None is `RemapPolicy()`.
         """
         spec = spec_with_outputs(
             CheckpointLoaderSpec,

@@ -65,7 +65,7 @@ class TableBatch(NamedTuple):
       ids: int64 [N].
       segments: the output row of each id, int64 [N]; empty if id i belongs to output row i.
       weights: float32 [N]; empty for ones.
-      divisors: divisor of the sum of each output row, float32 [rows]; empty if all are one.
+      divisors: divisor of the sum of each output row, float32 [rows]; empty for one id per row. Ignored for "sum".
       form: 0 for ids only, 1 with output rows in order, 2 with weights too; int32 scalar. Conditions test this and not
         the size of a part, because TensorFlow's graph optimizer (2.16) assumes a branch's shapes outside of it too.
     """
@@ -204,7 +204,9 @@ def _batch(
         return row_numbers, _divisors(combiner, row_numbers, total, weights)
 
     has_splits, has_weights = there[1], there[3]
-    has_segments = tf.maximum(there[2], (1 - there[0]) * (1 - has_splits))  # without any ids, every output row is empty
+    has_segments = tf.maximum(
+        there[2], (1 - there[0]) * (1 - has_splits)
+    )  # nothing was sent: not the dense form, but output rows that are all empty
     found, divisors = tf.switch_case(
         has_splits + has_splits * has_weights + 3 * has_segments, [dense, ragged, weighted_ragged, explicit]
     )

@@ -1,4 +1,4 @@
-"""Trains tables on this process' own device by the TPU's rules: touched rows only, each once per step."""
+"""Trains tables on this process' own device by the TPU's rules: by default touched rows only, each once per step."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ RowGradients: TypeAlias = Mapping[str, tuple[tf.Tensor, tf.Tensor]]  # ids [N] a
 
 
 class HostEngine(Engine):
-    """Tables in this process: lookup, gradients to rows, and the five TPU optimizers.
+    """Tables in this process: looks up rows, and applies gradients by one of the five TPU optimizers.
 
     Works eagerly, inside tf.function and under a strategy whose replicas are all in this process: the replicas share
-    one copy of each table. Only rows that a batch touched are read and written.
+    one copy of each table. Only rows that a batch touched are read and written, except with Adam(lazy_adam=False),
+    which moves all rows.
 
         engine = HostEngine(config, optimizer=Adagrad(learning_rate=0.05))
         with tf.GradientTape() as tape:

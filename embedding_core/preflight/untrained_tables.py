@@ -17,7 +17,7 @@ _SENDING = ("SendTPUEmbeddingGradients", "XlaSparseDenseMatmulGrad")
 
 
 def untrained_findings(traced: Traced, config: EmbeddingConfig, hardware: Hardware) -> Iterator[Finding]:
-    """Find tables that no operation of the program updates; with an engine these are all tables or none."""
+    """Find tables that no operation of the program updates. An engine (V1, V2) trains all tables or none."""
     if hardware == "V0":
         written = _written(traced)
         names = [table.name for table in config.tables if not any(_is_of(name, table.name) for name in written)]

@@ -112,7 +112,7 @@ class _Variables:
         self._any = tf.Variable(0.0, shape=tf.TensorShape(None), trainable=False)
 
     def handle(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return the handle of a variable's stand-in, or of a variable of unknown shape if it can have no stand-in."""
+        """Return the handle of a variable's stand-in, or if it has none, of a placeholder of unknown shape."""
         if not self.has(tensor):
             return tf.identity(self._any.handle)  # `tf.identity` makes it a tensor of the function being traced
         name = self._name(tensor)

@@ -58,7 +58,7 @@ def tables_to_blocks(
 
     Args:
       config: tables and their shapes.
-      tables: float32 `[rows, dim]` by name: a variable, an array, or blocks of consecutive rows.
+      tables: float32 `[rows, dim]` by name: a variable, an array, or a ShardedVariable.
       dtype: dtype of the rows in the blocks.
 
     Returns:
@@ -128,7 +128,7 @@ def _is_plain(value: Part) -> bool:
 
 
 def _parts(value: TableRows) -> list[Part]:
-    """List the blocks of consecutive rows of a table: TensorFlow's ShardedVariable has several."""
+    """List the parts of a table, each of consecutive rows: TensorFlow's ShardedVariable has several."""
     return list(getattr(value, "variables", [value]))
 
 
@@ -191,7 +191,7 @@ def require_finite(what: str, value: Part) -> None:
 
 
 def require_model_inputs(model: tf_keras.Model, config: EmbeddingConfig, dense: DenseInputs | None) -> None:
-    """Refuse a model with dense inputs that nothing computes."""
+    """Refuse an input of the model that is neither an embedding, nor a sequence length, nor one of `dense`."""
     known = {f"embedding_{feature.name}" for feature in config.features}
     lengths = [length_name(feature.name) for feature in config.features if feature.max_sequence_length]
     known |= {f"dense_{name}" for name in (*(dense.names if dense is not None else ()), *lengths)}

@@ -33,7 +33,7 @@ def _by_row(batch: Batch) -> dict[str, object]:
 
 
 def drawn_by_count(counts: npt.NDArray[np.int64]) -> Draw:
-    """Make a function that draws rows of a vocabulary in proportion to the counts of their tokens."""
+    """Make a function that draws ids of a vocabulary in proportion to the counts of their tokens."""
     upper = tf.constant(np.cumsum(counts, dtype=np.float64) / np.sum(counts, dtype=np.float64))
 
     def draw(number: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -44,7 +44,7 @@ def drawn_by_count(counts: npt.NDArray[np.int64]) -> Draw:
 
 
 def drawn_uniformly(tokens: int) -> Draw:
-    """Make a function that draws rows of a vocabulary, each with the same probability."""
+    """Make a function that draws ids of a vocabulary, each with the same probability."""
     return lambda number, seed: tf.random.stateless_uniform([number], seed, 0, tokens, dtype=tf.int64)
 
 
@@ -117,7 +117,7 @@ def _with_drawn(batch: Batch, negatives: Negatives, draw: Draw, key: tf.Tensor) 
 
 
 def _with_others(batch: Batch, negatives: Negatives, key: tf.Tensor) -> Batch:
-    """Repeat the positive rows with the whole candidates of other positive rows."""
+    """Repeat the positive rows, with all features of the candidate taken from other positive rows."""
     rows, others = _pairs(_positives(batch), negatives.per_positive, key)
     made, from_others = _take(batch, rows), _take(batch, others)
     for part in ("ids", "dense"):

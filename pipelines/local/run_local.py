@@ -130,7 +130,7 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
 
 
 def _notes(previous: PreviousRun, nodes: Sequence[NodeRun], report: Report) -> list[str]:
-    """Return notes on what the run started from, and on whether a previous call had already done all its work."""
+    """Return notes on what the run started from, and a note if a previous run had already done all the work."""
     done = previous.repeats is not None and all(node.state == "cached" for node in nodes)
     if not done or not report.push["pushed"]:
         return list(previous.notes)
@@ -145,7 +145,8 @@ def _run_until_served(
     A damaged version is set aside after the new one is published, so that servers always have one.
 
     Returns:
-      The node runs, and the id of the PushedModel of the version that is served.
+      The node runs, and the id of the PushedModel of the version that is served, or of this run if its model was
+      refused.
 
     Raises:
       ConfigError: the result is cached, and its version was rolled back.

@@ -53,7 +53,7 @@ def collect_report(
     Args:
       config: configuration of the pipeline.
       runs: the node runs, the pusher's last.
-      pushed: id of the PushedModel of the version that is served.
+      pushed: id of the PushedModel of the version that is served, or of this run if its model was refused.
       changed: dotted keys of the settings that `--set` changed.
       reports: folder of the reports of previous runs, by version; if None, the baselines are always measured.
     """
@@ -193,7 +193,7 @@ def _output(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name:
 
 
 def _node(store: MetadataStore, run: NodeRun) -> Figures:
-    """Return the figures of a node run; `made_in` is the seconds of the run that made its outputs, cached or not."""
+    """Return the figures of a node run; `made_in` is the seconds that making its outputs took, maybe in a previous run."""
     made_in = run.seconds
     if run.state == "cached" and run.execution is not None:
         producers = [trace(store, one)[one].producer for one in outputs_of(store, run.execution)[:1]]

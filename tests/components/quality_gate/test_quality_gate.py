@@ -77,7 +77,7 @@ def write_run(folder, digests, knows_users):
     users[:, 1:] = np.eye(20)
     for user in range(20):
         items[10 + (user * 3 + np.arange(3)) % 50, 1 + user] = 1.0
-    items[:10, 0] = 0.5  # column 0 is the bias: a higher logit for the items that all users buy
+    items[:10, 0] = 0.5  # two_tower adds column 0 as a bias: a higher logit for the items that all users buy
     for name, values in (("user", users), ("item", items)):
         engine.embedding_tables[name].assign(values if knows_users else np.zeros_like(values))
     checkpoint = tf.train.Checkpoint(embedding=engine.tables, model=model, step=tf.Variable(7, dtype=tf.int64))
