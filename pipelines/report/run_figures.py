@@ -193,7 +193,7 @@ def _output(store: MetadataStore, runs: Sequence[NodeRun], name: str, type_name:
 
 
 def _node(store: MetadataStore, run: NodeRun) -> Figures:
-    """Return the figures of a node run; `made_in` is the seconds that making its outputs took, maybe in a previous run."""
+    """Return the figures of a node run; `made_in` is the time that its outputs took, maybe in a previous run."""
     made_in = run.seconds
     if run.state == "cached" and run.execution is not None:
         producers = [trace(store, one)[one].producer for one in outputs_of(store, run.execution)[:1]]
