@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 import tensorflow_model_analysis as tfma
 
-from embedding_core.errors import DataError
+from embedding_core.errors import ConfigError, DataError
 from embedding_core.evaluation.users import Numbering, ReadTokens
 from embedding_core.storage import record_compression
 
@@ -73,6 +73,12 @@ class Scorer:
             made, predicted = _call(label, serialized), _call(predict, serialized)
             scores = {}
             for output, key in labels_of.items():
+                if predictions_of[output] not in predicted or key not in made:
+                    raise ConfigError(
+                        f"the model in {folder!r} has no output {predictions_of[output]!r}: it was trained for other "
+                        "labels. If it is the baseline, remove `evaluation.baseline` until a model with these labels "
+                        "is pushed."
+                    )
                 prediction, label_of = predicted[predictions_of[output]], _column(made[key])
                 if prediction.shape[-1] == 1:
                     prediction = _column(prediction)

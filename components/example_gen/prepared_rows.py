@@ -111,14 +111,14 @@ def _convert(batch: Batch, settings: Settings) -> tuple[dict[str, pa.Array], dic
     labels = {label.data_column: label for label in settings.labels.values()}
     for name in (*settings.from_data, *others):
         if name in labels:
-            columns[name], bad = label_values(labels[name], batch, may_lack=len(labels) > 1)
+            columns[name], bad = label_values(labels[name], batch, may_lack=len(labels) > 1 or settings.other_labels)
             reasons = {**bad, **reasons}
         elif settings.columns.get(name) == "float":
             columns[name], bad = floats(name, batch)
             reasons = {**{row: f"column {name!r}: {reason}" for row, reason in bad.items()}, **reasons}
         else:
             columns[name] = tokens(name, batch)
-    if len(labels) > 1:
+    if len(labels) > 1 and not settings.other_labels:
         reasons = {**without_any([columns[name] for name in labels if name in columns], list(labels)), **reasons}
     if settings.weight is not None:
         reasons = {**weight_reasons(settings.weight, columns[settings.weight]), **reasons}

@@ -17,7 +17,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.schema import FROM_NUMPY, ByName, Json, Listed, Mistakes, Rule, Section, Text
 
 Rate = Annotated[float, Field(ge=0, lt=1), FROM_NUMPY, Rule("a number from 0 (none) to below 1")]
-_ONLY_IF_SET = ("seed", "passthrough", "private", "histories")
+_ONLY_IF_SET = ("seed", "passthrough", "private", "histories", "other_labels")
 _SINGLE = "label"  # name of the label of a configuration that has one
 
 
@@ -40,6 +40,8 @@ class Settings(Section):
       spans: spans that are read; None leaves the choice to TFX, which reads the latest.
       csv: format of the CSV files.
       labels: the labels that are columns of the data, by name; a row without any of them is bad.
+      other_labels: whether the model also has labels that are not columns of the data, so that a row may lack all
+        of `labels`.
       weight: column of the sample weight; rows without a weight of 0 or more are bad.
       single_valued: columns that hold at most one value per row; rows with several are bad.
       whole_numbers: token columns in which 3.0 is converted to 3.
@@ -60,6 +62,7 @@ class Settings(Section):
     spans: PatternSpans | None = None
     csv: CsvFormat = Field(default_factory=CsvFormat)
     labels: ByName[Label] = Field(default_factory=dict)
+    other_labels: bool = False
     weight: Text | None = None
     single_valued: Listed[Text] = ()
     whole_numbers: Listed[Text] = ()

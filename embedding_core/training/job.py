@@ -193,10 +193,9 @@ class JobData:
         if softmax is not None:
             known = softmax.feature in {feature.name for feature in config.features}
             counts = self._candidate_counts(softmax.feature) if known else None
-            rows = self._job.training.batch_size
             candidates = self._whole_candidates(softmax) if known else None
             return candidate_sampler(
-                softmax, config, seed=seed, rows=rows, hosts=self.hosts_apart, counts=counts, candidates=candidates
+                softmax, config, seed=seed, hosts=self.hosts_apart, counts=counts, candidates=candidates
             )
         if negatives is None:
             return None
@@ -302,7 +301,9 @@ class JobData:
     def _once(self, split: str) -> Iterable[Batch]:
         """Make the batches to evaluate; if all rows are positive, add the same negatives at every evaluation."""
         batch_size = self._job.training.batch_size
-        rows = batch_size if self._placement.on_tpu else max(1024, batch_size)
+        # The loss of a softmax depends on the batch, whose rows compete, so it needs the same batches on every device.
+        same = self._placement.on_tpu or self._job.training.softmax is not None
+        rows = batch_size if same else max(1024, batch_size)
 
         by_host, keep = self._splits[split], self._keep.get(split)
 

@@ -25,7 +25,6 @@ def candidate_sampler(
     config: EmbeddingConfig,
     *,
     seed: int,
-    rows: int,
     hosts: int,
     counts: npt.NDArray[np.int64] | None,
     candidates: WholeCandidates | None = None,
@@ -41,7 +40,6 @@ def candidate_sampler(
       softmax: the settings.
       config: tables and features.
       seed: seed of the run.
-      rows: rows of a global batch.
       hosts: number of hosts that read different rows; each draws its part of the candidates.
       counts: count of each token of the candidate's vocabulary in the data, int64 [tokens].
       candidates: the other features of each candidate; None if there are none.
@@ -70,17 +68,16 @@ def candidate_sampler(
             )
     by_count = softmax.distribution == "count" or candidates is not None
     draw = drawn_by_count(drawn_counts) if by_count else drawn_uniformly(tokens)
-    draws = hosts * drawn_rows(softmax, hosts)
-    log_q = tf.constant(_log_expected(softmax, counts, drawn_counts, table.vocabulary_size, rows, draws))
+    expected = _Expected(softmax, counts, drawn_counts, table.vocabulary_size, hosts)
 
     def add(step: tf.Tensor, batch: Batch) -> Batch:
         ids = batch["ids"][softmax.feature]
         candidate = tf.cast(ids[:, :1].to_tensor(default_value=-1, shape=[None, 1]), tf.int32)
-        made = cast(Batch, {**batch, "softmax": _with_log_q(candidate, log_q)})
+        made = cast(Batch, {**batch, "softmax": expected.with_log_q(candidate, batch["rows"])})
         if not softmax.sampled:
             return made
         key = tf.stack([tf.constant(seed, tf.int64), step])
-        return _with_drawn(made, softmax, draw(tf.constant(drawn_rows(softmax, hosts)), key), log_q, candidates)
+        return _with_drawn(made, softmax, draw(tf.constant(drawn_rows(softmax, hosts)), key), expected, candidates)
 
     return add
 
@@ -90,36 +87,37 @@ def drawn_rows(softmax: Softmax, hosts: int = 1) -> int:
     return -(-softmax.sampled // hosts)
 
 
-def _log_expected(
-    softmax: Softmax,
-    counts: npt.NDArray[np.int64],
-    drawn_counts: npt.NDArray[np.int64],
-    size: int,
-    rows: int,
-    draws: int,
-) -> npt.NDArray[np.float32]:
-    """Compute the logarithm of how often each row of the table is expected among a batch's candidates.
+class _Expected:
+    """How often each row of the table is expected among the candidates of a batch of some number of rows."""
 
-    A row for unknown tokens counts as a token that occurs once.
-    """
-    if not softmax.correction:
-        return np.zeros(size, np.float32)
-    seen = np.ones(size)
-    seen[: len(counts)] = np.maximum(counts, 1)
-    share = seen / seen.sum()
-    drawn = np.zeros(size)
-    drawn[: len(counts)] = drawn_counts / drawn_counts.sum()
-    expected = rows * share * softmax.in_batch + draws * drawn
-    logarithms: npt.NDArray[np.float32] = np.log(np.maximum(expected, 1e-30)).astype(np.float32)
-    return logarithms
+    def __init__(
+        self,
+        softmax: Softmax,
+        counts: npt.NDArray[np.int64],
+        drawn_counts: npt.NDArray[np.int64],
+        size: int,
+        hosts: int,
+    ) -> None:
+        """Compute the shares of `size` rows; a row for unknown tokens counts as a token that occurs once."""
+        seen = np.ones(size)
+        seen[: len(counts)] = np.maximum(counts, 1)
+        drawn = np.zeros(size)
+        drawn[: len(counts)] = hosts * drawn_rows(softmax, hosts) * drawn_counts / drawn_counts.sum()
+        self._is_corrected = softmax.correction
+        self._per_row = tf.constant(hosts * softmax.in_batch * seen / seen.sum(), tf.float32)
+        self._drawn = tf.constant(drawn, tf.float32)
 
-
-def _with_log_q(candidate: tf.Tensor, log_q: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {CANDIDATE: candidate, LOG_Q: tf.gather(log_q, tf.maximum(candidate, 0))}
+    def with_log_q(self, candidate: tf.Tensor, rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return candidates int32 `[n, 1]` with their logQ, given the number of rows of this host's batch."""
+        if not self._is_corrected:
+            return {CANDIDATE: candidate, LOG_Q: tf.zeros_like(candidate, tf.float32)}
+        ids = tf.maximum(candidate, 0)
+        expected = tf.cast(rows, tf.float32) * tf.gather(self._per_row, ids) + tf.gather(self._drawn, ids)
+        return {CANDIDATE: candidate, LOG_Q: tf.math.log(tf.maximum(expected, 1e-30))}
 
 
 def _with_drawn(
-    batch: Batch, softmax: Softmax, drawn: tf.Tensor, log_q: tf.Tensor, candidates: WholeCandidates | None
+    batch: Batch, softmax: Softmax, drawn: tf.Tensor, expected: _Expected, candidates: WholeCandidates | None
 ) -> Batch:
     """Append a row for each drawn candidate, int64 [n]."""
     number = tf.size(drawn)
@@ -141,7 +139,7 @@ def _with_drawn(
             ids[name] = tf.concat([batch["ids"][name], tf.gather(of_all, drawn)], 0)
         for name, of_all in candidates.dense.items():
             dense[name] = tf.concat([batch["dense"][name], tf.gather(of_all, drawn)], 0)
-    more = _with_log_q(tf.cast(drawn[:, None], tf.int32), log_q)
+    more = expected.with_log_q(tf.cast(drawn[:, None], tf.int32), batch["rows"])
     return cast(
         Batch,
         {

@@ -157,6 +157,9 @@ COLUMN_RULES: list[tuple[frozenset[str], Callable[[PipelineConfig], Mistakes]]] 
     (frozenset({"features", "row_filters"}), _row_filters_show_nothing_private),
     (frozenset({"features"}), _plain_features_show_nothing_private),
     (frozenset({"features", "split"}), _split_shows_nothing_private),
-    (frozenset({"features", "columns", "label", "sample_weight"}), _inputs_have_names_of_their_own),
-    (frozenset({"data", "features", "columns", "label", "sample_weight", "evaluation"}), _whole_numbers_are_tokens),
+    (frozenset({"features", "columns", "label", "labels", "sample_weight"}), _inputs_have_names_of_their_own),
+    (
+        frozenset({"data", "features", "columns", "label", "labels", "sample_weight", "evaluation"}),
+        _whole_numbers_are_tokens,
+    ),
 ]

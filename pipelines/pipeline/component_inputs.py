@@ -129,6 +129,7 @@ def example_settings(config: PipelineConfig) -> Settings:
     The settings do not contain the seed: runs with different seeds train and are evaluated on the same rows, which are
     ingested once.
     """
+    labels = {name: label for name, label in config.targets.items() if label.column is not None}
     return Settings(
         columns=column_kinds(config),
         row_filters=config.row_filters,
@@ -136,7 +137,8 @@ def example_settings(config: PipelineConfig) -> Settings:
         allowed_bad_rate=config.data.allowed_bad_rate,
         spans=data_spans(config.data),
         csv=CsvFormat(**{name: getattr(config.data, name) for name in CsvFormat.model_fields}),
-        labels={name: label for name, label in config.targets.items() if label.column is not None},
+        labels=labels,
+        other_labels=0 < len(labels) < len(config.targets),
         weight=config.sample_weight,
         single_valued=_single_valued(config),
         whole_numbers=config.data.whole_numbers,

@@ -65,6 +65,13 @@ def test_row_whose_label_is_no_number_to_bound_is_bad(label, value, words):
     assert label(["3", "20", value], allowed_bad_rate=0.4, **given).values("y") == [[0.0], [0.0], [1.0], [1.0]]
 
 
+def test_row_may_lack_its_label_beside_labels_that_are_not_columns(label):
+    with pytest.raises(DataError, match="2 of 6 rows cannot be used"):
+        label(["3.5", "4", ""], label={"column": "y", "kind": "regression"})
+    output = label(["3.5", "4", ""], label={"column": "y", "kind": "regression"}, other_labels=True)
+    assert output.values("y") == [None, None, [3.5], [3.5], [4.0], [4.0]]
+
+
 def test_bound_that_no_label_exceeds_is_named(label):
     with pytest.raises(
         DataError, match=r"no row has a number above `label.above`, 15, .*'y', which holds '3' \(2 rows\)"

@@ -33,14 +33,14 @@ def batch():
 
 def sampled(step=0, seed=1, hosts=1, counts=COUNTS, labels=1, **settings):
     softmax = Softmax(feature="item", **settings)
-    add = candidate_sampler(softmax, CONFIG, seed=seed, rows=100, hosts=hosts, counts=counts)
+    add = candidate_sampler(softmax, CONFIG, seed=seed, hosts=hosts, counts=counts)
     return add(tf.constant(step, tf.int64), Batch(**{**batch(), "label": tf.ones([3, labels])}))
 
 
 def test_rows_get_their_candidate_and_how_often_it_is_expected():
     found = sampled()["softmax"]
     assert found["candidate"].numpy().tolist() == [[0], [5], [-1]]
-    share = 100 / (COUNTS.sum() + 1)  # the row for unknown tokens counts as a token that occurs once
+    share = 3 / (COUNTS.sum() + 1)  # the row for unknown tokens counts as a token that occurs once
     np.testing.assert_allclose(np.exp(found["log_q"][:2, 0]), [50 * share, 1 * share], rtol=1e-5)
     assert sampled(correction=False)["softmax"]["log_q"].numpy().tolist() == [[0.0]] * 3
 
@@ -55,7 +55,7 @@ def test_drawn_candidates_are_rows_of_label_0_without_other_features():
     assert found["softmax"]["candidate"].numpy()[3:, 0].tolist() == drawn
     assert set(drawn) <= set(range(5))
     assert int(found["rows"]) == 3
-    expected = 100 * COUNTS / (COUNTS.sum() + 1) + 4 / 5
+    expected = 3 * COUNTS / (COUNTS.sum() + 1) + 4 / 5
     np.testing.assert_allclose(np.exp(found["softmax"]["log_q"][3:, 0]), expected[drawn], rtol=1e-5)
 
 
@@ -81,7 +81,7 @@ def test_every_draw_of_every_host_is_expected():
     """Three hosts draw 2 candidates each: 6 in total, although `sampled` is 4."""
     found = sampled(sampled=4, hosts=3)
     drawn = found["softmax"]["candidate"].numpy()[3:, 0]
-    expected = 100 * COUNTS / (COUNTS.sum() + 1) + 6 / 5
+    expected = 9 * COUNTS / (COUNTS.sum() + 1) + 6 / 5
     np.testing.assert_allclose(np.exp(found["softmax"]["log_q"][3:, 0]), expected[drawn], rtol=1e-5)
 
 
@@ -93,7 +93,7 @@ def test_counts_that_do_not_fit_are_refused(counts):
 
 def test_unknown_feature_is_refused():
     with pytest.raises(ConfigError, match="it must be one of the features item, user"):
-        candidate_sampler(Softmax(feature="x"), CONFIG, seed=0, rows=1, hosts=1, counts=COUNTS)
+        candidate_sampler(Softmax(feature="x"), CONFIG, seed=0, hosts=1, counts=COUNTS)
 
 
 @pytest.mark.parametrize(

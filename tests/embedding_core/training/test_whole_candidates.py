@@ -47,7 +47,7 @@ def test_first_row_of_each_candidate_is_kept():
 def test_drawn_candidates_are_whole_and_of_the_train_split(distribution):
     candidates = whole_candidates(BATCHES, "item", SOFTMAX.other_features, 4)
     softmax = SOFTMAX.replace(distribution=distribution)
-    add = candidate_sampler(softmax, CONFIG, seed=1, rows=10, hosts=1, counts=COUNTS, candidates=candidates)
+    add = candidate_sampler(softmax, CONFIG, seed=1, hosts=1, counts=COUNTS, candidates=candidates)
     made = add(tf.constant(0, tf.int64), BATCHES[1])
     items = made["ids"]["item"].to_list()[3:]
     assert {item for (item,) in items} == set(FEATURES)
@@ -58,7 +58,7 @@ def test_drawn_candidates_are_whole_and_of_the_train_split(distribution):
         assert float(price) == pytest.approx(FEATURES[item][1])
     drawn = np.array([5, 0, 7, 2]) / 14 if distribution == "count" else np.array([1, 0, 1, 1]) / 3
     np.testing.assert_allclose(np.bincount([item for (item,) in items], minlength=4) / 500, drawn, atol=0.08)
-    expected = 10 * COUNTS / (COUNTS.sum() + 1) + 500 * drawn
+    expected = 3 * COUNTS / (COUNTS.sum() + 1) + 500 * drawn
     (item,) = items[0]
     np.testing.assert_allclose(np.exp(made["softmax"]["log_q"][3, 0]), expected[item], rtol=1e-5)
 
@@ -66,4 +66,4 @@ def test_drawn_candidates_are_whole_and_of_the_train_split(distribution):
 def test_split_without_any_candidate_is_refused():
     candidates = whole_candidates([batch([[4]], [[1]], [1.0])], "item", SOFTMAX.other_features, 4)
     with pytest.raises(ConfigError, match="no row of the train split has a token of 'item'"):
-        candidate_sampler(SOFTMAX, CONFIG, seed=1, rows=10, hosts=1, counts=COUNTS, candidates=candidates)
+        candidate_sampler(SOFTMAX, CONFIG, seed=1, hosts=1, counts=COUNTS, candidates=candidates)
