@@ -134,9 +134,10 @@ def _tally_lines(tally: Tally, settings: Settings) -> Iterator[str]:
     for name, labels in tally.labels.items():
         counted = sorted(labels.values.items(), key=lambda item: (-item[1], item[0]))[:10]
         values = ", ".join(f"{value} ({count:,} rows)" for value, count in counted)
-        if values and rows:
+        known = rows - labels.values.get(repr(None), 0)
+        if values and known:
             label = settings.labels[name]
-            positive = f"; {labels.positive / rows:.1%} are positive" if label.kind == "binary" else ""
+            positive = f"; {labels.positive / known:.1%} are positive" if label.kind == "binary" else ""
             yield f"label {label.column}: {values}{positive}"
     yield (
         f"rows: {tally.kept['train']:,} for train, {tally.kept['eval']:,} for eval, {sum(tally.filtered):,} filtered "
