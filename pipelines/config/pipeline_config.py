@@ -11,8 +11,9 @@ from pydantic import Field
 from components.example_gen.label_section import Columns, Label
 from components.example_gen.row_selection import RowFilter, Split, SplitByHash
 from components.pusher.push_section import Push
+from embedding_core.errors import ConfigError
 from embedding_core.planning.table_overrides import TableOverrides
-from embedding_core.schema import ByName, Count, Listed, Name, PositiveNumber, Section, Text
+from embedding_core.schema import NAME_RULE, ByName, Count, Listed, Mistakes, Name, PositiveNumber, Section, Text
 from embedding_core.tasks import Task
 from embedding_core.training_config import Training
 from embedding_core.warm_start import WarmStart
@@ -84,6 +85,14 @@ class PipelineConfig(Section):
     metadata: Text | None = None
     work_dir: Text
     python_path: Text
+
+    def mistakes(self) -> Mistakes:
+        """Yield the labels whose names the outputs of the model cannot have."""
+        for name in self.labels or ():  # None if another mistake is in the section
+            try:
+                Task(name=name)
+            except ConfigError:
+                yield f"labels.{name}", f"is a label named {name!r}: a name must be {NAME_RULE}."
 
     @property
     def targets(self) -> Mapping[str, Label]:

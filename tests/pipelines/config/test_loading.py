@@ -210,6 +210,7 @@ def test_mistake_is_one_line_with_the_rule(mistakes, minimal, line, words):
         ("labels: {a: {column: y, huber_delta: -1}}", "huber_delta"),
         ("labels: {a: 3}", "labels.a"),
         ("labels: [y]", "labels"),
+        ("labels: {käufe: y, b: x}", "`labels.käufe` is a label named 'käufe': a name must be letters"),
         ("label: {column: y, kind: multiclass, positive: [a]}", "`kind` is 'multiclass': it tells which values"),
         ("label: {column: y, kind: multiclass}\nevaluation: {metrics: [AUC]}", "no label is binary"),
         ("label: {column: y, kind: multiclass}\nevaluation: {metrics: [MeanLabel]}", "of numbers: each label is multi"),
