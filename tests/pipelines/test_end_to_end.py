@@ -269,7 +269,9 @@ def test_private_tokens_are_in_the_artifacts_that_readme_lists_and_in_no_other_f
         or ("PushedModel" if served in path.parents else str(path.relative_to(work_dir)))
         for path in files_with(work_dir, tokens)
     }
-    (listed,) = re.findall(r"Private tokens are in (.*?)\. Apart from these artifacts", PAGE.read_text(), flags=re.DOTALL)
+    (listed,) = re.findall(
+        r"Private tokens are in (.*?)\. Apart from these artifacts", PAGE.read_text(), flags=re.DOTALL
+    )
     assert found == set(re.findall(r"`(\w+)`", listed))
 
 
