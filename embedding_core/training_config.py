@@ -69,6 +69,8 @@ class EarlyStopping(Section):
       min_delta: smallest change that counts as an improvement.
       validation_fraction: share of the train split's rows that are evaluated instead of trained on. A hash of each row
         chooses them, whatever the rule of `split` is; early stopping never sees the eval split.
+      train_on_validation: whether the restored state is then trained on the validation rows too, in one pass. The pass
+        is shorter if training ended before its first epoch did.
     """
 
     SHORT = "metric"
@@ -79,6 +81,7 @@ class EarlyStopping(Section):
     validation_fraction: Annotated[float, Field(gt=0, le=0.5), FROM_NUMPY, Rule("a number above 0 and at most 0.5")] = (
         0.1
     )
+    train_on_validation: bool = True
 
     def metric_of(self, tasks: Sequence[Task]) -> Literal["auc", "loss"]:
         """Return the metric that judges a model of these tasks."""

@@ -91,13 +91,12 @@ def _facts(run_folder: str) -> Json:
         return {}
     run = RunDescription.load(run_folder)
     history = History.load(os.path.join(run_folder, "history.json"))
-    last = next((entry for entry in history.evals if entry["step"] == run.step), {})
     return {
         "step": run.step,
         "seed": run.training.seed,
         "model_module": run.model,
         "vocabularies": dict(run.vocabularies),
-        "eval_loss": last.get("loss"),
-        "eval_auc": last.get("auc"),
+        "eval_loss": history.final.get("loss"),
+        "eval_auc": history.final.get("auc"),
         "seconds": round(history.seconds, 1),
     }

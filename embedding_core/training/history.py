@@ -39,6 +39,8 @@ class History:
         several tasks, `tasks` has loss and auc of each; if the model's module has `eval_metrics`, `metrics` has its
         figures.
       validations: entries as in `evals`, for the validation part of the train split; empty without early stopping.
+      final: entry as in `evals` for the state that is returned. Its step is the chosen one; steps that trained on the
+        validation part after it are not counted. Empty in runs of previous releases.
       seconds: seconds spent training, including those of the runs that this one resumed.
       facts: other values, such as numbers of rows, steps per epoch and the step of the final state.
     """
@@ -46,6 +48,7 @@ class History:
     train: list[Json] = dataclasses.field(default_factory=list)
     evals: list[Json] = dataclasses.field(default_factory=list)
     validations: list[Json] = dataclasses.field(default_factory=list)
+    final: Json = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     facts: Json = dataclasses.field(default_factory=dict)
 
@@ -64,6 +67,11 @@ class History:
     def has_eval(self, step: int) -> bool:
         """Return whether there was an evaluation after that step."""
         return any(entry["step"] == step for entry in self.evals)
+
+    def add_final(self, step: int, result: Evaluation | None) -> None:
+        """Record the evaluation of the state that is returned; None takes that of its step."""
+        known = next((entry for entry in self.evals if entry["step"] == step), {})
+        self.final = known if result is None else _entry(step, result)
 
     def to_json(self) -> str:
         """Return the history as JSON, which `load` reads."""

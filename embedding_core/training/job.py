@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -175,11 +177,11 @@ class JobData:
         self._validation = self._once("validation") if self.validation_rows else None
 
     def _add_validation(self) -> int:
-        """Add the validation part, which every host reads whole; return its number of rows."""
+        """Add the validation part, which is in the files of the train split; return its number of rows."""
         files = tuple(self._job.train_files)
         rows = count_rows(files, "train") - self.rows
         self._files["validation"] = files
-        self._splits["validation"] = [HostRows(files, rows)]
+        self._splits["validation"] = self._files_by_host("validation") if rows else [HostRows(files, 0)]
         return rows
 
     def _encode(self, folder: RowsFolder, check: Callable[[], None]) -> None:
@@ -261,23 +263,55 @@ class JobData:
 
     def train(self, start: int) -> Batches:
         """Make the batches from step `start` on, per replica if there are several."""
-        training, by_host = self._job.training, self._splits["train"]
+        return self._shuffled("train", start, 0)
+
+    def all_batches(self) -> Iterator[Batch]:
+        """Yield the batches of a training to its last step, and those of the validation part after it."""
+        yield from itertools.islice(self.train(0), self.steps)
+        steps = self.validation_steps(self.steps)
+        if steps:
+            yield from itertools.islice(self.train_on_validation(), steps)
+
+    def train_on_validation(self) -> Batches:
+        """Make shuffled batches of the validation part, per replica if there are several.
+
+        What is drawn for them (negatives, candidates) is drawn as for the steps after the last one of the run, however
+        early training ends: so the batches are known before training.
+        """
+        return self._shuffled("validation", 0, self.steps)
+
+    def validation_steps(self, step: int) -> int:
+        """Count the steps on the validation part after `step` steps: one pass, but at most its share of `step`."""
+        stopping = self._job.training.early_stopping
+        if not self.validation_rows or stopping is None or not stopping.train_on_validation:
+            return 0
+        return min(self._steps("validation"), math.ceil(step * self.validation_rows / self.rows))
+
+    def _shuffled(self, split: str, start: int, before: int) -> Batches:
+        """Make endless batches to train on.
+
+        Args:
+          split: "train" or "validation".
+          start: number of the first batch; determines the order of the rows.
+          before: number of steps before batch 0; determines what is drawn.
+        """
+        training, by_host = self._job.training, self._splits[split]
 
         def serialized(host: int) -> tf.data.Dataset:
-            files, rows = by_host[host % len(by_host)]
-            size = training.batch_size // len(by_host)
+            part = host % len(by_host)
             batches = shuffled_batches(
-                files,
+                by_host[part].files,
                 training,
-                rows=rows,
+                rows=by_host[part].rows,
                 start=start,
-                batch_size=size,
-                steps=self.steps_per_epoch,
-                keep=self._keep.get("train"),
+                batch_size=training.batch_size // len(by_host),
+                steps=self._steps(split),
+                keep=self._keep.get(split),
             )
-            return batches.map(as_written(lambda step, examples: (step * len(by_host) + host % len(by_host), examples)))
+            return batches.map(as_written(lambda step, examples: ((before + step) * len(by_host) + part, examples)))
 
-        return self._batches(serialized, "train", training.batch_size, self._sampler)
+        whole = min(training.batch_size, self.rows) / len(by_host)
+        return self._batches(serialized, split, training.batch_size, self._sampler, whole)
 
     def eval(self) -> Iterable[Batch]:
         """Return all batches of the eval split, per replica if there are several."""
@@ -288,17 +322,20 @@ class JobData:
         return self._validation
 
     def _batches(
-        self, serialized: Callable[[int], tf.data.Dataset], split: str, rows: int, sampler: Sampler | None
+        self,
+        serialized: Callable[[int], tf.data.Dataset],
+        split: str,
+        rows: int,
+        sampler: Sampler | None,
+        whole: float | None = None,
     ) -> Batches:
-        """Read batches of at most `rows` rows, and add negatives to them."""
+        """Read batches of at most `rows` rows, and add negatives to them; `whole` as in `_read_batches`."""
         # Even if none are drawn: all batches of a TPU have one size.
         size = rows_with_drawn(self._job.training, rows, self.hosts_apart)
-        hosts = len(self._splits[split])
-        whole = min(rows, self.rows) / hosts if split == "train" else None
         return self._placement.batches(
             lambda host: _read_batches(serialized(host), self._reader(split), sampler, self._job.inputs.config, whole),
             size,
-            own_rows=hosts > 1,
+            own_rows=len(self._splits[split]) > 1,
         )
 
     def _reader(self, split: str) -> Callable[[tf.Tensor], Batch]:

@@ -204,6 +204,7 @@ class KerasRun:
             history.add_train(step * epoch // len(losses), float(loss), rate)
         with data_errors():
             history.add_eval(step, evaluate(trainable, self._data.eval()))
+        history.add_final(step, None)
         history.facts.update(
             {
                 "train_rows": self._data.rows,

@@ -54,7 +54,8 @@ class TrainingResult:
     Attributes:
       tables: float32 [rows, dim] by name.
       model: the dense part.
-      step: step of this state: the best one with early stopping, else the last.
+      step: step of this state: the best one with early stopping, else the last. Steps that trained on the validation
+        part after it are not counted.
       checkpoint: path of the checkpoint of this state.
       history: curves and figures of the run.
     """
@@ -101,7 +102,7 @@ class _Loop:
         once = data.steps_per_epoch if training.epochs else max(1, self.total // 10)
         self._eval_every = training.eval_every or once
         self._save_every = training.checkpoint_every or self._eval_every
-        self._checked = False
+        self._checked = self._finishing = False
         self.history = history
         self._seconds_before = history.seconds
         self._preempted = preempted
@@ -141,8 +142,30 @@ class _Loop:
         every = (self._eval_every, self._save_every, self._data.steps_per_epoch)
         return min(self.total, step + _STEPS_PER_ENTRY, *((step // n + 1) * n for n in every))
 
+    def finish(self) -> None:
+        """Restore the best state, train it on the validation part if the settings say so, and record its evaluation.
+
+        None of this is saved to resume from: a run that is killed here repeats it from the saved states.
+
+        Raises:
+          PreemptionError: SIGTERM came.
+        """
+        self._finishing = True
+        self._state.restore_best()
+        step = self._state.step
+        steps = self._data.validation_steps(step)
+        if steps:
+            self._run_steps(iter(self._data.train_on_validation()), steps)
+            if self._preempted():
+                self._save_and_stop()
+            self._trainable.step.assign(step)
+            self.history.facts["validation_steps"] = steps
+        self.history.add_final(step, self._measure(self._data.eval()) if steps else None)
+
     def _save_and_stop(self) -> None:
-        """Save the state and stop."""
+        """Save the state and stop; a state that `finish` made is not saved."""
+        if self._finishing:
+            raise PreemptionError("SIGTERM came after the last step: start the same run again to finish it.")
         self._state.save(self.history.to_json())
         raise PreemptionError(
             f"SIGTERM came: the state after step {self._state.step} of {self.total} is saved; start the same run again "
@@ -367,7 +390,7 @@ def train(
         summaries = Summaries(os.path.join(folder, "logs"))
         loop.run(summaries, progress)
         summaries.close()
-        state.restore_best()
+        loop.finish()
         loop.history.facts.update(_facts(data, loop, state, resumed_at, placement))
         loop.history.save(os.path.join(folder, HISTORY))
         checkpoint = state.write(os.path.join(folder, "checkpoints"))

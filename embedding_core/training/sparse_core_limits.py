@@ -72,7 +72,7 @@ def sparse_core_limits(
     """Draw the batches of a training and its evaluations, and compute the limits of each stack of tables.
 
     The batches are those of the trainer, to the row: `JobData` makes both, with the same seed, shuffle, validation
-    part, negatives and hosts. If early stopping ends the training sooner, its batches are the first of these.
+    part, negatives and hosts. If early stopping ends the training sooner, its batches are among these.
     Evaluations look up the eval split and the validation part with the same program, so the limits cover their batches
     too.
 
@@ -101,14 +101,15 @@ def sparse_core_limits(
     with scratch_folder("rows") as folder:
         data = _job_data(job, topology, RowsFolder(folder, False), check)
         size = data.rows_per_replica
-        drawn = min(data.steps, max(1, max_rows // size))
+        steps = data.steps + data.validation_steps(data.steps)
+        drawn = min(steps, max(1, max_rows // size))
         counters = _counters(config, slice_, size)
         _count(itertools.islice(global_batches(data, size), drawn), counters, check)
-    exact = drawn == data.steps
+    exact = drawn == steps
     evaluated = _counters(config, slice_, size)
     _count(evaluated_batches(job, topology, size), evaluated, check)
     for counter, other in zip(counters, evaluated, strict=True):
-        trained = counter.limits() if exact else counter.bounds(data.steps, _CONFIDENCE)
+        trained = counter.limits() if exact else counter.bounds(steps, _CONFIDENCE)
         limits.append(larger_limits(trained, other.limits()))
     return {
         "topology": topology.name,
@@ -116,7 +117,7 @@ def sparse_core_limits(
         "sparse_cores_per_chip": slice_.per_chip,
         "batch_size": size,
         "method": "exact" if exact else "bound",
-        "batches": data.steps,
+        "batches": steps,
         "batches_drawn": drawn,
         "batches_evaluated": evaluated[0].batches,
         "confidence": None if exact else _CONFIDENCE,
@@ -179,7 +180,7 @@ def evaluated_batches(job: TrainingJob, topology: Topology, size: int) -> Iterat
 
 
 def global_batches(data: JobData, size: int) -> Iterator[BatchIds]:
-    """Yield the ids of the global batches from step 0 on, without end.
+    """Yield the ids of the global batches from step 0 to the last step, and of those of the validation part after it.
 
     Args:
       data: the batches of a job whose placement is not a TPU.
@@ -189,7 +190,7 @@ def global_batches(data: JobData, size: int) -> Iterator[BatchIds]:
       DataError: the data breaks a rule.
     """
     with data_errors():
-        for batch in data.train(0):
+        for batch in data.all_batches():
             yield _joined(batch, size)
 
 

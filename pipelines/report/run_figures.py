@@ -282,10 +282,11 @@ def _own_metrics(history: Figures) -> list[str]:
 
 def _own_figures(history: Figures, step: int) -> list[Figures]:
     """Return the figures that the model's module computed for the exported state, as rows of `evaluation`."""
-    last: Figures = next((entry for entry in history["evals"] if entry["step"] == step), {})
+    # Runs of previous releases have no "final".
+    final: Figures = history.get("final") or next((entry for entry in history["evals"] if entry["step"] == step), {})
     return [
         {"metric": name, "value": value, "bound": "", "outcome": "no bound"}
-        for name, value in last.get("metrics", {}).items()
+        for name, value in final.get("metrics", {}).items()
     ]
 
 
@@ -302,9 +303,10 @@ def _stopping_note(history: Figures) -> str:
     rows, without_effect = history["facts"].get("validation_rows"), history["facts"].get("early_stopping")
     if without_effect:
         return f". {without_effect}"
-    return (
-        f". Early stopping chose the step by {rows:,} rows of the train split that were not trained on." if rows else ""
-    )
+    if not rows:
+        return ""
+    last = " They were trained on after it, in the last steps." if history["facts"].get("validation_steps") else ""
+    return f". Early stopping chose the step by {rows:,} rows of the train split that were held back.{last}"
 
 
 def _plain(value: Any) -> bool:

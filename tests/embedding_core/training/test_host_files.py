@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from embedding_core.engines import simulated_tpu
 from embedding_core.errors import ConfigError, DataError
-from embedding_core.training import Negatives, train
+from embedding_core.training import EarlyStopping, Negatives, train
 from embedding_core.training.device_choice import Placement
 from embedding_core.training.host_files import bound_to_one_process, files_by_host, refuse_local_paths
 from embedding_core.training.job import JobData
@@ -76,15 +76,18 @@ def test_hosts_draw_negatives_of_their_own(tmp_path):
     assert one.to_list() != other.to_list()
 
 
-def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path):
-    """The hosts have 100 and 50 rows, and each step's batch has all 150."""
-    settings = {"epochs": 3, "dense_optimizer": {"learning_rate": 0.01}}
+@pytest.mark.parametrize("stopping", [None, EarlyStopping(metric="loss", validation_fraction=0.3)])
+def test_uneven_hosts_train_what_one_machine_trains_on_the_same_batches(tmp_path, stopping):
+    """The hosts have 100 and 50 rows, and each step's batch has all 150, or all but those of the validation part."""
+    settings = {"epochs": 3, "dense_optimizer": {"learning_rate": 0.01}, "early_stopping": stopping}
     job = dataclasses.replace(job_of(tmp_path, (100, 50), **settings, batch_size=150), shard_files=None)
     given = {"arguments": {"hidden_units": [8], "dropout": 0.0}}
     alone = train(dataclasses.replace(job, **given), str(tmp_path / "alone"))
     training = job.training.replace(batch_size=200, strategy="simulated_tpu", topology="2x2")
     apart = train(dataclasses.replace(job, **given, training=training, shard_files=True), str(tmp_path / "apart"))
     assert [run.history.facts["steps_done"] for run in (alone, apart)] == [3, 3]
+    after = [0, 0] if stopping is None else [1, 1]
+    assert [run.history.facts.get("validation_steps", 0) for run in (alone, apart)] == after
     for key, value in cases.state_of(alone).items():
         np.testing.assert_allclose(value, cases.state_of(apart)[key], rtol=2e-4, atol=2e-5, err_msg=key)
 

@@ -39,7 +39,8 @@ def _limits_on_simulated_replicas(job, topology):
     slice_, config = slice_of(topology), job.inputs.config
     size = data.rows_per_replica * slice_.chips
     counter = LimitCounter(config, slice_, size, stacks_of(config, slice_, size))
-    for batch in itertools.chain(itertools.islice(data.train(0), data.steps), data.eval(), data.validation() or ()):
+    steps = data.steps + data.validation_steps(data.steps)
+    for batch in itertools.chain(data.all_batches(), data.eval(), data.validation() or ()):
         whole = {}
         for feature in config.features:
             parts = placement.strategy.experimental_local_results(batch["ids"][feature.name])
@@ -47,7 +48,7 @@ def _limits_on_simulated_replicas(job, topology):
             whole[feature.name] = Ids(joined.values.numpy(), joined.row_splits.numpy())
             assert len(np.diff(joined.row_splits)) == size
         counter.add(whole)
-    return size, data.steps, [one.to_mapping() for one in counter.limits()]
+    return size, steps, [one.to_mapping() for one in counter.limits()]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ def _limits_on_simulated_replicas(job, topology):
         (ONE_HOST, {"early_stopping": EarlyStopping(validation_fraction=0.2)}),
         (ONE_HOST, {"negatives": Negatives(feature="word", per_positive=2)}),
         (TWO_HOSTS, {"batch_size": 16, "shuffle_buffer": 5, "steps": 11, "epochs": None}),
+        (TWO_HOSTS, {"batch_size": 16, "early_stopping": EarlyStopping(validation_fraction=0.2)}),
     ],
 )
 def test_limits_are_those_of_the_replicas_batches(tmp_path, topology, settings):

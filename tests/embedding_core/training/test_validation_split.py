@@ -2,13 +2,15 @@
 
 import dataclasses
 import importlib.util
+import os
 import pathlib
+import signal
 
 import numpy as np
 import pytest
 
 from embedding_core.engines import simulated_tpu
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, PreemptionError
 from embedding_core.training import EarlyStopping, train
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.job import JobData
@@ -30,7 +32,17 @@ def numbers(batches, steps=None):
     return np.concatenate([batch["dense"]["number"].numpy().ravel() for batch in batches]).tolist()
 
 
-def test_rows_of_the_validation_part_are_never_trained_on(tmp_path):
+def _of_all_replicas(batches, steps, strategy):
+    """Return `number` of all rows of weight above 0, sorted."""
+    found = []
+    for _, batch in zip(range(steps), batches, strict=False):
+        columns = (batch["dense"]["number"], batch["weight"])
+        for number, weight in zip(*map(strategy.experimental_local_results, columns), strict=True):
+            found += number.numpy()[weight.numpy() > 0].tolist()
+    return sorted(found)
+
+
+def test_rows_of_the_validation_part_are_held_back_while_training(tmp_path):
     job = job_of(tmp_path)
     data = JobData(job, choose_placement(job.training))
     assert data.steps_per_epoch == -(-data.rows // 32)
@@ -41,6 +53,60 @@ def test_rows_of_the_validation_part_are_never_trained_on(tmp_path):
     again = JobData(job, choose_placement(job.training))
     assert numbers(again.validation()) == validated
     assert set(numbers(again.train(3), 2 * data.steps_per_epoch)) == set(trained)
+
+
+def test_chosen_state_is_trained_once_on_the_validation_part(tmp_path):
+    """Rows of tokens that the validation part lacks stay as they were at the chosen step."""
+    rows = [cases.example(f"w{n % 5 if n < 300 else 5}", n / 300, int(n % 7 < 3)) for n in range(1, 301)]
+    without, trained = (
+        train(
+            cases.job_in(tmp_path, rows, early_stopping=STOPPING.replace(train_on_validation=wanted)),
+            str(tmp_path / f"run-{wanted}"),
+        )
+        for wanted in (False, True)
+    )
+    job = cases.job_in(tmp_path, rows, early_stopping=STOPPING)
+    data = JobData(job, choose_placement(job.training))
+    steps = trained.history.facts["validation_steps"]
+    passed = [batch for batch, _ in zip(data.train_on_validation(), range(steps), strict=False)]
+    assert sorted(numbers(passed)) == sorted(numbers(data.validation()))
+    assert sum(float(batch["share"]) for batch in passed) == pytest.approx(data.validation_rows / 32)
+    used = {int(row) for batch in passed for row in batch["ids"]["word"].flat_values.numpy()}
+    moved = (without.tables["words"].numpy() != trained.tables["words"].numpy()).any(axis=1)
+    assert 0 < len(used) < len(moved)
+    assert set(np.flatnonzero(moved)) == used
+    assert (trained.step, trained.history.evals) == (without.step, without.history.evals)
+    at_step = next(entry for entry in without.history.evals if entry["step"] == without.step)
+    assert without.history.final == at_step
+    assert trained.history.final["step"] == trained.step
+    assert trained.history.final["loss"] != at_step["loss"]
+    assert "validation_steps" not in without.history.facts
+
+
+def test_training_that_ends_within_an_epoch_is_followed_by_as_large_a_part_of_the_validation_rows(tmp_path):
+    job = job_of(tmp_path, steps=3, epochs=None, batch_size=8)
+    data = JobData(job, choose_placement(job.training))
+    assert data.steps_per_epoch > 25
+    assert [data.validation_steps(step) for step in (1, 3, 10**6)] == [1, 1, -(-data.validation_rows // 8)]
+
+
+def test_sigterm_in_the_steps_on_the_validation_part_changes_nothing(tmp_path, monkeypatch):
+    job, kept = job_of(tmp_path), str(tmp_path / "kept")
+    whole = train(job, str(tmp_path / "whole"))
+    first = JobData.train_on_validation
+
+    def killed(data):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return first(data)
+
+    monkeypatch.setattr(JobData, "train_on_validation", killed)
+    with pytest.raises(PreemptionError, match="after the last step: start the same run again to finish it"):
+        train(job, str(tmp_path / "a"), resume_folder=kept)
+    monkeypatch.undo()
+    resumed = train(job, str(tmp_path / "b"), resume_folder=kept)
+    assert resumed.history.facts["resumed_at"] == whole.history.facts["steps_done"]
+    cases.assert_same(cases.state_of(whole), cases.state_of(resumed))
+    assert whole.history.final == resumed.history.final
 
 
 def test_without_early_stopping_every_row_is_trained_on(tmp_path):
@@ -56,19 +122,12 @@ def test_hosts_with_files_of_their_own_hold_back_the_same_rows(tmp_path):
     strategy = simulated_tpu(hosts=2, cores_per_host=1)
     with strategy.scope():
         two = JobData(job, Placement("simulated_tpu", strategy))
-        seen = [
-            (number, weight)
-            for _, batch in zip(range(two.steps_per_epoch), two.train(0), strict=False)
-            for numbers_of, weights in zip(
-                *(strategy.experimental_local_results(part) for part in (batch["dense"]["number"], batch["weight"])),
-                strict=True,
-            )
-            for number, weight in zip(numbers_of.numpy().ravel(), weights.numpy().ravel(), strict=True)
-        ]
+        seen = _of_all_replicas(two.train(0), two.steps_per_epoch, strategy)
+        held_back = _of_all_replicas(two.train_on_validation(), two.validation_steps(10**6), strategy)
     assert two.hosts_apart == 2
     assert (two.rows, two.validation_rows) == (one.rows, one.validation_rows)
-    trained = sorted(number for number, weight in seen if weight)
-    assert trained == sorted(numbers(one.train(0), one.steps_per_epoch))
+    assert seen == sorted(numbers(one.train(0), one.steps_per_epoch))
+    assert held_back == sorted(numbers(one.validation()))
 
 
 def test_validation_part_of_one_class_stops_nothing_and_says_so(tmp_path, caplog):
