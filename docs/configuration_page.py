@@ -64,7 +64,13 @@ def default_of(section: type[Section], name: str) -> str:
     if field.is_required():
         return "required"
     default = field.get_default(call_default_factory=True)
-    return "see below" if isinstance(default, Section) else f"`{json.dumps(default)}`"
+    if not isinstance(default, Section):
+        return f"`{json.dumps(default)}`"
+    chosen = default.model_fields_set
+    if not chosen:
+        return "see below"
+    values = {key: value for key, value in default.to_mapping().items() if key in chosen or key == "name"}
+    return f"`{json.dumps(values)}`"
 
 
 def table(section: type[Section], path: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import Adagrad, DefaultedOptimizer
+from embedding_core.optimizers import DEFAULT_OPTIMIZER, DefaultedOptimizer
 from embedding_core.planning.topology import named_topology, shape_of
 from embedding_core.schema import (
     FROM_LIST,
@@ -199,7 +199,7 @@ class Training(Section):
     steps: Positive | None = None
     epochs: Positive | None = None
     batch_size: Positive = 256
-    table_optimizer: DefaultedOptimizer = Adagrad(learning_rate=0.05)
+    table_optimizer: DefaultedOptimizer = DEFAULT_OPTIMIZER
     dense_optimizer: DenseOptimizer = DenseOptimizer()
     decay: Literal["none", "linear"] = "none"
     embedding_l2: NonNegative = 0.0

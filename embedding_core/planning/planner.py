@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from embedding_core.config import ColumnConfig, EmbeddingConfig, FeatureConfig, InitializerConfig, TableConfig
 from embedding_core.errors import ConfigError, nearest
-from embedding_core.optimizers import Adagrad
+from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
 from embedding_core.schema import Json
@@ -31,7 +31,6 @@ Settings: TypeAlias = Mapping[str, Any]
 """Settings of one feature, by key."""
 
 ALL_TABLES = "*"
-_OPTIMIZER = Adagrad(learning_rate=0.05)
 _INITIALIZER = InitializerConfig(scale=0.05)
 _FEATURE_KEYS = ("column", "max_sequence_length", "name", "table", "vocabulary")
 _PERCENTILES = {"auto": "p95", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "max": "max"}
@@ -204,5 +203,5 @@ def _plan_table(
         )
     needed = chosen.pop("occurrences_per_column", None)
     columns = math.inf if needed is None or occurrences is None else occurrences / rows / needed
-    defaults = {"dim": default_dim(rows, columns), "oov_rows": 1, "optimizer": _OPTIMIZER, "initializer": _INITIALIZER}
+    defaults = {"dim": default_dim(rows, columns), "oov_rows": 1, "optimizer": DEFAULT_OPTIMIZER, "initializer": _INITIALIZER}
     return TableConfig(name=name, vocabulary_size=rows, vocabulary=vocabulary, **{**defaults, **chosen})

@@ -65,7 +65,7 @@ def config_with_rates(
     """Give every table an optimizer whose rate follows the training's `decay`.
 
     Args:
-      config: tables and features; a table without an optimizer gets Adagrad at `learning_rate_tables`.
+      config: tables and features; a table without an optimizer gets the default one of `training`.
       training: settings of the training, with its decay.
       step: counter of the steps done.
       steps: number of steps of the whole run.

@@ -6,7 +6,7 @@ import pytest
 
 from components.example_gen.settings import Settings
 from embedding_core.config import ColumnConfig, InitializerConfig
-from embedding_core.optimizers import Adagrad
+from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.schema import Section
 from embedding_core.training_config import DEFAULT_EPOCHS
@@ -92,7 +92,7 @@ def test_limits_and_overrides_are_by_vocabulary_and_table(config):
         "cell": {"min_count": 1, "max_size": None},
     }
     tables = component_inputs.table_overrides(config)
-    assert tables["*"].optimizer == Adagrad(learning_rate=0.05)
+    assert tables["*"].optimizer == DEFAULT_OPTIMIZER
     assert tables["v"] == TableSettings(oov_rows=3, dim=8, initializer=InitializerConfig(name="uniform"))
     assert tables["own_rows"] == TableSettings(oov_rows=3)
 
