@@ -109,7 +109,7 @@ def test_stopped_training_goes_on(files, tmp_path, monkeypatch):
     monkeypatch.setattr(job_module, "_read_batches", lambda *given: read(*given[:4]))
     assert CheckpointSeries(files / "series").steps() == [10, 5]
     description = RunDescription.load(str(files / "model_run"))
-    stopping = {"metric": "loss", "validation_fraction": 0.2, "patience": 9}
+    stopping = {"metric": "loss", "validation_fraction": 0.2, "patience": 9, "train_on_validation": False}
     settings = {**json.loads((files / "model_run/training.json").read_text())["training"], "early_stopping": stopping}
     settings |= {"eval_every": 5, "checkpoint_every": 5}
     job = TrainingJob(

@@ -203,5 +203,6 @@ def _plan_table(
         )
     needed = chosen.pop("occurrences_per_column", None)
     columns = math.inf if needed is None or occurrences is None else occurrences / rows / needed
-    defaults = {"dim": default_dim(rows, columns), "oov_rows": 1, "optimizer": DEFAULT_OPTIMIZER, "initializer": _INITIALIZER}
-    return TableConfig(name=name, vocabulary_size=rows, vocabulary=vocabulary, **{**defaults, **chosen})
+    chosen = {"optimizer": DEFAULT_OPTIMIZER, "initializer": _INITIALIZER, **chosen}
+    chosen = {"dim": default_dim(rows, columns), "oov_rows": 1, **chosen}
+    return TableConfig(name=name, vocabulary_size=rows, vocabulary=vocabulary, **chosen)
