@@ -14,6 +14,7 @@ from rich.console import Console
 
 import pipelines.examples
 from embedding_core.errors import ConfigError
+from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from pipelines.checks.pipeline_preflight import check, print_report, save_json
 from pipelines.checks.planned_tables import planned_tables
 from pipelines.commands import cli
@@ -34,7 +35,7 @@ def taxi(*overrides):
 
 @pytest.mark.parametrize(
     ("topology", "hardware", "rows_per_core", "rate"),
-    [("v2-8", "V1", 32, "tag 0"), ("v3-32", "V1", 8, "tag 0"), ("v5e-8", "V0", 32, "0.05")],
+    [("v2-8", "V1", 32, "tag 0"), ("v3-32", "V1", 8, "tag 0"), ("v5e-8", "V0", 32, f"{DEFAULT_OPTIMIZER.learning_rate}")],
 )
 def test_demo_is_green(topology, hardware, rows_per_core, rate):
     report = check(taxi("training.decay=linear"), topology=topology, assumed_tokens=1000)
