@@ -35,7 +35,11 @@ def taxi(*overrides):
 
 @pytest.mark.parametrize(
     ("topology", "hardware", "rows_per_core", "rate"),
-    [("v2-8", "V1", 32, "tag 0"), ("v3-32", "V1", 8, "tag 0"), ("v5e-8", "V0", 32, f"{DEFAULT_OPTIMIZER.learning_rate}")],
+    [
+        ("v2-8", "V1", 32, "tag 0"),
+        ("v3-32", "V1", 8, "tag 0"),
+        ("v5e-8", "V0", 32, f"{DEFAULT_OPTIMIZER.learning_rate}"),
+    ],
 )
 def test_demo_is_green(topology, hardware, rows_per_core, rate):
     report = check(taxi("training.decay=linear"), topology=topology, assumed_tokens=1000)
