@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.schema import Rule, Section
 from pipelines.config.json_schema import config_schema
 from pipelines.config.pipeline_config import PipelineConfig
@@ -66,11 +67,9 @@ def default_of(section: type[Section], name: str) -> str:
     default = field.get_default(call_default_factory=True)
     if not isinstance(default, Section):
         return f"`{json.dumps(default)}`"
-    chosen = default.model_fields_set
-    if not chosen:
+    if default is not DEFAULT_OPTIMIZER:
         return "see below"
-    values = {key: value for key, value in default.to_mapping().items() if key in chosen or key == "name"}
-    return f"`{json.dumps(values)}`"
+    return f"`{json.dumps(default.model_dump(include={'name', *default.model_fields_set}))}`"
 
 
 def table(section: type[Section], path: str) -> Iterator[str]:

@@ -67,10 +67,10 @@ class EarlyStopping(Section):
         labels are binary, else "loss".
       patience: number of consecutive evaluations without an improvement after which training ends.
       min_delta: smallest change that counts as an improvement.
-      validation_fraction: share of the train split's rows that are evaluated instead of trained on. A hash of each row
+      validation_fraction: share of the train split's rows that are held back to judge the model. A hash of each row
         chooses them, whatever the rule of `split` is; early stopping never sees the eval split.
-      train_on_validation: whether the restored state is then trained on the validation rows too, in one pass. The pass
-        is shorter if training ended before its first epoch did.
+      train_on_validation: whether the chosen state, or the last one if none was chosen, is then trained once on the
+        validation rows. If the chosen step is within the first epoch, the pass is as short in proportion.
     """
 
     SHORT = "metric"

@@ -83,7 +83,7 @@ def main(file):
     model = DCN(sizes)
     dense_part = [p for name, p in model.named_parameters() if not name.startswith("tables")]
     optimizers = [
-        torch.optim.Adagrad(model.tables.parameters(), 0.05, initial_accumulator_value=0.1),
+        torch.optim.Adagrad(model.tables.parameters(), 0.01, initial_accumulator_value=0.001),
         torch.optim.Adam(dense_part, 0.001),
     ]
     loss_of = torch.nn.BCEWithLogitsLoss()

@@ -7,7 +7,7 @@ Each vocabulary gets one table of the same name, so that features sharing a voca
 * dim: ``6 * rows ** 0.25`` (Wang et al. 2017, "Deep & Cross Network for Ad Click Predictions", section 4.2),
   rounded up to a multiple of 8 (what a TPU pads rows to), at most 64. If `occurrences_per_column` is set, dim
   is also at most the mean number of occurrences of a row divided by this setting, rounded up to a multiple of 8;
-* combiner "mean"; optimizer Adagrad at 0.05;
+* combiner "mean"; optimizer `DEFAULT_OPTIMIZER`;
 * initializer: a truncated normal with stddev 0.05. Training changes the row of a rare token little, so a
   wide initializer adds noise (on the taxi example, the AUC is 0.003 higher with 0.05 than with ``1 / sqrt(dim)``).
 """
@@ -203,6 +203,10 @@ def _plan_table(
         )
     needed = chosen.pop("occurrences_per_column", None)
     columns = math.inf if needed is None or occurrences is None else occurrences / rows / needed
-    chosen = {"optimizer": DEFAULT_OPTIMIZER, "initializer": _INITIALIZER, **chosen}
-    chosen = {"dim": default_dim(rows, columns), "oov_rows": 1, **chosen}
-    return TableConfig(name=name, vocabulary_size=rows, vocabulary=vocabulary, **chosen)
+    defaults = {
+        "dim": default_dim(rows, columns),
+        "oov_rows": 1,
+        "optimizer": DEFAULT_OPTIMIZER,
+        "initializer": _INITIALIZER,
+    }
+    return TableConfig(name=name, vocabulary_size=rows, vocabulary=vocabulary, **{**defaults, **chosen})

@@ -100,7 +100,12 @@ class RunState:
         self._bests.keep({self.step, *self._best_of.values()})
 
     def write(self, folder: str) -> str:
-        """Write the weights to `folder`, without what only a resume needs; return the checkpoint's path."""
+        """Write the weights to `folder`, without what only a resume needs; return the checkpoint's path.
+
+        Raises:
+          TrainingError: a row of a table is not finite, and `nonfinite` is "error".
+        """
+        self._check_finite()
         return write_training_checkpoint(folder, self.step, self._weights.write).prefix
 
     def resume(self) -> TrainingCheckpoint | None:

@@ -50,6 +50,11 @@ class Placement(NamedTuple):
             return self.strategy.hosts
         return int(self.strategy.extended.num_hosts) if self.kind == "tpu" else 1
 
+    @property
+    def splits_files(self) -> bool:
+        """Whether hosts read different files if `shard_files` does not say it and there are enough files."""
+        return self.kind == "tpu"
+
     def scope(self) -> contextlib.AbstractContextManager[object]:
         """Return the context in which to make and run layers, model and optimizer."""
         scope: contextlib.AbstractContextManager[object] = (

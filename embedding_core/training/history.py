@@ -69,7 +69,7 @@ class History:
         return any(entry["step"] == step for entry in self.evals)
 
     def add_final(self, step: int, result: Evaluation | None) -> None:
-        """Record the evaluation of the state that is returned; None takes that of its step."""
+        """Record the evaluation of the state that is returned; None is the one recorded after `step`."""
         known = next((entry for entry in self.evals if entry["step"] == step), {})
         self.final = known if result is None else _entry(step, result)
 

@@ -118,10 +118,10 @@ def rows_with_drawn(training: TrainingConfig, rows: int, hosts: int = 1) -> int:
 
 
 class JobData:
-    """The batches of a job: an endless stream to train on, and one pass to evaluate.
+    """The batches of a job: an endless stream to train on, the validation part, and one pass to evaluate.
 
     Attributes:
-      rows: number of rows to train on: those of the train split, without the validation part.
+      rows: number of rows of the train split without the validation part.
       validation_rows: number of rows of the validation part of the train split; 0 without early stopping.
       eval_rows: number of rows of the eval split.
       steps_per_epoch: number of batches of one pass.
@@ -181,7 +181,8 @@ class JobData:
         files = tuple(self._job.train_files)
         rows = count_rows(files, "train") - self.rows
         self._files["validation"] = files
-        self._splits["validation"] = self._files_by_host("validation") if rows else [HostRows(files, 0)]
+        is_split = len(self._splits["train"]) > 1 and rows
+        self._splits["validation"] = self._files_by_host("validation") if is_split else [HostRows(files, rows)]
         return rows
 
     def _encode(self, folder: RowsFolder, check: Callable[[], None]) -> None:
@@ -249,7 +250,7 @@ class JobData:
         """Assign the files of a split to hosts; return a single entry if every host reads all files."""
         files, keep = self._files[split], self._keep.get(split)
         hosts, wanted = self._placement.hosts, self._job.shard_files
-        if hosts > 1 and (wanted or (wanted is None and self._placement.kind == "tpu")):
+        if hosts > 1 and (wanted or (wanted is None and self._placement.splits_files)):
             check_batch(self._job.training.batch_size, hosts)
             by_host = files_by_host(files, rows_of_files(files, split, keep), hosts, split, must=bool(wanted))
             if by_host:
@@ -268,15 +269,19 @@ class JobData:
     def all_batches(self) -> Iterator[Batch]:
         """Yield the batches of a training to its last step, and those of the validation part after it."""
         yield from itertools.islice(self.train(0), self.steps)
-        steps = self.validation_steps(self.steps)
-        if steps:
-            yield from itertools.islice(self.train_on_validation(), steps)
+        if self.all_steps > self.steps:
+            yield from itertools.islice(self.train_on_validation(), self.all_steps - self.steps)
+
+    @property
+    def all_steps(self) -> int:
+        """Number of the batches of `all_batches`."""
+        return self.steps + self.validation_steps(self.steps)
 
     def train_on_validation(self) -> Batches:
         """Make shuffled batches of the validation part, per replica if there are several.
 
-        What is drawn for them (negatives, candidates) is drawn as for the steps after the last one of the run, however
-        early training ends: so the batches are known before training.
+        The draws of negatives and candidates continue those of the last planned step, even if training ends sooner. So
+        the batches are known before training.
         """
         return self._shuffled("validation", 0, self.steps)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint.dense import DENSE, write_dense
-from embedding_core.checkpoint.state import nonfinite_rows
-from embedding_core.errors import ConfigError, TrainingError
+from embedding_core.errors import ConfigError
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model, call_model
 from embedding_core.tasks import Task
@@ -108,7 +108,8 @@ class KerasRun:
         for name, given in (("softmax", job.training.softmax), ("warm_start", job.warm_start)):
             if given is not None:
                 raise ConfigError(f"`{name}` is given, which a run_fn of your own does not support: leave it out.")
-        self._job = job
+        # Keras' callbacks stop a fit, so no rows are held back.
+        self._job = job = dataclasses.replace(job, training=job.training.replace(early_stopping=None))
         self._placement = choose_placement(job.training)
         if self._placement.replicated:
             raise ConfigError(
@@ -220,12 +221,6 @@ class KerasRun:
     def _write(self, trainable: Trainable, folder: str) -> str:
         """Write the checkpoint and the dense part; return the checkpoint's path."""
         job = self._job
-        bad = nonfinite_rows(trainable.tables.variables)
-        if bad and job.training.nonfinite_rows == "error":
-            raise TrainingError(
-                f"rows of {', '.join(map(repr, sorted(bad)))} hold a NaN or an infinity: lower the learning rates, or "
-                "keep them with `nonfinite_rows`: keep."
-            )
         state = RunState(trainable, os.path.join(folder, "unused"), job.training.nonfinite_rows)
         checkpoint = state.write(os.path.join(folder, "checkpoints"))
         inputs = dense_inputs(job.inputs.config, job.inputs.dense, job.inputs.tasks)

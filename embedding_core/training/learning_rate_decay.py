@@ -81,4 +81,4 @@ def config_with_rates(
 
 
 def _falling(start: float, step: tf.Variable, steps: int) -> Callable[[], tf.Tensor]:
-    return lambda: start * (1.0 - tf.cast(step, tf.float32) / steps)
+    return lambda: start * tf.maximum(0.0, 1.0 - tf.cast(step, tf.float32) / steps)

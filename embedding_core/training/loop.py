@@ -142,30 +142,43 @@ class _Loop:
         every = (self._eval_every, self._save_every, self._data.steps_per_epoch)
         return min(self.total, step + _STEPS_PER_ENTRY, *((step // n + 1) * n for n in every))
 
-    def finish(self) -> None:
+    def finish(self, progress: Progress | None) -> None:
         """Restore the best state, train it on the validation part if the settings say so, and record its evaluation.
 
-        None of this is saved to resume from: a run that is killed here repeats it from the saved states.
+        A run that is killed here repeats all of this, from the state after the last step.
 
         Raises:
           PreemptionError: SIGTERM came.
         """
+        begun = time.monotonic()
+        self._state.save(self.history.to_json())
         self._finishing = True
         self._state.restore_best()
         step = self._state.step
         steps = self._data.validation_steps(step)
         if steps:
-            self._run_steps(iter(self._data.train_on_validation()), steps)
-            if self._preempted():
-                self._save_and_stop()
+            self._train_on_validation(steps, progress)
             self._trainable.step.assign(step)
             self.history.facts["validation_steps"] = steps
         self.history.add_final(step, self._measure(self._data.eval()) if steps else None)
+        self.history.seconds += time.monotonic() - begun
+
+    def _train_on_validation(self, steps: int, progress: Progress | None) -> None:
+        batches = iter(self._data.train_on_validation())
+        for start in range(0, steps, _STEPS_PER_ENTRY):
+            if progress is not None:
+                progress(self._state.step, self.total, f"step {start} of {steps} on the validation part")
+            self._run_steps(batches, min(_STEPS_PER_ENTRY, steps - start))
+            if self._preempted():
+                self._save_and_stop()
 
     def _save_and_stop(self) -> None:
         """Save the state and stop; a state that `finish` made is not saved."""
         if self._finishing:
-            raise PreemptionError("SIGTERM came after the last step: start the same run again to finish it.")
+            raise PreemptionError(
+                "SIGTERM came while the chosen state was trained on the validation part or evaluated: start the same "
+                "run again to finish it."
+            )
         self._state.save(self.history.to_json())
         raise PreemptionError(
             f"SIGTERM came: the state after step {self._state.step} of {self.total} is saved; start the same run again "
@@ -390,7 +403,7 @@ def train(
         summaries = Summaries(os.path.join(folder, "logs"))
         loop.run(summaries, progress)
         summaries.close()
-        loop.finish()
+        loop.finish(progress)
         loop.history.facts.update(_facts(data, loop, state, resumed_at, placement))
         loop.history.save(os.path.join(folder, HISTORY))
         checkpoint = state.write(os.path.join(folder, "checkpoints"))

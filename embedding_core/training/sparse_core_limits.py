@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -50,6 +49,11 @@ class _Hosts(Placement):
     def on_tpu(self) -> bool:
         """Whether `JobData` is to make the batches of a TPU."""
         return self.evaluates
+
+    @property
+    def splits_files(self) -> bool:
+        """Whether hosts read different files, as those of a TPU do."""
+        return True
 
     @property
     def hosts(self) -> int:
@@ -101,7 +105,7 @@ def sparse_core_limits(
     with scratch_folder("rows") as folder:
         data = _job_data(job, topology, RowsFolder(folder, False), check)
         size = data.rows_per_replica
-        steps = data.steps + data.validation_steps(data.steps)
+        steps = data.all_steps
         drawn = min(steps, max(1, max_rows // size))
         counters = _counters(config, slice_, size)
         _count(itertools.islice(global_batches(data, size), drawn), counters, check)
@@ -150,16 +154,10 @@ def _job_data(
     evaluates: bool = False,
 ) -> JobData:
     """Make the batches of all hosts; `evaluates` as in `_Hosts`."""
-    hosts, train, other = topology.hosts, job.train_files, job.eval_files
-    apart = hosts > 1 and len(train) >= hosts and job.shard_files is not False
-    if evaluates:
-        apart = apart and len(other) >= hosts
-    elif apart:  # the eval split is not read; it may have fewer files than hosts, which `JobData` would refuse
-        other = train
     placement = _Hosts("cpu", tf.distribute.get_strategy())
-    placement.number, placement.evaluates = hosts, evaluates
-    sharded = dataclasses.replace(job, shard_files=apart, eval_files=other)
-    return JobData(sharded, placement, None if apart else folder, check)
+    placement.number, placement.evaluates = topology.hosts, evaluates
+    apart = topology.hosts > 1 and len(job.train_files) >= topology.hosts and job.shard_files is not False
+    return JobData(job, placement, None if apart else folder, check)
 
 
 def evaluated_batches(job: TrainingJob, topology: Topology, size: int) -> Iterator[BatchIds]:

@@ -301,12 +301,11 @@ def _training_note(history: Figures) -> str:
 def _stopping_note(history: Figures) -> str:
     """Say how the step was chosen; empty without early stopping."""
     rows, without_effect = history["facts"].get("validation_rows"), history["facts"].get("early_stopping")
-    if without_effect:
-        return f". {without_effect}"
-    if not rows:
+    if not rows and not without_effect:
         return ""
-    last = " They were trained on after it, in the last steps." if history["facts"].get("validation_steps") else ""
-    return f". Early stopping chose the step by {rows:,} rows of the train split that were held back.{last}"
+    chosen = f"Early stopping chose the step by {rows:,} rows of the train split that were held back."
+    trained = " The chosen state was then trained on them, too." if history["facts"].get("validation_steps") else ""
+    return f". {without_effect or chosen}{trained}"
 
 
 def _plain(value: Any) -> bool:

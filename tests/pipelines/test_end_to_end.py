@@ -339,7 +339,10 @@ def test_warm_start_goes_on_with_dense_part_and_ranges_of_the_run_before(runs, w
 def test_early_stopping_and_report_use_rows_of_their_own(runs):
     report = runs[0]
     assert len(report.curves["auc"]["validation"]) == len(report.curves["auc"]["eval"]) > 1
-    assert "rows of the train split that were held back. They were trained on after it" in report.training_note
+    assert (
+        "rows of the train split that were held back. The chosen state was then trained on them, too"
+        in report.training_note
+    )
     assert "Early stopping" not in report.quality_note
     assert "chosen among 0.01 to 3" in report.quality_note
 

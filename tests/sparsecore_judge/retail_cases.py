@@ -6,7 +6,6 @@ The rows are those of `examples/online_retail/prepare_data.py`. The history of a
 from __future__ import annotations
 
 import collections
-import itertools
 import subprocess
 import sys
 import tempfile
@@ -37,7 +36,7 @@ def write_retail(folder: Path, data: Path, topologies: tuple[str, ...]) -> None:
         drawn = JobData(job, choose_placement(job.training))
         size = drawn.rows_per_replica
         batches = [
-            *itertools.islice(global_batches(drawn, size), drawn.steps),
+            *global_batches(drawn, size),
             *evaluated_batches(job, named_topology(topologies[0]), size),
         ]
         write_batches(folder / "online_retail.npz", batches)

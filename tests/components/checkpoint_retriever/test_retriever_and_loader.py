@@ -17,6 +17,7 @@ from components.checkpoint_retriever.executor import Executor as RetrieverExecut
 from embedding_core.checkpoint import load_checkpoint_into, table_shapes, verify
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import CheckpointError, ConfigError
+from embedding_core.optimizers import DEFAULT_OPTIMIZER
 from embedding_core.planning.planner import plan_tables
 from embedding_core.planning.table_overrides import TableSettings
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
@@ -111,7 +112,9 @@ def test_loader_moves_rows_with_their_tokens(retrieved, tmp_path):
     table = tf.train.load_checkpoint(os.path.join(output.uri, "tables")).get_tensor("item/accumulators")
     old = tables["item/accumulators"].numpy()
     np.testing.assert_array_equal(table[[0, 2, 3]], old[[2, 0, 3]])
-    np.testing.assert_array_equal(table[1], np.full(old.shape[1], 0.1, np.float32))
+    np.testing.assert_array_equal(
+        table[1], np.full(old.shape[1], DEFAULT_OPTIMIZER.initial_accumulator_value, np.float32)
+    )
     assert output.fact("remap")["item"] == {"kept": 2, "new": 1, "dropped": 1, "kept_traffic": 4 / 99}
 
 

@@ -185,7 +185,7 @@ def test_warm_start_begins_with_the_rows_of_the_checkpoint(inputs, trained, tmp_
     )
     begun = restore_run(outputs["model_run"][0].uri).engine.embedding_tables
     difference = np.abs(begun["item"].numpy() - tables["item"].numpy()).max()
-    assert difference < 0.06  # one Adagrad step at rate 0.05; newly initialized rows would differ by more
+    assert difference < 0.012  # one step at the default rate of 0.01; newly initialized rows would differ by more
 
 
 def test_damaged_warm_start_is_refused(inputs, trained, tmp_path):

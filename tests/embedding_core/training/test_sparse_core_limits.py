@@ -13,7 +13,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology, named_topology
 from embedding_core.sparsecore import Ids, LimitCounter, slice_of, stacks_of
 from embedding_core.training import EarlyStopping, Negatives
-from embedding_core.training.device_choice import choose_placement
+from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.job import JobData
 from embedding_core.training.sparse_core_limits import sparse_core_limits
 
@@ -27,6 +27,14 @@ ONE_HOST = named_topology("v6e-4")
 TWO_HOSTS = Topology(name="two hosts", hosts=2, cores_per_host=2, bytes_per_core=2**30, sparse_cores=2)
 
 
+class _TpuOfManyHosts(Placement):
+    """Its hosts read different files if there are enough files, as those of a real TPU do."""
+
+    @property
+    def splits_files(self):
+        return True
+
+
 def _job(folder, **settings):
     return cases._job(folder, wide=False, positives="negatives" in settings, **{"epochs": 2, **settings})
 
@@ -34,12 +42,11 @@ def _job(folder, **settings):
 def _limits_on_simulated_replicas(job, topology):
     """Count the ids of each replica's part of every batch, trained on or evaluated, as the trainer gets them."""
     training = job.training.replace(strategy="simulated_tpu", topology=f"{topology.hosts}x{topology.cores_per_host}")
-    placement = choose_placement(training)
+    placement = _TpuOfManyHosts(*choose_placement(training))
     data = JobData(dataclasses.replace(job, training=training), placement)
     slice_, config = slice_of(topology), job.inputs.config
     size = data.rows_per_replica * slice_.chips
     counter = LimitCounter(config, slice_, size, stacks_of(config, slice_, size))
-    steps = data.steps + data.validation_steps(data.steps)
     for batch in itertools.chain(data.all_batches(), data.eval(), data.validation() or ()):
         whole = {}
         for feature in config.features:
@@ -48,7 +55,7 @@ def _limits_on_simulated_replicas(job, topology):
             whole[feature.name] = Ids(joined.values.numpy(), joined.row_splits.numpy())
             assert len(np.diff(joined.row_splits)) == size
         counter.add(whole)
-    return size, steps, [one.to_mapping() for one in counter.limits()]
+    return size, data.all_steps, [one.to_mapping() for one in counter.limits()]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +66,13 @@ def _limits_on_simulated_replicas(job, topology):
         (ONE_HOST, {"negatives": Negatives(feature="word", per_positive=2)}),
         (TWO_HOSTS, {"batch_size": 16, "shuffle_buffer": 5, "steps": 11, "epochs": None}),
         (TWO_HOSTS, {"batch_size": 16, "early_stopping": EarlyStopping(validation_fraction=0.2)}),
+        (TWO_HOSTS, {"batch_size": 16, "early_stopping": EarlyStopping(validation_fraction=0.2), "eval_files": 1}),
     ],
 )
 def test_limits_are_those_of_the_replicas_batches(tmp_path, topology, settings):
+    one_eval_file = settings.pop("eval_files", 0) == 1  # which both hosts read
     job = _job(tmp_path, **settings)
-    if topology.hosts > 1:
+    if topology.hosts > 1 and not one_eval_file:
         job = dataclasses.replace(job, shard_files=True, eval_files=job.train_files)
     made = sparse_core_limits(job, topology)
     size, steps, stacks = _limits_on_simulated_replicas(job, topology)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from embedding_core.engines import simulated_tpu
-from embedding_core.errors import ConfigError, PreemptionError
-from embedding_core.training import EarlyStopping, train
+from embedding_core.errors import ConfigError, PreemptionError, TrainingError
+from embedding_core.training import EarlyStopping, loop, train
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.job import JobData
 
@@ -58,14 +58,10 @@ def test_rows_of_the_validation_part_are_held_back_while_training(tmp_path):
 def test_chosen_state_is_trained_once_on_the_validation_part(tmp_path):
     """Rows of tokens that the validation part lacks stay as they were at the chosen step."""
     rows = [cases.example(f"w{n % 5 if n < 300 else 5}", n / 300, int(n % 7 < 3)) for n in range(1, 301)]
-    without, trained = (
-        train(
-            cases.job_in(tmp_path, rows, early_stopping=STOPPING.replace(train_on_validation=wanted)),
-            str(tmp_path / f"run-{wanted}"),
-        )
-        for wanted in (False, True)
-    )
     job = cases.job_in(tmp_path, rows, early_stopping=STOPPING)
+    alone = job.training.replace(early_stopping=STOPPING.replace(train_on_validation=False))
+    without = train(dataclasses.replace(job, training=alone), str(tmp_path / "without"))
+    trained = train(job, str(tmp_path / "trained"))
     data = JobData(job, choose_placement(job.training))
     steps = trained.history.facts["validation_steps"]
     passed = [batch for batch, _ in zip(data.train_on_validation(), range(steps), strict=False)]
@@ -91,7 +87,8 @@ def test_training_that_ends_within_an_epoch_is_followed_by_as_large_a_part_of_th
 
 
 def test_sigterm_in_the_steps_on_the_validation_part_changes_nothing(tmp_path, monkeypatch):
-    job, kept = job_of(tmp_path), str(tmp_path / "kept")
+    """Not even if no checkpoint was due before it."""
+    job, kept = job_of(tmp_path, checkpoint_every=1000, epochs=2), str(tmp_path / "kept")
     whole = train(job, str(tmp_path / "whole"))
     first = JobData.train_on_validation
 
@@ -100,13 +97,35 @@ def test_sigterm_in_the_steps_on_the_validation_part_changes_nothing(tmp_path, m
         return first(data)
 
     monkeypatch.setattr(JobData, "train_on_validation", killed)
-    with pytest.raises(PreemptionError, match="after the last step: start the same run again to finish it"):
+    with pytest.raises(PreemptionError, match="start the same run again to finish it"):
         train(job, str(tmp_path / "a"), resume_folder=kept)
     monkeypatch.undo()
     resumed = train(job, str(tmp_path / "b"), resume_folder=kept)
     assert resumed.history.facts["resumed_at"] == whole.history.facts["steps_done"]
     cases.assert_same(cases.state_of(whole), cases.state_of(resumed))
     assert whole.history.final == resumed.history.final
+
+
+def test_pass_after_the_last_step_of_a_linear_decay_changes_nothing(tmp_path):
+    """The learning rates are 0 then, those of the tables as those of the dense part."""
+    job = job_of(tmp_path, steps=6, epochs=None, eval_every=6, decay="linear")
+    without = job.training.replace(early_stopping=STOPPING.replace(train_on_validation=False))
+    runs = [
+        train(dataclasses.replace(job, training=training), str(tmp_path / name))
+        for name, training in (("with", job.training), ("without", without))
+    ]
+    assert [run.history.facts.get("validation_steps", 0) for run in runs] == [2, 0]
+    np.testing.assert_array_equal(*(run.tables["words"].numpy() for run in runs))
+
+
+def test_row_that_is_not_finite_after_the_pass_is_not_returned(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        loop._Loop,
+        "_train_on_validation",
+        lambda self, steps, progress: self._trainable.tables.variables["words"].assign_add([[np.inf] * 4] * 8),
+    )
+    with pytest.raises(TrainingError, match="'words': 8 rows"):
+        train(job_of(tmp_path), str(tmp_path / "run"))
 
 
 def test_without_early_stopping_every_row_is_trained_on(tmp_path):
