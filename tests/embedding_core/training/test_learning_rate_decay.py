@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.optimizers import SGD, Adagrad
+from embedding_core.optimizers import DEFAULT_OPTIMIZER, SGD
 from embedding_core.training import TrainingConfig
 from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
 
@@ -21,7 +21,7 @@ def test_tables_without_optimizer_get_adagrad_and_constant_rates_stay_numbers():
         CONFIG, TrainingConfig(epochs=1, table_optimizer={"learning_rate": 0.2}), tf.Variable(0), 10
     )
     assert made.table("own").optimizer == SGD(learning_rate=0.5)
-    assert made.table("other").optimizer == Adagrad(learning_rate=0.2)
+    assert made.table("other").optimizer == DEFAULT_OPTIMIZER.replace(learning_rate=0.2)
 
 
 def test_linear_decay_reaches_zero_at_the_last_step():

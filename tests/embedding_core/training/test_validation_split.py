@@ -114,7 +114,7 @@ def test_pass_after_the_last_step_of_a_linear_decay_changes_nothing(tmp_path):
         train(dataclasses.replace(job, training=training), str(tmp_path / name))
         for name, training in (("with", job.training), ("without", without))
     ]
-    assert [run.history.facts.get("validation_steps", 0) for run in runs] == [2, 0]
+    assert [run.history.facts.get("validation_steps", 0) > 0 for run in runs] == [True, False]
     np.testing.assert_array_equal(*(run.tables["words"].numpy() for run in runs))
 
 
