@@ -45,8 +45,8 @@ class OptimizerKind(NamedTuple):
       ours: the class in `embedding_core`.
       tensorflow: the class in `tf.tpu.experimental.embedding`, with the same hyperparameters.
       keras: name of the classes in `tf_keras.optimizers` and `tf_keras.optimizers.legacy`, or None.
-      passed: hyperparameters, besides the learning rate, that are passed on to Keras by the same name; with Keras, all
-        others must keep their defaults.
+      passed: hyperparameters, besides the learning rate, that Keras' classes have by the same name and that are passed
+        on from or to Keras; with Keras, all others must keep their defaults.
       slots: slot names of the class in `tf_keras.optimizers.legacy`, by this project's slot names.
     """
 
@@ -91,7 +91,7 @@ OPTIMIZERS = (
 
 
 class KerasSlots:
-    """A `slot_variable_creation_fn`: creates a table's slots in a Keras optimizer, with the first values of the TPU's.
+    """A `slot_variable_creation_fn`: creates a table's slots in a Keras optimizer, with the TPU's initial values.
 
     Args:
       optimizer: optimizer of tf_keras.optimizers.legacy.

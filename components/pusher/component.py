@@ -43,8 +43,9 @@ class EmbeddingPusher(base_component.BaseComponent):
     Component `outputs` contains:
       - `pushed_model`: Channel of type `standard_artifacts.PushedModel`: the model (nothing if it was not
         pushed). Custom properties: `pushed` (1 or 0), `pushed_destination`, `pushed_version`, `reason` (why it
-        was not pushed), `parity` (the measured differences, JSON), `nonfinite_rows` (number of rows by table,
-        JSON, if that is the reason), `model_digest`, `vocabularies_digest`, `vocabularies` (digest of each, JSON).
+        was not pushed), `parity` (the measured differences, JSON), `nonfinite_rows` (number of rows with NaN or
+        infinity by table, JSON, if they are the reason), `model_digest`, `vocabularies_digest`, `vocabularies`
+        (digest of each, JSON).
     """
 
     SPEC_CLASS = EmbeddingPusherSpec

@@ -4,8 +4,8 @@ Tables are found by name: `<root>/<table>`. The keys of the slots depend on what
 
 * an engine of this project, or TensorFlow's `TPUEmbedding` on a TPU: `<root>/<table>.S<slot>`;
 * one of Keras' legacy optimizers: `<root>/<table>/.OPTIMIZER_SLOT/<optimizer>/<Keras' name of the slot>`;
-* one of Keras' newer optimizers: a number below the optimizer; the object graph of the checkpoint gives the variable's
-  name, `<optimizer>/<Keras' name of the slot>/<variable of the table>`.
+* one of Keras' newer optimizers: a numbered key, such as `optimizer/_variables/3`; the object graph of the checkpoint
+  gives the variable's name, `<optimizer>/<Keras' name of the slot>/<variable of the table>`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _of_keras(reader: BundleReader, names: Mapping[str, str], table: str, slot: 
 
 
 def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every other [rows, dim] tensor at the root, by its name as a table or slot."""
+    """Return the shape of each [rows, dim] tensor at the root that is not `known`, by its name as a table or slot."""
     prefix, taken = (f"{root}/" if root else ""), set(known)
     shapes = {}
     for key, entry in reader.entries.items():

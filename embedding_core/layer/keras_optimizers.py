@@ -225,7 +225,7 @@ def _schedule_of(optimizer: GivenOptimizer, described: Mapping[str, Any]) -> Any
         schedule = tf_keras.optimizers.schedules.deserialize(described)
     except (TypeError, ValueError) as error:
         cause = error
-    if callable(schedule):  # Keras returns only the name of an importable class that is not registered
+    if callable(schedule):  # for a class that is importable but not registered, Keras returns only the name
         return schedule
     raise ConfigError(
         f"`learning_rate` of {type(optimizer).__name__} is a {described.get('class_name')}, which Keras cannot "

@@ -26,7 +26,7 @@ class CandidateIndex(tf.Module):
     """Vectors and tokens of all candidates. An answer is `tokens` and `scores` `[B, min(k, candidates)]`, best first.
 
     If fewer candidates remain, the rest of the row is the token "" with the score -inf. If the query's vector is not
-    finite, because the row lacks a number that Transform requires, the whole row is "" with the score NaN.
+    finite, because its input row lacks a number that Transform requires, the whole row is "" with the score NaN.
     """
 
     def __init__(
@@ -81,8 +81,9 @@ class CandidateIndex(tf.Module):
           queries: float32 `[B, n]`.
           exclude: tokens `[B, E]` that a row's answer must not contain. "" and tokens that are not candidates have no
             effect.
-          among: tokens `[B, A]` that restrict a row's answer, searched exactly. Tokens that are not candidates are
-            ignored, but a row with only such tokens gets no candidate. "" is padding: a row of "" is not restricted.
+          among: tokens `[B, A]`; a row's answer is chosen from these alone, by exact search. Tokens that are not
+            candidates are ignored, but a row with only such tokens gets no candidate. "" is padding: a row of "" is
+            not restricted.
         """
         finite, queries = _finite(queries)
         excluded = tf.sort(self._rows_of(exclude), axis=1)

@@ -2,8 +2,8 @@
 
 `row_loss(task, label, output)` replaces the loss of a task. It gets the task's name, the labels `[B, 1]` (0 if missing)
 and the model's outputs `[B, width]`, both float32. It returns the loss of each row, `[B, 1]`, or None for the usual
-loss. The trainer applies weights, leaves out missing labels and takes the mean over all replicas, so the loss is the
-same on every device.
+loss. The trainer applies weights, leaves out missing labels and takes the mean over all replicas, so the loss does
+not depend on the kind and number of devices.
 
 `eval_metrics(task, label, prediction, weight)` computes figures of an evaluation from numpy arrays of the rows with a
 label and a weight above 0. Labels and weights are `[n]`. Predictions are as the signatures return them: `[n]`, or
@@ -81,7 +81,7 @@ class UserFunctions:
         Args:
           task: the task.
           label: `[n]`; NaN for a row without the label.
-          prediction: `[n, width]`, as the signatures return it.
+          prediction: `[n, width]`; width is 1 unless the task is multiclass.
           weight: `[n]`.
 
         Raises:

@@ -1,8 +1,8 @@
 """Holds back a part of the train split for early stopping; the eval split is for the report.
 
 A hash of a row's bytes alone decides whether the row is held back, so that every host, every resume and every epoch
-agree, and equal rows stay together. Training sees these rows only after
-early stopping has chosen a state.
+agree, and equal rows stay together. Training sees the held-back rows only after early stopping has chosen a
+state.
 """
 
 from __future__ import annotations

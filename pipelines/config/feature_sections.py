@@ -60,7 +60,7 @@ class Categorical(Section):
       private: whether tokens appear in reports and lineage only as digests; an evaluation slice then cannot name
         the column, and a row filter may only ask whether it is `present`.
       after_transform: whether tokens are read from the output of your `preprocessing_fn`.
-      max_sequence_length: number of a row's first tokens whose vectors stay separate, as a sequence; 0 combines all
+      max_sequence_length: number of a row's first tokens that are kept, as a sequence of vectors; 0 combines all
         tokens into one vector. "p50", "p90", "p95" and "p99" take that percentile of the number of tokens per row,
         "max" the largest number; "auto" is "p95".
     """

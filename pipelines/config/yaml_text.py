@@ -12,7 +12,7 @@ from embedding_core.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the core schema of YAML 1.2.
+    """PyYAML's safe loader with the core schema of YAML 1.2, except that 010, 0o7 and 0x1F are text, and `<<` merges.
 
     YAML 1.1 reads NO as false, 1:30 as 90, 010 as 8, 2011-10-31 as a date, and 1e-3 as text.
     """
