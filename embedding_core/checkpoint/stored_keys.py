@@ -10,6 +10,7 @@ Tables are found by name: `<root>/<table>`. The keys of the slots depend on what
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from google.protobuf.message import DecodeError
@@ -92,7 +93,7 @@ def others_at(reader: BundleReader, root: str, known: Iterable[str]) -> dict[str
         name = key[len(prefix) : -len(VALUE)]
         is_at_root = key.startswith(prefix) and key.endswith(VALUE) and "/" not in name
         if is_at_root and key not in taken and len(entry.shape) == 2:
-            shapes[name.replace(".S", "/").replace("..", ".")] = entry.shape
+            shapes[re.sub(r"\.\.|\.S", lambda match: "." if match[0] == ".." else "/", name)] = entry.shape
     return dict(sorted(shapes.items()))
 
 

@@ -93,7 +93,10 @@ def make_folders(path: StrPath) -> None:
 
 
 def move(source: StrPath, target: StrPath, *, replace: bool = False) -> None:
-    """Rename a file or folder; the target must not exist, unless it is a file and `replace` is true."""
+    """Rename a file or folder.
+
+    The target must not exist, unless it is a file and `replace` is true. If it is a local file, it is always replaced.
+    """
     with tensorflow_errors_as_os_errors():
         _gfile().rename(source, target, replace) if is_remote(source) else os.rename(source, target)
 

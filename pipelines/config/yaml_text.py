@@ -35,9 +35,8 @@ for _tag, _pattern, _first in (
 
 
 def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
-    return float(
-        str(loader.construct_scalar(node)).replace(".inf", "inf").replace(".Inf", "inf").replace(".nan", "nan")
-    )
+    text = str(loader.construct_scalar(node)).lower()
+    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
@@ -157,8 +156,10 @@ def _walk(node: Any, path: tuple[str, ...], lines: dict[str, int], above: tuple[
     for key, value in node.value:
         line, name = key.start_mark.line + 1, str(key.value)
         here = (*path, name)
-        if name in first and key.tag != "tag:yaml.org,2002:merge":
-            yield line, f"`{'.'.join(here)}` is a duplicate of line {first[name]}: keep one of the two."
-        first.setdefault(name, line)
+        if name in first:  # not walked, since its paths are noted already and would not count as further values
+            if key.tag != "tag:yaml.org,2002:merge":
+                yield line, f"`{'.'.join(here)}` is a duplicate of line {first[name]}: keep one of the two."
+            continue
+        first[name] = line
         lines[".".join(here)] = line
         yield from _walk(value, here, lines, above)

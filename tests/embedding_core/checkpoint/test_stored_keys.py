@@ -4,6 +4,7 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint import BundleReader, retrieve
+from embedding_core.checkpoint.stored_keys import others_at, training_key
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, simulated_tpu
 from embedding_core.errors import CheckpointError
@@ -50,6 +51,12 @@ def test_slots_of_keras_optimizers_are_found(tmp_path, optimizer, name, legacy):
             else:
                 (expected,) = [each for each in keras.variables if each.name == f"{name}/{names[slot.name]}/{table}:0"]
             np.testing.assert_array_equal(found[f"{table}/{slot.name}"], expected.numpy())
+
+
+def test_names_of_other_tables_are_shown_as_they_were_given(tmp_path):
+    held = tf.train.Checkpoint(**{name: tf.Variable(tf.zeros([7, 3])) for name in ("x.Sales", "a..S", "item")})
+    reader = BundleReader(held.write(str(tmp_path / "ckpt")))
+    assert others_at(reader, "", [training_key("item", "")]) == {"a..S": (7, 3), "x.Sales": (7, 3)}
 
 
 def test_tables_of_every_engine_are_found(tmp_path):

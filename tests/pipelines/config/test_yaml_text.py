@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 import yaml
 
@@ -7,6 +10,7 @@ from embedding_core.errors import ConfigError
 from pipelines.config.yaml_text import parse_value, parse_yaml, yaml_of
 
 pytestmark = pytest.mark.light
+NAMES = [f"n{number}" for number in range(30)]
 
 
 @pytest.mark.parametrize(
@@ -27,10 +31,16 @@ pytestmark = pytest.mark.light
         ("[1, a]", [1, "a"]),
         (".inf", float("inf")),
         ("-.Inf", float("-inf")),
+        ("+.INF", float("inf")),
     ],
 )
 def test_scalar_is_read_as_yaml_1_2_does(text, value):
     assert parse_value(text, "here") == value
+
+
+@pytest.mark.parametrize("text", [".nan", ".NaN", ".NAN"])
+def test_not_a_number_is_read_as_yaml_1_2_does(text):
+    assert math.isnan(parse_value(text, "here"))
 
 
 @pytest.mark.parametrize("text", ["0E0", "1e3", "-1E+5", ".5", "7", "010", "no", "1:30", "2011-10-31", "~", ".nan", ""])
@@ -51,6 +61,12 @@ def test_duplicate_keys_are_found_at_any_depth():
         "f.yaml:3: `b.0.c` is a duplicate of line 3: keep one of the two.",
         "f.yaml:4: `a` is a duplicate of line 1: keep one of the two.",
     ]
+
+
+def test_duplicate_keys_with_aliases_are_each_reported_once():
+    levels = "".join(f"{name}: &{name} {{x: *{before}, x: *{before}}}\n" for before, name in itertools.pairwise(NAMES))
+    parsed = parse_yaml(f"{NAMES[0]}: &{NAMES[0]} {{x: 1}}\n{levels}", "f.yaml")
+    assert len(parsed.twice) == sum(range(len(NAMES)))
 
 
 def test_duplicate_keys_and_other_mistakes_come_together(mistakes, minimal):
