@@ -105,14 +105,25 @@ def packed_inputs(
     batches = []
     for table in model.tables:
         places = model.features_of(table.name)
-        features = [_ids_of(model.features[place], shapes[place], values[place], weights[place]) for place in places]
+        features = [ids_of(model.features[place], shapes[place], values[place], weights[place]) for place in places]
         first_row = core * sum(output_rows(model, table.name, shapes))
         batches.append(packed(features, first_row=first_row, explicit=explicit))
     return batches
 
 
-def _ids_of(feature: FeatureSpec, shape: tf.TensorShape, value: Ids, weight: Weights) -> FeatureIds:
-    """Return the ids of one feature; ragged ids that are only combined do not need the slower normal form."""
+def ids_of(feature: FeatureSpec, shape: tf.TensorShape, value: Ids, weight: Weights) -> FeatureIds:
+    """Return the ids of one feature on one core; ragged ids that are only combined skip the slower normal form.
+
+    Args:
+      feature: the feature.
+      shape: its output shape, fully defined.
+      value: its input.
+      weight: its weights or None.
+
+    Raises:
+      DataError (ValueError): see `packed_inputs`.
+      tf.errors.InvalidArgumentError: see `packed_inputs`.
+    """
     kind, rows = kind_of(value), math.prod(shape.as_list())
     sequence = feature.max_sequence_length > 0 and feature.output_shape is None
     if kind == "dense":

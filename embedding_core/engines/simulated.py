@@ -26,14 +26,16 @@ from embedding_core.engines.simulated_strategy import (
     ReplicaContext,
     SimulatedTPUStrategy,
     cannot_meet,
+    core_at,
     core_of,
+    local_values,
     refuse_nested,
 )
 from embedding_core.engines.step_rates import ITERATIONS, new_iterations, step_rates
 from embedding_core.engines.table_updates import apply_to_table, touched_rows
 from embedding_core.engines.tables import Tables
 from embedding_core.engines.variables import Track, Variables, device_variables, keyed_variables
-from embedding_core.errors import DataError, EngineError
+from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.lookup import quantized
 from embedding_core.optimizers import Optimizer
@@ -216,10 +218,10 @@ class SimulatedEngine(QueuedEngine):
         if weights is not None:
             tf.nest.assert_same_structure(self.model.structure, weights)
             flat_weights = tf.nest.flatten(weights)
-        explicit = context is None and device is not None
+        explicit, given = context is None and device is not None, (values, flat_weights)
         with tf.device(_HOST):
             batches = {
-                core: self._batches_of(core, self._local(values, core), self._local(flat_weights, core), explicit)
+                core: self._batches_of(core, *(local_values(self._strategy, one, core) for one in given), explicit)
                 for core in self._cores_fed(context, device)
             }
             with self._calls().call() as done:
@@ -229,20 +231,7 @@ class SimulatedEngine(QueuedEngine):
         """Return the cores that a call of enqueue feeds."""
         if context is not None:
             return [core_of(context)]
-        return list(range(self._cores)) if device is None else [self._core_at(device)]
-
-    def _local(self, values: Sequence[Ids], core: int) -> list[Ids]:
-        everywhere = [self._strategy.experimental_local_results(value) for value in values]
-        return [local[core] if len(local) > 1 else local[0] for local in everywhere]
-
-    def _core_at(self, device: str) -> int:
-        devices = [tf.DeviceSpec.from_string(known) for known in self._strategy.extended.worker_devices]
-        given = tf.DeviceSpec.from_string(device)
-        for core, known in enumerate(devices):
-            if given.device_index is not None and known.make_merged_spec(given) == known:
-                return core
-        names = [known.to_string() for known in devices]
-        raise DataError(f"Non-TPU device {device} passed to enqueue. The simulated cores are {names}.")
+        return list(range(self._cores)) if device is None else [core_at(self._strategy, device)]
 
     def _batches_of(self, core: int, values: list[Ids], weights: list[Weights], explicit: bool) -> list[TableIds]:
         """Check one core's inputs and pack them into one batch per table; the first call builds the engine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
@@ -84,26 +84,30 @@ def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: 
     return tf.random.stateless_truncated_normal(shape, seeds, 0.0, scale, alg="philox")
 
 
+def blocks_of_rows(
+    initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int
+) -> Iterator[tuple[int, tf.Tensor]]:
+    """Yield the `initial_rows` of a table block by block, to save memory: number of the first row, and rows."""
+    for block in range(math.ceil(rows / _ROWS_PER_BLOCK)):
+        start = block * _ROWS_PER_BLOCK
+        values = initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
+        yield start, values[: rows - start]
+
+
 def new_table(
     initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int, trainable: bool = False
 ) -> tf.Variable:
-    """Create a float32 [rows, dim] variable with its `initial_rows`, written block by block to save memory."""
+    """Create a float32 [rows, dim] variable with its `initial_rows`, written block by block."""
     variable = tf.Variable(tf.zeros([rows, dim]), trainable=trainable, name=table)
-    for block in range(math.ceil(rows / _ROWS_PER_BLOCK)):
-        start = block * _ROWS_PER_BLOCK
-        stop = min(start + _ROWS_PER_BLOCK, rows)
-        values = initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
-        variable.scatter_update(tf.IndexedSlices(values[: stop - start], tf.range(start, stop)))
+    for start, values in blocks_of_rows(initializer, seed=seed, table=table, rows=rows, dim=dim):
+        variable.scatter_update(tf.IndexedSlices(values, tf.range(start, start + len(values))))
     return variable
 
 
 def all_rows(initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int) -> tf.Tensor:
     """Return the `initial_rows` of a whole small table, float32 [rows, dim]."""
-    blocks = [
-        initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
-        for block in range(math.ceil(rows / _ROWS_PER_BLOCK))
-    ]
-    return tf.concat(blocks, 0)[:rows]
+    blocks = blocks_of_rows(initializer, seed=seed, table=table, rows=rows, dim=dim)
+    return tf.concat([values for _, values in blocks], 0)
 
 
 def new_slots(optimizer: Optimizer, *, table: str, rows: int, dim: int) -> Sequence[tuple[str, tf.Variable]]:
