@@ -26,15 +26,25 @@ def check_inputs(model: Model, values: Sequence[Ids], core_devices: Collection[s
     Raises:
       DataError (ValueError): an input is not dense, sparse or ragged, or is on a core's device.
     """
+    check_kinds(model, values)
+    for value, feature in zip(values, model.features, strict=True):
+        for tensor in tf.nest.flatten(value, expand_composites=True):
+            if tensor.device in core_devices:
+                raise _on_core(feature, tensor)
+
+
+def check_kinds(model: Model, values: Sequence[Ids]) -> None:
+    """Refuse inputs that are not dense, sparse or ragged.
+
+    Raises:
+      DataError (ValueError): there is such an input.
+    """
     for value, feature in zip(values, model.features, strict=True):
         if not kind_of(value):
             raise DataError(
                 f"Input {feature.path} is of unknown type {type(value)}. Please only pass Tensor, SparseTensor or "
                 "RaggedTensor as input to enqueue."
             )
-        for tensor in tf.nest.flatten(value, expand_composites=True):
-            if tensor.device in core_devices:
-                raise _on_core(feature, tensor)
 
 
 def _on_core(feature: FeatureSpec, tensor: tf.Tensor) -> DataError:

@@ -49,7 +49,7 @@ def copied_configs(feature_config: FeatureConfigs, optimizer: GivenOptimizer) ->
         policy for invalid ids is not "error", the only one that TensorFlow's classes have.
     """
     model = model_of(feature_config, optimizer, needs_optimizer=False)
-    _refuse_policies(feature_config)
+    refuse_policies(feature_config)
     for table in model.tables:
         if table.optimizer is not None and is_schedule(table.optimizer.learning_rate):
             raise ConfigError(
@@ -73,7 +73,12 @@ def copied_configs(feature_config: FeatureConfigs, optimizer: GivenOptimizer) ->
     return tf.nest.map_structure(copied, feature_config), with_enum_numbers(optimizer)
 
 
-def _refuse_policies(feature_config: FeatureConfigs) -> None:
+def refuse_policies(feature_config: FeatureConfigs) -> None:
+    """Refuse policies for invalid ids other than "error", the only one that TensorFlow's classes have.
+
+    Raises:
+      ConfigError (ValueError): a feature has another policy.
+    """
     for feature in feature_config.features if isinstance(feature_config, EmbeddingConfig) else ():
         if feature.column is None and feature.invalid_id != "error":
             raise ConfigError(

@@ -25,6 +25,7 @@ from embedding_core.engines.simulated_strategy import (
 )
 from embedding_core.engines.stack_feeding import StackFeeder
 from embedding_core.engines.stack_memory import ChipIds, StackMemory
+from embedding_core.engines.stack_variables import TableView
 from embedding_core.engines.step_rates import ITERATIONS
 from embedding_core.engines.variables import PARAMETERS, Variables
 from embedding_core.errors import ConfigError, EngineError
@@ -32,7 +33,7 @@ from embedding_core.feature_specs import FeatureConfigs, Weights
 from embedding_core.sparsecore import Slice, SparseCoreEmbeddingConfig
 from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
-from embedding_core.translate import GivenOptimizer, model_of
+from embedding_core.translate import GivenOptimizer, Model, model_of
 
 _HOST = "CPU:0"
 
@@ -43,15 +44,11 @@ class TPUEmbeddingV2(tf.__internal__.tracking.AutoTrackable):
     `TPUEmbedding` creates one in the scope of `simulated_tpu(embedding_feature="V2")`. Every feature needs an
     `output_shape`. A checkpoint has each table and slot by its name, as on every other engine. On a real TPU, the
     constructor returns a `HardwareTPUEmbeddingV2`.
-
-    Attributes:
-      dropped_ids: number of ids that were dropped, by name of the stack, int64 scalar variables; an id that a sample
-        has several times counts once. Always 0 without `allow_id_dropping`.
     """
 
     def __new__(
         cls,
-        feature_config: FeatureConfigs,
+        feature_config: FeatureConfigs | Model,
         optimizer: GivenOptimizer = None,
         pipeline_execution_with_tensor_core: bool = False,
         sparse_core_embedding_config: Any = None,
@@ -67,7 +64,7 @@ class TPUEmbeddingV2(tf.__internal__.tracking.AutoTrackable):
 
     def __init__(
         self,
-        feature_config: FeatureConfigs,
+        feature_config: FeatureConfigs | Model,
         optimizer: GivenOptimizer = None,
         pipeline_execution_with_tensor_core: bool = False,
         sparse_core_embedding_config: Any = None,
@@ -77,7 +74,7 @@ class TPUEmbeddingV2(tf.__internal__.tracking.AutoTrackable):
         """Read the configuration and stack the tables; variables are created by `build`, or by the first lookup.
 
         Args:
-          feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`.
+          feature_config: a structure of `tf.tpu.experimental.embedding.FeatureConfig`; the layer passes a Model.
           optimizer: one of `tf.tpu.experimental.embedding` or of `embedding_core`, for tables without their own.
           pipeline_execution_with_tensor_core: whether activations may be one step old, as on a TPU.
           sparse_core_embedding_config: a SparseCoreEmbeddingConfig of `embedding_core.sparsecore`, or of a TensorFlow
@@ -96,11 +93,24 @@ class TPUEmbeddingV2(tf.__internal__.tracking.AutoTrackable):
                 f"TPUEmbeddingV2 should be created under TPUStrategy but found {strategy}: create it in the scope of "
                 "embedding_core.engines.simulated_tpu(embedding_feature='V2')."
             )
-        model = model_of(feature_config, optimizer, needs_optimizer=True)
+        given = feature_config
+        model = given if isinstance(given, Model) else model_of(given, optimizer, needs_optimizer=True)
         refuse_ignored(model, "V2")
         config = SparseCoreEmbeddingConfig.of(sparse_core_embedding_config)
         self._state = StackMemory(model, strategy, config, seed, pipelined=pipeline_execution_with_tensor_core)
-        self.dropped_ids = self._state.dropped
+
+    @property
+    def dropped_ids(self) -> dict[str, tf.Variable]:
+        """Number of ids that were dropped, by name of the stack, int64 scalar variables.
+
+        An id that a sample has several times counts once. Always 0 without `allow_id_dropping`.
+        """
+        return self._state.dropped
+
+    @property
+    def table_views(self) -> dict[str, TableView]:
+        """The tables and slots, float32 [rows, dim], by `<table>` and `<table>/<slot>`; empty before `build`."""
+        return self._state.views
 
     def build(self) -> None:
         """Create the stacks of tables and slots; do nothing the second time."""
@@ -112,6 +122,13 @@ class TPUEmbeddingV2(tf.__internal__.tracking.AutoTrackable):
             self._track_trackable(view, name=key)
         if self._state.iterations is not None:
             self._track_trackable(self._state.iterations, name=ITERATIONS)
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        """Return what checkpoints follow, the tables by name; an exported model holds the stacks that it reads."""
+        children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
+        if save_type == "checkpoint":
+            return children
+        return {name: own[PARAMETERS] for name, own in self._state.variables.items()}
 
     @property
     def embedding_tables(self) -> dict[str, tf.Variable]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from embedding_core.engines import output_shapes as shapes
 from embedding_core.engines.batches import FeatureIds
-from embedding_core.engines.feeding import check_weights, ids_of
+from embedding_core.engines.feeding import check_kinds, check_weights, ids_of
 from embedding_core.engines.stack_ids import Limit, SortedIds, sorted_ids
 from embedding_core.engines.stack_layouts import stacks_of_model
 from embedding_core.errors import ConfigError
@@ -83,6 +83,7 @@ class StackFeeder:
           tf.errors.InvalidArgumentError: an id is outside its table, or a weight is not finite.
         """
         features = self._model.features
+        check_kinds(self._model, values)
         input_shapes = [shapes.input_shape(value, feature) for value, feature in zip(values, features, strict=True)]
         shapes.check_shapes(self.output_shapes, shapes.output_shapes(input_shapes, features), features)
         check_weights(self._model, values, weights)

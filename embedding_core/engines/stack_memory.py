@@ -8,7 +8,6 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from embedding_core.engines.core_vectors import checked_gradient
-from embedding_core.engines.feeding import check_inputs
 from embedding_core.engines.pipelining import EarlierRows
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.stack_feeding import StackFeeder
@@ -80,7 +79,6 @@ class StackMemory:
 
     def sorted_ids(self, values: Sequence[Ids], weights: Sequence[Weights]) -> ChipIds:
         """Return the entries of one chip that are within the limits; count the others."""
-        check_inputs(self.model, values, self.strategy.extended.worker_devices)
         entries = {}
         for name, found in self.feeder.sorted_ids(values, weights).items():
             entries[name], dropped = within_limits(found, self._limits[name], self.strategy.slice)

@@ -107,14 +107,15 @@ tf.register_tensor_conversion_function(
 def views_of(
     tables: Sequence[TableSpec], stacks: Sequence[Stack], slice_: Slice, variables: Variables
 ) -> dict[str, TableView]:
-    """Return a view of every table and slot, by checkpoint key: `<table>` or `<table>/<slot>`."""
-    dims, views = {table.name: table.dim for table in tables}, {}
-    for stack in stacks:
-        for table in stack.tables:
-            place = Place(stack, table, slice_.shards, dims[table.name])
-            for slot, variable in variables[stack.name].items():
-                key = table.name if slot == PARAMETERS else f"{table.name}/{slot}"
-                views[key] = TableView(variable, place, key)
+    """Return a view of every table and slot, by checkpoint key, in the order of `variables.keyed_variables`."""
+    of_table = {table.name: (stack, table) for stack in stacks for table in stack.tables}
+    views = {}
+    for spec in tables:
+        stack, table = of_table[spec.name]
+        place = Place(stack, table, slice_.shards, spec.dim)
+        for slot, variable in variables[stack.name].items():
+            key = spec.name if slot == PARAMETERS else f"{spec.name}/{slot}"
+            views[key] = TableView(variable, place, key)
     return views
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from embedding_core.engines import SimulatedTPUStrategy, simulated_tpu
 from embedding_core.errors import ConfigError
 from embedding_core.layer import hardware_feature
-from embedding_core.planning.topology import shape_of
+from embedding_core.planning.topology import Shape, shape_of
 from embedding_core.training.replica_batches import replica_batches
 from embedding_core.training_config import TrainingConfig
 
@@ -42,6 +42,12 @@ class Placement(NamedTuple):
     def replicated(self) -> bool:
         """Whether the TPU has no embedding engine, so that every core holds whole tables."""
         return self.on_tpu and hardware_feature(self.strategy, None) == "V0"
+
+    @property
+    def takes_limits(self) -> bool:
+        """Whether the class that looks up on SparseCores takes limits; that of TensorFlow 2.16 has fixed ones."""
+        theirs = hasattr(tf.tpu.experimental.embedding, "SparseCoreEmbeddingConfig")
+        return self.on_tpu and hardware_feature(self.strategy, None) == "V2" and (self.kind != "tpu" or theirs)
 
     @property
     def hosts(self) -> int:
@@ -93,11 +99,7 @@ def choose_placement(training: TrainingConfig) -> Placement:
       EngineError: TensorFlow already runs with fewer logical devices than a simulated TPU needs.
     """
     if training.strategy == "simulated_tpu":
-        hosts, cores, placement = shape_of(training.topology or _SIMULATED)
-        strategy = simulated_tpu(
-            hosts=hosts, cores_per_host=cores, embedding_feature="V0" if placement == "replicated" else "V1"
-        )
-        return Placement("simulated_tpu", strategy)
+        return Placement("simulated_tpu", _simulated(shape_of(training.topology or _SIMULATED)))
     gpu, tpu = (bool(tf.config.list_physical_devices(kind)) for kind in ("GPU", "TPU"))
     tpu = tpu or "TPU_NAME" in os.environ
     if not {"gpu": gpu, "tpu": tpu}.get(training.strategy, True):
@@ -111,13 +113,23 @@ def choose_placement(training: TrainingConfig) -> Placement:
     return Placement("gpu" if on_gpu else "cpu", tf.distribute.get_strategy())
 
 
+def _simulated(shape: Shape) -> SimulatedTPUStrategy:
+    hosts, cores = shape.hosts, shape.cores_per_host
+    if shape.sparse_cores:
+        return simulated_tpu(
+            hosts=hosts, cores_per_host=cores, embedding_feature="V2", sparse_cores=shape.sparse_cores
+        )
+    feature: Literal["V0", "V1"] = "V0" if shape.placement == "replicated" else "V1"
+    return simulated_tpu(hosts=hosts, cores_per_host=cores, embedding_feature=feature)
+
+
 def _tpu_strategy(topology: str | None) -> tf.distribute.TPUStrategy:
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=os.environ.get("TPU_NAME", _LOCAL_TPU))
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
     strategy = tf.distribute.TPUStrategy(resolver)
     if topology is not None:
-        hosts, cores, _ = shape_of(topology)
+        hosts, cores, *_ = shape_of(topology)
         if hosts * cores != strategy.num_replicas_in_sync:
             raise ConfigError(
                 f"`topology` is {topology!r}, of {hosts * cores} cores, but the TPU has "

@@ -309,6 +309,7 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Tr
         steps=data.steps,
         replicated=placement.replicated,
         hosts=data.hosts_apart,
+        limits=job.limits if placement.takes_limits else None,
     )
 
 
