@@ -11,7 +11,7 @@ from embedding_core.attributes import Trainer, ignored_by
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.optimizer_protos import with_enum_numbers
 from embedding_core.engines.step_rates import is_schedule
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, UnsupportedError
 from embedding_core.feature_specs import FeatureConfigs
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import (
@@ -96,7 +96,8 @@ def refuse_ignored(model: Model, trainer: Trainer) -> None:
         attributes; "V0" for a TPU without an embedding engine, on which a Keras optimizer trains the tables.
 
     Raises:
-      ConfigError (ValueError): such an attribute is set, or `low_dimensional_packing_status` would change results.
+      UnsupportedError (ValueError, NotImplementedError): such an attribute is set.
+      ConfigError (ValueError): `low_dimensional_packing_status` would change results.
     """
     for table in model.tables:
         if table.optimizer is None:
@@ -104,7 +105,7 @@ def refuse_ignored(model: Model, trainer: Trainer) -> None:
         for name, (default, why) in ignored_by(trainer, type(table.optimizer).__name__).items():
             value = _value(table, name, default)
             if value != default:
-                raise ConfigError(
+                raise UnsupportedError(
                     f"`{name}` of the optimizer of table {table.name!r} is {value!r}: {why}; leave it {default!r}"
                     f"{'' if trainer == 'engine' else ', or train on hardware with a V1 embedding engine'}."
                 )

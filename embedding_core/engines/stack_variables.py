@@ -153,21 +153,21 @@ def _fill(variable: tf.Variable, place: Place, table: TableSpec, slice_: Slice, 
     elif "shard_info" not in inspect.signature(initializer).parameters:
         view.assign(initializer((table.rows, table.dim), dtype=tf.float32))
     else:
-        _fill_by_chip(variable, place, initializer, slice_)
+        view.assign(_rows_by_chip(initializer, place, slice_))
 
 
-def _fill_by_chip(variable: tf.Variable, place: Place, initializer: Callable[..., tf.Tensor], slice_: Slice) -> None:
-    """Let a sharding-aware initializer fill the shards of one chip after the other, as TensorFlow does.
+def _rows_by_chip(initializer: Callable[..., tf.Tensor], place: Place, slice_: Slice) -> tf.Tensor:
+    """Let a sharding-aware initializer make the shards of one chip after the other, as TensorFlow does; return the rows.
 
-    Its block has the rows as they lie in the shards of an unrotated table, with the padding.
+    Its block has the rows as they lie in the shards of a table that is not rotated, with the padding.
     """
-    stack, table, width = place.stack, place.table, place.stack.dim
+    table, shape = place.table, (place.table.padded_rows, place.stack.dim)
     per_shard = table.padded_rows // slice_.shards
+    blocks = []
     for chip in range(slice_.chips):
-        first = chip * slice_.per_chip
-        offset = (first - table.rotation) % slice_.shards * per_shard
-        block = ShardInfo((slice_.per_chip * per_shard, width), (offset, 0))
-        values = initializer((table.padded_rows, width), dtype=tf.float32, shard_info=block)
-        starts = (tf.range(first, first + slice_.per_chip) * stack.rows_per_shard + table.first_row)[:, tf.newaxis]
-        rows = tf.reshape(starts + tf.range(per_shard), [-1])
-        variable.scatter_update(tf.IndexedSlices(values, rows))
+        first = (chip * slice_.per_chip - table.rotation) % slice_.shards
+        block = ShardInfo((slice_.per_chip * per_shard, shape[1]), (first * per_shard, 0))
+        blocks.append(initializer(shape, dtype=tf.float32, shard_info=block))
+    alone = place.stack._replace(tables=(table._replace(first_row=0),), rows_per_shard=per_shard)
+    places = alone.places_of(alone.tables[0], tf.range(table.rows), slice_.shards)
+    return tf.gather(tf.concat(blocks, 0), places)[:, : place.dim]

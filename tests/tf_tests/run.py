@@ -1,6 +1,6 @@
 """Runs TensorFlow's TPU embedding tests, from a checkout, against the simulated TPU.
 
-    python tests/tf_tests/run.py <checkout of TensorFlow> [--topology 2x2] [--only substring] [--verbose]
+    python tests/tf_tests/run.py <checkout of TensorFlow> [--topology 2x2] [--sparse-cores] [--only substring] [--verbose]
 
 Prints one line per test that does not pass, and then for each group of test files "<group>: passed P of N".
 """
@@ -24,11 +24,17 @@ GROUPS = {
     "tensor core (v1)": "tests/tpu_embedding_v1_*_test.py",
     "serving": "tpu_embedding_for_serving_test.py",
 }
+SPARSE_CORES = {
+    "SparseCores (v3)": "tpu_embedding_v3_test.py",
+    "SparseCores (v3), additional": "tpu_embedding_v3_additional_test.py",
+    "SparseCores (v3), checkpoint": "tpu_embedding_v3_checkpoint_test.py",
+    "SparseCores (v3), checkpoint adapter": "tpu_embedding_v3_checkpoint_adapter_test.py",
+    "SparseCores (v3), utilities": "tpu_embedding_v3_utils_test.py",
+}
 
 
-def prepare(checkout, topology):
+def prepare(checkout, topology, *, sparse_cores):
     """Make the test modules use the simulated TPU with this topology."""
-    import harness
     import tensorflow as tf
     import tensorflow.python.tpu as package
     from absl import flags
@@ -39,10 +45,19 @@ def prepare(checkout, topology):
     simulated_tpu(hosts=2, cores_per_host=4)  # as many logical devices as any topology here needs
     package.__path__.append(str(checkout / FOLDER))
     tf.data.experimental.enable_debug_mode()  # without background threads: garbage collection would wait for them
+    tf.get_logger().setLevel("ERROR")
+    if sparse_cores:
+        import sparse_core_harness
+
+        sparse_core_harness.install(*topology)
+        flags.DEFINE_string("model_dir", None, "not used by these tests")
+        flags.FLAGS(sys.argv[:1])
+        return
+    import harness
+
     base_test = importlib.import_module("tensorflow.python.tpu.tests.tpu_embedding_base_test")
     flags.FLAGS(sys.argv[:1])
     harness.install(base_test, tpu_cluster_resolver, *topology)
-    tf.get_logger().setLevel("ERROR")
 
 
 def tests_of(path, checkout):
@@ -78,12 +93,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--topology", default="2x2", help="hosts x cores per host")
+    parser.add_argument("--sparse-cores", action="store_true", help="run the tests of SparseCores; a core is a chip")
     parser.add_argument("--only", default="", help="run the tests whose id holds this")
     parser.add_argument("--verbose", action="store_true", help="name every test, and print whole tracebacks")
     options = parser.parse_args()
     gc.disable()  # while a function is traced, garbage collection can wait forever for a dataset's thread
-    prepare(options.checkout, [int(number) for number in options.topology.split("x")])
-    for group, pattern in GROUPS.items():
+    topology = [int(number) for number in options.topology.split("x")]
+    prepare(options.checkout, topology, sparse_cores=options.sparse_cores)
+    for group, pattern in (SPARSE_CORES if options.sparse_cores else GROUPS).items():
         passed = total = 0
         for path in sorted((options.checkout / FOLDER).glob(pattern)):
             for test in tests_of(path, options.checkout):
