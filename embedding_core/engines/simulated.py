@@ -218,10 +218,15 @@ class SimulatedEngine(QueuedEngine):
         if weights is not None:
             tf.nest.assert_same_structure(self.model.structure, weights)
             flat_weights = tf.nest.flatten(weights)
-        explicit, given = context is None and device is not None, (values, flat_weights)
+        explicit = context is None and device is not None
         with tf.device(_HOST):
             batches = {
-                core: self._batches_of(core, *(local_values(self._strategy, one, core) for one in given), explicit)
+                core: self._batches_of(
+                    core,
+                    local_values(self._strategy, values, core),
+                    local_values(self._strategy, flat_weights, core),
+                    explicit,
+                )
                 for core in self._cores_fed(context, device)
             }
             with self._calls().call() as done:

@@ -110,7 +110,9 @@ def simulated_tpu(
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"`{name}` of simulated_tpu is {value!r}: it must be a whole number >= 1.")
     if embedding_feature not in get_args(EmbeddingFeature):
-        raise ConfigError(f"`embedding_feature` of simulated_tpu is {embedding_feature!r}: it must be 'V0', 'V1' or 'V2'.")
+        raise ConfigError(
+            f"`embedding_feature` of simulated_tpu is {embedding_feature!r}: it must be 'V0', 'V1' or 'V2'."
+        )
     if embedding_feature != "V2" and sparse_cores is not None:
         raise ConfigError(
             f"`sparse_cores` of simulated_tpu is {sparse_cores!r}: only embedding_feature='V2' has SparseCores; leave "

@@ -23,7 +23,7 @@ from embedding_core.engines.simulated_strategy import (
     local_values,
     refuse_nested,
 )
-from embedding_core.engines.stack_feeding import StackFeeder
+from embedding_core.engines.stack_feeding import StackFeeder, refuse_sequences
 from embedding_core.engines.stack_memory import ChipIds, StackMemory
 from embedding_core.engines.stack_variables import TableView
 from embedding_core.engines.step_rates import ITERATIONS
@@ -137,6 +137,15 @@ class TPUEmbeddingV2(tf.__internal__.tracking.AutoTrackable):
         return {name: own[PARAMETERS] for name, own in self._state.variables.items()}
 
     @property
+    def embedding_table_shards(self) -> dict[str, list[tuple[str, tf.Tensor]]]:
+        """The rows of each stack on each chip, with the device of the chip, by name of the stack."""
+        devices = self._state.strategy.extended.worker_devices
+        return {
+            name: list(zip(devices, tf.split(stack, len(devices)), strict=True))
+            for name, stack in self.embedding_tables.items()
+        }
+
+    @property
     def variables(self) -> Variables:
         """The stacks and their slots, by name of the stack and then "parameters" or the name of the slot."""
         self.build()
@@ -177,7 +186,9 @@ class TPUEmbeddingV2(tf.__internal__.tracking.AutoTrackable):
             flat_weights = tf.nest.flatten(weights)
         chip = 0 if device is None else core_at(state.strategy, device)
         with tf.device(_HOST):
-            return state.sorted_ids(*(local_values(state.strategy, given, chip) for given in (values, flat_weights)))
+            return state.sorted_ids(
+                local_values(state.strategy, values, chip), local_values(state.strategy, flat_weights, chip)
+            )
 
     @as_written
     def dequeue(self, partitioned_tensors: ChipIds) -> tuple[Nested, ChipIds]:
@@ -253,7 +264,7 @@ class TPUEmbeddingV2(tf.__internal__.tracking.AutoTrackable):
         config = SparseCoreEmbeddingConfig.of(sparse_core_embedding_config)
         feeder = StackFeeder(model, Slice(num_tpu_chips, num_sc_per_chip), config)
         values = tf.nest.flatten(features)
-        counts = {name: found.count for name, found in feeder.sorted_ids(values, [None] * len(values)).items()}
+        counts = {name: found.counts for name, found in feeder.sorted_ids(values, [None] * len(values)).items()}
         return (
             {name: int(tf.reduce_max(count.ids)) for name, count in counts.items()},
             {name: int(tf.reduce_max(count.unique_ids)) for name, count in counts.items()},
@@ -292,17 +303,19 @@ def _together(method: str, strategy: SimulatedTPUStrategy, of_chips: Callable[..
 class HardwareTPUEmbeddingV2(tf.tpu.experimental.embedding.TPUEmbeddingV2):
     """TensorFlow's own class on a real TPU with SparseCores (V2), with only the methods of that class.
 
-    Hyperparameters that TensorFlow would silently ignore are refused by name.
+    What TensorFlow would silently ignore is refused by name: hyperparameters, and the length of sequences.
     """
 
     def __init__(
         self,
         feature_config: FeatureConfigs,
-        optimizer: GivenOptimizer,
+        optimizer: GivenOptimizer = None,
         pipeline_execution_with_tensor_core: bool = False,
         sparse_core_embedding_config: Any = None,
     ):
-        refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=True), "V2")
+        model = model_of(feature_config, optimizer, needs_optimizer=True)
+        refuse_ignored(model, "V2")
+        refuse_sequences(model)
         given = copied_configs(feature_config, optimizer)
         super().__init__(
             *given, pipeline_execution_with_tensor_core, **_limits_of_hardware(sparse_core_embedding_config)
@@ -316,7 +329,7 @@ def _limits_of_hardware(config: Any) -> dict[str, Any]:
     theirs = getattr(tf.tpu.experimental.embedding, "SparseCoreEmbeddingConfig", None)
     if theirs is None:
         raise ConfigError(
-            f"`sparse_core_embedding_config` is given, but TensorFlow {tf.__version__} has fixed limits on SparseCores: "
+            f"`sparse_core_embedding_config` is given, but the limits of TensorFlow {tf.__version__} are fixed: "
             "leave it None, or take a TensorFlow that has SparseCoreEmbeddingConfig."
         )
     return {"sparse_core_embedding_config": theirs(**SparseCoreEmbeddingConfig.of(config).to_mapping())}

@@ -13,7 +13,7 @@ from embedding_core.engines.batches import FeatureIds
 from embedding_core.engines.feeding import check_kinds, check_weights, ids_of
 from embedding_core.engines.stack_ids import Limit, SortedIds, sorted_ids
 from embedding_core.engines.stack_layouts import stacks_of_model
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, UnsupportedError
 from embedding_core.feature_specs import FeatureSpec, Ids, Weights
 from embedding_core.normal_form import NormalForm, with_valid_ids
 from embedding_core.sparsecore import Slice, SparseCoreEmbeddingConfig, Stack
@@ -38,15 +38,16 @@ class StackFeeder:
           config: how tables are stacked.
 
         Raises:
-          ConfigError (ValueError): a feature is a sequence, or the SparseCores cannot share its samples.
+          ConfigError (ValueError): a feature is a sequence, or the SparseCores of a chip cannot share its samples.
           DataError (ValueError): a feature has no output shape that is fully defined.
         """
+        refuse_sequences(model)
         self._model, self._slice = model, slice_
         self.output_shapes = shapes.configured_shapes(model.features)
         shapes.check_defined(self.output_shapes, model.features)
         samples = dict.fromkeys((table.name for table in model.tables), 0)
         for place, feature in enumerate(model.features):
-            _check_feature(feature, self.rows_of(place), slice_)
+            _check_samples(feature, self.rows_of(place), slice_)
             samples[feature.table] += self.rows_of(place) * slice_.chips
         self.stacks = stacks_of_model(model, samples, slice_, apart=config.disable_table_stacking)
         self.features = {stack.name: self._features_of(stack) for stack in self.stacks}
@@ -100,13 +101,22 @@ class StackFeeder:
         }
 
 
-def _check_feature(feature: FeatureSpec, rows: int, slice_: Slice) -> None:
-    if feature.max_sequence_length:
-        raise ConfigError(
-            f"`max_sequence_length` of feature {feature.path!r} is {feature.max_sequence_length!r}: TensorFlow's class "
-            "for SparseCores would ignore it; leave it 0, and give each position a row of ids of its own. The Keras "
-            "layer does so."
-        )
+def refuse_sequences(model: Model) -> None:
+    """Refuse sequence features, whose length TensorFlow's class for SparseCores (2.16 to 2.21) ignores.
+
+    Raises:
+      UnsupportedError (ValueError, NotImplementedError): a feature is a sequence.
+    """
+    for feature in model.features:
+        if feature.max_sequence_length:
+            raise UnsupportedError(
+                f"`max_sequence_length` of feature {feature.path!r} is {feature.max_sequence_length!r}: TensorFlow's "
+                "class for SparseCores would ignore it; leave it 0, and give each position a row of ids of its own. "
+                "The Keras layer does so."
+            )
+
+
+def _check_samples(feature: FeatureSpec, rows: int, slice_: Slice) -> None:
     if not rows or rows % slice_.per_chip:
         raise ConfigError(
             f"`output_shape` of feature {feature.path!r} has {rows} samples: they must be a multiple of the "

@@ -54,13 +54,13 @@ class SortedIds(NamedTuple):
       entries: the entries.
       partitions: partition of each entry, in ascending order, int64 [N].
       is_new_row: whether an entry has another row than the one before, bool [N].
-      count: entries and distinct rows of each partition.
+      counts: entries and distinct rows of each partition.
     """
 
     entries: StackIds
     partitions: tf.Tensor
     is_new_row: tf.Tensor
-    count: PartitionCount
+    counts: PartitionCount
 
 
 class Limit(NamedTuple):
@@ -81,9 +81,7 @@ class Limit(NamedTuple):
     drops: bool
 
 
-def sorted_ids(
-    stack: Stack, slice_: Slice, features: Sequence[FeatureSpec], given: Sequence[FeatureIds]
-) -> SortedIds:
+def sorted_ids(stack: Stack, slice_: Slice, features: Sequence[FeatureSpec], given: Sequence[FeatureIds]) -> SortedIds:
     """Sort the ids of one chip for one stack.
 
     Args:
@@ -120,9 +118,7 @@ def _merged(keys: tf.Tensor, gains: tf.Tensor, samples: int, rows_per_shard: int
     keys = tf.boolean_mask(keys, is_new)
     rows = keys // samples
     partitions, is_new_row = rows // rows_per_shard, _differs(rows)
-    count = PartitionCount(
-        _counts(partitions, slice_), _counts(tf.boolean_mask(partitions, is_new_row), slice_)
-    )
+    count = PartitionCount(_counts(partitions, slice_), _counts(tf.boolean_mask(partitions, is_new_row), slice_))
     entries = StackIds(keys % samples, rows % (slice_.shards * rows_per_shard), gains)
     return SortedIds(entries, partitions, is_new_row, count)
 
@@ -156,11 +152,11 @@ def within_limits(found: SortedIds, limit: Limit, slice_: Slice) -> tuple[StackI
       tf.errors.InvalidArgumentError: a partition or the buffer is over its limit, and the limits do not drop ids.
     """
     if not limit.drops:
-        with tf.control_dependencies(_checks(found.count, limit, slice_)):
+        with tf.control_dependencies(_checks(found.counts, limit, slice_)):
             return StackIds(*(tf.identity(part) for part in found.entries)), tf.constant(0, tf.int64)
-    keep = _ranks(found.partitions, found.count.ids) < limit.ids
+    keep = _ranks(found.partitions, found.counts.ids) < limit.ids
     distinct = tf.cumsum(tf.cast(found.is_new_row, tf.int64))
-    before = tf.gather(tf.cumsum(found.count.unique_ids, exclusive=True), found.partitions)
+    before = tf.gather(tf.cumsum(found.counts.unique_ids, exclusive=True), found.partitions)
     keep = tf.logical_and(keep, distinct - before <= limit.unique_ids)
     partitions = tf.boolean_mask(found.partitions, keep)
     kept = _counts(partitions, slice_)
@@ -188,13 +184,19 @@ def _checks(count: PartitionCount, limit: Limit, slice_: Slice) -> list[tf.Opera
     needed = tf.reduce_max(tf.reduce_sum(_aligned(count.ids, slice_), 1))
     pairs = (
         ("ids in one partition", "max_ids_per_table", tf.reduce_max(count.ids), limit.ids),
-        ("distinct ids in one partition", "max_unique_ids_per_table", tf.reduce_max(count.unique_ids), limit.unique_ids),
+        (
+            "distinct ids in one partition",
+            "max_unique_ids_per_table",
+            tf.reduce_max(count.unique_ids),
+            limit.unique_ids,
+        ),
         ("ids, with padding, on one SparseCore", "max_ids_per_chip_per_sample", needed, limit.buffer),
     )
     return [
         check
         for what, setting, found, most in pairs
-        if (check := tf.debugging.Assert(found <= most, [_too_many(limit.stack, what, setting, most), found])) is not None
+        if (check := tf.debugging.Assert(found <= most, [_too_many(limit.stack, what, setting, most), found]))
+        is not None
     ]
 
 

@@ -168,7 +168,9 @@ class StackMemory:
 def _all_ready(chips: Sequence[ChipIds]) -> list[ChipIds]:
     """Return the entries of all chips; if one input is refused, no stack is looked up or updated."""
     with tf.control_dependencies([part for one in chips for entries in one.values() for part in entries]):
-        return [{name: StackIds(*(tf.identity(part) for part in found)) for name, found in one.items()} for one in chips]
+        return [
+            {name: StackIds(*(tf.identity(part) for part in found)) for name, found in one.items()} for one in chips
+        ]
 
 
 def _optimizer(table: TableSpec) -> Optimizer:

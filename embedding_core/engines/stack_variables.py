@@ -1,4 +1,4 @@
-"""Creates the variables that emulate the memory of SparseCores: stacks of tables, and views of single tables in them."""
+"""Creates the variables that emulate the memory of SparseCores: stacks of tables, and views of tables in them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ class TableView(tf.__internal__.tracking.AutoTrackable):
         """
         rows, ids = self.shape[0], tf.cast(indices, tf.int64)
         message = f"an index of {self.name!r} is not in [0, {rows})"
-        with tf.control_dependencies([tf.debugging.assert_less(tf.cast(ids, tf.uint64), tf.cast(rows, tf.uint64), message)]):
+        with tf.control_dependencies(
+            [tf.debugging.assert_less(tf.cast(ids, tf.uint64), tf.cast(rows, tf.uint64), message)]
+        ):
             places = self._place().rows(ids)
         return tf.gather(self._stacked(), places, name=name)[..., : self._place().dim]
 
@@ -147,8 +149,8 @@ def _fill(variable: tf.Variable, place: Place, table: TableSpec, slice_: Slice, 
     """Write the first rows of a table, which are those of every other engine."""
     view, initializer = TableView(variable, place, table.name), table.initializer
     if isinstance(initializer, InitializerConfig):
-        shape = {"seed": seed, "table": table.name, "rows": table.rows, "dim": table.dim}
-        for start, values in blocks_of_rows(initializer, **shape):
+        blocks = blocks_of_rows(initializer, seed=seed, table=table.name, rows=table.rows, dim=table.dim)
+        for start, values in blocks:
             view.scatter_update(tf.IndexedSlices(values, tf.range(start, start + len(values))))
     elif "shard_info" not in inspect.signature(initializer).parameters:
         view.assign(initializer((table.rows, table.dim), dtype=tf.float32))
@@ -157,7 +159,7 @@ def _fill(variable: tf.Variable, place: Place, table: TableSpec, slice_: Slice, 
 
 
 def _rows_by_chip(initializer: Callable[..., tf.Tensor], place: Place, slice_: Slice) -> tf.Tensor:
-    """Let a sharding-aware initializer make the shards of one chip after the other, as TensorFlow does; return the rows.
+    """Return the rows that a sharding-aware initializer makes, called for the shards of each chip, as by TensorFlow.
 
     Its block has the rows as they lie in the shards of a table that is not rotated, with the padding.
     """

@@ -40,7 +40,7 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         *,
         seed: int = 0,
     ) -> Any:
-        """Create an instance of this class, of `TPUEmbeddingV2` for SparseCores, or, on a TPU, of TensorFlow's class."""
+        """Create an instance of this class, of the one for SparseCores, or, on a TPU, of TensorFlow's class."""
         strategy = tf.distribute.get_strategy()
         if is_real_tpu(strategy):
             return _on_hardware(strategy, feature_config, optimizer, pipeline_execution_with_tensor_core)

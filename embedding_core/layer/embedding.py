@@ -108,8 +108,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
             is created, unless every feature has an output shape.
           embedding_feature: on a TPU, HardwareFeature.EmbeddingFeature.UNSUPPORTED keeps whole tables on every core.
           table_update: what trains the tables off a TPU; see the class.
-          sparse_core_embedding_config: limits of SparseCores: a SparseCoreEmbeddingConfig of `embedding_core.sparsecore`,
-            or of a TensorFlow that has it. Used on SparseCores only.
+          sparse_core_embedding_config: limits of SparseCores, a SparseCoreEmbeddingConfig of
+            `embedding_core.sparsecore` or of a TensorFlow that has it; used on SparseCores only.
           seed: seed of the initial rows: the same seed gives a table of the same name the same rows everywhere.
           **arguments: arguments of any Keras layer: name, dtype, trainable.
 
@@ -372,9 +372,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         limits = config.pop("sparse_core_embedding_config", None)  # a model saved before 0.3.0 has none
         if limits is not None:
             limits = SparseCoreEmbeddingConfig.from_mapping(limits)
-        return cls(
-            feature_config, optimizer, embedding_feature=feature, sparse_core_embedding_config=limits, **config
-        )
+        return cls(feature_config, optimizer, embedding_feature=feature, sparse_core_embedding_config=limits, **config)
 
     def save_own_variables(self, store: Store) -> None:
         """Write the weights, or the tables and slots of an engine, to a file in one of Keras' own formats."""

@@ -12,7 +12,7 @@ _DEFAULT = 256  # ids, of TensorFlow
 
 
 class SparseCoreEmbeddingConfig(Section):
-    """The settings of `tf.tpu.experimental.embedding.SparseCoreEmbeddingConfig`, which TensorFlow 2.16 does not have yet.
+    """The settings of TensorFlow's SparseCoreEmbeddingConfig, which 2.16 does not have yet.
 
     "tensorflow" in the forms of `limits_in_all_forms` has these arguments.
 

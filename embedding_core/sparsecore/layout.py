@@ -106,11 +106,13 @@ class StackedTable(NamedTuple):
 
     def shard_of(self, ids: Numbers, shards: int) -> Numbers:
         """Compute the shard of each row."""
-        return (ids + self.rotation) % shards
+        shard: Numbers = (ids + self.rotation) % shards
+        return shard
 
     def row_of(self, ids: Numbers, shards: int) -> Numbers:
         """Compute the row in its shard of each row of the table."""
-        return self.first_row + ids // shards
+        row: Numbers = self.first_row + ids // shards
+        return row
 
 
 class Stack(NamedTuple):
@@ -130,7 +132,8 @@ class Stack(NamedTuple):
 
     def places_of(self, table: StackedTable, ids: Numbers, shards: int) -> Numbers:
         """Compute the row of the stack, with its shards one after the other, that each row of a table is in."""
-        return table.shard_of(ids, shards) * self.rows_per_shard + table.row_of(ids, shards)
+        place: Numbers = table.shard_of(ids, shards) * self.rows_per_shard + table.row_of(ids, shards)
+        return place
 
     def to_shards(self, values: dict[str, npt.NDArray[Any]], shards: int) -> npt.NDArray[Any]:
         """Place the values of the tables, [rows, dim] by name, in [shards, rows per shard, dim], padded by 0."""

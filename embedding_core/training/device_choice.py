@@ -116,9 +116,7 @@ def choose_placement(training: TrainingConfig) -> Placement:
 def _simulated(shape: Shape) -> SimulatedTPUStrategy:
     hosts, cores = shape.hosts, shape.cores_per_host
     if shape.sparse_cores:
-        return simulated_tpu(
-            hosts=hosts, cores_per_host=cores, embedding_feature="V2", sparse_cores=shape.sparse_cores
-        )
+        return simulated_tpu(hosts=hosts, cores_per_host=cores, embedding_feature="V2", sparse_cores=shape.sparse_cores)
     feature: Literal["V0", "V1"] = "V0" if shape.placement == "replicated" else "V1"
     return simulated_tpu(hosts=hosts, cores_per_host=cores, embedding_feature=feature)
 

@@ -272,9 +272,7 @@ class SparseCores:
 
     def __init__(self, case):
         self.cores, sparse_cores = SPARSE_CORES[case.engine]
-        self._strategy = simulated_tpu(
-            cores_per_host=self.cores, embedding_feature="V2", sparse_cores=sparse_cores
-        )
+        self._strategy = simulated_tpu(cores_per_host=self.cores, embedding_feature="V2", sparse_cores=sparse_cores)
         features = config_to_tensorflow(case.config)
         for feature in features.values():
             feature.output_shape = tf.TensorShape([case.batch // self.cores])

@@ -124,8 +124,9 @@ class ReshardCallback:
         return keys, [_whole(*layout.unsharded_shape) for layout in self._to_shard_layout]
 
     def reshard(self, values, spec):
-        tables = dict(zip(self._checkpoint_local_names, map(np.asarray, values)))  # noqa: B905: a stack is one value
-        if self._source:
+        if not self._source:
+            tables = dict(zip(self._checkpoint_local_names, map(np.asarray, values), strict=True))
+        else:
             stack, cores = _stack_of(self._source)
             placed = np.reshape(values[0], (cores, -1, stack.dim))  # a test says fewer rows of a shard than it has
             tables = stack.from_shards(placed, {one.table_name: one.unsharded_shape[1] for one in self._source})
