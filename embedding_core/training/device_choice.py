@@ -13,6 +13,7 @@ from embedding_core.engines import SimulatedTPUStrategy, simulated_tpu
 from embedding_core.errors import ConfigError
 from embedding_core.layer import hardware_feature
 from embedding_core.planning.topology import Shape, shape_of
+from embedding_core.sparsecore import Slice
 from embedding_core.training.replica_batches import replica_batches
 from embedding_core.training_config import TrainingConfig
 
@@ -20,6 +21,7 @@ Kind: TypeAlias = Literal["cpu", "gpu", "tpu", "simulated_tpu"]
 Batches: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 _LOCAL_TPU = "local"  # the machine's own, as on a TPU VM
 _SIMULATED = "1x2"
+_SPARSE_CORES = 4  # of a chip that does not say how many it has, as TensorFlow takes it
 
 
 class Placement(NamedTuple):
@@ -48,6 +50,14 @@ class Placement(NamedTuple):
         """Whether the class that looks up on SparseCores takes limits; that of TensorFlow 2.16 has fixed ones."""
         theirs = hasattr(tf.tpu.experimental.embedding, "SparseCoreEmbeddingConfig")
         return self.on_tpu and hardware_feature(self.strategy, None) == "V2" and (self.kind != "tpu" or theirs)
+
+    @property
+    def slice_of_hardware(self) -> Slice | None:
+        """The SparseCores of a real TPU; None without."""
+        if self.kind != "tpu" or hardware_feature(self.strategy, None) != "V2":
+            return None
+        known = self.strategy.extended.tpu_hardware_feature.num_embedding_devices_per_chip
+        return Slice(self.strategy.num_replicas_in_sync, known or _SPARSE_CORES)
 
     @property
     def hosts(self) -> int:
