@@ -95,8 +95,7 @@ def sorted_ids(stack: Stack, slice_: Slice, features: Sequence[FeatureSpec], giv
     keys, gains, first = [], [], 0
     for feature, one in zip(features, given, strict=True):
         table, ids, numbers = tables[feature.table], tf.cast(one.ids, tf.int64), row_numbers(one)
-        place = table.shard_of(ids, slice_.shards) * stack.rows_per_shard + table.row_of(ids, slice_.shards)
-        core = numbers // (one.rows // slice_.per_chip)
+        core, place = numbers // (one.rows // slice_.per_chip), stack.places_of(table, ids, slice_.shards)
         keys.append((core * slice_.shards * stack.rows_per_shard + place) * samples + first + numbers)
         gains.append(_gains(feature, one, numbers))
         first += one.rows
@@ -182,22 +181,17 @@ def _aligned(counts: tf.Tensor, slice_: Slice) -> tf.Tensor:
 
 def _checks(count: PartitionCount, limit: Limit, slice_: Slice) -> list[tf.Operation]:
     needed = tf.reduce_max(tf.reduce_sum(_aligned(count.ids, slice_), 1))
-    pairs = (
-        ("ids in one partition", "max_ids_per_table", tf.reduce_max(count.ids), limit.ids),
-        (
-            "distinct ids in one partition",
-            "max_unique_ids_per_table",
-            tf.reduce_max(count.unique_ids),
-            limit.unique_ids,
-        ),
+    ids, distinct = tf.reduce_max(count.ids), tf.reduce_max(count.unique_ids)
+    limits = (
+        ("ids in one partition", "max_ids_per_table", ids, limit.ids),
+        ("distinct ids in one partition", "max_unique_ids_per_table", distinct, limit.unique_ids),
         ("ids, with padding, on one SparseCore", "max_ids_per_chip_per_sample", needed, limit.buffer),
     )
-    return [
-        check
-        for what, setting, found, most in pairs
-        if (check := tf.debugging.Assert(found <= most, [_too_many(limit.stack, what, setting, most), found]))
-        is not None
+    checks = [
+        tf.debugging.Assert(found <= most, [_too_many(limit.stack, what, setting, most), found])
+        for what, setting, found, most in limits
     ]
+    return [check for check in checks if check is not None]
 
 
 def _too_many(stack: str, what: str, setting: str, most: int) -> str:

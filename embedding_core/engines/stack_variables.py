@@ -33,8 +33,16 @@ class Place(NamedTuple):
     dim: int
 
     def rows(self, ids: tf.Tensor) -> tf.Tensor:
-        """Compute the rows of the stack's variable that rows of the table are in, int64 [N]."""
-        return self.stack.places_of(self.table, tf.cast(ids, tf.int64), self.shards)
+        """Compute the rows of the stack's variable that rows of the table are in, int64 [N].
+
+        Raises:
+          tf.errors.InvalidArgumentError: a row is outside the table.
+        """
+        count, ids = self.table.rows, tf.cast(ids, tf.int64)
+        message = f"an index of table {self.table.name!r} is not in [0, {count})"
+        check = tf.debugging.assert_less(tf.cast(ids, tf.uint64), tf.cast(count, tf.uint64), message)
+        with tf.control_dependencies([] if check is None else [check]):
+            return self.stack.places_of(self.table, tf.identity(ids), self.shards)
 
 
 class TableView(tf.__internal__.tracking.AutoTrackable):
@@ -56,18 +64,8 @@ class TableView(tf.__internal__.tracking.AutoTrackable):
         return tf.TensorShape([self._place().table.rows, self._place().dim])
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
-        """Return some rows; `tf.gather` calls this.
-
-        Raises:
-          tf.errors.InvalidArgumentError: a row is outside the table.
-        """
-        rows, ids = self.shape[0], tf.cast(indices, tf.int64)
-        message = f"an index of {self.name!r} is not in [0, {rows})"
-        with tf.control_dependencies(
-            [tf.debugging.assert_less(tf.cast(ids, tf.uint64), tf.cast(rows, tf.uint64), message)]
-        ):
-            places = self._place().rows(ids)
-        return tf.gather(self._stacked(), places, name=name)[..., : self._place().dim]
+        """Return some rows; `tf.gather` calls this."""
+        return tf.gather(self._stacked(), self._place().rows(indices), name=name)[..., : self._place().dim]
 
     def read_value(self) -> tf.Tensor:
         """Return all rows, [rows, dim]."""

@@ -9,7 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -333,7 +333,8 @@ def _warm_start(
     fill(host.table_variables)
     source, slice_ = host.tables, placement.slice_of_hardware
     if slice_ is not None:  # TensorFlow's class restores stacks as they lie in memory
-        stacks = stacks_of_names(tables.holder.embedding_tables, job.inputs.config, slice_)
+        holder: Any = tables.holder
+        stacks = stacks_of_names(holder.embedding_tables, job.inputs.config, slice_)
         source = stack_variables(host.table_variables, stacks, slice_.shards)
     with scratch_folder("tables") as folder:
         path = tf.train.Checkpoint(embedding=source).write(os.path.join(folder, "tables"))

@@ -290,6 +290,36 @@ def test_id_outside_the_table_is_an_error_although_the_stack_has_that_row(one_ta
         step(tf.ragged.constant([[8], [], [], []]))
 
 
+def test_batch_without_ids_gives_zeros_and_changes_nothing(one_table):
+    embedding, step = one_table(allow_id_dropping=True)
+    embedding.build()
+    before = embedding.table_views["t"].numpy()
+    np.testing.assert_array_equal(step(tf.ragged.constant([[], [], [], []], tf.int32)), np.zeros([4, 2]))
+    np.testing.assert_array_equal(embedding.table_views["t"].numpy(), before)
+
+
+def test_ids_that_any_chip_drops_are_counted():
+    table = tpu.TableConfig(8, 2, name="t", combiner="sum")
+    strategy = simulated_tpu(cores_per_host=2, embedding_feature="V2", sparse_cores=2)
+    limits = SparseCoreEmbeddingConfig(max_ids_per_table={"t": 1}, allow_id_dropping=True)
+    with strategy.scope():
+        feature = tpu.FeatureConfig(table, output_shape=[2])
+        embedding = TPUEmbeddingV2(feature, tpu.SGD(), sparse_core_embedding_config=limits)
+    ids = tf.ragged.constant([[0, 4], [1, 5, 2]])  # of 4 partitions: two ids in one, and again
+    tf.function(lambda: strategy.run(lambda: embedding(ids)[0]), autograph=False)()
+    assert int(embedding.dropped_ids["t"]) == 4
+
+
+def test_row_outside_a_table_is_neither_read_nor_written_through_its_view():
+    embedding = on(simulated_tpu(cores_per_host=1, embedding_feature="V2"), model(SGD()))
+    embedding.build()
+    view = embedding.table_views["b"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"table 'b' is not in \[0, 7\)"):
+        tf.gather(view, [7])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"table 'b' is not in \[0, 7\)"):
+        view.scatter_update(tf.IndexedSlices(tf.zeros([1, 8]), tf.constant([-1])))
+
+
 def test_calls_at_the_wrong_place_are_refused(one_table):
     embedding, _ = one_table()
     ids = tf.ragged.constant([[0], [], [], []])
