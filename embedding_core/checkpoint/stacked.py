@@ -22,11 +22,11 @@ from embedding_core.checkpoint.row_order import reordered
 from embedding_core.checkpoint.stored_keys import VALUE, training_key
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.stack_layouts import stacks_of_layouts
-from embedding_core.engines.tables import Tables
+from embedding_core.engines.tables import LAYOUTS, Tables
 from embedding_core.errors import CheckpointError
 from embedding_core.sparsecore import Slice, Stack, StackedTable, TableShape, place_tables
 
-_LAYOUTS = f"_sparse_core_table_layouts{VALUE}"
+_LAYOUTS = f"{LAYOUTS}{VALUE}"
 
 
 class StoredTable(NamedTuple):

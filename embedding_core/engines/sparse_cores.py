@@ -27,6 +27,7 @@ from embedding_core.engines.stack_feeding import StackFeeder, refuse_sequences
 from embedding_core.engines.stack_memory import ChipIds, StackMemory
 from embedding_core.engines.stack_variables import TableView
 from embedding_core.engines.step_rates import ITERATIONS
+from embedding_core.engines.tables import NamedTables
 from embedding_core.engines.variables import PARAMETERS, Variables
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.feature_specs import FeatureConfigs, Weights
@@ -38,7 +39,7 @@ from embedding_core.translate import GivenOptimizer, Model, model_of
 _HOST = "CPU:0"
 
 
-class TPUEmbeddingV2(tf.__internal__.tracking.AutoTrackable):
+class TPUEmbeddingV2(NamedTables):
     """A drop-in for `tf.tpu.experimental.embedding.TPUEmbeddingV2` on a simulated TPU with SparseCores.
 
     `TPUEmbedding` creates one in the scope of `simulated_tpu(embedding_feature="V2")`. Every feature needs an

@@ -8,24 +8,20 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from embedding_core.engines.core_vectors import checked_gradient
-from embedding_core.engines.pipelining import EarlierRows
+from embedding_core.engines.pipelining import EarlierRows, optimizer_of, train_table
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.stack_feeding import StackFeeder
 from embedding_core.engines.stack_ids import StackIds, within_limits
 from embedding_core.engines.stack_layouts import layouts_of
 from embedding_core.engines.stack_variables import TableView, stack_variables, views_of
 from embedding_core.engines.step_rates import new_iterations, step_rates
-from embedding_core.engines.table_updates import apply_to_table, touched_rows
 from embedding_core.engines.tables import unmirrored
 from embedding_core.engines.variables import PARAMETERS, Variables
-from embedding_core.errors import EngineError
 from embedding_core.feature_specs import Ids, Weights
 from embedding_core.lookup import quantized
-from embedding_core.optimizers import Optimizer
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig, Stack
 from embedding_core.structures import Nested
 from embedding_core.translate import Model, TableSpec
-from embedding_core.update_rules import Rate
 
 ChipIds: TypeAlias = Mapping[str, StackIds]
 """The entries of one chip, by name of the stack."""
@@ -139,7 +135,7 @@ class StackMemory:
     def update(self, chips: Sequence[tuple[ChipIds, Sequence[tf.Tensor]]]) -> list[None]:
         """Update every stack with the gradients of all chips."""
         entries = _all_ready([one for one, _ in chips])
-        optimizers = [_optimizer(self._first_table(stack)) for stack in self.feeder.stacks]
+        optimizers = [optimizer_of(self._first_table(stack)) for stack in self.feeder.stacks]
         rates = step_rates(optimizers, self.iterations)
         for turn, (stack, optimizer) in enumerate(zip(self.feeder.stacks, optimizers, strict=True)):
             rows = tf.concat([one[stack.name].rows for one in entries], 0)
@@ -147,22 +143,17 @@ class StackMemory:
                 tf.gather(stacked[turn], one[stack.name].samples) * one[stack.name].gains[:, tf.newaxis]
                 for one, (_, stacked) in zip(entries, chips, strict=True)
             ]
-            self._update(stack.name, optimizer, rows, tf.concat(gradients, 0), rates[turn])
+            train_table(
+                optimizer,
+                self.variables[stack.name],
+                rows,
+                tf.concat(gradients, 0),
+                rates[turn],
+                self._earlier.get(stack.name),
+            )
         if self.iterations is not None:
             self.iterations.assign_add(1)
         return [None] * len(chips)
-
-    def _update(self, name: str, optimizer: Optimizer, rows: tf.Tensor, gradients: tf.Tensor, rate: Rate) -> None:
-        parameters = self.variables[name][PARAMETERS]
-        slots = [self.variables[name][slot.name] for slot in optimizer.slots]
-        if not self._pipelined:
-            apply_to_table(optimizer, parameters, slots, rows, gradients, rate)
-            return
-        touched = touched_rows(optimizer, parameters, rows)
-        before = tf.gather(parameters, touched)
-        with tf.control_dependencies([before]):
-            apply_to_table(optimizer, parameters, slots, rows, gradients, rate)
-        self._earlier[name].keep(touched, before, tf.gather(parameters, touched))
 
 
 def _all_ready(chips: Sequence[ChipIds]) -> list[ChipIds]:
@@ -171,10 +162,3 @@ def _all_ready(chips: Sequence[ChipIds]) -> list[ChipIds]:
         return [
             {name: StackIds(*(tf.identity(part) for part in found)) for name, found in one.items()} for one in chips
         ]
-
-
-def _optimizer(table: TableSpec) -> Optimizer:
-    """Return the table's optimizer; `model_of` has checked that on a TPU every table has one."""
-    if table.optimizer is None:
-        raise EngineError(f"table {table.name!r} has no optimizer: give it one, or give TPUEmbeddingV2 one.")
-    return table.optimizer

@@ -6,11 +6,12 @@ import hashlib
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from embedding_core.config import InitializerConfig
+from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import Optimizer
 
 _ROWS_PER_BLOCK = 4096  # part of the definition of a table's first rows: changing it changes every new table
@@ -18,7 +19,32 @@ _ROWS_PER_BLOCK = 4096  # part of the definition of a table's first rows: changi
 Made = TypeVar("Made")
 
 
-class Tables(tf.__internal__.tracking.AutoTrackable):
+LAYOUTS = "_sparse_core_table_layouts"
+"""Checkpoint key of TensorFlow (after 2.16) for the places of tables in stacks of SparseCores."""
+
+
+class NamedTables(tf.__internal__.tracking.AutoTrackable):
+    """Tables and slots in checkpoints, each by its name.
+
+    A stack with a single table may have the name and shape of the whole table, with its rows in another order.
+    Therefore a checkpoint of stacks is not restored.
+    """
+
+    def _lookup_dependency(self, name: str, *arguments: Any, **kwargs: Any) -> Any:
+        """Return the child of a name; TensorFlow calls this for all names in a checkpoint before it restores one.
+
+        Raises:
+          CheckpointError: the checkpoint has stacks of tables.
+        """
+        if name == LAYOUTS:
+            raise CheckpointError(
+                "the checkpoint holds tables as SparseCores stack them: write them by name with "
+                "`embedding_core.checkpoint.retrieve`, and load that."
+            )
+        return super()._lookup_dependency(name, *arguments, **kwargs)
+
+
+class Tables(NamedTables):
     """Holds variables under upstream's checkpoint keys, `<table>` and `<table>/<slot>`, and nothing else.
 
     Derives from AutoTrackable, as upstream's class does, and not from tf.Module: Keras collects the

@@ -14,6 +14,7 @@ from embedding_core.engines.hardware_configs import embedding_feature, is_real_t
 from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
 from embedding_core.engines.sparse_cores import TPUEmbeddingV2
+from embedding_core.engines.tables import NamedTables
 from embedding_core.engines.variables import Track, Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureConfigs
@@ -22,7 +23,7 @@ from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, Model, model_of
 
 
-class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
+class TPUEmbedding(NamedTables):
     """A drop-in for `tf.tpu.experimental.embedding.TPUEmbedding` that also runs without a TPU.
 
     If it is created in the scope of `engines.simulated_tpu()`, it executes the TPU's rules on CPU. Outside of any

@@ -137,7 +137,7 @@ def test_missing_device_is_one_error(strategy):
 @pytest.mark.parametrize("topology", ["v5p-8", "v6e-4"])
 def test_simulated_sparse_cores_train_what_a_cpu_trains_under_the_limits_of_the_data(make_job, tmp_path, topology):
     """The limits are those that TableConfigGen computes: with one id less, the same training fails."""
-    settings = {"batch_size": 32, "epochs": 1}
+    settings = {"batch_size": 32, "epochs": 1, "decay": "linear"}  # the rate, a function, must not divide stacks
     job = make_job(strategy="simulated_tpu", topology=topology, **settings)
     made = sparse_core_limits(job, named_topology(topology))["forms"]["tensorflow"]
     job = dataclasses.replace(job, limits=SparseCoreEmbeddingConfig.from_mapping(made))
