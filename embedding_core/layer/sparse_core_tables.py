@@ -128,6 +128,6 @@ def _by_position(feature: FeatureSpec, value: Ids, weight: Weights) -> Ids:
         indices = tf.stack([segments, tf.zeros_like(segments)], 1)
         return tf.sparse.reorder(tf.SparseTensor(indices, form.ids, [form.rows, 1]))
 
-    # On a TPU, this runs on the host, where the ids are.
-    on_host = tf.compat.v1.tpu.outside_compilation if is_real_tpu(tf.distribute.get_strategy()) else lambda run: run()
-    return on_host(rows)
+    if is_real_tpu(tf.distribute.get_strategy()):  # the ids are on the host
+        return tf.compat.v1.tpu.outside_compilation(rows)
+    return rows()
