@@ -2,6 +2,7 @@
 
     EmbeddingError
     ├── ConfigError      (ValueError)    a value that the user wrote breaks a rule
+    │   └── UnsupportedError  (NotImplementedError, too)  a hyperparameter that the hardware would ignore
     ├── DataError        (ValueError)    the data is not what the configuration says
     ├── VocabularyError  (ValueError)    a vocabulary is damaged, or is not the one that its rows belong to
     ├── CheckpointError  (RuntimeError)  a checkpoint is damaged, incomplete, or belongs to other tables
@@ -31,6 +32,10 @@ class EmbeddingError(Exception):
 
 class ConfigError(EmbeddingError, ValueError):
     """A value that the user wrote breaks a rule."""
+
+
+class UnsupportedError(ConfigError, NotImplementedError):
+    """A hyperparameter is set that whatever trains the table would ignore."""
 
 
 class DataError(EmbeddingError, ValueError):

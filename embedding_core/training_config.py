@@ -12,7 +12,7 @@ from typing_extensions import Self
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
 from embedding_core.optimizers import DEFAULT_OPTIMIZER, DefaultedOptimizer
-from embedding_core.planning.topology import named_topology, shape_of
+from embedding_core.planning.topology import shape_of
 from embedding_core.schema import (
     FROM_LIST,
     FROM_NUMPY,
@@ -233,8 +233,7 @@ class Training(Section):
             yield "topology", f"is {topology!r}, but `strategy` is {self.strategy!r}: leave out one."
         if "x" in topology and self.strategy != "simulated_tpu":
             yield "topology", f"is {topology!r}, but only a simulated TPU has no name: write a slice's, such as v3-8."
-        hosts, cores, _ = shape_of(topology)
-        sparse_cores = 0 if "x" in topology else named_topology(topology).sparse_cores
+        hosts, cores, _, sparse_cores = shape_of(topology)
         parts, what = hosts * cores * max(1, sparse_cores), "SparseCores" if sparse_cores else "cores"
         rest = self.batch_size % parts
         if rest:

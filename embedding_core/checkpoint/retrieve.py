@@ -23,6 +23,7 @@ from embedding_core.checkpoint.stacked import read_layouts, stacked_rows
 from embedding_core.checkpoint.stored_keys import VALUE, find_root, others_at, stored_keys
 from embedding_core.config import EmbeddingConfig, NonfiniteRows
 from embedding_core.errors import CheckpointError
+from embedding_core.sparsecore import Slice
 from embedding_core.storage import StrPath, make_folders, open_file, whole_folder
 from embedding_core.vocabulary import Vocabulary, save_vocabulary
 
@@ -38,6 +39,7 @@ def retrieve(
     vocabularies: Mapping[str, Vocabulary],
     step: int | None = None,
     root: str | None = None,
+    slice_: Slice | None = None,
     nonfinite: NonfiniteRows = "error",
     dense: str | None = None,
     slice_bytes: int = SLICE_BYTES,
@@ -55,6 +57,8 @@ def retrieve(
         its rows can be found by token even after the training run is deleted.
       step: training step; None reads it from the checkpoint (0 if it has none).
       root: path at which the training checkpoint holds the tables, such as "embedding"; None finds it.
+      slice_: the SparseCores that wrote the checkpoint, if their tables are stacked and it does not say how (TensorFlow
+        2.16).
       nonfinite: whether a NaN or infinity in a table or slot is an "error" or is kept and counted.
       dense: folder of the dense part that was trained with the tables (`checkpoint.dense`), which is copied if it
         exists; or None.
@@ -67,7 +71,7 @@ def retrieve(
         or the destination is not empty. Nothing is written then.
     """
     reader = BundleReader(os.fspath(training_checkpoint))
-    layouts = read_layouts(reader, config, root)
+    layouts = read_layouts(reader, config, root, slice_)
     if layouts:
         rows_of = stacked_rows(reader, config, layouts, slice_bytes)
     else:

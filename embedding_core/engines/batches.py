@@ -88,15 +88,15 @@ def packed(features: Sequence[FeatureIds], *, first_row: int, explicit: bool) ->
     ids = _concat([tf.cast(feature.ids, tf.int64) for feature in features])
     if explicit or any(feature.segments is not None for feature in features):
         starts = [first_row + sum(feature.rows for feature in features[:place]) for place in range(len(features))]
-        segments = [_segments(feature) + start for feature, start in zip(features, starts, strict=True)]
-        return TableIds(ids, None, _concat(segments), _concat([_weights(feature) for feature in features]))
+        segments = [row_numbers(feature) + start for feature, start in zip(features, starts, strict=True)]
+        return TableIds(ids, None, _concat(segments), _concat([weights_or_ones(feature) for feature in features]))
     weighted = any(feature.weights is not None for feature in features)
     ragged = weighted or any(feature.splits is not None for feature in features)
     return TableIds(
         ids,
         _concat([_splits(feature) for feature in features]) if ragged else None,
         None,
-        _concat([_weights(feature) for feature in features]) if weighted else None,
+        _concat([weights_or_ones(feature) for feature in features]) if weighted else None,
     )
 
 
@@ -108,13 +108,15 @@ def _splits(feature: FeatureIds) -> tf.Tensor:
     return tf.range(feature.rows + 1, dtype=tf.int64) if feature.splits is None else tf.cast(feature.splits, tf.int64)
 
 
-def _segments(feature: FeatureIds) -> tf.Tensor:
+def row_numbers(feature: FeatureIds) -> tf.Tensor:
+    """Return the output row of each id, int64 [N]."""
     if feature.segments is not None:
         return tf.cast(feature.segments, tf.int64)
     return segments_of_splits(_splits(feature), feature.ids)
 
 
-def _weights(feature: FeatureIds) -> tf.Tensor:
+def weights_or_ones(feature: FeatureIds) -> tf.Tensor:
+    """Return the weight of each id, float32 [N]."""
     return tf.ones_like(feature.ids, tf.float32) if feature.weights is None else feature.weights
 
 

@@ -50,7 +50,7 @@ def packed_gradients(
     Raises:
       DataError (ValueError): a gradient is not a dense tensor, or does not have the shape of its activations.
     """
-    checked = [_checked(*item) for item in zip(gradients, model.features, shapes, strict=True)]
+    checked = [checked_gradient(*item) for item in zip(gradients, model.features, shapes, strict=True)]
     flat = tf.constant([-1])
     return tf.concat([tf.reshape(checked[place], flat) for place in _order(model)], 0)
 
@@ -60,8 +60,12 @@ def _order(model: Model) -> list[int]:
     return [place for table in model.tables for place in model.features_of(table.name)]
 
 
-def _checked(gradient: tf.Tensor | None, feature: FeatureSpec, shape: tf.TensorShape) -> tf.Tensor:
-    """Check the gradient of one feature on one core; return zeros in the shape of its activations if it is None."""
+def checked_gradient(gradient: tf.Tensor | None, feature: FeatureSpec, shape: tf.TensorShape) -> tf.Tensor:
+    """Check the gradient of one feature on one core; return zeros in the shape of its activations if it is None.
+
+    Raises:
+      DataError (ValueError): it is not a dense tensor, or does not have the shape of its activations.
+    """
     expected = [*shape.as_list(), feature.dim]
     if gradient is None:
         tf.get_logger().warning(

@@ -26,15 +26,25 @@ def check_inputs(model: Model, values: Sequence[Ids], core_devices: Collection[s
     Raises:
       DataError (ValueError): an input is not dense, sparse or ragged, or is on a core's device.
     """
+    check_kinds(model, values)
+    for value, feature in zip(values, model.features, strict=True):
+        for tensor in tf.nest.flatten(value, expand_composites=True):
+            if tensor.device in core_devices:
+                raise _on_core(feature, tensor)
+
+
+def check_kinds(model: Model, values: Sequence[Ids]) -> None:
+    """Refuse inputs that are not dense, sparse or ragged.
+
+    Raises:
+      DataError (ValueError): there is such an input.
+    """
     for value, feature in zip(values, model.features, strict=True):
         if not kind_of(value):
             raise DataError(
                 f"Input {feature.path} is of unknown type {type(value)}. Please only pass Tensor, SparseTensor or "
                 "RaggedTensor as input to enqueue."
             )
-        for tensor in tf.nest.flatten(value, expand_composites=True):
-            if tensor.device in core_devices:
-                raise _on_core(feature, tensor)
 
 
 def _on_core(feature: FeatureSpec, tensor: tf.Tensor) -> DataError:
@@ -105,14 +115,25 @@ def packed_inputs(
     batches = []
     for table in model.tables:
         places = model.features_of(table.name)
-        features = [_ids_of(model.features[place], shapes[place], values[place], weights[place]) for place in places]
+        features = [ids_of(model.features[place], shapes[place], values[place], weights[place]) for place in places]
         first_row = core * sum(output_rows(model, table.name, shapes))
         batches.append(packed(features, first_row=first_row, explicit=explicit))
     return batches
 
 
-def _ids_of(feature: FeatureSpec, shape: tf.TensorShape, value: Ids, weight: Weights) -> FeatureIds:
-    """Return the ids of one feature; ragged ids that are only combined do not need the slower normal form."""
+def ids_of(feature: FeatureSpec, shape: tf.TensorShape, value: Ids, weight: Weights) -> FeatureIds:
+    """Return the ids of one feature on one core; ragged ids that are only combined skip the slower normal form.
+
+    Args:
+      feature: the feature.
+      shape: its output shape, fully defined.
+      value: its input.
+      weight: its weights or None.
+
+    Raises:
+      DataError (ValueError): see `packed_inputs`.
+      tf.errors.InvalidArgumentError: see `packed_inputs`.
+    """
     kind, rows = kind_of(value), math.prod(shape.as_list())
     sequence = feature.max_sequence_length > 0 and feature.output_shape is None
     if kind == "dense":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from embedding_core.engines.hardware_configs import copied_configs, refuse_ignored
+from embedding_core.engines.hardware_configs import copied_configs
 from embedding_core.feature_specs import FeatureConfigs
 from embedding_core.translate import GivenOptimizer, model_of
 
@@ -19,20 +19,4 @@ class HardwareTPUEmbedding(tf.tpu.experimental.embedding.TPUEmbedding):
         pipeline_execution_with_tensor_core: bool = False,
     ):
         model_of(feature_config, optimizer, needs_optimizer=True)  # refuses what TensorFlow would silently accept
-        super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)
-
-
-class HardwareTPUEmbeddingV2(tf.tpu.experimental.embedding.TPUEmbeddingV2):
-    """TensorFlow's own class on a real TPU with SparseCores (V2), with only the methods of that class.
-
-    Hyperparameters that TensorFlow would silently ignore are refused by name.
-    """
-
-    def __init__(
-        self,
-        feature_config: FeatureConfigs,
-        optimizer: GivenOptimizer,
-        pipeline_execution_with_tensor_core: bool = False,
-    ):
-        refuse_ignored(model_of(feature_config, optimizer, needs_optimizer=True), "V2")
         super().__init__(*copied_configs(feature_config, optimizer), pipeline_execution_with_tensor_core)

@@ -11,7 +11,7 @@ from embedding_core.attributes import Trainer, ignored_by
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines.optimizer_protos import with_enum_numbers
 from embedding_core.engines.step_rates import is_schedule
-from embedding_core.errors import ConfigError
+from embedding_core.errors import ConfigError, UnsupportedError
 from embedding_core.feature_specs import FeatureConfigs
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
 from embedding_core.translate import (
@@ -49,7 +49,7 @@ def copied_configs(feature_config: FeatureConfigs, optimizer: GivenOptimizer) ->
         policy for invalid ids is not "error", the only one that TensorFlow's classes have.
     """
     model = model_of(feature_config, optimizer, needs_optimizer=False)
-    _refuse_policies(feature_config)
+    refuse_policies(feature_config)
     for table in model.tables:
         if table.optimizer is not None and is_schedule(table.optimizer.learning_rate):
             raise ConfigError(
@@ -73,7 +73,12 @@ def copied_configs(feature_config: FeatureConfigs, optimizer: GivenOptimizer) ->
     return tf.nest.map_structure(copied, feature_config), with_enum_numbers(optimizer)
 
 
-def _refuse_policies(feature_config: FeatureConfigs) -> None:
+def refuse_policies(feature_config: FeatureConfigs) -> None:
+    """Refuse policies for invalid ids other than "error", the only one that TensorFlow's classes have.
+
+    Raises:
+      ConfigError (ValueError): a feature has another policy.
+    """
     for feature in feature_config.features if isinstance(feature_config, EmbeddingConfig) else ():
         if feature.column is None and feature.invalid_id != "error":
             raise ConfigError(
@@ -91,7 +96,8 @@ def refuse_ignored(model: Model, trainer: Trainer) -> None:
         attributes; "V0" for a TPU without an embedding engine, on which a Keras optimizer trains the tables.
 
     Raises:
-      ConfigError (ValueError): such an attribute is set, or `low_dimensional_packing_status` would change results.
+      UnsupportedError (ValueError, NotImplementedError): such an attribute is set.
+      ConfigError (ValueError): `low_dimensional_packing_status` would change results.
     """
     for table in model.tables:
         if table.optimizer is None:
@@ -99,7 +105,7 @@ def refuse_ignored(model: Model, trainer: Trainer) -> None:
         for name, (default, why) in ignored_by(trainer, type(table.optimizer).__name__).items():
             value = _value(table, name, default)
             if value != default:
-                raise ConfigError(
+                raise UnsupportedError(
                     f"`{name}` of the optimizer of table {table.name!r} is {value!r}: {why}; leave it {default!r}"
                     f"{'' if trainer == 'engine' else ', or train on hardware with a V1 embedding engine'}."
                 )

@@ -1,4 +1,4 @@
-"""Emulates pipelined lookups, whose activations are one step old.
+"""Trains a table of a simulated TPU, and emulates pipelined lookups, whose activations are one step old.
 
 With `pipeline_execution_with_tensor_core` a TPU looks up a batch while the previous step is still
 running, so the lookup does not see that step's update. Here the update is applied immediately, and
@@ -7,9 +7,17 @@ the next lookup returns the previous values of the rows that the update changed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
+from embedding_core.engines.table_updates import apply_to_table, touched_rows
 from embedding_core.engines.tables import unmirrored
+from embedding_core.engines.variables import PARAMETERS
+from embedding_core.errors import EngineError
+from embedding_core.optimizers import Optimizer
+from embedding_core.translate import TableSpec
+from embedding_core.update_rules import Rate
 
 
 class EarlierRows:
@@ -59,3 +67,43 @@ class EarlierRows:
         changed = tf.equal(tf.gather(known, places), ids)
         ours = tf.reduce_all(tf.equal(tf.gather(self._after, places), rows), axis=1)
         return tf.where(tf.logical_and(changed, ours)[:, tf.newaxis], tf.gather(self._before, places), rows)
+
+
+def train_table(
+    optimizer: Optimizer,
+    variables: Mapping[str, tf.Variable],
+    ids: tf.Tensor,
+    gradients: tf.Tensor,
+    rate: Rate,
+    earlier: EarlierRows | None,
+) -> None:
+    """Update a table and its slots in place, and store what the update changed, if lookups are pipelined.
+
+    Args:
+      optimizer: optimizer of the table.
+      variables: the table as "parameters", and its slots by name.
+      ids: int64 [N] rows, duplicates allowed.
+      gradients: [N, dim], one per id.
+      rate: the learning rate of this step.
+      earlier: stores the update; None without pipelining.
+    """
+    parameters, slots = variables[PARAMETERS], [variables[slot.name] for slot in optimizer.slots]
+    if earlier is None:
+        apply_to_table(optimizer, parameters, slots, ids, gradients, rate)
+        return
+    touched = touched_rows(optimizer, parameters, ids)
+    before = tf.gather(parameters, touched)
+    with tf.control_dependencies([before]):
+        apply_to_table(optimizer, parameters, slots, ids, gradients, rate)
+    earlier.keep(touched, before, tf.gather(parameters, touched))
+
+
+def optimizer_of(table: TableSpec) -> Optimizer:
+    """Return a table's optimizer; `model_of` has checked that on a TPU every table has one.
+
+    Raises:
+      EngineError (RuntimeError): the table has none.
+    """
+    if table.optimizer is None:
+        raise EngineError(f"table {table.name!r} has no optimizer: give it one, or give TPUEmbedding one.")
+    return table.optimizer

@@ -19,27 +19,26 @@ from embedding_core.engines.engine import Box
 from embedding_core.engines.failed_steps import Steps
 from embedding_core.engines.feeding import check_inputs, check_weights, output_rows, packed_inputs
 from embedding_core.engines.hardware_configs import refuse_ignored
-from embedding_core.engines.pipelining import EarlierRows
+from embedding_core.engines.pipelining import EarlierRows, optimizer_of, train_table
 from embedding_core.engines.queued import QueuedEngine
 from embedding_core.engines.queues import CoreQueues, WaitingBatch
 from embedding_core.engines.simulated_strategy import (
     ReplicaContext,
     SimulatedTPUStrategy,
     cannot_meet,
+    core_at,
     core_of,
+    local_values,
     refuse_nested,
 )
 from embedding_core.engines.step_rates import ITERATIONS, new_iterations, step_rates
-from embedding_core.engines.table_updates import apply_to_table, touched_rows
 from embedding_core.engines.tables import Tables
 from embedding_core.engines.variables import Track, Variables, device_variables, keyed_variables
-from embedding_core.errors import DataError, EngineError
+from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.lookup import quantized
-from embedding_core.optimizers import Optimizer
 from embedding_core.structures import Nested, flat_like
 from embedding_core.translate import Model, TableSpec
-from embedding_core.update_rules import Rate
 
 _HOST = "CPU:0"
 
@@ -219,7 +218,12 @@ class SimulatedEngine(QueuedEngine):
         explicit = context is None and device is not None
         with tf.device(_HOST):
             batches = {
-                core: self._batches_of(core, self._local(values, core), self._local(flat_weights, core), explicit)
+                core: self._batches_of(
+                    core,
+                    local_values(self._strategy, values, core),
+                    local_values(self._strategy, flat_weights, core),
+                    explicit,
+                )
                 for core in self._cores_fed(context, device)
             }
             with self._calls().call() as done:
@@ -229,20 +233,7 @@ class SimulatedEngine(QueuedEngine):
         """Return the cores that a call of enqueue feeds."""
         if context is not None:
             return [core_of(context)]
-        return list(range(self._cores)) if device is None else [self._core_at(device)]
-
-    def _local(self, values: Sequence[Ids], core: int) -> list[Ids]:
-        everywhere = [self._strategy.experimental_local_results(value) for value in values]
-        return [local[core] if len(local) > 1 else local[0] for local in everywhere]
-
-    def _core_at(self, device: str) -> int:
-        devices = [tf.DeviceSpec.from_string(known) for known in self._strategy.extended.worker_devices]
-        given = tf.DeviceSpec.from_string(device)
-        for core, known in enumerate(devices):
-            if given.device_index is not None and known.make_merged_spec(given) == known:
-                return core
-        names = [known.to_string() for known in devices]
-        raise DataError(f"Non-TPU device {device} passed to enqueue. The simulated cores are {names}.")
+        return list(range(self._cores)) if device is None else [core_at(self._strategy, device)]
 
     def _batches_of(self, core: int, values: list[Ids], weights: list[Weights], explicit: bool) -> list[TableIds]:
         """Check one core's inputs and pack them into one batch per table; the first call builds the engine."""
@@ -364,32 +355,20 @@ class SimulatedEngine(QueuedEngine):
                 batches = self._waiting_for(name).take()
                 done.append(batches[0].ids)
             cores = [tf.split(vector, sizes) for vector in vectors]
-            rates = step_rates([_optimizer(table) for table in self.model.tables], self._iterations)
+            rates = step_rates([optimizer_of(table) for table in self.model.tables], self._iterations)
             row_gradients = traced_once(row_gradients_of)
             for turn, (table, batch) in enumerate(self._pairs(batches)):
                 whole = tf.reshape(tf.concat([pieces[turn] for pieces in cores], 0), [-1, table.dim])
-                self._update(table, batch, row_gradients(table.combiner, batch, whole), rates[turn])
+                train_table(
+                    optimizer_of(table),
+                    self.variables[table.name],
+                    batch.ids,
+                    row_gradients(table.combiner, batch, whole),
+                    rates[turn],
+                    self._earlier.get(table.name),
+                )
             if self._iterations is not None:
                 self._iterations.assign_add(1)
-
-    def _update(self, table: TableSpec, batch: TableBatch, gradients: tf.Tensor, rate: Rate) -> None:
-        optimizer, variables = _optimizer(table), self.variables[table.name]
-        parameters, slots = variables["parameters"], [variables[slot.name] for slot in optimizer.slots]
-        if not self._pipelined:
-            apply_to_table(optimizer, parameters, slots, batch.ids, gradients, rate)
-            return
-        touched = touched_rows(optimizer, parameters, batch.ids)
-        before = tf.gather(parameters, touched)
-        with tf.control_dependencies([before]):
-            apply_to_table(optimizer, parameters, slots, batch.ids, gradients, rate)
-        self._earlier[table.name].keep(touched, before, tf.gather(parameters, touched))
-
-
-def _optimizer(table: TableSpec) -> Optimizer:
-    """Return the table's optimizer; `model_of` has checked that on a TPU every table has one."""
-    if table.optimizer is None:
-        raise EngineError(f"table {table.name!r} has no optimizer: give it one, or give TPUEmbedding one.")
-    return table.optimizer
 
 
 def _letters(name: str) -> str:

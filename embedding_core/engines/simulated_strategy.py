@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import tensorflow as tf
 
-from embedding_core.errors import ConfigError, EngineError
+from embedding_core.errors import ConfigError, DataError, EngineError
+from embedding_core.sparsecore import Slice
 
-EmbeddingFeature: TypeAlias = Literal["V1", "V0"]
+EmbeddingFeature: TypeAlias = Literal["V1", "V0", "V2"]
 ReplicaContext: TypeAlias = Any  # a tf.distribute.ReplicaContext
 
 _SPARE_CORES = 8  # the first call creates devices for at least this many cores, as no more can be added later
@@ -23,17 +24,24 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
     Attributes:
       hosts: number of hosts.
       cores_per_host: number of cores of each host.
-      embedding_feature: "V1" if the cores have an embedding engine, else "V0".
+      embedding_feature: "V1" if the cores have an embedding engine, "V2" if they are chips with SparseCores, else "V0".
+      sparse_cores: number of SparseCores of each chip; 0 without.
       embedding_engine: the engine that was built since the last initialization, or None.
     """
 
-    def __init__(self, hosts: int, cores_per_host: int, embedding_feature: EmbeddingFeature):
+    def __init__(self, hosts: int, cores_per_host: int, embedding_feature: EmbeddingFeature, sparse_cores: int = 0):
         devices = [f"CPU:{core + 1}" for core in range(hosts * cores_per_host)]
         super().__init__(devices=devices, cross_device_ops=tf.distribute.ReductionToOneDevice())
         self.hosts = hosts
         self.cores_per_host = cores_per_host
         self.embedding_feature = embedding_feature
+        self.sparse_cores = sparse_cores
         self.embedding_engine: Any = None
+
+    @property
+    def slice(self) -> Slice:
+        """The SparseCores, if there are any."""
+        return Slice(self.hosts * self.cores_per_host, self.sparse_cores)
 
     def run(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Run a function on every core; if it raises, the embedding engine drops the pending batches.
@@ -75,7 +83,11 @@ class SimulatedTPUStrategy(tf.distribute.MirroredStrategy):
 
 
 def simulated_tpu(
-    *, hosts: int = 1, cores_per_host: int = 2, embedding_feature: EmbeddingFeature = "V1"
+    *,
+    hosts: int = 1,
+    cores_per_host: int = 2,
+    embedding_feature: EmbeddingFeature = "V1",
+    sparse_cores: int | None = None,
 ) -> SimulatedTPUStrategy:
     """Create a strategy over hosts x cores_per_host logical CPU devices, in the state of a newly initialized TPU.
 
@@ -83,23 +95,33 @@ def simulated_tpu(
       hosts: number of hosts, >= 1.
       cores_per_host: number of cores of each host, >= 1.
       embedding_feature: "V1" emulates a TPU with an embedding engine (`engines.TPUEmbedding`), "V0" one without
-        (`engines.TPUEmbeddingV0`), such as v5e.
+        (`engines.TPUEmbeddingV0`), such as v5e, and "V2" one with SparseCores (`engines.TPUEmbeddingV2`), such as v5p
+        and v6e. A core is then a chip.
+      sparse_cores: number of SparseCores of each chip, for "V2": 4 (the default) is a v5p, 2 a v6e.
 
     Raises:
       ConfigError (ValueError): an argument is out of range.
       EngineError (RuntimeError): TensorFlow already runs with fewer logical devices.
     """
-    for name, value in (("hosts", hosts), ("cores_per_host", cores_per_host)):
+    sizes = {"hosts": hosts, "cores_per_host": cores_per_host, "sparse_cores": sparse_cores}
+    for name, value in sizes.items():
+        if name == "sparse_cores" and value is None:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"`{name}` of simulated_tpu is {value!r}: it must be a whole number >= 1.")
-    if embedding_feature not in ("V1", "V0"):
+    if embedding_feature not in get_args(EmbeddingFeature):
         raise ConfigError(
-            f"`embedding_feature` of simulated_tpu is {embedding_feature!r}: it must be 'V1' or 'V0'; V2 (SparseCore) "
-            "is not simulated."
+            f"`embedding_feature` of simulated_tpu is {embedding_feature!r}: it must be 'V0', 'V1' or 'V2'."
+        )
+    if embedding_feature != "V2" and sparse_cores is not None:
+        raise ConfigError(
+            f"`sparse_cores` of simulated_tpu is {sparse_cores!r}: only embedding_feature='V2' has SparseCores; leave "
+            "it out."
         )
     with _lock:
         _ensure_devices(hosts * cores_per_host + 1)
-    return SimulatedTPUStrategy(hosts, cores_per_host, embedding_feature)
+    per_chip = (4 if sparse_cores is None else sparse_cores) if embedding_feature == "V2" else 0
+    return SimulatedTPUStrategy(hosts, cores_per_host, embedding_feature, per_chip)
 
 
 def initialize_simulated_tpu(strategy: SimulatedTPUStrategy) -> None:
@@ -127,6 +149,27 @@ def _ensure_devices(needed: int) -> None:
 def core_of(context: ReplicaContext) -> int:
     """Return the number of the core on which a replica runs."""
     return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def core_at(strategy: SimulatedTPUStrategy, device: str) -> int:
+    """Return the number of the core of a device.
+
+    Raises:
+      DataError (ValueError): the device is not a core.
+    """
+    devices = [tf.DeviceSpec.from_string(known) for known in strategy.extended.worker_devices]
+    given = tf.DeviceSpec.from_string(device)
+    for core, known in enumerate(devices):
+        if given.device_index is not None and known.make_merged_spec(given) == known:
+            return core
+    names = [known.to_string() for known in devices]
+    raise DataError(f"Non-TPU device {device} passed to enqueue. The simulated cores are {names}.")
+
+
+def local_values(strategy: SimulatedTPUStrategy, values: Sequence[Any], core: int) -> list[Any]:
+    """Return the values of one core; a value that is not per replica is of all cores."""
+    everywhere = [strategy.experimental_local_results(value) for value in values]
+    return [local[core] if len(local) > 1 else local[0] for local in everywhere]
 
 
 def cannot_meet(error: RuntimeError) -> bool:

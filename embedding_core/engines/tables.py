@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from embedding_core.config import InitializerConfig
+from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import Optimizer
 
 _ROWS_PER_BLOCK = 4096  # part of the definition of a table's first rows: changing it changes every new table
@@ -18,7 +19,32 @@ _ROWS_PER_BLOCK = 4096  # part of the definition of a table's first rows: changi
 Made = TypeVar("Made")
 
 
-class Tables(tf.__internal__.tracking.AutoTrackable):
+LAYOUTS = "_sparse_core_table_layouts"
+"""Checkpoint key of TensorFlow (after 2.16) for the places of tables in stacks of SparseCores."""
+
+
+class NamedTables(tf.__internal__.tracking.AutoTrackable):
+    """Tables and slots in checkpoints, each by its name.
+
+    A stack with a single table may have the name and shape of the whole table, with its rows in another order.
+    Therefore a checkpoint of stacks is not restored.
+    """
+
+    def _lookup_dependency(self, name: str, *arguments: Any, **kwargs: Any) -> Any:
+        """Return the child of a name; TensorFlow calls this for all names in a checkpoint before it restores one.
+
+        Raises:
+          CheckpointError: the checkpoint has stacks of tables.
+        """
+        if name == LAYOUTS:
+            raise CheckpointError(
+                "the checkpoint holds tables as SparseCores stack them: write them by name with "
+                "`embedding_core.checkpoint.retrieve`, and load that."
+            )
+        return super()._lookup_dependency(name, *arguments, **kwargs)
+
+
+class Tables(NamedTables):
     """Holds variables under upstream's checkpoint keys, `<table>` and `<table>/<slot>`, and nothing else.
 
     Derives from AutoTrackable, as upstream's class does, and not from tf.Module: Keras collects the
@@ -84,26 +110,30 @@ def initial_rows(initializer: InitializerConfig, *, seed: int, table: str, dim: 
     return tf.random.stateless_truncated_normal(shape, seeds, 0.0, scale, alg="philox")
 
 
+def blocks_of_rows(
+    initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int
+) -> Iterator[tuple[int, tf.Tensor]]:
+    """Yield the `initial_rows` of a table block by block, to save memory: number of the first row, and rows."""
+    for block in range(math.ceil(rows / _ROWS_PER_BLOCK)):
+        start = block * _ROWS_PER_BLOCK
+        values = initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
+        yield start, values[: rows - start]
+
+
 def new_table(
     initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int, trainable: bool = False
 ) -> tf.Variable:
-    """Create a float32 [rows, dim] variable with its `initial_rows`, written block by block to save memory."""
+    """Create a float32 [rows, dim] variable with its `initial_rows`, written block by block."""
     variable = tf.Variable(tf.zeros([rows, dim]), trainable=trainable, name=table)
-    for block in range(math.ceil(rows / _ROWS_PER_BLOCK)):
-        start = block * _ROWS_PER_BLOCK
-        stop = min(start + _ROWS_PER_BLOCK, rows)
-        values = initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
-        variable.scatter_update(tf.IndexedSlices(values[: stop - start], tf.range(start, stop)))
+    for start, values in blocks_of_rows(initializer, seed=seed, table=table, rows=rows, dim=dim):
+        variable.scatter_update(tf.IndexedSlices(values, tf.range(start, start + len(values))))
     return variable
 
 
 def all_rows(initializer: InitializerConfig, *, seed: int, table: str, rows: int, dim: int) -> tf.Tensor:
     """Return the `initial_rows` of a whole small table, float32 [rows, dim]."""
-    blocks = [
-        initial_rows(initializer, seed=seed, table=table, dim=dim, block=block)
-        for block in range(math.ceil(rows / _ROWS_PER_BLOCK))
-    ]
-    return tf.concat(blocks, 0)[:rows]
+    blocks = blocks_of_rows(initializer, seed=seed, table=table, rows=rows, dim=dim)
+    return tf.concat([values for _, values in blocks], 0)
 
 
 def new_slots(optimizer: Optimizer, *, table: str, rows: int, dim: int) -> Sequence[tuple[str, tf.Variable]]:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from embedding_core.engines.hardware_configs import copied_configs, is_real_tpu, refuse_ignored
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
+from embedding_core.engines.tables import NamedTables
 from embedding_core.engines.variables import Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureConfigs
@@ -18,7 +19,7 @@ from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, TableSpec, model_of
 
 
-class TPUEmbeddingV0(tf.__internal__.tracking.AutoTrackable):
+class TPUEmbeddingV0(NamedTables):
     """A drop-in for `tf.tpu.experimental.embedding.TPUEmbeddingV0` that also runs on a simulated TPU.
 
     Every core holds every table as a trainable variable; lookups are differentiable, and the caller's

@@ -9,10 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.engines.hardware import HardwareTPUEmbedding, HardwareTPUEmbeddingV2
+from embedding_core.engines.hardware import HardwareTPUEmbedding
 from embedding_core.engines.hardware_configs import embedding_feature, is_real_tpu
 from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.engines.simulated_strategy import SimulatedTPUStrategy
+from embedding_core.engines.sparse_cores import TPUEmbeddingV2
+from embedding_core.engines.tables import NamedTables
 from embedding_core.engines.variables import Track, Variables, plain_variables, track_variables
 from embedding_core.errors import EngineError
 from embedding_core.feature_specs import AnyTable, FeatureConfigs
@@ -21,13 +23,14 @@ from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, Model, model_of
 
 
-class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
+class TPUEmbedding(NamedTables):
     """A drop-in for `tf.tpu.experimental.embedding.TPUEmbedding` that also runs without a TPU.
 
     If it is created in the scope of `engines.simulated_tpu()`, it executes the TPU's rules on CPU. Outside of any
     TPU's scope it only holds the tables, as upstream. In the scope of a real `tf.distribute.TPUStrategy`, creating
-    one returns a `HardwareTPUEmbedding`, which is TensorFlow's own class. Arguments, errors and checkpoint keys are
-    upstream's, and the configurations given are never changed.
+    one returns a `HardwareTPUEmbedding`, which is TensorFlow's own class. With SparseCores, real or simulated, creating
+    one returns a `TPUEmbeddingV2`. Arguments, errors and checkpoint keys are upstream's, and the configurations given
+    are never changed.
     """
 
     def __new__(
@@ -38,10 +41,12 @@ class TPUEmbedding(tf.__internal__.tracking.AutoTrackable):
         *,
         seed: int = 0,
     ) -> Any:
-        """Create an instance of this class, or, on a TPU, of TensorFlow's class."""
+        """Create an instance of this class, of the one for SparseCores, or, on a TPU, of TensorFlow's class."""
         strategy = tf.distribute.get_strategy()
         if is_real_tpu(strategy):
             return _on_hardware(strategy, feature_config, optimizer, pipeline_execution_with_tensor_core)
+        if isinstance(strategy, SimulatedTPUStrategy) and strategy.embedding_feature == "V2":
+            return TPUEmbeddingV2(feature_config, optimizer, pipeline_execution_with_tensor_core, seed=seed)
         return super().__new__(cls)
 
     def __init__(
@@ -195,5 +200,5 @@ def _on_hardware(
             "This TPU has no embedding engine (HardwareFeature.EmbeddingFeature.UNSUPPORTED, as v5e): use "
             "embedding_core.engines.TPUEmbeddingV0, which keeps whole tables on every core."
         )
-    hardware = HardwareTPUEmbeddingV2 if feature == "V2" else HardwareTPUEmbedding
+    hardware = TPUEmbeddingV2 if feature == "V2" else HardwareTPUEmbedding
     return hardware(feature_config, optimizer, pipelined)

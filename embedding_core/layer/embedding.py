@@ -30,6 +30,7 @@ from embedding_core.layer.loss_scale import LossScale, LossScaler
 from embedding_core.layer.symbolic import is_symbolic, placeholders
 from embedding_core.layer.virtual_variable import trapped
 from embedding_core.lookup import cpu_embedding_lookup
+from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.structures import Nested
 from embedding_core.tracing import as_written
 from embedding_core.translate import GivenOptimizer, Model
@@ -91,6 +92,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         embedding_feature: Any = None,
         *,
         table_update: Literal["keras", "engine"] = "keras",
+        sparse_core_embedding_config: Any = None,
         seed: int = 0,
         **arguments: Any,
     ):
@@ -106,6 +108,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
             is created, unless every feature has an output shape.
           embedding_feature: on a TPU, HardwareFeature.EmbeddingFeature.UNSUPPORTED keeps whole tables on every core.
           table_update: what trains the tables off a TPU; see the class.
+          sparse_core_embedding_config: limits of SparseCores, a SparseCoreEmbeddingConfig of
+            `embedding_core.sparsecore` or of a TensorFlow that has it; used on SparseCores only.
           seed: seed of the initial rows: the same seed gives a table of the same name the same rows everywhere.
           **arguments: arguments of any Keras layer: name, dtype, trainable.
 
@@ -128,6 +132,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
             "batch_size": batch_size,
             "embedding_feature": embedding_feature,
             "table_update": table_update,
+            "sparse_core_embedding_config": _limits(sparse_core_embedding_config),
             "seed": seed,
         }
         self._state = _State(config, given, new_engine(strategy, config, given), strategy)
@@ -349,6 +354,8 @@ class TPUEmbedding(tf_keras.layers.Layer):
         given = dict(self._state.arguments)
         feature = given["embedding_feature"]
         given["embedding_feature"] = None if feature is None else feature.name
+        limits = given["sparse_core_embedding_config"]
+        given["sparse_core_embedding_config"] = None if limits is None else limits.to_mapping()
         config = config_to_json(self._state.config.feature_config, given.pop("optimizer"))
         base = super().get_config()
         base.pop("autocast", None)
@@ -362,7 +369,10 @@ class TPUEmbedding(tf_keras.layers.Layer):
         feature = config.pop("embedding_feature")
         if feature is not None:
             feature = tf.tpu.experimental.HardwareFeature.EmbeddingFeature[feature]
-        return cls(feature_config, optimizer, embedding_feature=feature, **config)
+        limits = config.pop("sparse_core_embedding_config", None)  # a model saved before 0.3.0 has none
+        if limits is not None:
+            limits = SparseCoreEmbeddingConfig.from_mapping(limits)
+        return cls(feature_config, optimizer, embedding_feature=feature, sparse_core_embedding_config=limits, **config)
 
     def save_own_variables(self, store: Store) -> None:
         """Write the weights, or the tables and slots of an engine, to a file in one of Keras' own formats."""
@@ -400,3 +410,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         children: Json = super()._trackable_children(save_type, **kwargs)
         children.pop(_HELPER, None)
         return children
+
+
+def _limits(given: Any) -> SparseCoreEmbeddingConfig | None:
+    return None if given is None else SparseCoreEmbeddingConfig.of(given)

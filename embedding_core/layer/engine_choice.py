@@ -14,7 +14,8 @@ from embedding_core.engines.simulated import SimulatedEngine
 from embedding_core.errors import ConfigError, EngineError
 from embedding_core.layer.keras_tables import KerasTables
 from embedding_core.layer.layer_configs import Prepared
-from embedding_core.layer.tpu_tables import HardwareTables, ReplicatedTables, SparseCoreTables
+from embedding_core.layer.sparse_core_tables import SparseCoreTables
+from embedding_core.layer.tpu_tables import HardwareTables, ReplicatedTables
 
 
 def on_tpu(strategy: tf.distribute.Strategy) -> bool:
@@ -88,8 +89,9 @@ def new_engine(strategy: tf.distribute.Strategy, config: Prepared, arguments: Ma
     feature = hardware_feature(strategy, arguments["embedding_feature"])
     if feature == "V0":
         return ReplicatedTables(config, seed)
+    if feature == "V2":
+        limits, batch_size = arguments["sparse_core_embedding_config"], arguments["batch_size"]
+        return SparseCoreTables(config, pipelined=pipelined, batch_size=batch_size, limits=limits, seed=seed)
     if isinstance(strategy, SimulatedTPUStrategy):
         return SimulatedEngine(config.model, seed, strategy, pipelined=pipelined)
-    if feature == "V2":
-        return SparseCoreTables(config, pipelined=pipelined, batch_size=arguments["batch_size"])
     return HardwareTables(config, pipelined=pipelined)

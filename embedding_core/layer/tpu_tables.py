@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import TPUEmbedding, TPUEmbeddingV0
-from embedding_core.engines.engine import Engine, Gradients, Lookup
+from embedding_core.engines.engine import Engine, Lookup
 from embedding_core.engines.hardware_configs import is_real_tpu
-from embedding_core.engines.queued import QueuedEngine, packed_like
-from embedding_core.errors import ConfigError
+from embedding_core.engines.queued import QueuedEngine
 from embedding_core.feature_specs import AnyTable, Ids, Weights
 from embedding_core.layer.layer_configs import Prepared
-from embedding_core.translate import config_to_tensorflow
 
 
 class HardwareTables(QueuedEngine):
@@ -37,54 +33,7 @@ class HardwareTables(QueuedEngine):
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """See `Engine`; works only while a model is exported."""
-        return _by_callers_config(self._prepared, self.tables.embedding_tables)
-
-
-class SparseCoreTables(HardwareTables):
-    """Tables on a real TPU with SparseCores (V2), through TensorFlow's own class, which is called without queues."""
-
-    def __init__(self, prepared: Prepared, *, pipelined: bool, batch_size: int | None):
-        given = prepared.copies
-        copies = config_to_tensorflow(given) if isinstance(given, EmbeddingConfig) else given
-        for feature in tf.nest.flatten(copies):
-            if feature.output_shape.rank is None:
-                feature.output_shape = _output_shape(feature, batch_size)
-        super().__init__(dataclasses.replace(prepared, copies=copies), pipelined=pipelined)
-
-    def build(self, input_shapes: Sequence[tf.TensorShape] | None = None, batch_size: int | None = None) -> None:
-        """See `Engine`."""
-        self.tables.build()
-
-    def look_up(self, values: Sequence[Ids], weights: Sequence[Weights]) -> Lookup:
-        """See `Engine`."""
-        structure = self.model.structure
-        kept: list[Any] = []
-
-        def activations() -> list[tf.Tensor]:
-            found, preserved = self.tables(*packed_like(structure, values, weights))
-            kept.append(preserved)
-            return list(tf.nest.flatten(found))
-
-        def update(gradients: Gradients) -> None:
-            packed = tf.nest.pack_sequence_as(structure, list(gradients))
-            self.tables.apply_gradients(packed, preserved_outputs=kept[-1])
-
-        return Lookup(activations, update)
-
-
-def _output_shape(feature: Any, batch_size: int | None) -> tf.TensorShape:
-    """Return the output shape of a feature, which TensorFlow needs before it creates the tables.
-
-    Raises:
-      ConfigError (ValueError): the batch size is unknown.
-    """
-    if batch_size is None:
-        raise ConfigError(
-            f"`output_shape` of feature {feature.name!r} is not given, nor is the layer's `batch_size`: a TPU with "
-            "SparseCores has to know the rows of a core's batch from the start; give the layer `batch_size`."
-        )
-    length = feature.max_sequence_length
-    return tf.TensorShape([batch_size, length] if length else [batch_size])
+        return by_callers_config(self._prepared, self.tables.embedding_tables)
 
 
 class ReplicatedTables(Engine):
@@ -111,10 +60,10 @@ class ReplicatedTables(Engine):
 
     def tables_by_config(self) -> dict[AnyTable, tf.Variable]:
         """See `Engine`."""
-        return _by_callers_config(self._prepared, self.tables.embedding_tables)
+        return by_callers_config(self._prepared, self.tables.embedding_tables)
 
 
-def _by_callers_config(prepared: Prepared, tables: Mapping[Any, Any]) -> dict[AnyTable, tf.Variable]:
+def by_callers_config(prepared: Prepared, tables: Mapping[Any, Any]) -> dict[AnyTable, tf.Variable]:
     """Key tables by the caller's configs; the engine keys them by copies of these, or by names of stacked tables."""
     places = {id(feature.table): place for place, feature in enumerate(tf.nest.flatten(prepared.copies))}
     keys = {table.name: table.key for table in prepared.model.tables}

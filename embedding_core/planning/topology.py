@@ -98,11 +98,13 @@ class Shape(NamedTuple):
       hosts: number of hosts.
       cores_per_host: number of cores of each host.
       placement: "sharded" row blocks, or "replicated" whole tables.
+      sparse_cores: number of SparseCores of each core; 0 without.
     """
 
     hosts: int
     cores_per_host: int
     placement: Literal["sharded", "replicated"]
+    sparse_cores: int = 0
 
 
 def shape_of(name: str) -> Shape:
@@ -118,7 +120,7 @@ def shape_of(name: str) -> Shape:
         topology = named_topology(name)
     except ConfigError as error:
         raise ConfigError(f"{error} The simulated TPU also takes hosts x cores per host, such as '2x4'.") from None
-    return Shape(topology.hosts, topology.cores_per_host, topology.placement)
+    return Shape(topology.hosts, topology.cores_per_host, topology.placement, topology.sparse_cores)
 
 
 def row_blocks(rows: int, parts: int) -> list[int]:

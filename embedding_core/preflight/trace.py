@@ -108,11 +108,14 @@ def _built(config: EmbeddingConfig, hardware: Hardware, rows: int) -> Any:
 
 
 def _with_output_shapes(config: EmbeddingConfig, rows: int) -> dict[str, tf.tpu.experimental.embedding.FeatureConfig]:
-    """Make TensorFlow's feature configurations with the output shapes that the class for SparseCores requires."""
+    """Make TensorFlow's feature configurations with the output shapes that the class for SparseCores requires.
+
+    The class has no sequences: their length is part of the output shape.
+    """
     features = config_to_tensorflow(config)
     for feature in config.features:
-        length = feature.max_sequence_length
-        features[feature.name].output_shape = tf.TensorShape([rows, length] if length else [rows])
+        length, made = feature.max_sequence_length, features[feature.name]
+        made.output_shape, made.max_sequence_length = tf.TensorShape([rows, length] if length else [rows]), 0
     return features
 
 

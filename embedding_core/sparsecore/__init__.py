@@ -1,8 +1,18 @@
 """Lays tables out on SparseCores (TPU v5p and v6e), and computes the limits that their programs are compiled with."""
 
 from embedding_core.sparsecore.drift import drift_of
+from embedding_core.sparsecore.embedding_config import SparseCoreEmbeddingConfig
 from embedding_core.sparsecore.forms import limits_in_all_forms
-from embedding_core.sparsecore.layout import Slice, Stack, StackedTable, TableShape, slice_of, stack_tables, stacks_of
+from embedding_core.sparsecore.layout import (
+    Slice,
+    Stack,
+    StackedTable,
+    TableShape,
+    place_tables,
+    slice_of,
+    stack_tables,
+    stacks_of,
+)
 from embedding_core.sparsecore.limits import BatchIds, Ids, LimitCounter, Limits, StackCount, count_batch, larger_limits
 
 __all__ = [
@@ -11,6 +21,7 @@ __all__ = [
     "LimitCounter",
     "Limits",
     "Slice",
+    "SparseCoreEmbeddingConfig",
     "Stack",
     "StackCount",
     "StackedTable",
@@ -19,6 +30,7 @@ __all__ = [
     "drift_of",
     "larger_limits",
     "limits_in_all_forms",
+    "place_tables",
     "slice_of",
     "stack_tables",
     "stacks_of",

@@ -12,7 +12,7 @@ Sources: `tensorflow/core/tpu/kernels/sparse_core_layout.cc` (padding, stacks an
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ import numpy.typing as npt
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import Topology
+
+Numbers = TypeVar("Numbers", bound=Any)  # whole numbers: an array of NumPy, or a tensor
 
 _MULTIPLE = 8  # rows of a shard, and columns
 _FLOAT_BYTES = 4
@@ -102,13 +104,15 @@ class StackedTable(NamedTuple):
     first_row: int
     rotation: int
 
-    def shard_of(self, ids: npt.NDArray[np.int64], shards: int) -> npt.NDArray[np.int64]:
+    def shard_of(self, ids: Numbers, shards: int) -> Numbers:
         """Compute the shard of each row."""
-        return (ids + self.rotation) % shards
+        shard: Numbers = (ids + self.rotation) % shards
+        return shard
 
-    def row_of(self, ids: npt.NDArray[np.int64], shards: int) -> npt.NDArray[np.int64]:
+    def row_of(self, ids: Numbers, shards: int) -> Numbers:
         """Compute the row in its shard of each row of the table."""
-        return self.first_row + ids // shards
+        row: Numbers = self.first_row + ids // shards
+        return row
 
 
 class Stack(NamedTuple):
@@ -125,6 +129,11 @@ class Stack(NamedTuple):
     tables: tuple[StackedTable, ...]
     dim: int
     rows_per_shard: int
+
+    def places_of(self, table: StackedTable, ids: Numbers, shards: int) -> Numbers:
+        """Compute the row of the stack, with its shards one after the other, that each row of a table is in."""
+        place: Numbers = table.shard_of(ids, shards) * self.rows_per_shard + table.row_of(ids, shards)
+        return place
 
     def to_shards(self, values: dict[str, npt.NDArray[Any]], shards: int) -> npt.NDArray[Any]:
         """Place the values of the tables, [rows, dim] by name, in [shards, rows per shard, dim], padded by 0."""
@@ -149,24 +158,29 @@ def padded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def stack_tables(tables: Sequence[TableShape], slice_: Slice) -> tuple[Stack, ...]:
+def stack_tables(tables: Sequence[TableShape], slice_: Slice, *, apart: bool = False) -> tuple[Stack, ...]:
     """Stack tables in the given order: each joins the first stack of its group that has room for it.
 
     A stack has room if its activations stay below 2 MiB on each SparseCore, and its values below 2 GiB on each chip.
+
+    Args:
+      tables: the tables.
+      slice_: the SparseCores.
+      apart: whether every table is a stack of its own.
 
     Returns:
       The stacks, in the order of their first tables.
     """
     stacks: list[tuple[Hashable, list[TableShape]]] = []
     for table in tables:
-        key = (padded(table.dim, _MULTIPLE), table.group)
+        key = (padded(table.dim, _MULTIPLE), (table.name, table.group) if apart else table.group)
         fitting = (members for other, members in stacks if other == key and _has_room([*members, table], slice_))
         found = next(fitting, None)
         if found is None:
             stacks.append((key, [table]))
         else:
             found.append(table)
-    return tuple(_placed(members, slice_) for _, members in stacks)
+    return tuple(place_tables(members, slice_) for _, members in stacks)
 
 
 def _has_room(tables: Sequence[TableShape], slice_: Slice) -> bool:
@@ -176,7 +190,8 @@ def _has_room(tables: Sequence[TableShape], slice_: Slice) -> bool:
     return activations < _ACTIVATION_BYTES and values < _CHIP_BYTES
 
 
-def _placed(tables: Sequence[TableShape], slice_: Slice) -> Stack:
+def place_tables(tables: Sequence[TableShape], slice_: Slice) -> Stack:
+    """Place tables of one padded width in one stack, in the given order."""
     placed, first_row = [], 0
     for index, table in enumerate(tables):
         rows = padded(table.rows, _MULTIPLE * slice_.shards)

@@ -12,7 +12,8 @@ import tensorflow as tf
 from embedding_core.engines import SimulatedTPUStrategy, simulated_tpu
 from embedding_core.errors import ConfigError
 from embedding_core.layer import hardware_feature
-from embedding_core.planning.topology import shape_of
+from embedding_core.planning.topology import Shape, shape_of
+from embedding_core.sparsecore import Slice
 from embedding_core.training.replica_batches import replica_batches
 from embedding_core.training_config import TrainingConfig
 
@@ -20,6 +21,7 @@ Kind: TypeAlias = Literal["cpu", "gpu", "tpu", "simulated_tpu"]
 Batches: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 _LOCAL_TPU = "local"  # the machine's own, as on a TPU VM
 _SIMULATED = "1x2"
+_SPARSE_CORES = 4  # of a chip that does not say how many it has, as TensorFlow takes it
 
 
 class Placement(NamedTuple):
@@ -42,6 +44,20 @@ class Placement(NamedTuple):
     def replicated(self) -> bool:
         """Whether the TPU has no embedding engine, so that every core holds whole tables."""
         return self.on_tpu and hardware_feature(self.strategy, None) == "V0"
+
+    @property
+    def takes_limits(self) -> bool:
+        """Whether the class that looks up on SparseCores takes limits; that of TensorFlow 2.16 has fixed ones."""
+        theirs = hasattr(tf.tpu.experimental.embedding, "SparseCoreEmbeddingConfig")
+        return self.on_tpu and hardware_feature(self.strategy, None) == "V2" and (self.kind != "tpu" or theirs)
+
+    @property
+    def slice_of_hardware(self) -> Slice | None:
+        """The SparseCores of a real TPU; None without."""
+        if self.kind != "tpu" or hardware_feature(self.strategy, None) != "V2":
+            return None
+        known = self.strategy.extended.tpu_hardware_feature.num_embedding_devices_per_chip
+        return Slice(self.strategy.num_replicas_in_sync, known or _SPARSE_CORES)
 
     @property
     def hosts(self) -> int:
@@ -93,11 +109,7 @@ def choose_placement(training: TrainingConfig) -> Placement:
       EngineError: TensorFlow already runs with fewer logical devices than a simulated TPU needs.
     """
     if training.strategy == "simulated_tpu":
-        hosts, cores, placement = shape_of(training.topology or _SIMULATED)
-        strategy = simulated_tpu(
-            hosts=hosts, cores_per_host=cores, embedding_feature="V0" if placement == "replicated" else "V1"
-        )
-        return Placement("simulated_tpu", strategy)
+        return Placement("simulated_tpu", _simulated(shape_of(training.topology or _SIMULATED)))
     gpu, tpu = (bool(tf.config.list_physical_devices(kind)) for kind in ("GPU", "TPU"))
     tpu = tpu or "TPU_NAME" in os.environ
     if not {"gpu": gpu, "tpu": tpu}.get(training.strategy, True):
@@ -111,13 +123,21 @@ def choose_placement(training: TrainingConfig) -> Placement:
     return Placement("gpu" if on_gpu else "cpu", tf.distribute.get_strategy())
 
 
+def _simulated(shape: Shape) -> SimulatedTPUStrategy:
+    hosts, cores = shape.hosts, shape.cores_per_host
+    if shape.sparse_cores:
+        return simulated_tpu(hosts=hosts, cores_per_host=cores, embedding_feature="V2", sparse_cores=shape.sparse_cores)
+    feature: Literal["V0", "V1"] = "V0" if shape.placement == "replicated" else "V1"
+    return simulated_tpu(hosts=hosts, cores_per_host=cores, embedding_feature=feature)
+
+
 def _tpu_strategy(topology: str | None) -> tf.distribute.TPUStrategy:
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=os.environ.get("TPU_NAME", _LOCAL_TPU))
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
     strategy = tf.distribute.TPUStrategy(resolver)
     if topology is not None:
-        hosts, cores, _ = shape_of(topology)
+        hosts, cores, *_ = shape_of(topology)
         if hosts * cores != strategy.num_replicas_in_sync:
             raise ConfigError(
                 f"`topology` is {topology!r}, of {hosts * cores} cores, but the TPU has "

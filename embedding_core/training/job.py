@@ -19,6 +19,7 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import ConfigError, DataError
 from embedding_core.model_inputs import sequence_lengths
 from embedding_core.schema import Json
+from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.storage import remove_folder
 from embedding_core.tracing import as_written, without_internals
 from embedding_core.training.candidate_counts import candidate_counts
@@ -64,6 +65,7 @@ class TrainingJob:
         from initial rows.
       dense_start: source of the dense part's weights at step 0; None starts from new weights.
       ranges: scale of each dense feature, JSON objects that are kept with the weights.
+      limits: limits of SparseCores; used on slices that have them.
       shard_files: whether each host of a TPU reads different files (see `host_files`); if not, every host reads all
         files and takes its part of each batch. None shards on a real TPU if there are at least as many files as hosts.
     """
@@ -78,6 +80,7 @@ class TrainingJob:
     warm_start: Callable[[Mapping[str, tf.Variable]], None] | None = None
     dense_start: DenseStart | None = None
     ranges: Ranges = dataclasses.field(default_factory=dict)
+    limits: SparseCoreEmbeddingConfig | None = None
     shard_files: bool | None = None
 
 

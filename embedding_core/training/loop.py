@@ -9,13 +9,14 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint.dense import DENSE, write_dense
+from embedding_core.checkpoint.stacked import stack_variables, stacks_of_names
 from embedding_core.engines import HostEngine
 from embedding_core.errors import DataError, PreemptionError, TrainingError
 from embedding_core.schema import Json
@@ -309,10 +310,16 @@ def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Tr
         steps=data.steps,
         replicated=placement.replicated,
         hosts=data.hosts_apart,
+        limits=job.limits if placement.takes_limits else None,
     )
 
 
-def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], None], trainable: Trainable) -> None:
+def _warm_start(
+    job: TrainingJob,
+    fill: Callable[[Mapping[str, tf.Variable]], None],
+    trainable: Trainable,
+    placement: Placement,
+) -> None:
     """Fill the tables; fill tables in a TPU's memory by restoring a checkpoint, since nothing else reaches them."""
     tables = trainable.tables
     if tables.variables:
@@ -324,16 +331,21 @@ def _warm_start(job: TrainingJob, fill: Callable[[Mapping[str, tf.Variable]], No
         )
     host = HostEngine(config_with_rates(job.inputs.config, job.training, trainable.step, 1))
     fill(host.table_variables)
+    source, slice_ = host.tables, placement.slice_of_hardware
+    if slice_ is not None:  # TensorFlow's class restores stacks as they lie in memory
+        holder: Any = tables.holder
+        stacks = stacks_of_names(holder.embedding_tables, job.inputs.config, slice_)
+        source = stack_variables(host.table_variables, stacks, slice_.shards)
     with scratch_folder("tables") as folder:
-        path = tf.train.Checkpoint(embedding=host.tables).write(os.path.join(folder, "tables"))
+        path = tf.train.Checkpoint(embedding=source).write(os.path.join(folder, "tables"))
         status = tf.train.Checkpoint(embedding=tables.holder).read(path)
         status.expect_partial().assert_existing_objects_matched()
 
 
-def _start_warm(job: TrainingJob, trainable: Trainable, history: History) -> None:
+def _start_warm(job: TrainingJob, trainable: Trainable, history: History, placement: Placement) -> None:
     """Fill tables and dense part from a previous run, and record what was restored."""
     if job.warm_start is not None:
-        _warm_start(job, job.warm_start, trainable)
+        _warm_start(job, job.warm_start, trainable, placement)
     if job.dense_start is None:
         return
     report = start_dense(
@@ -398,7 +410,7 @@ def train(
         history = History() if resumed is None else History.load(os.path.join(resumed.folder, HISTORY))
         loop = _Loop(job, data, state, trainable, history, preempted)
         if resumed is None:
-            _start_warm(job, trainable, history)
+            _start_warm(job, trainable, history, placement)
         resumed_at = state.step
         summaries = Summaries(os.path.join(folder, "logs"))
         loop.run(summaries, progress)

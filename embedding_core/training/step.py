@@ -14,6 +14,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.layer import TPUEmbedding
 from embedding_core.model_inputs import build_model, call_model, check_two_tower, is_two_tower, tower_vectors
 from embedding_core.schema import Json
+from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.tasks import Task, retrieval_index
 from embedding_core.tracing import calling_user_code
 from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
@@ -293,6 +294,7 @@ def new_trainable(
     steps: int,
     replicated: bool,
     hosts: int = 1,
+    limits: SparseCoreEmbeddingConfig | None = None,
 ) -> Trainable:
     """Make the layer, the model and the optimizers; call this in the scope of a strategy.
 
@@ -307,6 +309,7 @@ def new_trainable(
       steps: number of steps of the run, over which learning rates decay.
       replicated: whether every core of the TPU holds whole tables, which Keras' optimizers train.
       hosts: see `Trainable`.
+      limits: limits of SparseCores.
 
     Raises:
       ConfigError: a function of the module has wrong arguments, the module has a `row_loss` and training a softmax, or
@@ -318,6 +321,7 @@ def new_trainable(
         None,
         batch_size=rows,
         table_update="engine",
+        sparse_core_embedding_config=limits,
         seed=training.seed,
         name="embedding",
     )

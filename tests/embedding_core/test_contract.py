@@ -23,10 +23,21 @@ from embedding_core import (
     TableConfig,
     layer,
 )
-from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, batches, simulated_tpu, table_updates
+from embedding_core.attributes import ignored_by
+from embedding_core.engines import (
+    HostEngine,
+    TPUEmbedding,
+    TPUEmbeddingV0,
+    TPUEmbeddingV2,
+    batches,
+    simulated_tpu,
+    table_updates,
+)
 from embedding_core.lookup import combine_in_order, combine_weighted, weight_divisors
 from embedding_core.serving import lookups
+from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.testing import Oracle, Samples, build_dense, build_ragged, build_sparse, oracle_lookup
+from embedding_core.translate import config_to_tensorflow
 
 ROWS, DIM, BATCH, STEPS = 12, 3, 8, 3
 HOT_BATCH = 4096  # one id then occurs more than 4,096 times in the two features, with tiny gradients
@@ -59,7 +70,8 @@ OPTIMIZERS = {
     ),
     "rate_callable": Adagrad(learning_rate=lambda: tf.constant(0.05)),
 }
-ENGINES = ("host", "layer", "1x2", "2x2", "v0")
+SPARSE_CORES = {"v5p": (1, 4), "v6e": (2, 2)}  # chips, and SparseCores of each
+ENGINES = ("host", "layer", "1x2", "2x2", "v0", *SPARSE_CORES)
 TOPOLOGIES = {engine: tuple(map(int, engine.split("x"))) for engine in ENGINES if "x" in engine}
 simulated_tpu(hosts=2, cores_per_host=4)  # makes the logical devices before TensorFlow runs its first operation
 
@@ -253,7 +265,49 @@ class Replicated:
         return [{name: value[core] for name, value in local.items()} for core in range(self.cores)]
 
 
+class SparseCores:
+    """Runs the simulated SparseCores; each chip gets its part of the batch."""
+
+    eager = False
+
+    def __init__(self, case):
+        self.cores, sparse_cores = SPARSE_CORES[case.engine]
+        self._strategy = simulated_tpu(cores_per_host=self.cores, embedding_feature="V2", sparse_cores=sparse_cores)
+        features = config_to_tensorflow(case.config)
+        for feature in features.values():
+            feature.output_shape = tf.TensorShape([case.batch // self.cores])
+        names = ("t", "u", "t_u")
+        limits = dict.fromkeys(names, 2 * HOT_BATCH)
+        config = SparseCoreEmbeddingConfig(
+            max_ids_per_table=limits, max_unique_ids_per_table=limits, max_ids_per_chip_per_sample=2 * HOT_BATCH
+        )
+        with self._strategy.scope():
+            self._embedding = TPUEmbeddingV2(
+                features, OPTIMIZERS[case.optimizer], sparse_core_embedding_config=config, seed=3
+            )
+        self._embedding.build()
+        self._scale = case.scale
+
+    def step(self, ids, weights):
+        def on_chip():
+            chip = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
+            full = {name: weights[chip].get(name) for name in ids[chip]}
+            activations, preserved = self._embedding(ids[chip], full)
+            gradients = tf.nest.map_structure(lambda value: self._scale * value, activations)
+            self._embedding.apply_gradients(gradients, preserved)
+            return activations
+
+        found = self._strategy.run(on_chip)
+        local = {name: self._strategy.experimental_local_results(value) for name, value in found.items()}
+        return [{name: value[chip] for name, value in local.items()} for chip in range(self.cores)]
+
+    def variables(self):
+        return list(self._embedding._state.views.values())
+
+
 def engine_of(case):
+    if case.engine in SPARSE_CORES:
+        return SparseCores(case)
     if case.engine in TOPOLOGIES:
         return Simulated(case)
     return {"host": Host, "layer": Layer, "v0": Replicated}[case.engine](case)
@@ -331,10 +385,21 @@ def check_engines(case):
     assert_same_updates(first, variables, host_variables)
 
 
+def exists(kind, optimizer, engine):
+    """Whether an engine has a kind of input and an optimizer."""
+    if engine in SPARSE_CORES:
+        rule = OPTIMIZERS[optimizer]
+        ignored = ignored_by("V2", type(rule).__name__)
+        return "sequence" not in kind and all(
+            getattr(rule, name, default) == default for name, (default, _) in ignored.items()
+        )
+    return engine != "v0" or optimizer == "sgd"  # the one optimizer that is the same in Keras
+
+
 PRODUCT = [
     Case(*cell)
     for cell in itertools.product(KINDS, COMBINERS, OPTIMIZERS, ENGINES)
-    if cell[3] != "v0" or cell[2] == "sgd"  # the one optimizer that is the same in Keras
+    if exists(cell[0], cell[2], cell[3])
 ]
 BY_KIND = [case for case in PRODUCT if case.optimizer == "sgd"]
 BY_OPTIMIZER = [
@@ -345,7 +410,7 @@ HOT = [  # not "one_by_one", which makes one update per occurrence, nor "v0", wh
     Case(kind, "mean", *cell, hot=True)
     for kind in ("dense", "weighted_ragged")
     for cell in itertools.product(OPTIMIZERS, ENGINES)
-    if "one_by_one" not in cell[0] and cell[1] != "v0"
+    if "one_by_one" not in cell[0] and cell[1] != "v0" and exists(kind, *cell)
 ]
 DENSE_HOT = [case for case in HOT if case.kind == "dense"]
 RAGGED_HOT = [case for case in HOT if case.kind == "weighted_ragged"]
@@ -450,7 +515,8 @@ def test_paths_of_one_id_per_row_are_the_definition():
 @pytest.mark.parametrize("kind", ["weighted_sparse", "weighted_ragged"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_weight_that_is_not_finite_is_an_error_and_changes_nothing(engine, kind, bad):
-    case = Case(kind, "mean", "sgd" if engine == "v0" else "adam_not_lazy", engine, tables=("t", "u"))
+    optimizer = {"v0": "sgd"}.get(engine, "adam" if engine in SPARSE_CORES else "adam_not_lazy")
+    case = Case(kind, "mean", optimizer, engine, tables=("t", "u"))
     driver = engine_of(case)
     good = batches_of(case)[0]
     spoilt = good | {"b": with_weight(good["b"], bad)}

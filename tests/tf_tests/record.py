@@ -18,7 +18,15 @@ FILES = {
     "tensor core (v1)": "`tests/tpu_embedding_v1_*_test.py` (2 files)",
     "serving": "`tpu_embedding_for_serving_test.py`",
 }
+SPARSE_CORES = {
+    "SparseCores (v3)": "`tpu_embedding_v3_test.py`",
+    "SparseCores (v3), additional": "`tpu_embedding_v3_additional_test.py`",
+    "SparseCores (v3), checkpoint": "`tpu_embedding_v3_checkpoint_test.py`",
+    "SparseCores (v3), checkpoint adapter": "`tpu_embedding_v3_checkpoint_adapter_test.py`",
+    "SparseCores (v3), utilities": "`tpu_embedding_v3_utils_test.py`",
+}
 """What docs/simulated_tpu.md says about each group of `run.py`."""
+CHIPS = {"1x1": "1 chip", "1x2": "2 chips"}
 
 
 def engines_digest():
@@ -70,20 +78,30 @@ def add(topology, counts):
     known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
     if known.get("engines") != digest:
         known = {"engines": digest, "python": _python(), "topologies": {}}
-    known["topologies"][topology] = counts
+    known["topologies"][topology] = {**known["topologies"].get(topology, {}), **counts}
     known["topologies"] = dict(sorted(known["topologies"].items()))
     RECORD.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 def table():
     """Return the recorded counts as a Markdown table."""
-    topologies = json.loads(RECORD.read_text(encoding="utf-8"))["topologies"]
-    lines = [f"| Files | Tests | {' | '.join(f'Pass on {name}' for name in topologies)} |"]
+    return _table(FILES, "Tests", {})
+
+
+def table_of_sparse_cores():
+    """Return the recorded counts of the tests of SparseCores as a Markdown table."""
+    return _table(SPARSE_CORES, "Test functions", CHIPS)
+
+
+def _table(files, what, names):
+    recorded = json.loads(RECORD.read_text(encoding="utf-8"))["topologies"]
+    topologies = {name: counts for name, counts in recorded.items() if set(files) <= set(counts)}
+    lines = [f"| Files | {what} | {' | '.join(f'Pass on {names.get(name, name)}' for name in topologies)} |"]
     lines.append("|---" * (len(topologies) + 2) + "|")
-    for group, files in FILES.items():
+    for group, described in files.items():
         (total,) = {counts[group][1] for counts in topologies.values()}
         passed = " | ".join(str(counts[group][0]) for counts in topologies.values())
-        lines.append(f"| {files} | {total} | {passed} |")
+        lines.append(f"| {described} | {total} | {passed} |")
     return "\n".join(lines) + "\n"
 
 
@@ -91,3 +109,4 @@ if __name__ == "__main__":
     from benchmarks.marked_pages import write_between
 
     write_between(PAGE, "tf tests", table())
+    write_between(PAGE, "tf tests of SparseCores", table_of_sparse_cores())

@@ -14,7 +14,9 @@ _spec.loader.exec_module(record)
 
 
 def test_counts_of_the_docs_are_those_of_the_last_run():
-    assert record.table() in record.PAGE.read_text(encoding="utf-8"), "run `make tf-tests`, which writes them"
+    page = record.PAGE.read_text(encoding="utf-8")
+    assert record.table() in page, "run `make tf-tests`, which writes them"
+    assert record.table_of_sparse_cores() in page, "run `make tf-tests`, which writes them"
 
 
 @pytest.mark.skipif(not record.is_of_this_python(), reason="another version of Python wrote the record")

@@ -12,8 +12,10 @@ from tensorflow.python.tpu import tpu_embedding_v3_utils as upstream
 
 from embedding_core.checkpoint import BundleReader, retrieve
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.engines import HostEngine, TPUEmbedding
 from embedding_core.errors import CheckpointError
 from embedding_core.optimizers import SGD, Adagrad, Optimizer
+from embedding_core.translate import config_to_tensorflow
 
 KEY = "model/emb/{}/.ATTRIBUTES/VARIABLE_VALUE"
 SHAPES = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2)), min_size=1, max_size=4)
@@ -122,6 +124,17 @@ def test_stack_without_a_layout_is_refused_by_name(tmp_path):
     """TensorFlow 2.16 writes stacks without their layouts."""
     stack = tf.train.Checkpoint(t0_t1=tf.Variable(tf.zeros([16, 8])))
     prefix = tf.train.Checkpoint(emb=stack).write(str(tmp_path / "ckpt"))
-    with pytest.raises(CheckpointError, match=r"\['t0_t1'\]: tables that SparseCores hold stacked"):
+    with pytest.raises(CheckpointError, match=r"\['t0_t1'\]: tables that SparseCores hold stacked.*as `slice_`"):
         retrieve(prefix, config([5, 7], 8, SGD()), tmp_path / "out", vocabularies={})
     assert BundleReader(prefix).entries
+
+
+def test_stacks_with_a_layout_are_not_restored_as_tables(tmp_path):
+    """A table of 32 rows and 8 columns on 4 SparseCores has the name and shape of its stack."""
+    made = config([32], 8, SGD())
+    with_graph = tf.train.Checkpoint(emb=tf.train.Checkpoint(t0=tf.Variable(tf.ones([32, 8]))))
+    setattr(with_graph.emb, upstream.SPARSECORE_LAYOUTS_CHECKPOINT_KEY, tf.Variable(b"layouts"))
+    prefix = with_graph.write(str(tmp_path / "graph"))
+    for make in (lambda: HostEngine(made).tables, lambda: TPUEmbedding(config_to_tensorflow(made), None)):
+        with pytest.raises(CheckpointError, match="as SparseCores stack them: write them by name with"):
+            tf.train.Checkpoint(emb=make()).read(prefix)
