@@ -13,7 +13,7 @@ import typer
 from components.installed import require_package
 from pipelines.commands import checkpoint_command, compare_command, metadata_command, plan_command, version_command
 from pipelines.commands.core_commands import InstalledCommands
-from pipelines.commands.shared_options import AssumedTokens, Config, Override, Slice, TableConfigsFolder
+from pipelines.commands.shared_options import AssumedTokens, CompilerPython, Config, Override, Slice, TableConfigsFolder
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.expected_errors import expected_message, was_preempted
 from pipelines.console.large_imports import collector_paused
@@ -53,14 +53,6 @@ class Compiler(str, enum.Enum):
     tpu = "tpu"
 
 
-CompilerPython = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Python of the environment with the TPU compiler; by default TPU_COMPILER_PYTHON, or what `make "
-        "tpu-compiler` made in this folder.",
-    ),
-]
 Again = Annotated[
     bool,
     typer.Option("--again", help="Train once more on data that was trained on; push again what was rolled back."),

@@ -1,18 +1,27 @@
-"""Defines `tfx-embeddings plan`, which prints the tables that a run would train and their memory on a TPU slice."""
+"""Defines `tfx-embeddings plan`, which prints the tables that a run would train, and what to choose on TPU slices."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from components.installed import require_package
 from embedding_core.config import TableConfig
+from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import memory_plan, named_topology, table_bytes
-from pipelines.commands.shared_options import AssumedTokens, Config, Override, Slice, TableConfigsFolder
+from embedding_core.tpu_compiler import TpuCompiler, find_tpu_compiler, installed_tpu_compiler
+from pipelines.commands.shared_options import AssumedTokens, CompilerPython, Config, Override, Slice, TableConfigsFolder
 from pipelines.config.feature_sections import ASSUMED_TOKENS
+from pipelines.console.large_imports import collector_paused
 from pipelines.console.plain_table import print_table
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
+
+_NOTHING_FITS = 4
 
 
 def register(app: typer.Typer) -> None:
@@ -23,16 +32,100 @@ def register(app: typer.Typer) -> None:
 def plan(
     config: Config,
     topology: Slice = None,
+    slices: Annotated[
+        str | None,
+        typer.Option(metavar="SLICE,...", help="Compare choices on these TPU slices, such as v3-8,v5e-4,v5p-8."),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="Memory of a core to use, such as 8GiB; by default all of it.")
+    ] = None,
+    runs: Annotated[int, typer.Option(metavar="COUNT", min=0, help="Largest number of short runs.")] = 36,
+    rows: Annotated[
+        int, typer.Option(metavar="COUNT", min=100, help="Largest number of rows of a short run.")
+    ] = 20_000,
+    seeds: Annotated[int, typer.Option(metavar="COUNT", min=2, help="Number of seeds of each choice.")] = 3,
+    no_runs: Annotated[bool, typer.Option("--no-runs", help="Compare the memory alone, without short runs.")] = False,
+    with_compiler: Annotated[
+        bool, typer.Option("--compiler/--no-compiler", help="Use the TPU compiler if it is installed.")
+    ] = True,
+    compiler_python: CompilerPython = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder of the page and of kept results; by default `plan` in work_dir."),
+    ] = None,
     table_configs: TableConfigsFolder = None,
     assume: AssumedTokens = ASSUMED_TOKENS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     overrides: Override = None,
 ) -> None:
-    """Print the tables that a run of CONFIG would train, and their memory on a TPU slice."""
+    """Print the tables that a run of CONFIG would train, and their memory on a TPU slice.
+
+    With `--slices`: compare the choices of dims and batch sizes by memory and by short runs on a sample of the rows, and
+    write a page. The same command goes on where it was stopped. Exit code 4: no choice fits on any of the slices.
+    """
+    if slices is None:
+        _print_tables(config, topology, table_configs, assume, overrides or [], as_json=as_json)
+        return
+    if topology is not None:
+        raise ConfigError("`--topology` is given, and so is `--slices`: name all slices in `--slices`.")
+    from pipelines.checks.early_checks import check_data_settings
+    from pipelines.choices.memory import parse_budget, parse_slices
+    from pipelines.choices.plan_screen import print_plan
+    from pipelines.choices.planning import PlanRequest, ShortRunOptions, plan_slices
+    from pipelines.config import load_config
+
+    asked, bytes_ = parse_slices(slices), None if budget is None else parse_budget(budget)
+    checked = load_config(config, overrides or ())
+    request = PlanRequest(
+        config=checked,
+        settings=check_data_settings(checked),
+        file=config,
+        overrides=overrides or (),
+        slices=asked,
+        budget=bytes_,
+        table_configs=table_configs,
+        assumed_tokens=assume,
+        folder=os.path.join(checked.work_dir, "plan") if out is None else os.path.abspath(out),
+    )
+    if not no_runs:
+        require_package("tfx", "short runs need TFX, which is not installed: give `--no-runs`, or for short runs")
+    compiler = _compiler(compiler_python) if with_compiler else None
+    with collector_paused():
+        made = plan_slices(
+            request,
+            None if no_runs else ShortRunOptions(runs=runs, rows=rows, seeds=seeds),
+            compiler,
+            lambda line: echo(line, err=True),
+        )
+    if as_json:
+        echo(json.dumps(dataclasses.asdict(made), indent=1))
+    else:
+        print_plan(made, SafeConsole(highlight=False))
+    if all(one.best is None for one in made.slices):
+        raise typer.Exit(_NOTHING_FITS)
+
+
+def _compiler(python: Path | None) -> TpuCompiler | None:
+    """Return the TPU compiler; without one, say where the figures come from."""
+    found = installed_tpu_compiler() if python is None else find_tpu_compiler(python)
+    if found is None:
+        echo("memory by the plan alone: the TPU compiler is not installed (`make tpu-compiler`)", err=True)
+    return found
+
+
+def _print_tables(
+    config: Path,
+    topology: str | None,
+    table_configs: Path | None,
+    assume: int,
+    overrides: list[str],
+    *,
+    as_json: bool,
+) -> None:
     from pipelines.checks.planned_tables import memory_text, planned_tables
     from pipelines.config import load_config
 
-    checked = load_config(config, overrides or ())
+    checked = load_config(config, overrides)
     name = topology or checked.training.topology
     slice_ = None if name is None else named_topology(name)
     tables, sizes = planned_tables(checked, table_configs, assume)

@@ -1,0 +1,113 @@
+"""Chooses which choices are trained, and trains each with every seed, within a number of runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+from embedding_core.config import EmbeddingConfig
+from pipelines.choices.choice import AS_CONFIGURED, Choice, chain, larger_batch, singles, smallest, thinned
+from pipelines.choices.losses import Losses, loss_of
+from pipelines.choices.short_runs import ShortRun, ShortRuns, figures_of
+
+
+@dataclasses.dataclass
+class Measured:
+    """The finished runs of a plan.
+
+    Attributes:
+      figure: name of the figure that compares choices: "AUC" or "loss".
+      losses: the losses of choices.
+      runs: the runs, in the order in which they were made.
+      kept: number of runs whose results a previous command kept.
+      seconds: time of all runs, of previous commands too.
+    """
+
+    figure: str
+    losses: Losses
+    runs: Sequence[ShortRun]
+    kept: int
+    seconds: float
+
+
+class Measurement:
+    """Trains choices in rounds.
+
+    Args:
+      short_runs: makes the runs and keeps their results.
+      tables: the configured tables.
+      seeds: seeds that every choice is trained with.
+      most: largest number of runs.
+      say: shows a line to the user.
+    """
+
+    def __init__(
+        self,
+        short_runs: ShortRuns,
+        tables: EmbeddingConfig,
+        *,
+        seeds: Sequence[int],
+        most: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._short_runs, self._tables, self._seeds, self._most, self._say = short_runs, tables, seeds, most, say
+        self._runs: dict[Choice, list[ShortRun]] = {}
+        self._kept = 0
+
+    def measure(self, batch_size: int) -> Measured:
+        """Train the configured model, the smallest dims and a larger batch; if dims matter, also each table alone.
+
+        If the smallest dims of all tables together lose nothing measurable, no single table is trained. Otherwise the
+        tables that save the most bytes come first, and the runs that are left go to combinations, the smallest among
+        them.
+
+        Raises:
+          DataError: the configured model has no result.
+          PreemptionError: SIGTERM stopped a run.
+        """
+        least = smallest(self._tables)
+        self._train([AS_CONFIGURED])
+        losses = self._losses()
+        self._train([*([] if least == AS_CONFIGURED else [least]), larger_batch(batch_size)])
+        losses = self._losses()
+        together = losses.of(least)
+        if together is None or together.counted != 0:
+            self._train(singles(self._tables))
+            losses = self._losses()
+            combined = [one for one in chain(self._tables, loss_of(losses)) if one not in self._runs]
+            self._train(thinned(combined, max(0, self._most - self._done) // len(self._seeds)))
+        runs = [one for done in self._runs.values() for one in done]
+        return Measured(figures_of(self._runs)[0], self._losses(), runs, self._kept, sum(one.seconds for one in runs))
+
+    @property
+    def _done(self) -> int:
+        return sum(map(len, self._runs.values()))
+
+    def _losses(self) -> Losses:
+        name, figures = figures_of(self._runs)
+        configured = {table.name: table.dim for table in self._tables.tables}
+        return Losses(figures, higher_is_better=name == "AUC", configured=configured)
+
+    def _train(self, choices: Iterable[Choice]) -> None:
+        for choice in choices:
+            if choice in self._runs:
+                continue
+            if self._done + len(self._seeds) > self._most:
+                self._say(f"not trained, because `--runs` is {self._most}: {choice.words}")
+                continue
+            for seed in self._seeds:
+                done = self._short_runs.kept(self._tables, choice, seed)
+                self._kept += done is not None
+                was_kept, done = done is not None, done or self._short_runs.run(self._tables, choice, seed)
+                self._runs.setdefault(choice, []).append(done)
+                self._say(self._line(done, was_kept=was_kept))
+                if done.error:
+                    break  # another seed would most likely fail in the same way
+
+    def _line(self, done: ShortRun, *, was_kept: bool) -> str:
+        if done.error:
+            return f"run {self._done}: {done.choice}, seed {done.seed}: failed: {done.error}"
+        figure = f"loss {done.loss:.4f}" if done.auc is None else f"AUC {done.auc:.4f}"
+        left = (self._most - self._done) * sum(one.seconds for d in self._runs.values() for one in d) / self._done
+        time = "kept" if was_kept else f"{done.seconds:.1f} s, at most {left / 60:.1f} min left"
+        return f"run {self._done} of at most {self._most}: {done.choice}, seed {done.seed}: {figure}; {time}"
