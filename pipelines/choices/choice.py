@@ -26,9 +26,12 @@ class Choice(NamedTuple):
     @property
     def words(self) -> str:
         """The choice in words."""
-        parts = [f"{table} {dim}" for table, dim in self.dims]
-        parts += [] if self.batch_size is None else [f"batch {self.batch_size:,}"]
-        return ", ".join(parts) or "as configured"
+        by_dim: dict[int, list[str]] = {}
+        for table, dim in self.dims:
+            by_dim.setdefault(dim, []).append(table)
+        parts = [f"dim {dim} of {', '.join(names)}" for dim, names in sorted(by_dim.items())]
+        parts = ([] if self.batch_size is None else [f"batch {self.batch_size:,}"]) + parts
+        return "; ".join(parts) or "as configured"
 
     @property
     def settings(self) -> list[str]:

@@ -163,8 +163,8 @@ class Compiled:
 
         Returns:
           "stage": "compiled" or how it failed; "core_bytes": bytes of tables, slots and program on a core, 0 if it was
-          not compiled; "table_bytes" of them by the plan, "argument_bytes" and "temporary_bytes"; "tables_inside": whether
-          the program holds the tables; "error": the compiler's message; "seconds".
+          not compiled; "table_bytes" of them by the plan, "argument_bytes" and "temporary_bytes"; "tables_inside":
+          whether the program holds the tables; "error": the compiler's message; "seconds".
         """
         tables = choice.applied_to(self._tables)
         model = {key: self._config.to_mapping()[key] for key in ("features", "model", "training", "label", "labels")}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.planning.topology import Topology, table_bytes
@@ -41,7 +41,7 @@ class Offer:
       noise: largest size of a difference that the seeds alone explain.
       source: "measured", "estimated" or "unknown".
       fits: whether it fits in the budget.
-      front: whether no other choice has fewer bytes and no larger loss.
+      front: whether no other choice has fewer bytes and no larger loss; by the compiler's bytes, if it was asked.
     """
 
     choice: str
@@ -208,8 +208,10 @@ class _Planner:
         """Plan one slice."""
         batch = self._config.training.batch_size
         needs = [need_of(one, self._tables, slice_, batch) for one in self._choices]
-        front = self._front(needs)
+        front = self._front({at: need.table_bytes for at, need in enumerate(needs)})
         compiled = {at: self._compile(at, slice_, needs[at]) for at in self._to_compile(front)}
+        by_compiler = {at: result["core_bytes"] for at, result in compiled.items() if result["core_bytes"]}
+        front = self._front(by_compiler) if by_compiler else front
         offers = [
             self._offer(at, slice_, needs[at], compiled.get(at), budget, front=at in front) for at in range(len(needs))
         ]
@@ -225,9 +227,10 @@ class _Planner:
             remedy="" if best is not None else what_would_fit(self._tables, slice_, budget),
         )
 
-    def _front(self, needs: Sequence[Need]) -> set[int]:
-        known = [at for at, loss in enumerate(self._losses) if loss is not None]
-        points = [(needs[at].table_bytes, self._counted(at), len(self._choices[at].parts)) for at in known]
+    def _front(self, bytes_of: Mapping[int, int]) -> set[int]:
+        """Return the positions of the choices on the front, of those whose bytes are given."""
+        known = [at for at in bytes_of if self._losses[at] is not None]
+        points = [(bytes_of[at], self._counted(at), len(self._choices[at].parts)) for at in known]
         return {known[position] for position in pareto_front(points)}
 
     def _counted(self, at: int) -> float:
@@ -238,12 +241,12 @@ class _Planner:
         """Return the positions of the choices that the compiler is asked for: without losses all of them."""
         if self._compiled is None:
             return []
-        return sorted({0, *front}) if front else list(range(len(self._choices)))
+        batch = self._choices.index(larger_batch(self._config.training.batch_size))
+        return sorted({0, batch, *front}) if front else list(range(len(self._choices)))
 
-    def _compile(self, at: int, slice_: Topology, need: Need) -> Json | None:
-        if self._compiled is None:
-            return None
-        result = self._compiled.of(self._choices[at], slice_, need.batch_size)
+    def _compile(self, at: int, slice_: Topology, need: Need) -> Json:
+        compiled = cast("Compiled", self._compiled)
+        result = compiled.of(self._choices[at], slice_, need.batch_size)
         self._say(
             f"TPU compiler, {slice_.name}: {self._choices[at].words}: {result['stage']}, {result['seconds']:.1f} s"
         )
@@ -283,7 +286,7 @@ class _Planner:
         fitting = [at for at, offer in enumerate(offers) if offer.fits and self._losses[at] is not None]
         if not any(self._losses):
             return next((at for at, offer in enumerate(offers) if offer.fits), None)
-        order = {at: (self._counted(at), offers[at].table_bytes, len(self._choices[at].parts)) for at in fitting}
+        order = {at: (self._counted(at), offers[at].core_bytes, len(self._choices[at].parts)) for at in fitting}
         return min(order, key=order.__getitem__, default=None)
 
 
@@ -299,8 +302,9 @@ def _compiler_notes(planned: SlicePlan) -> list[str]:
     share = first["temporary_bytes"] / max(1, first["table_bytes"])
     if share < _NOTED:
         return []
-    return [
+    note = (
         f"{planned.name}, as configured: the compiler needs {size_words(first['temporary_bytes'])} of temporary values "
         f"beside tables and slots of {size_words(first['table_bytes'])}, which the plan does not contain: on a slice "
         "without embedding hardware it copies tables into layouts with padded columns (64 to 128)."
-    ]
+    )
+    return [note]

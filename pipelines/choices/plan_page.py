@@ -46,11 +46,13 @@ def _chart(plan: Plan, planned: SlicePlan) -> str:
     """Draw bytes against loss: measured and estimated choices, and the front; empty without losses."""
     from pipelines.report.charts import Point, front_chart
 
+    by_compiler = any(offer.compiler and offer.compiler["core_bytes"] for offer in planned.offers)
     points = [
-        Point(offer.table_bytes / 2**20, offer.loss, offer.noise or 0.0, offer.source == "measured", offer.front)
+        Point(offer.core_bytes / 2**20, offer.loss, offer.noise or 0.0, offer.source == "measured", offer.front)
         for offer in planned.offers
-        if offer.loss is not None
+        if offer.loss is not None and (offer.compiler is not None or not by_compiler)
     ]
     if not points:
         return ""
-    return front_chart(points, x_label="MiB of tables and slots on a core", y_label=f"loss of {plan.figure}")
+    what = "on a core, by the compiler" if by_compiler else "of tables and slots on a core"
+    return front_chart(points, x_label=f"MiB {what}", y_label=f"loss of {plan.figure}")

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from pipelines.choices.choice import AS_CONFIGURED
 from pipelines.choices.memory import size_words
 from pipelines.choices.plan import Offer, Plan, SlicePlan
 from pipelines.console.plain_table import print_table
 from pipelines.console.terminal import PLAIN
+
+_WIDTH = 32  # characters of a choice; `plan.html` has the whole
 
 
 def print_plan(plan: Plan, console: Console) -> None:
@@ -39,14 +42,13 @@ def shown_offers(planned: SlicePlan) -> list[Offer]:
 
 
 def loss_words(offer: Offer) -> str:
-    """Return the loss in words; a difference within the noise is not called a difference."""
+    """Return the loss with its noise, and "estimated" if it is not measured; 0 for what the noise may explain."""
     if offer.loss is None or offer.noise is None:
         return "unknown"
-    if offer.loss == 0.0 and offer.choice == "as configured":
-        return "0"
-    if abs(offer.loss) <= offer.noise:
-        return f"none beyond noise of {offer.noise:.4f}"
-    return f"{offer.loss:+.4f} (noise {offer.noise:.4f})"
+    if offer.choice == AS_CONFIGURED.words:
+        return "0 by definition"
+    value = "0" if abs(offer.loss) <= offer.noise else f"{offer.loss:+.4f}"
+    return f"{value} ±{offer.noise:.4f}{'' if offer.source == 'measured' else ' estimated'}"
 
 
 def _table(row: dict[str, object]) -> dict[str, str]:
@@ -72,22 +74,18 @@ def _runs(plan: Plan) -> Iterator[str]:
 
 
 def _row(plan: Plan, offer: Offer) -> dict[str, str]:
+    choice = f"{'*' if offer.front else ' '} {offer.choice}"
     compiled = offer.compiler
-    by_compiler = "-" if compiled is None else compiled["stage"]
+    core = "-" if compiled is None else compiled["stage"]
     if compiled is not None and compiled["core_bytes"]:
-        by_compiler = size_words(compiled["core_bytes"])
+        core = size_words(compiled["core_bytes"])
     return {
-        "choice": offer.choice if len(offer.choice) <= _WIDTH else f"{offer.choice[: _WIDTH - 3]}...",
-        "front": "*" if offer.front else "",
-        "tables, slots": size_words(offer.table_bytes),
-        "core, compiled": by_compiler,
+        "  choice (* front)": choice if len(choice) <= _WIDTH else f"{choice[: _WIDTH - 3]}...",
+        f"loss{f' of {plan.figure}' if plan.figure else ''}": loss_words(offer),
+        "tables": size_words(offer.table_bytes),
+        "compiled": core,
         "fits": "yes" if offer.fits else "NO",
-        f"loss of {plan.figure}": loss_words(offer),
-        "source": offer.source,
-        "served rows": size_words(offer.served_bytes),
         "batch": f"{offer.batch_size:,}",
+        "served rows": size_words(offer.served_bytes),
         "stacks": "-" if offer.stacks is None else str(offer.stacks),
     }
-
-
-_WIDTH = 44

@@ -17,6 +17,7 @@ from pipelines.choices.plan import Plan, make_plan
 from pipelines.choices.plan_page import save_plan
 from pipelines.choices.sample import sample_rows
 from pipelines.config import PipelineConfig
+from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.quiet import load_tensorflow
 from pipelines.local.work_dir import file_permissions
 
@@ -51,7 +52,7 @@ class PlanRequest(NamedTuple):
       slices: the slices.
       budget: bytes of a core that may be used; None is all of a core's memory.
       table_configs: see `planned_tables`.
-      assumed_tokens: see `planned_tables`.
+      assumed_tokens: see `planned_tables`; None counts the vocabularies if rows are read anyway.
       folder: folder of the page and of kept results.
     """
 
@@ -62,7 +63,7 @@ class PlanRequest(NamedTuple):
     slices: Sequence[Topology]
     budget: int | None
     table_configs: Path | None
-    assumed_tokens: int
+    assumed_tokens: int | None
     folder: str
 
 
@@ -84,7 +85,7 @@ def plan_slices(request: PlanRequest, short: ShortRunOptions | None, compiler: T
         if short is not None or compiler is not None:
             load_tensorflow()
         if short is None:
-            tables, sizes = planned_tables(config, request.table_configs, request.assumed_tokens)
+            tables, sizes = _planned(request)
             trained = None
         else:
             trained = _train(request, short, say)
@@ -107,6 +108,10 @@ def plan_slices(request: PlanRequest, short: ShortRunOptions | None, compiler: T
     return plan
 
 
+def _planned(request: PlanRequest) -> tuple[EmbeddingConfig, str]:
+    return planned_tables(request.config, request.table_configs, request.assumed_tokens or ASSUMED_TOKENS)
+
+
 class _Trained(NamedTuple):
     tables: EmbeddingConfig
     sizes: str
@@ -122,12 +127,13 @@ def _train(request: PlanRequest, short: ShortRunOptions, say: Say) -> _Trained:
     config = request.config
     sample = sample_rows(config, request.settings, short.rows, os.path.join(request.folder, "rows"))
     rows = f"all {sample.rows:,} rows" if sample.whole else f"{sample.rows:,} of {sample.of:,} rows, drawn at random"
-    say(f"short runs: at most {short.runs}, {short.seeds} seeds for each choice, on {rows}")
     short_runs = ShortRuns(config, sample, request.folder)
-    if sample.whole and request.table_configs is None:
-        tables, sizes = short_runs.counted_tables(), f"vocabularies counted in {rows}"
+    if request.table_configs is None and request.assumed_tokens is None:
+        say(f"counting the vocabularies in {sample.of:,} rows; `--table-configs` and `--assume` spare it")
+        tables, sizes = short_runs.counted_tables(), f"vocabularies counted in all {sample.of:,} rows"
     else:
-        tables, sizes = planned_tables(config, request.table_configs, request.assumed_tokens)
+        tables, sizes = _planned(request)
+    say(f"short runs: at most {short.runs}, {short.seeds} seeds for each choice, on {rows}")
     seeds = range(config.seed, config.seed + short.seeds)
     measurement = Measurement(short_runs, tables, seeds=seeds, most=short.runs, say=say)
     measured = measurement.measure(config.training.batch_size)

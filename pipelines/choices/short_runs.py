@@ -56,23 +56,25 @@ class ShortRuns:
 
     def __init__(self, config: PipelineConfig, sample: Sample, folder: str) -> None:
         self._folder = folder
-        self._config = _short(config, sample, os.path.join(folder, "work"))
+        work_dir = os.path.join(folder, "work")
+        self._config = _short(config, sample, work_dir)
+        self._whole = _short(config, sample._replace(data=config.data), work_dir)
         self._code = code_fingerprint(self._config)
         self._kept = _read(os.path.join(folder, _RESULTS))
 
     def counted_tables(self) -> EmbeddingConfig:
-        """Count the vocabularies of the sample, and return the tables that the pipeline makes for them.
+        """Count the vocabularies in all rows of the data, and return the tables that the pipeline makes for them.
 
         Raises:
           EmbeddingError: the data or the configuration is invalid.
         """
-        (tables,) = run_until(self._config, "TableConfigGen")
+        (tables,) = run_until(self._whole, "TableConfigGen")
         return read_embedding_config(tables.uri)
 
     def kept(self, tables: EmbeddingConfig, choice: Choice, seed: int) -> ShortRun | None:
         """Return the result of a previous run of the same choice, rows, settings and code; None if there is none."""
         found = self._kept.get(self._key(tables, choice, seed))
-        return None if found is None else ShortRun(**found)
+        return None if found is None else ShortRun(**{**found, "choice": choice.words})
 
     def run(self, tables: EmbeddingConfig, choice: Choice, seed: int) -> ShortRun:
         """Train a choice; an error of the run is in the result, and is not kept.

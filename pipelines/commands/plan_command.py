@@ -15,7 +15,7 @@ from embedding_core.config import TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import memory_plan, named_topology, table_bytes
 from embedding_core.tpu_compiler import TpuCompiler, find_tpu_compiler, installed_tpu_compiler
-from pipelines.commands.shared_options import AssumedTokens, CompilerPython, Config, Override, Slice, TableConfigsFolder
+from pipelines.commands.shared_options import CompilerPython, Config, Override, Slice, TableConfigsFolder
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.large_imports import collector_paused
 from pipelines.console.plain_table import print_table
@@ -54,17 +54,25 @@ def plan(
         typer.Option(metavar="FOLDER", help="Folder of the page and of kept results; by default `plan` in work_dir."),
     ] = None,
     table_configs: TableConfigsFolder = None,
-    assume: AssumedTokens = ASSUMED_TOKENS,
+    assume: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TOKENS",
+            min=1,
+            help=f"Size of vocabularies that have no `max_size`; by default {ASSUMED_TOKENS:,}, or, with short runs, "
+            "counted in all rows.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     overrides: Override = None,
 ) -> None:
     """Print the tables that a run of CONFIG would train, and their memory on a TPU slice.
 
-    With `--slices`: compare the choices of dims and batch sizes by memory and by short runs on a sample of the rows, and
-    write a page. The same command goes on where it was stopped. Exit code 4: no choice fits on any of the slices.
+    With `--slices`: compare the choices of dims and batch sizes by memory and by short runs on a sample of the rows,
+    and write a page. The same command goes on where it was stopped. Exit code 4: no choice fits on any of the slices.
     """
     if slices is None:
-        _print_tables(config, topology, table_configs, assume, overrides or [], as_json=as_json)
+        _print_tables(config, topology, table_configs, assume or ASSUMED_TOKENS, overrides or [], as_json=as_json)
         return
     if topology is not None:
         raise ConfigError("`--topology` is given, and so is `--slices`: name all slices in `--slices`.")
