@@ -130,7 +130,8 @@ def run_until(config: PipelineConfig, last: str) -> list[Node]:
         runner = ReportingDagRunner(lambda _: None)
         runner.run(create_pipeline(config, last=last))
     store = open_store(config.metadata_path)
-    return [trace(store, one)[one] for one in outputs_of(store, int(runner.nodes[-1].execution or 0))]
+    execution = next(int(one.execution or 0) for one in runner.nodes if one.node == last)
+    return [trace(store, one)[one] for one in outputs_of(store, execution)]
 
 
 def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManager[None]:
