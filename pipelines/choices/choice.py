@@ -1,4 +1,4 @@
-"""Lists the choices of a plan: smaller dims of tables, and another batch size, each made of settings that exist."""
+"""Lists the choices of a plan: other dims of tables, and a larger batch, each made of settings that exist."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from embedding_core.planning.topology import table_bytes
 
 _STEP = 8  # a TPU pads rows to 8 floats: a dim between two multiples takes the memory of the larger one
 _BATCH_FACTOR = 4
+_LARGEST = 128  # columns of a TPU's vector register
 
 
 class Choice(NamedTuple):
@@ -61,13 +62,21 @@ def larger_batch(batch_size: int) -> Choice:
     return Choice(batch_size=_BATCH_FACTOR * batch_size)
 
 
-def dims_of(table: TableConfig) -> tuple[int, ...]:
-    """List the dims that a table can have: its own, and halves of it as multiples of 8 down to 8.
+def doubled(tables: EmbeddingConfig) -> Choice:
+    """Return the choice of twice the dim of every table, at most 128."""
+    larger = {table.name: min(_LARGEST, 2 * table.dim) for table in tables.tables if _can_change(table)}
+    return Choice(tuple((one.name, larger[one.name]) for one in tables.tables if larger.get(one.name, 0) > one.dim))
 
-    A table whose name has a dot keeps its dim, because `--set` takes the dot for the end of a key.
-    """
+
+def _can_change(table: TableConfig) -> bool:
+    """Return whether `--set` can name the table: it takes a dot for the end of a key."""
+    return "." not in table.name
+
+
+def dims_of(table: TableConfig) -> tuple[int, ...]:
+    """List the dim of a table, and halves of it as multiples of 8 down to 8; its dim alone if it cannot change."""
     dims = [table.dim]
-    while dims[-1] > _STEP and "." not in table.name:
+    while dims[-1] > _STEP and _can_change(table):
         dims.append(_STEP * -(-dims[-1] // (2 * _STEP)))
     return tuple(dims)
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 from embedding_core.config import EmbeddingConfig
-from pipelines.choices.choice import AS_CONFIGURED, Choice, chain, larger_batch, singles, smallest, thinned
+from pipelines.choices.choice import AS_CONFIGURED, Choice, chain, doubled, larger_batch, singles, smallest, thinned
 from pipelines.choices.losses import Losses, loss_of
 from pipelines.choices.short_runs import ShortRun, ShortRuns, figures_of
 
@@ -55,7 +55,7 @@ class Measurement:
         self._kept = 0
 
     def measure(self, batch_size: int) -> Measured:
-        """Train the configured model, the smallest dims and a larger batch; if dims matter, also each table alone.
+        """Train the configured model, the smallest dims, doubled dims and a larger batch; perhaps also single tables.
 
         If the smallest dims of all tables together lose nothing measurable, no single table is trained. Otherwise the
         tables that save the most bytes come first, and the runs that are left go to combinations, the smallest among
@@ -67,8 +67,8 @@ class Measurement:
         """
         least = smallest(self._tables)
         self._train([AS_CONFIGURED])
-        losses = self._losses()
-        self._train([*([] if least == AS_CONFIGURED else [least]), larger_batch(batch_size)])
+        self._losses()  # an error here spares the other runs
+        self._train([least, doubled(self._tables), larger_batch(batch_size)])
         losses = self._losses()
         together = losses.of(least)
         if together is None or together.counted != 0:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, cast
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.planning.topology import Topology, table_bytes
 from embedding_core.schema import Json
-from pipelines.choices.choice import AS_CONFIGURED, Choice, chain, dims_of, larger_batch, singles, smallest, thinned
+from pipelines.choices.choice import (
+    AS_CONFIGURED,
+    Choice,
+    chain,
+    dims_of,
+    doubled,
+    larger_batch,
+    singles,
+    smallest,
+    thinned,
+)
 from pipelines.choices.losses import loss_of
 from pipelines.choices.memory import Compiled, Need, need_of, pareto_front, size_words, what_would_fit
 from pipelines.config import PipelineConfig
@@ -20,7 +30,7 @@ if TYPE_CHECKING:
     from pipelines.choices.measured import Measured  # it imports TFX
 
 _SHOWN_WITHOUT_RUNS = 4
-_NOTED = 0.2  # share of the tables' bytes from which temporary bytes are worth a note
+_NOTED = 0.01  # share of the budget from which temporary bytes are worth a note
 _FLOAT16 = ("push.rows_dtype=float16", "push.tolerance=0.001")
 
 
@@ -182,7 +192,7 @@ def _choices(config: PipelineConfig, tables: EmbeddingConfig, measured: Measured
     batch = larger_batch(config.training.batch_size)
     if measured is None:
         return [AS_CONFIGURED, *thinned(steps, _SHOWN_WITHOUT_RUNS), batch]
-    dims = dict.fromkeys([AS_CONFIGURED, *steps, smallest(tables), *singles(tables)])
+    dims = dict.fromkeys([AS_CONFIGURED, *steps, smallest(tables), *singles(tables), doubled(tables)])
     return [*dims, *(one._replace(batch_size=batch.batch_size) for one in dims)]
 
 
@@ -295,16 +305,13 @@ def _as_options(settings: Sequence[str]) -> list[str]:
 
 
 def _compiler_notes(planned: SlicePlan) -> list[str]:
-    """Note how much more the compiler needs than the plan, if the tables are in its program."""
+    """Note how much more than the plan the compiler needs, if the tables are in its program and it matters."""
     first = planned.offers[0].compiler
-    if first is None or not first["tables_inside"] or first["stage"] != "compiled":
-        return []
-    share = first["temporary_bytes"] / max(1, first["table_bytes"])
-    if share < _NOTED:
+    if first is None or not first["tables_inside"] or first["temporary_bytes"] < _NOTED * planned.budget:
         return []
     note = (
-        f"{planned.name}, as configured: the compiler needs {size_words(first['temporary_bytes'])} of temporary values "
-        f"beside tables and slots of {size_words(first['table_bytes'])}, which the plan does not contain: on a slice "
-        "without embedding hardware it copies tables into layouts with padded columns (64 to 128)."
+        f"{planned.name}, as configured: beside tables and slots of {size_words(first['table_bytes'])}, the compiler "
+        f"needs {size_words(first['temporary_bytes'])} of temporary values, which the plan does not contain. On a slice "
+        "without embedding hardware it copies tables into a layout with padded columns, such as 64 to 128."
     )
     return [note]

@@ -7,6 +7,7 @@ from pipelines.choices.choice import (
     Choice,
     chain,
     dims_of,
+    doubled,
     larger_batch,
     singles,
     smallest,
@@ -63,6 +64,11 @@ def test_choice_changes_its_tables_alone():
 def test_singles_that_save_most_come_first():
     assert singles(TWO) == [Choice((("item", 8),)), Choice((("shop", 8),))]
     assert singles(tables(item=(5, 8))) == []
+
+
+def test_doubled_dims_are_at_most_128():
+    assert doubled(tables(item=(5, 96), shop=(5, 8), **{"user.id": (5, 8)})).dims == (("item", 128), ("shop", 16))
+    assert doubled(tables(item=(5, 128))) == AS_CONFIGURED
 
 
 def test_chain_without_losses_saves_most_bytes_first():
