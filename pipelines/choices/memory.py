@@ -71,13 +71,13 @@ class Need(NamedTuple):
     Attributes:
       batch_size: rows of a global batch, a multiple of what the slice needs.
       table_bytes: bytes of tables and slots on the fullest core, by the plan.
-      served_bytes: bytes of the served rows, in float32.
+      served_values: number of values of the served rows.
       stacks: number of stacks of tables on SparseCores; None without SparseCores.
     """
 
     batch_size: int
     table_bytes: int
-    served_bytes: int
+    served_values: int
     stacks: int | None
 
 
@@ -97,7 +97,7 @@ def need_of(choice: Choice, tables: EmbeddingConfig, slice_: Topology, batch_siz
     return Need(
         batch_size=rows,
         table_bytes=memory_plan(chosen, slice_)["fullest_core_bytes"],
-        served_bytes=sum(4 * table.vocabulary_size * table.dim for table in chosen.tables),
+        served_values=sum(table.vocabulary_size * table.dim for table in chosen.tables),
         stacks=None if sparse is None else len(stacks_of(chosen, sparse, rows)),
     )
 

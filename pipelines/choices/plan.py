@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _SHOWN_WITHOUT_RUNS = 4
 _NOTED = 0.01  # share of the budget from which temporary bytes are worth a note
-_FLOAT16 = ("push.rows_dtype=float16", "push.tolerance=0.001")
+_FLOAT16_TOLERANCE = 1e-3  # float16 rounds rows to 11 bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Offer:
       batch_size: rows of a global batch.
       table_bytes: bytes of tables and slots on the fullest core, by the plan.
       compiler: what the TPU compiler says, see `Compiled.of`; None if it was not asked.
-      served_bytes: bytes of the served rows, in float32; half of them in float16.
+      served_bytes: bytes of the served rows, in the type of `push.rows_dtype`.
       stacks: number of stacks of tables on SparseCores, or None.
       loss: how much worse its short runs are, with `noise` and `source`; None if it is unknown.
       noise: largest size of a difference that the seeds alone explain.
@@ -113,7 +113,7 @@ class Plan:
       rows: in words, what the short runs were trained on.
       runs: the short runs.
       seconds: time of the short runs.
-      float16: the texts for `--set` that halve the served rows.
+      float16: the texts for `--set` that halve the served rows; empty if they are float16 already.
       notes: remarks for the reader.
     """
 
@@ -126,7 +126,7 @@ class Plan:
     rows: str = ""
     runs: Sequence[Json] = ()
     seconds: float = 0.0
-    float16: Sequence[str] = _FLOAT16
+    float16: Sequence[str] = ()
     notes: Sequence[str] = ()
 
 
@@ -172,8 +172,16 @@ def make_plan(
         rows=rows,
         runs=[] if measured is None else [dataclasses.asdict(one) for one in measured.runs],
         seconds=0.0 if measured is None else measured.seconds,
+        float16=_float16(config),
         notes=[note for one in planned for note in _compiler_notes(one)],
     )
+
+
+def _float16(config: PipelineConfig) -> list[str]:
+    if config.push.rows_dtype == "float16":
+        return []
+    tolerance = [] if config.push.tolerance >= _FLOAT16_TOLERANCE else [f"push.tolerance={_FLOAT16_TOLERANCE:g}"]
+    return ["push.rows_dtype=float16", *tolerance]
 
 
 def _table(table: TableConfig) -> Json:
@@ -276,7 +284,7 @@ class _Planner:
             batch_size=need.batch_size,
             table_bytes=need.table_bytes,
             compiler=compiled,
-            served_bytes=need.served_bytes,
+            served_bytes=need.served_values * (2 if self._config.push.rows_dtype == "float16" else 4),
             stacks=need.stacks,
             loss=None if loss is None else loss.value,
             noise=None if loss is None else loss.noise,
@@ -311,7 +319,7 @@ def _compiler_notes(planned: SlicePlan) -> list[str]:
         return []
     note = (
         f"{planned.name}, as configured: beside tables and slots of {size_words(first['table_bytes'])}, the compiler "
-        f"needs {size_words(first['temporary_bytes'])} of temporary values, which the plan does not contain. On a slice "
-        "without embedding hardware it copies tables into a layout with padded columns, such as 64 to 128."
+        f"needs {size_words(first['temporary_bytes'])} of temporary values, which the plan does not contain. On a "
+        "slice without embedding hardware it copies tables into a layout with padded columns, such as 64 to 128."
     )
     return [note]

@@ -18,6 +18,7 @@ from pipelines.choices.plan_page import save_plan
 from pipelines.choices.sample import sample_rows
 from pipelines.config import PipelineConfig
 from pipelines.config.feature_sections import ASSUMED_TOKENS
+from pipelines.console.large_imports import collector_paused
 from pipelines.console.quiet import load_tensorflow
 from pipelines.local.work_dir import file_permissions
 
@@ -83,7 +84,8 @@ def plan_slices(request: PlanRequest, short: ShortRunOptions | None, compiler: T
     with file_permissions(config):
         os.makedirs(request.folder, exist_ok=True)
         if short is not None or compiler is not None:
-            load_tensorflow()
+            with collector_paused():
+                load_tensorflow()
         if short is None:
             tables, sizes = _planned(request)
             trained = None
@@ -121,8 +123,9 @@ class _Trained(NamedTuple):
 
 def _train(request: PlanRequest, short: ShortRunOptions, say: Say) -> _Trained:
     """Draw the rows, plan the tables, and make the short runs."""
-    from pipelines.choices.measured import Measurement  # they import TFX
-    from pipelines.choices.short_runs import ShortRuns
+    with collector_paused():
+        from pipelines.choices.measured import Measurement  # they import TFX
+        from pipelines.choices.short_runs import ShortRuns
 
     config = request.config
     sample = sample_rows(config, request.settings, short.rows, os.path.join(request.folder, "rows"))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+
+import tf_keras
 
 from components.artifact_files import read_embedding_config
 from embedding_core.config import EmbeddingConfig
@@ -101,6 +104,8 @@ class ShortRuns:
         self._keep(self._key(tables, choice, seed), done)
         for one in outputs:  # models of many runs would fill the disk, and no later node reads them
             shutil.rmtree(one.uri, ignore_errors=True)
+        tf_keras.backend.clear_session()
+        gc.collect()  # graphs of many runs would fill the memory
         return done
 
     def _configured(self, tables: EmbeddingConfig, choice: Choice, seed: int) -> PipelineConfig:

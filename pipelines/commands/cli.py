@@ -13,6 +13,7 @@ import typer
 from components.installed import require_package
 from pipelines.commands import checkpoint_command, compare_command, metadata_command, plan_command, version_command
 from pipelines.commands.core_commands import InstalledCommands
+from pipelines.commands.exit_codes import FINDINGS, NOTHING_PUSHED, PREEMPTED, STOPPED
 from pipelines.commands.shared_options import AssumedTokens, CompilerPython, Config, Override, Slice, TableConfigsFolder
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.expected_errors import expected_message, was_preempted
@@ -33,11 +34,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-_NOTHING_PUSHED = 3
-_FINDINGS = 4
-_STOPPED = 130  # as shells report Ctrl-C
-_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 class Target(str, enum.Enum):
@@ -106,7 +102,7 @@ def run(config: Config, overrides: Override = None, again: Again = False, profil
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
     if not report.push["pushed"]:
-        raise typer.Exit(_NOTHING_PUSHED)
+        raise typer.Exit(NOTHING_PUSHED)
 
 
 @app.command()
@@ -194,7 +190,7 @@ def preflight(
     if json is not None:
         pipeline_preflight.save_json(report, json)
     if not report.green:
-        raise typer.Exit(_FINDINGS)
+        raise typer.Exit(FINDINGS)
 
 
 @app.command(name="compile")
@@ -240,7 +236,7 @@ def compile_(
         report = pipeline_preflight.check(checked, compiler=compiler)
         if not report.green:
             pipeline_preflight.print_report(report)
-            raise typer.Exit(_FINDINGS)
+            raise typer.Exit(FINDINGS)
     save_documents(documents, out)
     echo(f"wrote {out}")
 
@@ -297,7 +293,7 @@ def _stopped() -> int:
         "at its last checkpoint.",
         err=True,
     )
-    return _STOPPED
+    return STOPPED
 
 
 def _show(error: Exception, debug: bool) -> None:
@@ -331,7 +327,7 @@ def main(arguments: list[str] | None = None) -> None:
         app(args=[*debug, *(one for one in given if one != "--debug")])
     except Exception as error:
         _show(error, bool(debug))
-        sys.exit(_PREEMPTED if was_preempted(error) else 1)
+        sys.exit(PREEMPTED if was_preempted(error) else 1)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,11 @@ from embedding_core.config import TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import memory_plan, named_topology, table_bytes
 from embedding_core.tpu_compiler import TpuCompiler, find_tpu_compiler, installed_tpu_compiler
+from pipelines.commands.exit_codes import FINDINGS, STOPPED
 from pipelines.commands.shared_options import CompilerPython, Config, Override, Slice, TableConfigsFolder
 from pipelines.config.feature_sections import ASSUMED_TOKENS
-from pipelines.console.large_imports import collector_paused
 from pipelines.console.plain_table import print_table
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
-
-_NOTHING_FITS = 4
 
 
 def register(app: typer.Typer) -> None:
@@ -98,19 +96,18 @@ def plan(
     if not no_runs:
         require_package("tfx", "short runs need TFX, which is not installed: give `--no-runs`, or for short runs")
     compiler = _compiler(compiler_python) if with_compiler else None
-    with collector_paused():
-        made = plan_slices(
-            request,
-            None if no_runs else ShortRunOptions(runs=runs, rows=rows, seeds=seeds),
-            compiler,
-            lambda line: echo(line, err=True),
-        )
+    short = None if no_runs else ShortRunOptions(runs=runs, rows=rows, seeds=seeds)
+    try:
+        made = plan_slices(request, short, compiler, lambda line: echo(line, err=True))
+    except KeyboardInterrupt:
+        echo("stopped. The same command goes on: finished short runs and compiled programs are kept.", err=True)
+        raise typer.Exit(STOPPED) from None
     if as_json:
         echo(json.dumps(dataclasses.asdict(made), indent=1))
     else:
         print_plan(made, SafeConsole(highlight=False))
     if all(one.best is None for one in made.slices):
-        raise typer.Exit(_NOTHING_FITS)
+        raise typer.Exit(FINDINGS)
 
 
 def _compiler(python: Path | None) -> TpuCompiler | None:

@@ -113,6 +113,15 @@ def test_every_command_is_one_that_the_configuration_accepts(planned, file):
             assert all(f"tables.{name}.dim={dim}" in offer.settings for name, dim in dims.items())
 
 
+def test_served_rows_of_half_the_size_are_settings_too(planned, file):
+    plan = planned(slices="v3-8")
+    taken = load_config(file, plan.float16)
+    assert (taken.push.rows_dtype, taken.push.tolerance) == ("float16", 1e-3)
+    halved = planned(*plan.float16, slices="v3-8")
+    assert halved.float16 == []
+    assert halved.slices[0].offers[0].served_bytes * 2 == plan.slices[0].offers[0].served_bytes
+
+
 def test_without_runs_choices_are_compared_by_bytes(planned):
     (found,) = planned(slices="v5e-4", figures=None).slices
     assert {offer.source for offer in found.offers} == {"unknown"}
