@@ -6,20 +6,24 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from components.installed import require_package
 from embedding_core.config import TableConfig
 from embedding_core.errors import ConfigError
-from embedding_core.planning.topology import memory_plan, named_topology, table_bytes
+from embedding_core.planning.topology import Topology, memory_plan, named_topology, table_bytes
 from embedding_core.tpu_compiler import TpuCompiler, find_tpu_compiler, installed_tpu_compiler
 from pipelines.commands.exit_codes import FINDINGS, STOPPED
 from pipelines.commands.shared_options import CompilerPython, Config, Override, Slice, TableConfigsFolder
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.plain_table import print_table
 from pipelines.console.terminal import PLAIN, SafeConsole, echo
+
+if TYPE_CHECKING:
+    from pipelines.choices.plan import Plan
+    from pipelines.choices.planning import PlanRequest
 
 
 def register(app: typer.Typer) -> None:
@@ -74,40 +78,64 @@ def plan(
         return
     if topology is not None:
         raise ConfigError("`--topology` is given, and so is `--slices`: name all slices in `--slices`.")
-    from pipelines.checks.early_checks import check_data_settings
     from pipelines.choices.memory import parse_budget, parse_slices
-    from pipelines.choices.plan_screen import print_plan
-    from pipelines.choices.planning import PlanRequest, ShortRunOptions, plan_slices
-    from pipelines.config import load_config
 
     asked, bytes_ = parse_slices(slices), None if budget is None else parse_budget(budget)
-    checked = load_config(config, overrides or ())
-    request = PlanRequest(
+    short = None if no_runs else (runs, rows, seeds)
+    request = _request(config, overrides or [], asked, bytes_, table_configs, assume, out)
+    made = _made(request, short, compiler_python, with_compiler=with_compiler)
+    if as_json:
+        echo(json.dumps(dataclasses.asdict(made), indent=1))
+    else:
+        from pipelines.choices.plan_screen import print_plan
+
+        print_plan(made, SafeConsole(highlight=False))
+    if all(one.best is None for one in made.slices):
+        raise typer.Exit(FINDINGS)
+
+
+def _request(
+    file: Path,
+    overrides: list[str],
+    slices: list[Topology],
+    budget: int | None,
+    table_configs: Path | None,
+    assume: int | None,
+    out: Path | None,
+) -> PlanRequest:
+    from pipelines.checks.early_checks import check_data_settings
+    from pipelines.choices.planning import PlanRequest
+    from pipelines.config import load_config
+
+    checked = load_config(file, overrides)
+    return PlanRequest(
         config=checked,
         settings=check_data_settings(checked),
-        file=config,
-        overrides=overrides or (),
-        slices=asked,
-        budget=bytes_,
+        file=file,
+        overrides=overrides,
+        slices=slices,
+        budget=budget,
         table_configs=table_configs,
         assumed_tokens=assume,
         folder=os.path.join(checked.work_dir, "plan") if out is None else os.path.abspath(out),
     )
-    if not no_runs:
+
+
+def _made(
+    request: PlanRequest, short: tuple[int, int, int] | None, compiler_python: Path | None, *, with_compiler: bool
+) -> Plan:
+    """Make the plan; Ctrl-C ends the command with a message."""
+    from pipelines.choices.planning import ShortRunOptions, plan_slices
+
+    if short is not None:
         require_package("tfx", "short runs need TFX, which is not installed: give `--no-runs`, or for short runs")
     compiler = _compiler(compiler_python) if with_compiler else None
-    short = None if no_runs else ShortRunOptions(runs=runs, rows=rows, seeds=seeds)
+    options = None if short is None else ShortRunOptions(*short)
     try:
-        made = plan_slices(request, short, compiler, lambda line: echo(line, err=True))
+        return plan_slices(request, options, compiler, lambda line: echo(line, err=True))
     except KeyboardInterrupt:
         echo("stopped. The same command goes on: finished short runs and compiled programs are kept.", err=True)
         raise typer.Exit(STOPPED) from None
-    if as_json:
-        echo(json.dumps(dataclasses.asdict(made), indent=1))
-    else:
-        print_plan(made, SafeConsole(highlight=False))
-    if all(one.best is None for one in made.slices):
-        raise typer.Exit(FINDINGS)
 
 
 def _compiler(python: Path | None) -> TpuCompiler | None:
