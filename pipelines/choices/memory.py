@@ -14,10 +14,11 @@ from embedding_core.errors import ConfigError, nearest
 from embedding_core.planning.topology import GIB, Topology, memory_plan, named_topology
 from embedding_core.schema import Json
 from embedding_core.sparsecore.layout import slice_of, stacks_of
-from embedding_core.storage import json_digest, whole_file
+from embedding_core.storage import json_digest
 from embedding_core.tpu_compiler import TpuCompiler
 from embedding_core.tpu_compiler.compiler import pinned_versions
 from pipelines.choices.choice import Choice, smallest
+from pipelines.choices.kept import KeptResults
 from pipelines.config import PipelineConfig
 from pipelines.local.run_log import captured
 from pipelines.pipeline.fingerprint import code_fingerprint
@@ -151,12 +152,9 @@ class Compiled:
         self, config: PipelineConfig, tables: EmbeddingConfig, sizes: str, compiler: TpuCompiler, folder: str
     ) -> None:
         self._config, self._tables, self._sizes, self._compiler = config, tables, sizes, compiler
-        self._path = os.path.join(folder, _COMPILED)
+        self._folder = folder
+        self._kept = KeptResults(os.path.join(folder, _COMPILED))
         self._code = code_fingerprint(config)
-        self._kept: dict[str, Json] = {}
-        if os.path.exists(self._path):
-            with open(self._path, encoding="utf-8") as file:
-                self._kept = json.load(file)
 
     def of(self, choice: Choice, slice_: Topology, batch_size: int) -> Json:
         """Compile the program of a core.
@@ -170,17 +168,17 @@ class Compiled:
         model = {key: self._config.to_mapping()[key] for key in ("features", "model", "training", "label", "labels")}
         facts = {"tables": json.loads(tables.to_json()), "slice": slice_.name, "batch": batch_size, **model}
         key = json_digest({**facts, "code": self._code, "versions": pinned_versions()})
-        if key not in self._kept:
-            self._kept[key] = self._compiled(tables, slice_, batch_size)
-            with whole_file(self._path) as new, open(new, "w", encoding="utf-8") as file:
-                json.dump(self._kept, file, indent=1)
-        return self._kept[key]
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._compiled(tables, slice_, batch_size)
+            self._kept.keep(key, kept)
+        return kept
 
     def _compiled(self, tables: EmbeddingConfig, slice_: Topology, batch_size: int) -> Json:
         from pipelines.checks.pipeline_preflight import check_tables  # it imports TensorFlow
 
         begun = time.monotonic()
-        with captured(os.path.dirname(self._path)):
+        with captured(self._folder):
             report = check_tables(
                 self._config, slice_, tables, sizes=self._sizes, batch_size=batch_size, compiler=self._compiler
             )

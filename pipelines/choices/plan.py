@@ -301,11 +301,14 @@ class _Planner:
         return [*strategy, f"training.topology={slice_.name}", *one.settings]
 
     def _best(self, offers: Sequence[Offer]) -> int | None:
-        fitting = [at for at, offer in enumerate(offers) if offer.fits and self._losses[at] is not None]
+        """Return the position of the offer on the front that fits and loses least; without losses the first that fits.
+
+        Along the front, a smaller loss takes more bytes, so that no other offer is better.
+        """
+        fitting = [at for at, offer in enumerate(offers) if offer.fits]
         if not any(self._losses):
-            return next((at for at, offer in enumerate(offers) if offer.fits), None)
-        order = {at: (self._counted(at), offers[at].core_bytes, len(self._choices[at].parts)) for at in fitting}
-        return min(order, key=order.__getitem__, default=None)
+            return fitting[0] if fitting else None
+        return min((at for at in fitting if offers[at].front), key=self._counted, default=None)
 
 
 def _as_options(settings: Sequence[str]) -> list[str]:

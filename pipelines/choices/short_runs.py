@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import json
 import os
 import shutil
 import time
@@ -15,9 +14,9 @@ import tf_keras
 from components.artifact_files import read_embedding_config
 from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
-from embedding_core.schema import Json
-from embedding_core.storage import json_digest, whole_file
+from embedding_core.storage import json_digest
 from pipelines.choices.choice import AS_CONFIGURED, Choice
+from pipelines.choices.kept import KeptResults
 from pipelines.choices.sample import Sample
 from pipelines.config import PipelineConfig
 from pipelines.console.expected_errors import expected_message, was_preempted
@@ -58,12 +57,11 @@ class ShortRuns:
     """
 
     def __init__(self, config: PipelineConfig, sample: Sample, folder: str) -> None:
-        self._folder = folder
         work_dir = os.path.join(folder, "work")
         self._config = _short(config, sample, work_dir)
         self._whole = _short(config, sample._replace(data=config.data), work_dir)
         self._code = code_fingerprint(self._config)
-        self._kept = _read(os.path.join(folder, _RESULTS))
+        self._kept = KeptResults(os.path.join(folder, _RESULTS))
 
     def counted_tables(self) -> EmbeddingConfig:
         """Count the vocabularies in all rows of the data, and return the tables that the pipeline makes for them.
@@ -101,7 +99,9 @@ class ShortRuns:
             loss=facts.get("eval_loss"),
             seconds=time.monotonic() - begun,
         )
-        self._keep(self._key(tables, choice, seed), done)
+        if done.auc is None and done.loss is None:  # a `run_fn` of the user writes what it likes
+            return dataclasses.replace(done, error="the training recorded neither an AUC nor a loss on the eval split")
+        self._kept.keep(self._key(tables, choice, seed), dataclasses.asdict(done))
         for one in outputs:  # models of many runs would fill the disk, and no later node reads them
             shutil.rmtree(one.uri, ignore_errors=True)
         tf_keras.backend.clear_session()
@@ -122,18 +122,12 @@ class ShortRuns:
     def _key(self, tables: EmbeddingConfig, choice: Choice, seed: int) -> str:
         return json_digest({"config": self._configured(tables, choice, seed).to_mapping(), "code": self._code})
 
-    def _keep(self, key: str, run: ShortRun) -> None:
-        self._kept[key] = dataclasses.asdict(run)
-        with whole_file(os.path.join(self._folder, _RESULTS)) as new, open(new, "w", encoding="utf-8") as file:
-            json.dump(self._kept, file, indent=1)
-
 
 def _short(config: PipelineConfig, sample: Sample, work_dir: str) -> PipelineConfig:
     """Return the configuration of short runs: on the sample, in its own folder, from initial rows, on this machine."""
-    training = config.training
+    training = config.training.replace(topology=None)
     if training.strategy in ("tpu", "simulated_tpu"):
-        training = training.replace(strategy="auto", topology=None)
-    training = training.replace(topology=None)
+        training = training.replace(strategy="auto")
     if training.steps is not None:
         training = training.replace(steps=max(1, round(training.steps * sample.rows / sample.of)))
     return config.replace(
@@ -146,17 +140,6 @@ def _short(config: PipelineConfig, sample: Sample, work_dir: str) -> PipelineCon
         work_dir=work_dir,
         metadata=os.path.join(work_dir, "metadata.sqlite"),
     )
-
-
-def _read(path: str) -> dict[str, Json]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            found: dict[str, Json] = json.load(file)
-            return found
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise DataError(f"{path!r} holds no results of short runs ({error}): delete it.") from error
 
 
 def figures_of(

@@ -81,6 +81,8 @@ def plan(
     from pipelines.choices.memory import parse_budget, parse_slices
 
     asked, bytes_ = parse_slices(slices), None if budget is None else parse_budget(budget)
+    if not no_runs and runs < seeds:
+        raise ConfigError(f"`--runs` is {runs}: it must be at least `--seeds`, {seeds}; or give `--no-runs`.")
     short = None if no_runs else (runs, rows, seeds)
     request = _request(config, overrides or [], asked, bytes_, table_configs, assume, out)
     made = _made(request, short, compiler_python, with_compiler=with_compiler)

@@ -128,6 +128,7 @@ def test_nothing_that_fits_has_its_exit_code_and_a_remedy(folder, capfd):
     [
         (("--slices", "v3_8"), "`--slices` names 'v3_8'"),
         (("--slices", "v3-8", "--budget", "16Gib"), "did you mean 'GiB'?"),
+        (("--slices", "v3-8", "--runs", "2"), "at least `--seeds`, 3"),
         (("--slices", "v3-8", "--topology", "v3-8"), "name all slices in `--slices`"),
         (("--slices", "v3-8", "--set", "data=gone.csv"), "there is no such file"),
     ],
