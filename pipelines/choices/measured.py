@@ -10,6 +10,8 @@ from pipelines.choices.choice import AS_CONFIGURED, Choice, chain, doubled, larg
 from pipelines.choices.losses import Losses, loss_of
 from pipelines.choices.short_runs import ShortRun, ShortRuns, figures_of
 
+_COMBINATIONS = 3  # choices of several tables that runs are left for
+
 
 @dataclasses.dataclass
 class Measured:
@@ -58,8 +60,8 @@ class Measurement:
         """Train the configured model, the smallest dims, doubled dims and a larger batch; perhaps also single tables.
 
         If the smallest dims of all tables together lose nothing measurable, no single table is trained. Otherwise the
-        tables that save the most bytes come first, and the runs that are left go to combinations, the smallest among
-        them.
+        tables that save the most bytes come first. A third of these runs, at most those of three choices, is left for
+        combinations, the smallest among them.
 
         Raises:
           DataError: the configured model has no result.
@@ -72,16 +74,26 @@ class Measurement:
         losses = self._losses()
         together = losses.of(least)
         if together is None or together.counted != 0:
-            self._train(singles(self._tables))
+            alone = singles(self._tables)
+            count = self._left - min(_COMBINATIONS, self._left // 3)
+            self._train(alone[:count])
+            if alone[count:]:
+                left_out = ", ".join(one.words for one in alone[count:])
+                self._say(f"not trained alone, because `--runs` is {self._most}: {left_out}")
             losses = self._losses()
             combined = [one for one in chain(self._tables, loss_of(losses)) if one not in self._runs]
-            self._train(thinned(combined, max(0, self._most - self._done) // len(self._seeds)))
+            self._train(thinned(combined, self._left))
         runs = [one for done in self._runs.values() for one in done]
         return Measured(figures_of(self._runs)[0], self._losses(), runs, self._kept, sum(one.seconds for one in runs))
 
     @property
     def _done(self) -> int:
         return sum(map(len, self._runs.values()))
+
+    @property
+    def _left(self) -> int:
+        """Number of choices that can still be trained with every seed."""
+        return max(0, self._most - self._done) // len(self._seeds)
 
     def _losses(self) -> Losses:
         name, figures = figures_of(self._runs)
@@ -92,7 +104,7 @@ class Measurement:
         for choice in choices:
             if choice in self._runs:
                 continue
-            if self._done + len(self._seeds) > self._most:
+            if not self._left:
                 self._say(f"not trained, because `--runs` is {self._most}: {choice.words}")
                 continue
             for seed in self._seeds:

@@ -41,7 +41,7 @@ def plan(
     budget: Annotated[
         str | None, typer.Option(metavar="BYTES", help="Memory of a core to use, such as 8GiB; by default all of it.")
     ] = None,
-    runs: Annotated[int, typer.Option(metavar="COUNT", min=0, help="Largest number of short runs.")] = 36,
+    runs: Annotated[int, typer.Option(metavar="COUNT", min=0, help="Largest number of short runs.")] = 48,
     rows: Annotated[
         int, typer.Option(metavar="COUNT", min=100, help="Largest number of rows of a short run.")
     ] = 20_000,

@@ -100,7 +100,7 @@ def test_choice_is_taken_over_by_its_command(folder, capfd):
 
 
 def test_failed_run_is_reported_and_others_go_on(folder, capfd):
-    code, made, shown = plan(capfd, folder / "fails.yaml", "--runs", "10")
+    code, made, shown = plan(capfd, folder / "fails.yaml", "--runs", "14")
     assert code == 0
     failed = [run for run in made["runs"] if run["error"]]
     assert {run["choice"] for run in failed} == {"dim 8 of item, shop", "dim 8 of item"}
