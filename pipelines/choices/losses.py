@@ -22,7 +22,8 @@ class Loss(NamedTuple):
     Attributes:
       value: the loss; below 0 if the choice is better.
       noise: largest size of a difference that the seeds alone explain.
-      source: "measured" by runs of the choice, or "estimated" as the sum of what its parts lose.
+      source: "measured" by runs of the choice, or "estimated" as the sum of what its parts lose; a part whose loss is
+        noise adds nothing.
     """
 
     value: float
@@ -31,8 +32,8 @@ class Loss(NamedTuple):
 
     @property
     def counted(self) -> float:
-        """The loss, and 0 if it is noise."""
-        return self.value if abs(self.value) > self.noise else 0.0
+        """The loss, and 0 if it is measured and is noise."""
+        return 0.0 if self.source == "measured" and abs(self.value) <= self.noise else self.value
 
 
 class Losses:
@@ -69,12 +70,12 @@ class Losses:
         if AS_CONFIGURED not in self._figures or self.deviation is None:
             return None
         if choice in self._figures:
-            return Loss(self._difference(choice), self._noise([choice]), "measured")
+            return self._measured(choice)
         scaled = [self._part(part) for part in choice.parts]
         known = [one for one in scaled if one is not None]
         if len(known) < len(scaled):
             return None
-        value = sum(share * self._difference(measured) for measured, share in known)
+        value = sum(share * self._measured(measured).counted for measured, share in known)
         return Loss(value, self._noise([measured for measured, _ in known]), "estimated")
 
     def _part(self, part: Choice) -> tuple[Choice, float] | None:
@@ -91,6 +92,9 @@ class Losses:
                     if least < dim < configured:
                         return measured, (configured - dim) / (configured - least)
         return None
+
+    def _measured(self, choice: Choice) -> Loss:
+        return Loss(self._difference(choice), self._noise([choice]), "measured")
 
     def _difference(self, choice: Choice) -> float:
         return self._sign * (statistics.mean(self._figures[AS_CONFIGURED]) - statistics.mean(self._figures[choice]))

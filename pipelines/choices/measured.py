@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from embedding_core.config import EmbeddingConfig
 from pipelines.choices.choice import AS_CONFIGURED, Choice, chain, doubled, larger_batch, singles, smallest, thinned
-from pipelines.choices.losses import Losses, loss_of
+from pipelines.choices.losses import Loss, Losses, loss_of
 from pipelines.choices.short_runs import ShortRun, ShortRuns, figures_of
 
 _COMBINATIONS = 3  # choices of several tables that runs are left for
+_NOTHING = Loss(0.0, 0.0, "estimated")
 
 
 @dataclasses.dataclass
@@ -61,7 +62,7 @@ class Measurement:
 
         If the smallest dims of all tables together lose nothing measurable, no single table is trained. Otherwise the
         tables that save the most bytes come first. A third of these runs, at most those of three choices, is left for
-        combinations, the smallest among them.
+        combinations.
 
         Raises:
           DataError: the configured model has no result.
@@ -80,11 +81,18 @@ class Measurement:
             if alone[count:]:
                 left_out = ", ".join(one.words for one in alone[count:])
                 self._say(f"not trained alone, because `--runs` is {self._most}: {left_out}")
-            losses = self._losses()
-            combined = [one for one in chain(self._tables, loss_of(losses)) if one not in self._runs]
-            self._train(thinned(combined, self._left))
+            self._train_combinations(self._losses())
         runs = [one for done in self._runs.values() for one in done]
         return Measured(figures_of(self._runs)[0], self._losses(), runs, self._kept, sum(one.seconds for one in runs))
+
+    def _train_combinations(self, losses: Losses) -> None:
+        """Train the smallest combination that should lose nothing, and then some of the smaller ones."""
+        steps = chain(self._tables, loss_of(losses))
+        without_loss = [at for at, one in enumerate(steps) if (losses.of(one) or _NOTHING).counted <= 0]
+        first = without_loss[-1:]
+        smaller = [one for one in steps[max(first, default=-1) + 1 :] if one not in self._runs]
+        self._train([steps[at] for at in first])
+        self._train(thinned(smaller, self._left))
 
     @property
     def _done(self) -> int:

@@ -42,13 +42,14 @@ def shown_offers(planned: SlicePlan) -> list[Offer]:
 
 
 def loss_words(offer: Offer) -> str:
-    """Return the loss with its noise, and "estimated" if it is not measured; 0 for what the noise may explain."""
+    """Return the loss with its noise, and "estimated" if it is not measured; 0 for a measured one that is noise."""
     if offer.loss is None or offer.noise is None:
         return "unknown"
     if offer.choice == AS_CONFIGURED.words:
         return "0 by definition"
-    value = "0" if abs(offer.loss) <= offer.noise else f"{offer.loss:+.4f}"
-    return f"{value} ±{offer.noise:.4f}{'' if offer.source == 'measured' else ' estimated'}"
+    measured = offer.source == "measured"
+    value = "0" if not offer.loss or (measured and abs(offer.loss) <= offer.noise) else f"{offer.loss:+.4f}"
+    return f"{value} ±{offer.noise:.4f}{'' if measured else ' estimated'}"
 
 
 def _table(row: dict[str, object]) -> dict[str, str]:

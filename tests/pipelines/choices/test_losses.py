@@ -32,10 +32,20 @@ def test_of_a_loss_less_is_better():
     assert losses(higher_is_better=False).of(ITEM).value == pytest.approx(-0.1)
 
 
-def test_combination_is_estimated_by_the_sum_of_its_parts_with_more_noise():
+def test_combination_is_estimated_by_the_losses_of_its_parts_that_are_not_noise():
     both = losses().of(Choice((("item", 8), ("shop", 8))))
-    assert (both.value, both.source) == (pytest.approx(0.099), "estimated")
+    assert (both.value, both.source) == (pytest.approx(0.1), "estimated")
     assert both.noise == pytest.approx(stats.t.ppf(0.975, 6) * 0.01 * (2 / 3 + 4 / 3) ** 0.5)
+
+
+def test_part_that_loses_counts_however_many_others_lose_nothing():
+    """Twenty tables without a loss do not hide the one that has a loss in the noise of their sum."""
+    many = {Choice(((f"t{number}", 8),)): FIGURES[SHOP] for number in range(20)}
+    small = {**FIGURES, ITEM: [0.87, 0.88, 0.89], **many}
+    found = losses(small, configured={"item": 32, "shop": 16, **{f"t{number}": 16 for number in range(20)}})
+    combined = found.of(Choice((("item", 8), *(one.dims[0] for one in many))))
+    assert combined.noise > combined.value == pytest.approx(0.03)
+    assert combined.counted == combined.value
 
 
 def test_measured_combination_replaces_its_estimate():
