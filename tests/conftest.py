@@ -19,6 +19,7 @@ TESTS = Path(__file__).parent
 # the longest first, so that no process still runs a long file when the others have finished.
 LONGEST_FIRST = (
     "pipelines/test_end_to_end.py",
+    "pipelines/choices/test_planning.py",
     "pipelines/test_moving_from_tfrs.py",
     "embedding_core/training/test_training.py",
     "embedding_core/test_contract.py",

@@ -34,6 +34,7 @@ class Topology:
       bytes_per_core: HBM of one such device, in bytes.
       placement: "sharded" row blocks, or "replicated" whole tables.
       sparse_cores: number of SparseCores of each such device; 0 if programs do not address them (v4) or it has none.
+      cores_per_chip: number of such devices of a chip.
     """
 
     name: str
@@ -42,6 +43,17 @@ class Topology:
     bytes_per_core: int
     placement: Literal["sharded", "replicated"] = "sharded"
     sparse_cores: int = 0
+    cores_per_chip: int = 1
+
+    @property
+    def cores(self) -> int:
+        """Number of devices with separate memory."""
+        return self.hosts * self.cores_per_host
+
+    @property
+    def chips(self) -> int:
+        """Number of chips."""
+        return self.cores // self.cores_per_chip
 
 
 class _Generation(NamedTuple):
@@ -51,11 +63,12 @@ class _Generation(NamedTuple):
     gib_per_core: int
     placement: Literal["sharded", "replicated"]
     sparse_cores: int = 0
+    cores_per_chip: int = 1
 
 
 _GENERATIONS: Mapping[str, _Generation] = {
-    "v2": _Generation(1, 8, (8,), 8, "sharded"),
-    "v3": _Generation(1, 8, (8,), 16, "sharded"),
+    "v2": _Generation(1, 8, (8,), 8, "sharded", cores_per_chip=2),
+    "v3": _Generation(1, 8, (8,), 16, "sharded", cores_per_chip=2),
     "v4": _Generation(2, 4, (4,), 32, "sharded"),
     "v5e": _Generation(1, 4, (1, 4, 8), 16, "replicated"),
     "v5p": _Generation(2, 4, (4,), 95, "sharded", 4),
@@ -88,6 +101,7 @@ def named_topology(name: str) -> Topology:
         bytes_per_core=generation.gib_per_core * GIB,
         placement=generation.placement,
         sparse_cores=generation.sparse_cores,
+        cores_per_chip=generation.cores_per_chip,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
+from embedding_core.config import EmbeddingConfig
 from embedding_core.planning.topology import Topology
 from embedding_core.preflight import Finding, PipelineStep, Report, preflight
 from embedding_core.tpu_compiler import TpuCompiler
@@ -51,6 +52,31 @@ def check(
     """
     slice_ = requested_slice(config, topology)
     tables, sizes = planned_tables(config, table_configs, assumed_tokens)
+    return check_tables(config, slice_, tables, sizes=sizes, batch_size=batch_size, compiler=compiler)
+
+
+def check_tables(
+    config: PipelineConfig,
+    slice_: Topology,
+    tables: EmbeddingConfig,
+    *,
+    sizes: str,
+    batch_size: int | None = None,
+    compiler: TpuCompiler | None = None,
+) -> Report:
+    """Run the preflight of given tables.
+
+    Args:
+      config: the pipeline.
+      slice_: the slice.
+      tables: the tables and features that it would train.
+      sizes: source of the numbers of rows, for the report.
+      batch_size: see `check`.
+      compiler: see `check`.
+
+    Raises:
+      ConfigError: the environment of the compiler is damaged or has other versions.
+    """
     training = training_config(config)
     dense = [feature.name for feature in config.features.dense]
     step = PipelineStep(

@@ -13,7 +13,8 @@ import typer
 from components.installed import require_package
 from pipelines.commands import checkpoint_command, compare_command, metadata_command, plan_command, version_command
 from pipelines.commands.core_commands import InstalledCommands
-from pipelines.commands.shared_options import AssumedTokens, Config, Override, Slice, TableConfigsFolder
+from pipelines.commands.exit_codes import FINDINGS, NOTHING_PUSHED, PREEMPTED, STOPPED
+from pipelines.commands.shared_options import AssumedTokens, CompilerPython, Config, Override, Slice, TableConfigsFolder
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.expected_errors import expected_message, was_preempted
 from pipelines.console.large_imports import collector_paused
@@ -34,11 +35,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_NOTHING_PUSHED = 3
-_FINDINGS = 4
-_STOPPED = 130  # as shells report Ctrl-C
-_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: try again
-
 
 class Target(str, enum.Enum):
     """The backends that `compile` writes for."""
@@ -53,14 +49,6 @@ class Compiler(str, enum.Enum):
     tpu = "tpu"
 
 
-CompilerPython = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Python of the environment with the TPU compiler; by default TPU_COMPILER_PYTHON, or what `make "
-        "tpu-compiler` made in this folder.",
-    ),
-]
 Again = Annotated[
     bool,
     typer.Option("--again", help="Train once more on data that was trained on; push again what was rolled back."),
@@ -114,7 +102,7 @@ def run(config: Config, overrides: Override = None, again: Again = False, profil
     except KeyboardInterrupt:
         raise typer.Exit(_stopped()) from None
     if not report.push["pushed"]:
-        raise typer.Exit(_NOTHING_PUSHED)
+        raise typer.Exit(NOTHING_PUSHED)
 
 
 @app.command()
@@ -202,7 +190,7 @@ def preflight(
     if json is not None:
         pipeline_preflight.save_json(report, json)
     if not report.green:
-        raise typer.Exit(_FINDINGS)
+        raise typer.Exit(FINDINGS)
 
 
 @app.command(name="compile")
@@ -248,7 +236,7 @@ def compile_(
         report = pipeline_preflight.check(checked, compiler=compiler)
         if not report.green:
             pipeline_preflight.print_report(report)
-            raise typer.Exit(_FINDINGS)
+            raise typer.Exit(FINDINGS)
     save_documents(documents, out)
     echo(f"wrote {out}")
 
@@ -305,7 +293,7 @@ def _stopped() -> int:
         "at its last checkpoint.",
         err=True,
     )
-    return _STOPPED
+    return STOPPED
 
 
 def _show(error: Exception, debug: bool) -> None:
@@ -339,7 +327,7 @@ def main(arguments: list[str] | None = None) -> None:
         app(args=[*debug, *(one for one in given if one != "--debug")])
     except Exception as error:
         _show(error, bool(debug))
-        sys.exit(_PREEMPTED if was_preempted(error) else 1)
+        sys.exit(PREEMPTED if was_preempted(error) else 1)
 
 
 if __name__ == "__main__":

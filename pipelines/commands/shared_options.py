@@ -25,3 +25,11 @@ TableConfigsFolder = Annotated[
 AssumedTokens = Annotated[
     int, typer.Option("--assume", metavar="TOKENS", min=1, help="Size of vocabularies that have no `max_size`.")
 ]
+CompilerPython = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Python of the environment with the TPU compiler; by default TPU_COMPILER_PYTHON, or what `make "
+        "tpu-compiler` made in this folder.",
+    ),
+]

@@ -16,13 +16,13 @@ from embedding_core.storage import environment_variable, is_remote, scratch_temp
 from embedding_core.training.device_choice import choose_placement
 from pipelines.config import PipelineConfig, data_files
 from pipelines.console.terminal import SafeConsole
-from pipelines.lineage.graph import open_store, outputs_of, trace
+from pipelines.lineage.graph import Node, open_store, outputs_of, trace
 from pipelines.lineage.rollbacks import record_rollbacks
 from pipelines.local.metadata_repair import repair_metadata
 from pipelines.local.resource_use import RunProfile
 from pipelines.local.run_display import Display
 from pipelines.local.run_log import captured
-from pipelines.local.runner import ReportingDagRunner
+from pipelines.local.runner import ReportingDagRunner, Say
 from pipelines.local.served_version import check_not_rolled_back, damaged_version, served_push
 from pipelines.local.storage_errors import storage_errors_as_one
 from pipelines.local.work_dir import REPORTS, file_permissions, ready_metadata, run_lock
@@ -90,7 +90,7 @@ def _run(
     ):
         if upgraded is not None:
             display.say(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup")
-        _tidy(config, display)
+        _tidy(config, display.say)
         previous = find_previous_run(config, again=again)
         for note in previous.notes:
             display.say(note)
@@ -104,6 +104,36 @@ def _run(
     return report
 
 
+def run_until(config: PipelineConfig, last: str) -> list[Node]:
+    """Run the nodes of the pipeline up to one of them, without a display and a report.
+
+    Args:
+      config: the configuration; no previous run is looked for.
+      last: id of the last node.
+
+    Returns:
+      The outputs of the last node.
+
+    Raises:
+      EmbeddingError: the input of the user is wrong, or another run uses the work_dir.
+      Exception: any other error of a component.
+    """
+    with (
+        storage_errors_as_one(config),
+        file_permissions(config),
+        scratch_tempdir("run"),
+        run_lock(config),
+        captured(config.work_dir),
+        _found_by_workers(config),
+    ):
+        _tidy(config, lambda _: None)
+        runner = ReportingDagRunner(lambda _: None)
+        runner.run(create_pipeline(config, last=last))
+    store = open_store(config.metadata_path)
+    execution = next(int(one.execution or 0) for one in runner.nodes if one.node == last)
+    return [trace(store, one)[one] for one in outputs_of(store, execution)]
+
+
 def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManager[None]:
     """Let the processes of `data.workers` find the user's modules, as this process does."""
     if config.data.workers == 1:
@@ -112,7 +142,7 @@ def _found_by_workers(config: PipelineConfig) -> contextlib.AbstractContextManag
     return environment_variable("PYTHONPATH", os.pathsep.join([*([before] if before else []), config.python_path]))
 
 
-def _tidy(config: PipelineConfig, display: Display) -> None:
+def _tidy(config: PipelineConfig, say: Say) -> None:
     target = local_target(config)
     if not os.path.isfile(config.metadata_path) and not os.path.isdir(target.root):
         return  # the first run
@@ -120,9 +150,9 @@ def _tidy(config: PipelineConfig, display: Display) -> None:
         repaired = repair_metadata(handle.store, config.name, target.root)
         record_rollbacks(handle.store, config.push_destination)
     for artifact in repaired.lost:
-        display.say(f"artifact {artifact} is damaged or gone: a node that needs it restores it")
+        say(f"artifact {artifact} is damaged or gone: a node that needs it restores it")
     if repaired.left_over is not None:
-        display.say(
+        say(
             f"metadata {config.metadata_path} does not know some outputs in {target.root}: they were moved to "
             f"{repaired.left_over}, and are made again. They contain tokens of the data: delete them, or restore a "
             "backup of the metadata and move them back."

@@ -82,3 +82,18 @@ def test_plan_as_json(file, capsys):
     found = json.loads(capsys.readouterr().out)
     assert [table["vocabulary_size"] for table in found["tables"]] == [100]
     assert found["memory"]["name"] == "v2-8"
+
+
+@pytest.mark.usefixtures("no_tfx")
+def test_plan_compares_choices_on_slices_by_memory(file, capsys):
+    assert exit_code("plan", file, "--slices", "v3-8,v5e-4", "--no-runs", "--no-compiler", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in found["slices"]] == ["v3-8", "v5e-4"]
+    assert found["tables"][0]["rows"] == 100
+    assert found["slices"][0]["offers"][0]["choice"] == "as configured"
+
+
+@pytest.mark.usefixtures("no_tfx")
+def test_short_runs_need_tfx(file, capsys):
+    assert exit_code("plan", file, "--slices", "v3-8") == 1
+    assert "short runs need TFX, which is not installed: give `--no-runs`" in capsys.readouterr().err

@@ -1,0 +1,328 @@
+"""Makes the plan of a configuration: for each slice its choices, their memory and loss, and how to take one over."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from embedding_core.config import EmbeddingConfig, TableConfig
+from embedding_core.planning.topology import Topology, table_bytes
+from embedding_core.schema import Json
+from pipelines.choices.choice import (
+    AS_CONFIGURED,
+    Choice,
+    chain,
+    dims_of,
+    doubled,
+    larger_batch,
+    singles,
+    smallest,
+    thinned,
+)
+from pipelines.choices.losses import loss_of
+from pipelines.choices.memory import Compiled, Need, need_of, pareto_front, size_words, what_would_fit
+from pipelines.config import PipelineConfig
+
+if TYPE_CHECKING:
+    from pipelines.choices.measured import Measured  # it imports TFX
+
+_SHOWN_WITHOUT_RUNS = 4
+_NOTED = 0.01  # share of the budget from which temporary bytes are worth a note
+_FLOAT16_TOLERANCE = 1e-3  # float16 rounds rows to 11 bits
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A choice on a slice.
+
+    Attributes:
+      choice: what differs from the configuration, in words.
+      settings: the texts for `--set` that take it over.
+      command: the command that runs it.
+      batch_size: rows of a global batch.
+      table_bytes: bytes of tables and slots on the fullest core, by the plan.
+      compiler: what the TPU compiler says, see `Compiled.of`; None if it was not asked.
+      served_bytes: bytes of the served rows, in the type of `push.rows_dtype`.
+      stacks: number of stacks of tables on SparseCores, or None.
+      loss: how much worse its short runs are, with `noise` and `source`; None if it is unknown.
+      noise: largest size of a difference that the seeds alone explain.
+      source: "measured", "estimated" or "unknown".
+      fits: whether it fits in the budget.
+      front: whether no other choice has fewer bytes and no larger loss; by the compiler's bytes, if it was asked.
+    """
+
+    choice: str
+    settings: Sequence[str]
+    command: str
+    batch_size: int
+    table_bytes: int
+    compiler: Json | None
+    served_bytes: int
+    stacks: int | None
+    loss: float | None
+    noise: float | None
+    source: str
+    fits: bool
+    front: bool
+
+    @property
+    def core_bytes(self) -> int:
+        """Bytes on the fullest core: by the compiler if it compiled the program, else tables and slots by the plan."""
+        return (self.compiler or {}).get("core_bytes") or self.table_bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlicePlan:
+    """The choices on one slice.
+
+    Attributes:
+      name: name of the slice.
+      chips: number of chips.
+      cores: number of devices with separate memory.
+      budget: bytes of a core that may be used.
+      placement: "sharded" or "replicated": the slice decides it, and no setting.
+      offers: the choices, the one as configured first.
+      best: position of the choice that loses least among those that fit, with the fewest bytes; None if none fits.
+      remedy: what would fit, if none does.
+    """
+
+    name: str
+    chips: int
+    cores: int
+    budget: int
+    placement: str
+    offers: Sequence[Offer]
+    best: int | None
+    remedy: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A plan, as `plan.json` holds it.
+
+    Attributes:
+      name: name of the pipeline.
+      sizes: source of the numbers of rows.
+      tables: rows, possible dims, optimizer and bytes of each table, the largest first.
+      slices: the plan of each slice.
+      figure: figure that the losses are of: "AUC", "loss", or "" without short runs.
+      deviation: standard deviation of the figure over the seeds; None without short runs.
+      rows: in words, what the short runs were trained on.
+      runs: the short runs.
+      seconds: time of the short runs.
+      float16: the texts for `--set` that halve the served rows; empty if they are float16 already.
+      notes: remarks for the reader.
+    """
+
+    name: str
+    sizes: str
+    tables: Sequence[Json]
+    slices: Sequence[SlicePlan]
+    figure: str = ""
+    deviation: float | None = None
+    rows: str = ""
+    runs: Sequence[Json] = ()
+    seconds: float = 0.0
+    float16: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def make_plan(
+    config: PipelineConfig,
+    tables: EmbeddingConfig,
+    slices: Sequence[Topology],
+    *,
+    sizes: str,
+    file: Path,
+    overrides: Sequence[str] = (),
+    budget: int | None = None,
+    measured: Measured | None = None,
+    rows: str = "",
+    compiled: Compiled | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Plan the choices of a configuration on slices.
+
+    Args:
+      config: the configuration.
+      tables: the tables that it would train.
+      slices: the slices.
+      sizes: source of the numbers of rows.
+      file: the YAML file, for commands.
+      overrides: the `--set` of the plan's own command.
+      budget: bytes of a core that may be used; None is all of a core's memory.
+      measured: the short runs; None without any.
+      rows: in words, what the short runs were trained on.
+      compiled: compiles programs; None leaves the memory to the plan.
+      say: shows a line to the user.
+    """
+    losses = None if measured is None else measured.losses
+    planner = _Planner(config, tables, file, overrides, measured, compiled, say)
+    planned = [planner.plan(one, min(budget or one.bytes_per_core, one.bytes_per_core)) for one in slices]
+    return Plan(
+        name=config.name,
+        sizes=sizes,
+        tables=sorted(map(_table, tables.tables), key=lambda one: -one["bytes"]),
+        slices=planned,
+        figure="" if measured is None else measured.figure,
+        deviation=None if losses is None else losses.deviation,
+        rows=rows,
+        runs=[] if measured is None else [dataclasses.asdict(one) for one in measured.runs],
+        seconds=0.0 if measured is None else measured.seconds,
+        float16=_float16(config),
+        notes=[note for one in planned for note in _compiler_notes(one)],
+    )
+
+
+def _float16(config: PipelineConfig) -> list[str]:
+    if config.push.rows_dtype == "float16":
+        return []
+    tolerance = [] if config.push.tolerance >= _FLOAT16_TOLERANCE else [f"push.tolerance={_FLOAT16_TOLERANCE:g}"]
+    return ["push.rows_dtype=float16", *tolerance]
+
+
+def _table(table: TableConfig) -> Json:
+    return {
+        "table": table.name,
+        "rows": table.vocabulary_size,
+        "dims": list(dims_of(table)),
+        "optimizer": type(table.optimizer).__name__,
+        "bytes": sum(table_bytes(table, padded=True)),
+    }
+
+
+def _choices(config: PipelineConfig, tables: EmbeddingConfig, measured: Measured | None) -> list[Choice]:
+    """List the choices to compare: as configured, combinations of dims, single tables, and a larger batch."""
+    steps = chain(tables, loss_of(None if measured is None else measured.losses))
+    batch = larger_batch(config.training.batch_size)
+    if measured is None:
+        return [AS_CONFIGURED, *thinned(steps, _SHOWN_WITHOUT_RUNS), batch]
+    dims = dict.fromkeys([AS_CONFIGURED, *steps, smallest(tables), *singles(tables), doubled(tables)])
+    return [*dims, *(one._replace(batch_size=batch.batch_size) for one in dims)]
+
+
+class _Planner:
+    """Plans slices, one after the other."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        tables: EmbeddingConfig,
+        file: Path,
+        overrides: Sequence[str],
+        measured: Measured | None,
+        compiled: Compiled | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._config, self._tables, self._compiled, self._say = config, tables, compiled, say
+        self._choices = _choices(config, tables, measured)
+        self._losses = [None if measured is None else measured.losses.of(one) for one in self._choices]
+        self._command = ["tfx-embeddings", "run", str(file), *_as_options(overrides)]
+
+    def plan(self, slice_: Topology, budget: int) -> SlicePlan:
+        """Plan one slice."""
+        batch = self._config.training.batch_size
+        needs = [need_of(one, self._tables, slice_, batch) for one in self._choices]
+        front = self._front({at: need.table_bytes for at, need in enumerate(needs)})
+        compiled = {at: self._compile(at, slice_, needs[at]) for at in self._to_compile(front)}
+        by_compiler = {at: result["core_bytes"] for at, result in compiled.items() if result["core_bytes"]}
+        front = self._front(by_compiler) if by_compiler else front
+        offers = [
+            self._offer(at, slice_, needs[at], compiled.get(at), budget, front=at in front) for at in range(len(needs))
+        ]
+        best = self._best(offers)
+        return SlicePlan(
+            name=slice_.name,
+            chips=slice_.chips,
+            cores=slice_.cores,
+            budget=budget,
+            placement=slice_.placement,
+            offers=offers,
+            best=best,
+            remedy="" if best is not None else what_would_fit(self._tables, slice_, budget),
+        )
+
+    def _front(self, bytes_of: Mapping[int, int]) -> set[int]:
+        """Return the positions of the choices on the front, of those whose bytes are given."""
+        known = [at for at in bytes_of if self._losses[at] is not None]
+        points = [(bytes_of[at], self._counted(at), len(self._choices[at].parts)) for at in known]
+        return {known[position] for position in pareto_front(points)}
+
+    def _counted(self, at: int) -> float:
+        loss = self._losses[at]
+        return 0.0 if loss is None else loss.counted
+
+    def _to_compile(self, front: set[int]) -> list[int]:
+        """Return the positions of the choices that the compiler is asked for: without losses all of them."""
+        if self._compiled is None:
+            return []
+        batch = self._choices.index(larger_batch(self._config.training.batch_size))
+        return sorted({0, batch, *front}) if front else list(range(len(self._choices)))
+
+    def _compile(self, at: int, slice_: Topology, need: Need) -> Json:
+        compiled = cast("Compiled", self._compiled)
+        result = compiled.of(self._choices[at], slice_, need.batch_size)
+        self._say(
+            f"TPU compiler, {slice_.name}: {self._choices[at].words}: {result['stage']}, {result['seconds']:.1f} s"
+        )
+        return result
+
+    def _offer(
+        self, at: int, slice_: Topology, need: Need, compiled: Json | None, budget: int, *, front: bool
+    ) -> Offer:
+        choice, loss = self._choices[at], self._losses[at]
+        settings = self._settings(choice, slice_, need)
+        used = (compiled or {}).get("core_bytes") or need.table_bytes
+        refused = compiled is not None and compiled["stage"] in ("refused", "stopped")
+        return Offer(
+            choice=choice.words,
+            settings=settings,
+            command=shlex.join([*self._command, *_as_options(settings)]),
+            batch_size=need.batch_size,
+            table_bytes=need.table_bytes,
+            compiler=compiled,
+            served_bytes=need.served_values * (2 if self._config.push.rows_dtype == "float16" else 4),
+            stacks=need.stacks,
+            loss=None if loss is None else loss.value,
+            noise=None if loss is None else loss.noise,
+            source="unknown" if loss is None else loss.source,
+            fits=used <= budget and not refused,
+            front=front,
+        )
+
+    def _settings(self, choice: Choice, slice_: Topology, need: Need) -> list[str]:
+        """Return the texts for `--set`; a batch that the slice cannot divide is replaced by the next larger one."""
+        changed = need.batch_size != self._config.training.batch_size
+        one = choice._replace(batch_size=need.batch_size if changed else None)
+        strategy = ["training.strategy=auto"] if self._config.training.strategy in ("cpu", "gpu") else []
+        return [*strategy, f"training.topology={slice_.name}", *one.settings]
+
+    def _best(self, offers: Sequence[Offer]) -> int | None:
+        """Return the position of the offer on the front that fits and loses least; without losses the first that fits.
+
+        Along the front, a smaller loss takes more bytes, so that no other offer is better.
+        """
+        fitting = [at for at, offer in enumerate(offers) if offer.fits]
+        if not any(self._losses):
+            return fitting[0] if fitting else None
+        return min((at for at in fitting if offers[at].front), key=self._counted, default=None)
+
+
+def _as_options(settings: Sequence[str]) -> list[str]:
+    return [part for one in settings for part in ("--set", one)]
+
+
+def _compiler_notes(planned: SlicePlan) -> list[str]:
+    """Note how much more than the plan the compiler needs, if the tables are in its program and it matters."""
+    first = planned.offers[0].compiler
+    if first is None or not first["tables_inside"] or first["temporary_bytes"] < _NOTED * planned.budget:
+        return []
+    note = (
+        f"{planned.name}, as configured: beside tables and slots of {size_words(first['table_bytes'])}, the compiler "
+        f"needs {size_words(first['temporary_bytes'])} of temporary values, which the plan does not contain. On a "
+        "slice without embedding hardware it copies tables into a layout with padded columns, such as 64 to 128."
+    )
+    return [note]

@@ -1,0 +1,85 @@
+import csv
+import gzip
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from pipelines.choices.sample import sample_rows
+from pipelines.config import config_from_mapping
+from pipelines.pipeline.component_inputs import example_settings
+
+pytestmark = pytest.mark.light
+
+ROWS = 3000
+
+
+def sampled(folder, rows, **config):
+    given = {"label": "bought", "features": {"categorical": ["item"]}, "name": "my", **config}
+    checked = config_from_mapping(given, folder)
+    return checked, sample_rows(checked, example_settings(checked), rows, str(folder / "rows"))
+
+
+@pytest.fixture
+def rows_file(tmp_path):
+    """Write rows in a dialect: no header, semicolons, latin-1, gzip, "?" for a missing value."""
+    with gzip.open(tmp_path / "rows.csv.gz", "wt", encoding="latin-1", newline="") as file:
+        writer = csv.writer(file, delimiter=";")
+        for row in range(ROWS):
+            writer.writerow([row, "?" if row % 10 == 0 else f"caf\xe9;{row}", "x", row % 2])
+    dialect = {"columns": ["id", "item", "unused", "bought"], "delimiter": ";", "encoding": "latin-1", "missing": ["?"]}
+    return {"path": str(tmp_path / "rows.csv.gz"), **dialect}
+
+
+def test_rows_of_a_dialect_are_read_as_before(tmp_path, rows_file):
+    checked, sample = sampled(tmp_path, 500, data=rows_file)
+    assert (sample.rows, sample.of, sample.whole) == (500, ROWS, False)
+    small = config_from_mapping({**checked.to_mapping(), "data": sample.data.to_mapping()}, tmp_path)
+    with open(small.data.path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 500
+    assert set(rows[0]) == {"item", "bought"}
+    items = [int(row["item"].removeprefix("caf\xe9;")) for row in rows if row["item"]]
+    assert items == sorted(items)  # the order of the data
+    assert items[0] < 300
+    assert items[-1] > 2700
+    assert 20 < sum(row["item"] == "" for row in rows) < 90
+
+
+def test_small_data_is_used_as_it_is(tmp_path, rows_file):
+    checked, sample = sampled(tmp_path, ROWS, data=rows_file)
+    assert sample.whole
+    assert sample.data == checked.data
+
+
+def test_sample_is_drawn_once_until_the_data_changes(tmp_path, rows_file):
+    _, first = sampled(tmp_path, 500, data=rows_file)
+    _, again = sampled(tmp_path, 500, data=rows_file)
+    assert again == first
+    with gzip.open(rows_file["path"], "at", encoding="latin-1") as file:
+        file.write("1;new;x;1\n")
+    _, other = sampled(tmp_path, 500, data=rows_file)
+    assert other.data.path != first.data.path
+    assert other.of == ROWS + 1
+
+
+def test_histories_keep_all_rows_of_a_user(tmp_path):
+    users = [f"u{row % 200}" for row in range(ROWS)]
+    table = pa.table({"user": users, "item": users, "bought": [row % 2 for row in range(ROWS)], "at": range(ROWS)})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    histories = {"user": "user", "time": "at", "columns": {"before": "item"}}
+    data = {"path": "rows.parquet", "histories": histories}
+    features = {"categorical": [{"name": "before", "multivalent": True, "vocabulary": "item"}, "item"]}
+    _, sample = sampled(tmp_path, 600, data=data, features=features, split={"by": "leave_one_out"})
+    kept = parquet.read_table(sample.data.path)
+    counts = kept.column("user").value_counts().to_pylist()
+    assert 400 < kept.num_rows <= 600
+    assert {one["counts"] for one in counts} == {ROWS // 200}
+    assert sample.data.histories is not None
+
+
+def test_spans_become_one_file(tmp_path):
+    for day in (1, 2):
+        parquet.write_table(pa.table({"item": ["a"] * 400, "bought": [0, 1] * 200}), tmp_path / f"day-{day}.parquet")
+    _, sample = sampled(tmp_path, 300, data={"path": "day-{SPAN}.parquet", "spans": {"first": 2}})
+    assert (sample.rows, sample.of, sample.data.spans) == (300, 400, None)
