@@ -369,7 +369,7 @@ class TPUEmbedding(tf_keras.layers.Layer):
         feature = config.pop("embedding_feature")
         if feature is not None:
             feature = tf.tpu.experimental.HardwareFeature.EmbeddingFeature[feature]
-        limits = config.pop("sparse_core_embedding_config", None)  # a model saved before 0.3.0 has none
+        limits = config.pop("sparse_core_embedding_config", None)  # absent in models of previous versions
         if limits is not None:
             limits = SparseCoreEmbeddingConfig.from_mapping(limits)
         return cls(feature_config, optimizer, embedding_feature=feature, sparse_core_embedding_config=limits, **config)

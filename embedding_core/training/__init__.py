@@ -2,8 +2,8 @@
 
 from embedding_core.training.checkpoints import fingerprint
 from embedding_core.training.job import TrainingJob
-from embedding_core.training.loop import TrainingResult, train
 from embedding_core.training.training_inputs import Inputs
+from embedding_core.training.training_run import TrainingResult, train
 from embedding_core.training_config import EarlyStopping, Negatives, TrainingConfig
 
 __all__ = [

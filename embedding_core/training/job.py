@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, cast
 
@@ -16,13 +14,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig
-from embedding_core.errors import ConfigError, DataError
+from embedding_core.errors import ConfigError
 from embedding_core.model_inputs import sequence_lengths
 from embedding_core.schema import Json
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig
 from embedding_core.storage import remove_folder
-from embedding_core.tracing import as_written, without_internals
+from embedding_core.tracing import as_written
 from embedding_core.training.candidate_counts import candidate_counts
+from embedding_core.training.data_errors import data_errors
 from embedding_core.training.dense_start import Ranges
 from embedding_core.training.device_choice import Batches, Placement
 from embedding_core.training.encoded_rows import RowFormat, encode_files
@@ -46,7 +45,6 @@ from embedding_core.warm_start import DenseStart
 
 Sampler: TypeAlias = Callable[[tf.Tensor, Batch], Batch]
 _ROWS_AT_ONCE = 4096
-_ASSERTION = re.compile(r"assertion failed: (.*?)(?:\n|$)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,29 +80,6 @@ class TrainingJob:
     ranges: Ranges = dataclasses.field(default_factory=dict)
     limits: SparseCoreEmbeddingConfig | None = None
     shard_files: bool | None = None
-
-
-@contextlib.contextmanager
-def data_errors() -> Iterator[None]:
-    """Turn TensorFlow's errors about bad rows into a DataError of one line."""
-    try:
-        yield
-    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
-        raise DataError(_rule_broken(error.message)) from error
-    except tf.errors.NotFoundError as error:
-        raise DataError(
-            f"a file of rows is gone ({without_internals(error.message)}): if it was a temporary file, set TMPDIR "
-            "to a folder that nothing empties; then start the same run again to continue."
-        ) from error
-    except UnicodeDecodeError as error:  # TensorFlow's message quotes a row that is not UTF-8
-        raise DataError(_rule_broken(error.object.decode(errors="replace"))) from error
-
-
-def _rule_broken(message: str) -> str:
-    """Extract the line of TensorFlow's message that says what is wrong with the data."""
-    message = without_internals(message)
-    match = _ASSERTION.search(message)
-    return match[1] if match else message
 
 
 def rows_with_drawn(training: TrainingConfig, rows: int, hosts: int = 1) -> int:

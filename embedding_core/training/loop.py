@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
-import os
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
-import tf_keras
 
-from embedding_core.checkpoint.dense import DENSE, write_dense
-from embedding_core.checkpoint.stacked import stack_variables, stacks_of_names
-from embedding_core.engines import HostEngine
 from embedding_core.errors import DataError, PreemptionError, TrainingError
-from embedding_core.schema import Json
-from embedding_core.storage import scratch_folder
 from embedding_core.tasks import retrieval_index
-from embedding_core.training.checkpoints import HISTORY, RunState
-from embedding_core.training.dense_start import dense_inputs, start_dense
-from embedding_core.training.device_choice import Placement, choose_placement
+from embedding_core.training.checkpoints import RunState
+from embedding_core.training.data_errors import data_errors
 from embedding_core.training.eval_metrics import Evaluation, evaluate
-from embedding_core.training.finished_run import restore_weights
 from embedding_core.training.history import History, Summaries
-from embedding_core.training.job import JobData, TrainingJob, data_errors
-from embedding_core.training.kept_rows import rows_folder
-from embedding_core.training.learning_rate_decay import config_with_rates
-from embedding_core.training.preemption import end_if, noticed_preemption
-from embedding_core.training.step import StepsDone, Trainable, new_trainable
+from embedding_core.training.job import JobData, TrainingJob
+from embedding_core.training.step import StepsDone, Trainable
 from embedding_core.training.training_inputs import Batch
 from embedding_core.training_config import EarlyStopping
 
@@ -44,28 +30,7 @@ _STEPS_PER_ENTRY = 100  # at most, for one point of a curve: enough points to se
 _SECONDS_PER_CALL = 1.0  # rough duration of one call of the graph; SIGTERM is noticed between calls
 _STEPS_OF_FIRST_CALL = 10
 _NOT_STOPPED = "early_stopping"  # key of the history's facts: why early stopping had no effect
-_WARM_START = "warm_start"  # key of the history's facts: the report of `start_dense`
-_PARTS = {"dense": "dense part", "optimizer": "state of the dense optimizer"}
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingResult:
-    """A trained model.
-
-    Attributes:
-      tables: float32 [rows, dim] by name.
-      model: the dense part.
-      step: step of this state: the best one with early stopping, else the last. Steps that trained on the validation
-        part after it are not counted.
-      checkpoint: path of the checkpoint of this state.
-      history: curves and figures of the run.
-    """
-
-    tables: Mapping[str, tf.Variable]
-    model: tf_keras.Model
-    step: int
-    checkpoint: str
-    history: History
+WARM_START = "warm_start"  # key of the history's facts: the report of `start_dense`
 
 
 def _check_classes(job: TrainingJob, positives: Sequence[int], rows: int) -> None:
@@ -85,8 +50,13 @@ def _check_classes(job: TrainingJob, positives: Sequence[int], rows: int) -> Non
             )
 
 
-class _Loop:
-    """One run of the loop."""
+class Loop:
+    """The steps of one run, and what is due between them.
+
+    Attributes:
+      total: number of planned steps.
+      history: curves and figures of the run.
+    """
 
     def __init__(
         self,
@@ -116,7 +86,7 @@ class _Loop:
           PreemptionError: SIGTERM came; the state is saved.
         """
         begun = time.monotonic()
-        if self._state.step == 0 and _WARM_START in self.history.facts:
+        if self._state.step == 0 and WARM_START in self.history.facts:
             self._evaluate_start(summaries)
         if self._evaluation_due(self._state.step) and not self.history.has_eval(self._state.step):
             self._evaluate_and_save(self._state.step, summaries)  # SIGTERM interrupted it in the run that goes on
@@ -209,20 +179,25 @@ class _Loop:
             names = [*dense, *labels, f"{self._job.inputs.weight} (weight)"]
             bad = [name for name, finite in zip(names, done.finite, strict=True) if not finite]
             raise DataError(
-                f"{', '.join(map(repr, bad))} is NaN or infinite in steps {first} to {first + steps - 1}: fill missing "
-                "values in `preprocessing_fn`."
+                f"{', '.join(map(repr, bad))} is NaN or infinite in {self._named(first, first + steps - 1)}: fill "
+                "missing values in `preprocessing_fn`."
             )
         finite = np.isfinite(done.losses)
         if not finite.all():
             at = int(np.argmin(finite))
             rate = self._job.training.dense_optimizer.learning_rate
             raise TrainingError(
-                f"the loss of step {first + at} is {done.losses[at]}: lower the learning rates "
+                f"the loss of {self._named(first + at, first + at)} is {done.losses[at]}: lower the learning rates "
                 f"({rate} of the dense part), or look for extreme values in the data."
             )
         self._state.seen_rows.assign_add(done.rows)
         self._state.seen_positives.assign_add(np.reshape(done.positives, self._state.seen_positives.shape))
         return done
+
+    def _named(self, first: int, last: int) -> str:
+        if self._finishing:
+            return "the pass over the validation part"
+        return f"step {first}" if first == last else f"steps {first} to {last}"
 
     def _evaluate_and_save(self, step: int, summaries: Summaries) -> None:
         """Do what is due after `step` steps: check the classes, evaluate, save a checkpoint."""
@@ -295,166 +270,3 @@ class _Loop:
     def _stopped(self) -> bool:
         stopping = self._job.training.early_stopping
         return stopping is not None and int(self._state.waited.numpy()) >= stopping.patience
-
-
-def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Trainable:
-    tf_keras.utils.set_random_seed(job.training.seed)
-    return new_trainable(
-        job.inputs.config,
-        job.training,
-        model=job.model,
-        dense=job.inputs.dense,
-        arguments=job.arguments,
-        tasks=job.inputs.tasks,
-        rows=data.rows_per_replica,
-        steps=data.steps,
-        replicated=placement.replicated,
-        hosts=data.hosts_apart,
-        limits=job.limits if placement.takes_limits else None,
-    )
-
-
-def _warm_start(
-    job: TrainingJob,
-    fill: Callable[[Mapping[str, tf.Variable]], None],
-    trainable: Trainable,
-    placement: Placement,
-) -> None:
-    """Fill the tables; fill tables in a TPU's memory by restoring a checkpoint, since nothing else reaches them."""
-    tables = trainable.tables
-    if tables.variables:
-        fill(tables.variables)
-        return
-    if trainable.table_optimizers:
-        _log.warning(
-            "the tables start from the given rows, but not from their slots, which Keras' optimizers hold here"
-        )
-    host = HostEngine(config_with_rates(job.inputs.config, job.training, trainable.step, 1))
-    fill(host.table_variables)
-    source, slice_ = host.tables, placement.slice_of_hardware
-    if slice_ is not None:  # TensorFlow's class restores stacks as they lie in memory
-        holder: Any = tables.holder
-        stacks = stacks_of_names(holder.embedding_tables, job.inputs.config, slice_)
-        source = stack_variables(host.table_variables, stacks, slice_.shards)
-    with scratch_folder("tables") as folder:
-        path = tf.train.Checkpoint(embedding=source).write(os.path.join(folder, "tables"))
-        status = tf.train.Checkpoint(embedding=tables.holder).read(path)
-        status.expect_partial().assert_existing_objects_matched()
-
-
-def _start_warm(job: TrainingJob, trainable: Trainable, history: History, placement: Placement) -> None:
-    """Fill tables and dense part from a previous run, and record what was restored."""
-    if job.warm_start is not None:
-        _warm_start(job, job.warm_start, trainable, placement)
-    if job.dense_start is None:
-        return
-    report = start_dense(
-        job.dense_start,
-        trainable,
-        inputs=dense_inputs(job.inputs.config, job.inputs.dense, job.inputs.tasks),
-        ranges=job.ranges,
-        optimizer=job.training.dense_optimizer.name,
-    )
-    history.facts[_WARM_START] = report
-    for part in ("dense", "optimizer"):
-        if report[part] == "new":
-            _log.warning("warm start: the %s starts from new values: %s", _PARTS[part], report[f"{part}_reason"])
-
-
-def _write_dense(job: TrainingJob, trainable: Trainable, folder: str) -> None:
-    """Save the dense part for runs that start from this one."""
-    inputs = dense_inputs(job.inputs.config, job.inputs.dense, job.inputs.tasks)
-    name = job.training.dense_optimizer.name
-    write_dense(folder, trainable.model, trainable.optimizer, name=name, inputs=inputs, ranges=job.ranges)
-
-
-def train(
-    job: TrainingJob,
-    folder: str,
-    *,
-    resume_folder: str | None = None,
-    rows: str | None = None,
-    progress: Progress | None = None,
-) -> TrainingResult:
-    """Train a model.
-
-    On CPU the same job gives the same tables, bit for bit, whether or not it was killed and resumed.
-
-    Args:
-      job: model, data and settings.
-      folder: folder that gets `checkpoints/` (the state that is returned), `dense/` (for runs that start from it),
-        `history.json` and `logs/` (for TensorBoard).
-      resume_folder: folder for checkpoints while training; a run continues from the newest one in it. It must
-        belong to this job alone. The caller removes it when the result is safe. None uses a folder below `folder`,
-        removed at the end.
-      rows: folder that keeps encoded rows for later trainings of the same `kept_rows.rows_key`; None keeps none.
-      progress: called at least every 100 steps with the steps done, the total steps, and the state in words.
-
-    Returns:
-      The trained model.
-
-    Raises:
-      DataError: a split is empty, rows cannot be read, or a label is invalid for its task or the same in all rows.
-      TrainingError: the loss or a row of a table is not finite.
-      CheckpointError: there are checkpoints to resume from, but none passes verification.
-      PreemptionError: SIGTERM came; the state is saved, and the same call continues from it.
-    """
-    placement = choose_placement(job.training)
-    with placement.scope(), noticed_preemption() as preempted, rows_folder(rows) as encoded:
-        data = JobData(job, placement, encoded, lambda: end_if(preempted))
-        trainable = _make_trainable(job, data, placement)
-        kept = resume_folder or os.path.join(folder, "resume")
-        tf.io.gfile.makedirs(folder)
-        state = RunState(trainable, kept, job.training.nonfinite_rows)
-        resumed = state.resume()
-        history = History() if resumed is None else History.load(os.path.join(resumed.folder, HISTORY))
-        loop = _Loop(job, data, state, trainable, history, preempted)
-        if resumed is None:
-            _start_warm(job, trainable, history, placement)
-        resumed_at = state.step
-        summaries = Summaries(os.path.join(folder, "logs"))
-        loop.run(summaries, progress)
-        summaries.close()
-        loop.finish(progress)
-        loop.history.facts.update(_facts(data, loop, state, resumed_at, placement))
-        loop.history.save(os.path.join(folder, HISTORY))
-        checkpoint = state.write(os.path.join(folder, "checkpoints"))
-        _write_dense(job, trainable, os.path.join(folder, DENSE))
-        if resume_folder is None:
-            state.discard()
-        step = state.step
-    tables, model = _result(job, trainable, placement, checkpoint)
-    return TrainingResult(tables, model, step, checkpoint, loop.history)
-
-
-def _result(
-    job: TrainingJob, trainable: Trainable, placement: Placement, checkpoint: str
-) -> tuple[Mapping[str, tf.Variable], tf_keras.Model]:
-    """Return the tables by name and the dense part, in a form that this process can export."""
-    config = job.inputs.config
-    if not placement.on_tpu:
-        variables = trainable.tables.variables
-        return {table.name: variables[table.name] for table in config.tables}, trainable.model
-    engine, model = restore_weights(checkpoint, job.model, config, job.inputs.dense, job.arguments, job.inputs.tasks)
-    return engine.embedding_tables, model
-
-
-def _facts(data: JobData, loop: _Loop, state: RunState, resumed_at: int, placement: Placement) -> Json:
-    return {
-        "train_rows": data.rows,
-        "validation_rows": data.validation_rows,
-        "eval_rows": data.eval_rows,
-        "steps_per_epoch": data.steps_per_epoch,
-        "steps_planned": loop.total,
-        "steps_done": loop.history.train[-1]["step"] if loop.history.train else 0,
-        "step": state.step,
-        "resumed_at": resumed_at,
-        "device": placement.kind,
-        "rows_per_second": _rate(loop.history),
-    }
-
-
-def _rate(history: History) -> float | None:
-    """Compute the high median of the run's rates: of two rates, the higher one, since the first includes tracing."""
-    rates = [entry["rows_per_second"] for entry in history.train]
-    return float(statistics.median_high(rates)) if rates else None

@@ -23,8 +23,9 @@ from embedding_core.sparsecore import (
     stacks_of,
 )
 from embedding_core.storage import scratch_folder
+from embedding_core.training.data_errors import data_errors
 from embedding_core.training.device_choice import Batches, Placement
-from embedding_core.training.job import JobData, TrainingJob, data_errors
+from embedding_core.training.job import JobData, TrainingJob
 from embedding_core.training.kept_rows import RowsFolder
 from embedding_core.training.training_inputs import Batch
 
