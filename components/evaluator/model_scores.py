@@ -148,6 +148,7 @@ def scored_batches(
                 (name, output): one for name, scorer in scorers.items() for output, one in scorer(serialized).items()
             }
             _check(scores, rows)
+            scores = with_rows_of_all_models(scores)
             if users is not None:
                 numbers = numbering.add(users(serialized))
                 scores = {key: dataclasses.replace(one, user=numbers) for key, one in scores.items()}
@@ -157,6 +158,27 @@ def scored_batches(
         raise DataError(f"cannot evaluate {list(files)}: {error.message}") from error
     if not rows:
         raise DataError(f"the eval split has no rows in {list(files)}: check the input and how it is split.")
+
+
+def with_rows_of_all_models(scores: Mapping[tuple[str, str], ModelScores]) -> dict[tuple[str, str], ModelScores]:
+    """Give models that are compared on a multiclass label the same rows, even if their classes differ.
+
+    A model without the class of a row gives this class the probability 0: its label becomes one more class. A row whose
+    class no model has stays left out.
+    """
+    made = dict(scores)
+    for output in dict.fromkeys(output for _, output in scores):
+        keys = [key for key in scores if key[1] == output]
+        if len(keys) == 1 or scores[keys[0]].prediction.ndim == 1:
+            continue
+        known = np.maximum.reduce([scores[key].known for key in keys])
+        weight = np.maximum.reduce([scores[key].weight for key in keys])
+        for key in keys:
+            one = scores[key]
+            label = np.where(known > one.known, float(one.prediction.shape[1]), one.label)
+            prediction = np.pad(one.prediction, ((0, 0), (0, 1)))
+            made[key] = dataclasses.replace(one, label=label, prediction=prediction, weight=weight, known=known)
+    return made
 
 
 def _check(scores: Mapping[tuple[str, str], ModelScores], rows: int) -> None:
