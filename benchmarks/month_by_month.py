@@ -219,7 +219,9 @@ def _judged(job: Any, checkpoint: str, month: Month) -> dict[str, float]:
     from embedding_core.training.finished_run import restore_weights
     from embedding_core.training.training_inputs import RowParser
 
-    engine, model = restore_weights(checkpoint, job.model, job.inputs.config, job.inputs.dense, job.arguments)
+    engine, model = restore_weights(
+        checkpoint, job.model, job.inputs.config, job.inputs.dense, job.arguments, job.inputs.tasks
+    )
     parser, scores, labels = RowParser(job.inputs), [], []
     for serialized in tf.data.TFRecordDataset([month.pairs]).batch(8192):
         batch = parser(serialized)

@@ -35,7 +35,7 @@ class ConfigError(EmbeddingError, ValueError):
 
 
 class UnsupportedError(ConfigError, NotImplementedError):
-    """A hyperparameter is set that whatever trains the table would ignore."""
+    """What trains the tables would ignore a setting."""
 
 
 class DataError(EmbeddingError, ValueError):

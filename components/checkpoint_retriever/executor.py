@@ -15,6 +15,7 @@ from embedding_core.checkpoint import latest_training_checkpoint, retrieve
 from embedding_core.checkpoint.dense import DENSE
 from embedding_core.config import NonfiniteRows
 from embedding_core.errors import ConfigError
+from embedding_core.training.finished_run import slice_of_run
 
 
 class Executor(ComponentExecutor, base_executor.BaseExecutor):
@@ -41,6 +42,7 @@ class Executor(ComponentExecutor, base_executor.BaseExecutor):
             config,
             artifact.uri,
             vocabularies=read_vocabularies(execution.uri(keys.VOCABULARIES)),
+            slice_=slice_of_run(model_run),
             dense=os.path.join(model_run, DENSE),
             nonfinite="keep" if nonfinite == "keep" else "error",
             progress=lambda key, done, total: progress.report(f"retrieve {key}", done, total),

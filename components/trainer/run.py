@@ -97,6 +97,7 @@ def write_outputs(fn_args: FnArgs, opened: OpenTraining, result: TrainingResult)
         step=result.step,
         checkpoint=os.path.basename(result.checkpoint),
         vocabularies={name: vocabulary.digest for name, vocabulary in opened.vocabularies.items()},
+        stacked_on=result.stacked_on,
     )
     description.save(fn_args.model_run_dir)
     export_model(

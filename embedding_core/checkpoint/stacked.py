@@ -169,7 +169,7 @@ def _orders(name: str, tables: Collection[str]) -> Iterator[list[str]]:
             yield [head, *rest]
 
 
-def stack_variables(variables: Mapping[str, tf.Variable], stacks: Iterable[Stack], cores: int) -> Tables:
+def stacked_copies(variables: Mapping[str, tf.Variable], stacks: Iterable[Stack], cores: int) -> Tables:
     """Stack tables and slots for TensorFlow's `TPUEmbeddingV2`; what this returns is saved under its checkpoint keys.
 
     Args:

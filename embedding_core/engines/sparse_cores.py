@@ -16,6 +16,7 @@ from tensorflow.core.tpu.kernels.sparse_core_layout_pb2 import SparseCoreTableLa
 from embedding_core.engines.engine import Box
 from embedding_core.engines.hardware_configs import copied_configs, is_real_tpu, refuse_ignored
 from embedding_core.engines.simulated_strategy import (
+    ReplicaContext,
     SimulatedTPUStrategy,
     cannot_meet,
     core_at,
@@ -29,7 +30,7 @@ from embedding_core.engines.stack_variables import TableView
 from embedding_core.engines.step_rates import ITERATIONS
 from embedding_core.engines.tables import NamedTables
 from embedding_core.engines.variables import PARAMETERS, Variables
-from embedding_core.errors import ConfigError, EngineError
+from embedding_core.errors import ConfigError, DataError, EngineError
 from embedding_core.feature_specs import FeatureConfigs, Weights
 from embedding_core.sparsecore import Slice, SparseCoreEmbeddingConfig
 from embedding_core.structures import Nested
@@ -171,7 +172,8 @@ class TPUEmbeddingV2(NamedTables):
 
         Raises:
           EngineError (RuntimeError): inside control flow within strategy.run.
-          DataError (ValueError): structure, kind, shape, weight or device do not fit.
+          DataError (ValueError): structure, kind, shape, weight or device do not fit, or inputs of several chips are
+            given outside of strategy.run without `device`.
           tf.errors.InvalidArgumentError: an id is outside its table, a weight is not finite, or the ids are over a
             limit and `allow_id_dropping` is False.
         """
@@ -185,7 +187,7 @@ class TPUEmbeddingV2(NamedTables):
         if weights is not None:
             tf.nest.assert_same_structure(state.model.structure, weights)
             flat_weights = tf.nest.flatten(weights)
-        chip = 0 if device is None else core_at(state.strategy, device)
+        chip = _chip_fed(state.strategy, context, device, [*values, *flat_weights])
         with tf.device(_HOST):
             return state.sorted_ids(
                 local_values(state.strategy, values, chip), local_values(state.strategy, flat_weights, chip)
@@ -200,9 +202,11 @@ class TPUEmbeddingV2(NamedTables):
 
         Raises:
           EngineError (RuntimeError): outside of strategy.run, or inside control flow within it.
+          DataError (ValueError): `enqueue` of this object did not return it.
         """
         self.build()
         state = self._state
+        state.check(partitioned_tensors)
         found = _together("dequeue", state.strategy, state.look_up, partitioned_tensors)
         return state.unstacked(found), partitioned_tensors
 
@@ -216,7 +220,8 @@ class TPUEmbeddingV2(NamedTables):
 
         Raises:
           EngineError (RuntimeError): before `build`, outside of strategy.run, or inside control flow within it.
-          DataError (ValueError): a gradient is not a tensor, or has another shape.
+          DataError (ValueError): a gradient is not a tensor or has another shape, or `preserved_outputs` is of another
+            object.
         """
         state = self._state
         if not state.variables:
@@ -224,6 +229,7 @@ class TPUEmbeddingV2(NamedTables):
                 "apply_gradients called on unbuilt TPUEmbeddingV2 object. Please either call the embedding lookup "
                 "method first or manually call the build method."
             )
+        state.check(preserved_outputs)
         tf.nest.assert_same_structure(state.model.structure, gradients)
         stacked = state.stacked(tf.nest.flatten(gradients))
         _together("apply_gradients", state.strategy, state.update, (preserved_outputs, stacked))
@@ -270,6 +276,27 @@ class TPUEmbeddingV2(NamedTables):
             {name: int(tf.reduce_max(count.ids)) for name, count in counts.items()},
             {name: int(tf.reduce_max(count.unique_ids)) for name, count in counts.items()},
         )
+
+
+def _chip_fed(
+    strategy: SimulatedTPUStrategy, context: ReplicaContext | None, device: str | None, inputs: Sequence[Any]
+) -> int:
+    """Return the number of the chip that a call of `enqueue` feeds.
+
+    Raises:
+      DataError (ValueError): `device` is not a chip, or it is unknown which of several chips' inputs to take.
+    """
+    if context is not None:
+        return core_of(context)
+    if device is not None:
+        return core_at(strategy, device)
+    chips = max(len(strategy.experimental_local_results(value)) for value in inputs)
+    if chips > 1:
+        raise DataError(
+            f"enqueue outside of strategy.run has inputs of {chips} chips, and returns the ids of one: name the chip "
+            "as `device`, or call enqueue in the function given to strategy.run."
+        )
+    return 0
 
 
 def _together(method: str, strategy: SimulatedTPUStrategy, of_chips: Callable[..., Sequence[Any]], own: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Sorts the ids of one chip into the partitions of its SparseCores, and holds them to the limits of the program.
+"""Sorts the ids of one chip into the partitions of its SparseCores, and checks them against the limits.
 
 A sample's row gets a gain, by which the lookup multiplies it: weight / sum of weights for "mean", weight / root of the
 sum of squares for "sqrtn", the weight for "sum" (TensorFlow's `ConvertToCooTensor`). An id that a sample has several
@@ -36,7 +36,7 @@ class StackIds(NamedTuple):
 
 
 class PartitionCount(NamedTuple):
-    """What the entries of a stack on one chip ask of its SparseCores.
+    """The numbers of entries and distinct rows of each partition, of one stack on one chip.
 
     Attributes:
       ids: entries in each partition, int64 [SparseCores of the chip * all SparseCores].

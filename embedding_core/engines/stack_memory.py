@@ -17,6 +17,7 @@ from embedding_core.engines.stack_variables import TableView, stack_variables, v
 from embedding_core.engines.step_rates import new_iterations, step_rates
 from embedding_core.engines.tables import unmirrored
 from embedding_core.engines.variables import PARAMETERS, Variables
+from embedding_core.errors import DataError
 from embedding_core.feature_specs import Ids, Weights
 from embedding_core.lookup import quantized
 from embedding_core.sparsecore import SparseCoreEmbeddingConfig, Stack
@@ -81,6 +82,19 @@ class StackMemory:
             if self._limits[name].drops:
                 self.dropped[name].assign_add(dropped)
         return entries
+
+    def check(self, given: ChipIds) -> None:
+        """Refuse what `sorted_ids` of an object with these stacks did not return.
+
+        Raises:
+          DataError (ValueError): the entries are not of these stacks.
+        """
+        names = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+        if names != sorted(self._limits) or not all(isinstance(entries, StackIds) for entries in given.values()):
+            raise DataError(
+                f"the partitioned ids are of {names}: give what enqueue of this object returned, with the entries of "
+                f"the stacks {sorted(self._limits)}."
+            )
 
     def look_up(self, chips: Sequence[ChipIds]) -> list[list[tf.Tensor]]:
         """Return the activations of each stack, [samples, dim], for each chip; no chip sees a later update."""

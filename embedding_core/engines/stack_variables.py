@@ -48,8 +48,8 @@ class Place(NamedTuple):
 class TableView(tf.__internal__.tracking.AutoTrackable):
     """A table, or a slot of one, within the variable of its stack: reads, writes and saves it as [rows, dim].
 
-    It has the methods of a tf.Variable that checkpoints, warm starts and lookups call. In a checkpoint it is what the
-    variable of a table is on other engines.
+    It has the methods of a tf.Variable that checkpoints, warm starts and lookups call. Checkpoints save it like the
+    variable of a table on other engines.
     """
 
     def __init__(self, variable: tf.Variable, place: Place, name: str):
@@ -159,7 +159,7 @@ def _fill(variable: tf.Variable, place: Place, table: TableSpec, slice_: Slice, 
 def _rows_by_chip(initializer: Callable[..., tf.Tensor], place: Place, slice_: Slice) -> tf.Tensor:
     """Return the rows that a sharding-aware initializer makes, called for the shards of each chip, as by TensorFlow.
 
-    Its block has the rows as they lie in the shards of a table that is not rotated, with the padding.
+    Each block is in the order of the shards, without rotation and with padding.
     """
     table, shape = place.table, (place.table.padded_rows, place.stack.dim)
     per_shard = table.padded_rows // slice_.shards

@@ -14,12 +14,15 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 import tf_keras
 
+from embedding_core.checkpoint.bundle import SLICE_BYTES, BundleReader
 from embedding_core.checkpoint.series import read_training_checkpoint
+from embedding_core.checkpoint.stacked import read_layouts, stacked_rows
 from embedding_core.config import EmbeddingConfig
 from embedding_core.engines import HostEngine
 from embedding_core.errors import CheckpointError
 from embedding_core.model_inputs import build_model
 from embedding_core.schema import Json
+from embedding_core.sparsecore import Slice
 from embedding_core.tasks import POSITIVE, Task
 from embedding_core.training_config import TrainingConfig
 
@@ -41,6 +44,7 @@ class RunDescription:
       step: step of the final state.
       checkpoint: name of the final checkpoint, in `checkpoints/`.
       vocabularies: digest of each vocabulary of the tables, by name.
+      stacked_on: the SparseCores of the real TPU whose checkpoint has the tables stacked; None if it has plain tables.
     """
 
     model: str
@@ -53,6 +57,7 @@ class RunDescription:
     step: int
     checkpoint: str
     vocabularies: Mapping[str, str]
+    stacked_on: Slice | None = None
 
     def save(self, folder: str) -> None:
         """Write `training.json`."""
@@ -60,6 +65,7 @@ class RunDescription:
         data["config"] = json.loads(self.config.to_json())
         data["training"] = self.training.to_mapping()
         data["tasks"] = [task.to_mapping() for task in self.tasks]
+        data["stacked_on"] = None if self.stacked_on is None else self.stacked_on._asdict()
         with tf.io.gfile.GFile(os.path.join(folder, _FILE), "w") as file:
             file.write(json.dumps(data, indent=2))
 
@@ -78,9 +84,21 @@ class RunDescription:
             data["training"] = TrainingConfig.from_mapping(data["training"])
             data["dense"] = tuple(data["dense"])
             data["tasks"] = tuple(_tasks(data))
+            data["stacked_on"] = Slice(**data["stacked_on"]) if data.get("stacked_on") else None
             return cls(**data)
         except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path!r} does not describe a training run: {error}") from error
+
+
+def slice_of_run(folder: str) -> Slice | None:
+    """Return `RunDescription.stacked_on` of a run's folder; None if another trainer wrote the folder.
+
+    Raises:
+      CheckpointError: `training.json` does not describe a run.
+    """
+    if not tf.io.gfile.exists(os.path.join(folder, _FILE)):
+        return None
+    return RunDescription.load(folder).stacked_on
 
 
 def _tasks(data: Json) -> list[Task]:
@@ -110,7 +128,9 @@ def restore_run(folder: str) -> RestoredRun:
     path = os.path.join(folder, "checkpoints", run.checkpoint)
     if read_training_checkpoint(os.path.dirname(path)).prefix != path:
         raise CheckpointError(f"{path!r} is missing: the folder holds the checkpoint of another run; restore it.")
-    engine, model = restore_weights(path, run.model, run.config, run.dense, run.arguments, run.tasks)
+    engine, model = restore_weights(
+        path, run.model, run.config, run.dense, run.arguments, run.tasks, stacked_on=run.stacked_on
+    )
     return RestoredRun(run, engine, model)
 
 
@@ -121,6 +141,8 @@ def restore_weights(
     dense: Sequence[str],
     arguments: Json,
     tasks: Sequence[Task],
+    *,
+    stacked_on: Slice | None = None,
 ) -> tuple[HostEngine, tf_keras.Model]:
     """Restore the tables, without slots, and the dense part of a training checkpoint in this process.
 
@@ -131,14 +153,24 @@ def restore_weights(
       dense: names of the dense features.
       arguments: arguments of `build`.
       tasks: what the model is trained for.
+      stacked_on: as in RunDescription.
 
     Raises:
       CheckpointError: the checkpoint is damaged, or of another model.
     """
     engine = HostEngine(config, with_slots=False)
     built = build_model(model, config, dense, arguments, tasks)
+    parts = {"embedding": engine.tables, "model": built}
+    reader = BundleReader(prefix)
+    layouts = read_layouts(reader, config, slice_=stacked_on)
+    if layouts:
+        del parts["embedding"]
+        rows_of = stacked_rows(reader, config, layouts, SLICE_BYTES)
+        for name, variable in engine.table_variables.items():
+            for start, rows in rows_of(name):
+                variable.scatter_update(tf.IndexedSlices(rows, tf.range(start, start + len(rows))))
     try:
-        status = tf.train.Checkpoint(embedding=engine.tables, model=built).restore(prefix)
+        status = tf.train.Checkpoint(**parts).restore(prefix)
         status.expect_partial().assert_existing_objects_matched()
     except (tf.errors.OpError, AssertionError, ValueError) as error:
         raise CheckpointError(f"cannot restore the model from {prefix!r}: {error}") from error

@@ -187,7 +187,7 @@ class KerasRun:
             history.save(os.path.join(folder, HISTORY))
             checkpoint = self._write(trainable, folder)
         tables, exported = self._result(trainable, checkpoint)
-        return TrainingResult(tables, exported, step, checkpoint, history)
+        return TrainingResult(tables, exported, step, checkpoint, history, self._placement.slice_of_hardware)
 
     def _trainable(self, embedding: TPUEmbedding, dense: tf_keras.Model, step: int) -> Trainable:
         job = self._job
@@ -236,6 +236,12 @@ class KerasRun:
             variables = trainable.tables.variables
             return {table.name: variables[table.name] for table in job.inputs.config.tables}, trainable.model
         engine, dense = restore_weights(
-            checkpoint, job.model, job.inputs.config, job.inputs.dense, job.arguments, job.inputs.tasks
+            checkpoint,
+            job.model,
+            job.inputs.config,
+            job.inputs.dense,
+            job.arguments,
+            job.inputs.tasks,
+            stacked_on=self._placement.slice_of_hardware,
         )
         return engine.embedding_tables, dense

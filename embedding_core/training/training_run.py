@@ -13,9 +13,10 @@ import tensorflow as tf
 import tf_keras
 
 from embedding_core.checkpoint.dense import DENSE, write_dense
-from embedding_core.checkpoint.stacked import stack_variables, stacks_of_names
+from embedding_core.checkpoint.stacked import stacked_copies, stacks_of_names
 from embedding_core.engines import HostEngine
 from embedding_core.schema import Json
+from embedding_core.sparsecore import Slice
 from embedding_core.storage import scratch_folder
 from embedding_core.training.checkpoints import HISTORY, RunState
 from embedding_core.training.dense_start import dense_inputs, start_dense
@@ -45,6 +46,7 @@ class TrainingResult:
         part after it are not counted.
       checkpoint: path of the checkpoint of this state.
       history: curves and figures of the run.
+      stacked_on: the SparseCores of the real TPU whose checkpoint has the tables stacked; None if it has plain tables.
     """
 
     tables: Mapping[str, tf.Variable]
@@ -52,6 +54,7 @@ class TrainingResult:
     step: int
     checkpoint: str
     history: History
+    stacked_on: Slice | None = None
 
 
 def _make_trainable(job: TrainingJob, data: JobData, placement: Placement) -> Trainable:
@@ -92,7 +95,7 @@ def _warm_start(
     if slice_ is not None:  # TensorFlow's class restores stacks as they lie in memory
         holder: Any = tables.holder
         stacks = stacks_of_names(holder.embedding_tables, job.inputs.config, slice_)
-        source = stack_variables(host.table_variables, stacks, slice_.shards)
+        source = stacked_copies(host.table_variables, stacks, slice_.shards)
     with scratch_folder("tables") as folder:
         path = tf.train.Checkpoint(embedding=source).write(os.path.join(folder, "tables"))
         status = tf.train.Checkpoint(embedding=tables.holder).read(path)
@@ -181,7 +184,7 @@ def train(
             state.discard()
         step = state.step
     tables, model = _result(job, trainable, placement, checkpoint)
-    return TrainingResult(tables, model, step, checkpoint, loop.history)
+    return TrainingResult(tables, model, step, checkpoint, loop.history, placement.slice_of_hardware)
 
 
 def _result(
@@ -192,7 +195,15 @@ def _result(
     if not placement.on_tpu:
         variables = trainable.tables.variables
         return {table.name: variables[table.name] for table in config.tables}, trainable.model
-    engine, model = restore_weights(checkpoint, job.model, config, job.inputs.dense, job.arguments, job.inputs.tasks)
+    engine, model = restore_weights(
+        checkpoint,
+        job.model,
+        config,
+        job.inputs.dense,
+        job.arguments,
+        job.inputs.tasks,
+        stacked_on=placement.slice_of_hardware,
+    )
     return engine.embedding_tables, model
 
 

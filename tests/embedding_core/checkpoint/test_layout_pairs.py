@@ -10,7 +10,7 @@ from tensorflow.python.tpu import tpu_embedding_v3_utils as upstream
 
 from embedding_core.checkpoint import retrieve
 from embedding_core.checkpoint.load import load_checkpoint_into
-from embedding_core.checkpoint.stacked import stack_variables, stacks_of_names
+from embedding_core.checkpoint.stacked import stacked_copies, stacks_of_names
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.engines import HostEngine, TPUEmbedding, TPUEmbeddingV0, TPUEmbeddingV2, simulated_tpu
 from embedding_core.errors import CheckpointError
@@ -83,7 +83,7 @@ def names_of_tensorflow():
 
 def in_tensorflows_layout(rows):
     stacks = stacks_of_names(names_of_tensorflow(), CONFIG, SLICE)
-    return stack_variables(as_variables(rows), stacks, SLICE.shards)
+    return stacked_copies(as_variables(rows), stacks, SLICE.shards)
 
 
 @pytest.fixture(scope="module")

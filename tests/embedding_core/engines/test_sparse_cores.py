@@ -389,3 +389,46 @@ def test_configuration_of_tensorflow_is_taken():
         SparseCoreEmbeddingConfig.of(Theirs({}, enable_fast_table_initialization=True))
     with pytest.raises(ConfigError, match="it must be a SparseCoreEmbeddingConfig or None"):
         SparseCoreEmbeddingConfig.of(3)
+
+
+def of_two_chips():
+    """An embedding on two chips, a value per chip, and the rows that chips 0 and 1 should look up."""
+    config = EmbeddingConfig(
+        tables=(TableConfig(name="a", vocabulary_size=40, dim=3, combiner="sum", optimizer=SGD()),),
+        features=(FeatureConfig(name="f", table="a"),),
+    )
+    strategy = simulated_tpu(cores_per_host=2, embedding_feature="V2", sparse_cores=2)
+    embedding = on(strategy, config)
+    embedding.build()
+    samples = BATCH // 2
+    ids = np.arange(BATCH).reshape(2, samples, 1) % 40
+    per_chip = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(ids[context.replica_id_in_sync_group])
+    )
+    return strategy, embedding, per_chip, embedding.table_views["a"].numpy()[ids[:, :, 0]]
+
+
+def test_value_that_the_function_captures_is_read_on_its_chip():
+    strategy, embedding, per_chip, expected = of_two_chips()
+    found = strategy.run(lambda: embedding({"f": per_chip})[0]["f"])
+    for chip, values in enumerate(strategy.experimental_local_results(found)):
+        np.testing.assert_allclose(values, expected[chip], rtol=1e-6)
+
+
+def test_inputs_of_several_chips_need_a_device_outside_of_run():
+    strategy, embedding, per_chip, _ = of_two_chips()
+    with pytest.raises(DataError, match="inputs of 2 chips, and returns the ids of one: name the chip as `device`"):
+        embedding.enqueue({"f": per_chip})
+    chips = strategy.extended.worker_devices
+    for chip, device in enumerate(chips):
+        rows = embedding.enqueue({"f": per_chip}, device=device)["a"].rows
+        assert rows.shape[0] == BATCH // len(chips), chip
+
+
+def test_ids_of_another_object_are_refused(one_table):
+    strategy, embedding, per_chip, _ = of_two_chips()
+    other, _ = one_table()
+    foreign = other.enqueue(tf.ragged.constant([[0], [], [], []]))
+    for wrong, what in ((foreign, r"\['t'\]"), (per_chip, "EagerTensor"), ({"a": 1}, r"\['a'\]")):
+        with pytest.raises(DataError, match=f"the partitioned ids are of {what}"):
+            strategy.run(lambda ids: embedding.dequeue(ids)[0], (wrong,))
