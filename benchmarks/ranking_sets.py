@@ -170,4 +170,8 @@ HELD_OUT: dict[str, Callable[[int], RowSet]] = {
     "advertising 2, main effects": lambda rows: _advertising(rows, 22, deviation=0.4, pairs=0),
     "ratings 2": lambda rows: _ratings(rows, 23),
     "census 2": lambda rows: _census(rows, 24),
+    "advertising 3": lambda rows: _advertising(rows, 31, deviation=0.5, pairs=4),
+    "advertising 3, main effects": lambda rows: _advertising(rows, 32, deviation=0.4, pairs=0),
+    "ratings 3": lambda rows: _ratings(rows, 33),
+    "census 3": lambda rows: _census(rows, 34),
 }
