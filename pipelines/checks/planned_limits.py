@@ -44,8 +44,12 @@ def planned_sparse_cores(
     limits = read_sparse_core_limits(folder)
     if limits is None:
         return SparseCores(compiler, None, f"the table configs in {folder} have no limits of SparseCores: {remedy}")
-    if _shape(read_embedding_config(folder)) != _shape(tables):
-        reason = f"the limits in {folder} are for tables and features other than those of this configuration: {remedy}"
+    others = _different(_shape(read_embedding_config(folder)), _shape(tables))
+    if others:
+        reason = (
+            f"the limits in {folder} are for other tables or features than those planned here ({', '.join(others)}), "
+            f"as a run may choose dims by its data: `--table-configs {folder}` checks the tables of that run"
+        )
         return SparseCores(compiler, None, reason)
     return SparseCores(compiler, limits, folder)
 
@@ -55,9 +59,13 @@ def _last_folder(config: PipelineConfig) -> str | None:
     return None if last is None else last[1]
 
 
-def _shape(tables: EmbeddingConfig) -> tuple[object, ...]:
-    """Return what the limits and the program depend on."""
-    return (
-        {one.name: (one.vocabulary_size, one.dim, one.combiner, one.optimizer) for one in tables.tables},
-        {one.name: (one.table, one.max_sequence_length) for one in tables.features},
-    )
+def _shape(tables: EmbeddingConfig) -> dict[str, object]:
+    """Return what the limits and the program depend on, by the name of the table or feature in words."""
+    return {
+        **{f"table {one.name}": (one.vocabulary_size, one.dim, one.combiner, one.optimizer) for one in tables.tables},
+        **{f"feature {one.name}": (one.table, one.max_sequence_length) for one in tables.features},
+    }
+
+
+def _different(first: dict[str, object], second: dict[str, object]) -> list[str]:
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]

@@ -74,7 +74,8 @@ def test_table_configs_of_another_slice_have_no_limits(tmp_path, table_configs):
 def test_limits_of_other_tables_are_not_used(tmp_path, table_configs):
     found = limits_of(taxi(tmp_path), table_configs, planned_tables(taxi(tmp_path), None, 2000)[0])
     assert found.limits is None
-    assert "are for tables and features other than those of this configuration" in found.source
+    assert "are for other tables or features than those planned here (table " in found.source
+    assert f"`--table-configs {table_configs}` checks the tables of that run" in found.source
 
 
 def test_function_of_the_user_has_no_limits(tmp_path, table_configs):
