@@ -13,7 +13,7 @@ MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 
-.PHONY: help venv tpu-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel tfx-next contract tpu-tests tf-tests sparsecore-judge sparsecore-compiler tfrs-tests tasks layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,15 @@ COMPILER_LOCKED := embedding_core/tpu_compiler/requirements.txt
 	@echo "libtpu is Google's, under the Google Cloud Platform terms of service: https://cloud.google.com/terms"
 	$(UV) venv --quiet --clear --no-project --python "$$(cat .python-version)" .tpu-compiler
 	$(UV) pip install --quiet --python .tpu-compiler/bin/python --require-hashes --requirement $(COMPILER_LOCKED)
+	@touch $@
+
+sparsecore-compiler: .sparsecore-compiler/.ready ## make .sparsecore-compiler, the environment of the compiler for SparseCores (Python 3.12 or later; libtpu: Google Cloud's terms; 1 GB)
+
+SPARSECORE_LOCKED := embedding_core/tpu_compiler/sparse_core_requirements.txt
+.sparsecore-compiler/.ready: $(SPARSECORE_LOCKED) | $(UV)
+	@echo "libtpu is Google's, under the Google Cloud Platform terms of service: https://cloud.google.com/terms"
+	$(PYTHONS) $(UV) venv --quiet --clear --no-project --python '>=3.12' .sparsecore-compiler
+	$(UV) pip install --quiet --python .sparsecore-compiler/bin/python --require-hashes --requirement $(SPARSECORE_LOCKED)
 	@touch $@
 
 lock: | $(UV) ## resolve all packages again into requirements.lock, with hashes
@@ -114,10 +123,24 @@ contract: venv ## the full product of kinds, combiners, optimizers and engines a
 	    tests/embedding_core/engines/test_step_memory.py \
 	    tests/embedding_core/serving/test_same_as_training.py
 
-tpu-tests: venv tpu-compiler ## every example compiled for every TPU generation, and planted mistakes that the TPU compiler has to refuse
-	TPU_COMPILER_PYTHON=$(CURDIR)/.tpu-compiler/bin/python $(BIN)/pytest -m "slow or not slow" --timeout=900 \
-	    tests/embedding_core/tpu_compiler tests/embedding_core/preflight/test_compiler_check.py \
-	    tests/pipelines/checks/test_compiler_lines.py
+# It ends with a line for each part: its counts by pytest, and its time.
+tpu-tests: venv tpu-compiler sparsecore-compiler .matrix/sparsecore/.ready ## all that TPUs are tested with, in the environments that it makes; DATA=<folder with the daily CSV files>, TF_TESTS=<checkout of TensorFlow>
+	@logs=$$(mktemp -d); trap 'rm -rf $$logs' EXIT; trap 'exit 1' INT; \
+	for part in tpu-tests-compiler sparsecore-judge $(if $(TF_TESTS),tf-tests); do \
+	    echo "== $$part"; begin=$$SECONDS; $(MAKE) --no-print-directory $$part 2>&1 | tee $$logs/$$part; \
+	    [ $${PIPESTATUS[0]} = 0 ] && how= || { how="FAILED: "; failed=1; }; \
+	    counts=$$(grep -Eo '[0-9]+ (passed|failed|error).* in [0-9.]+s' $$logs/$$part | tail -1); \
+	    echo "$$part: $$how$${counts:-no tests ran}; $$((SECONDS - begin)) s in all" >> $$logs/summary; done; \
+	echo "== tpu-tests, $$SECONDS s"; cat $$logs/summary; \
+	$(if $(DATA),,echo "cases of Online Retail: skipped, DATA is not given";) \
+	$(if $(TF_TESTS),,echo "tf-tests: skipped, TF_TESTS is not given";) exit $${failed:-0}
+
+# Every example for every generation, planted mistakes, and stacks of tables on SparseCores.
+tpu-tests-compiler: venv
+	TPU_COMPILER_PYTHON=$(CURDIR)/.tpu-compiler/bin/python \
+	SPARSECORE_COMPILER_PYTHON=$(CURDIR)/.sparsecore-compiler/bin/python $(BIN)/pytest -m "slow or not slow" \
+	    --timeout=900 tests/embedding_core/tpu_compiler tests/embedding_core/preflight/test_compiler_check.py \
+	    tests/embedding_core/preflight/test_sparse_core_check.py tests/pipelines/checks/test_compiler_lines.py
 
 tf-tests: venv ## TensorFlow's own TPU embedding tests; TF_TESTS=<checkout of github.com/tensorflow/tensorflow>
 	$(if $(wildcard $(TF_TESTS)/tensorflow/python/tpu/tests),,$(error TF_TESTS is '$(TF_TESTS)': give a checkout \
@@ -131,18 +154,8 @@ tf-tests: venv ## TensorFlow's own TPU embedding tests; TF_TESTS=<checkout of gi
 	$(UV) pip install --quiet --python .matrix/sparsecore/bin/python jax-tpu-embedding==0.2.0 jax==0.12.0.1
 	@touch $@
 
-sparsecore-judge: venv .matrix/sparsecore/.ready ## limits of SparseCores before the C++ of jax-tpu-embedding; DATA=<folder with the daily CSV files>
-	DATA=$(if $(DATA),$(abspath $(DATA))) $(BIN)/pytest -rP -k 'not compile' tests/sparsecore_judge
-
-# libtpu contains Google's compiler. Its licence is Google Cloud's terms, so that only this target installs it.
-.matrix/sparsecore-compiler/.ready: | $(UV)
-	$(PYTHONS) $(UV) venv --quiet --clear --no-project --python '>=3.12' .matrix/sparsecore-compiler
-	$(UV) pip install --quiet --python .matrix/sparsecore-compiler/bin/python jax-tpu-embedding==0.2.0 jax==0.12.0.1 \
-	    libtpu==0.0.52
-	@touch $@
-
-sparsecore-compiler: venv .matrix/sparsecore-compiler/.ready ## lookup and update under these limits, compiled by libtpu; DATA=<folder with the daily CSV files>
-	DATA=$(if $(DATA),$(abspath $(DATA))) $(BIN)/pytest -rP -k compile tests/sparsecore_judge
+sparsecore-judge: venv .matrix/sparsecore/.ready ## limits of SparseCores before the C++ of jax-tpu-embedding, and if `make sparsecore-compiler` was run, compiled; DATA=<folder with the daily CSV files>
+	DATA=$(if $(DATA),$(abspath $(DATA))) $(BIN)/pytest -rPs tests/sparsecore_judge
 
 tfrs-tests: venv ## TensorFlow Recommenders' own tests of its layers, pointed at ours
 	$(BIN)/pytest -m slow tests/tfrs_tests
@@ -202,4 +215,4 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.approximate_top_k
 
 clean: ## remove what the targets made, the virtual environment included
-	rm -rf .venv .uv .matrix .tpu-compiler runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .uv .matrix .tpu-compiler .sparsecore-compiler runs build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from components.run_inputs import NumberSources
 from components.transform_graph import read_classes
@@ -17,7 +18,7 @@ from embedding_core.training import Inputs, TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`custom_config` of EmbeddingTrainer, and what its executor adds.
+    """`custom_config` of EmbeddingTrainer, and the folder of the vocabularies.
 
     Attributes:
       training: JSON object, a `TrainingConfig`.
@@ -25,15 +26,9 @@ class Settings:
       dense: names of the dense features.
       tasks: JSON objects, each a `Task` of the model; the default is one binary label, "label".
       weight_key: name of the sample weight, or None.
-      model_module: dotted module with `build`.
-      vocabularies, table_configs: folders of the artifacts.
-      warm_start: folder of an embedding checkpoint, or None.
+      vocabularies: folder of the artifact.
       dense_start: choices of `embedding_core.warm_start.DenseStart`: `dense`, `dense_optimizer`, `ranges`.
       scaling: `column` and `log1p` of the dense features that `pipelines.preprocessing` scales, by name.
-      code_fingerprint: digest of the code that runs, or None.
-      resume_dir: folder that keeps checkpoints while training, or None.
-      inputs_made: when each input was recorded in ML Metadata, by key. Paths alone do not identify inputs, because a
-        new store reuses the paths of a lost store.
     """
 
     training: Json
@@ -41,15 +36,9 @@ class Settings:
     dense: Sequence[str] = ()
     tasks: Sequence[Json] = ({},)
     weight_key: str | None = None
-    model_module: str
     vocabularies: str
-    table_configs: str
-    warm_start: str | None = None
     dense_start: Json = dataclasses.field(default_factory=dict)
     scaling: Mapping[str, Json] = dataclasses.field(default_factory=dict)
-    code_fingerprint: str | None = None
-    resume_dir: str | None = None
-    inputs_made: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
 
     def task_list(self, transform_graph: str | None) -> tuple[Task, ...]:
         """Return what the model is trained for, with the classes that Transform found.
@@ -105,14 +94,39 @@ class Settings:
         )
 
 
-def read_settings(custom_config: Json) -> Settings:
-    """Read the settings.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings(Settings):
+    """What the executor of EmbeddingTrainer adds to the settings.
+
+    Attributes:
+      model_module: dotted module with `build`.
+      table_configs: folder of the artifact.
+      warm_start: folder of an embedding checkpoint, or None.
+      code_fingerprint: digest of the code that runs, or None.
+      resume_dir: folder that keeps checkpoints while training, or None.
+      inputs_made: when each input was recorded in ML Metadata, by key. Paths alone do not identify inputs, because a
+        new store reuses the paths of a lost store.
+    """
+
+    model_module: str
+    table_configs: str
+    warm_start: str | None = None
+    code_fingerprint: str | None = None
+    resume_dir: str | None = None
+    inputs_made: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+
+
+_SomeSettings = TypeVar("_SomeSettings", bound=Settings)
+
+
+def read_settings(custom_config: Json, kind: type[_SomeSettings]) -> _SomeSettings:
+    """Read the settings of a kind.
 
     Raises:
       ConfigError: an unknown key, or a key is missing.
     """
     try:
-        return Settings(**custom_config)
+        return kind(**custom_config)
     except TypeError as error:
         raise ConfigError(f"`custom_config` of EmbeddingTrainer is {custom_config!r}: {error}.") from error
 

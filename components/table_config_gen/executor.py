@@ -72,7 +72,7 @@ def _with_dims_of(
 
 def _check_fits(report: Json) -> None:
     plan = report["topology"]
-    if plan is None or plan["fits"]:
+    if plan is None or not plan["over_budget"]:
         return
     core = {name: table["fullest_core_bytes"] / GIB for name, table in plan["tables"].items()}
     tables = ", ".join(f"{name!r} ({core[name]:.1f} GiB)" for name in plan["over_budget"])

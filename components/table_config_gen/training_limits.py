@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from components import spec_keys as keys
 from components.artifact_files import read_sparse_core_limits
 from components.base_executor import Execution, files_below
-from components.trainer_settings import read_settings, with_steps
+from components.trainer_settings import Settings, read_settings, with_steps
 from embedding_core.config import EmbeddingConfig
 from embedding_core.planning.topology import Topology
 from embedding_core.schema import Json
@@ -41,15 +41,13 @@ def limits_of_training(
     given = execution.given_uris(keys.VOCABULARIES, keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.BASE_TABLE_CONFIGS)
     graph, schema = given.get(keys.TRANSFORM_GRAPH), given.get(keys.SCHEMA)
     custom = with_steps(custom, execution.properties.get(keys.TRAINING_STEPS))
-    settings = read_settings(
-        {**custom, "model_module": "", "vocabularies": given[keys.VOCABULARIES], "table_configs": ""}
-    )
+    settings = read_settings({**custom, "vocabularies": given[keys.VOCABULARIES]}, Settings)
     tasks = settings.task_list(graph)
     sources = settings.sources(config, tasks, graph, None if schema is None else os.path.join(schema, "schema.pbtxt"))
     job = TrainingJob(
         inputs=settings.inputs(config, vocabularies, sources, tasks),
         training=settings.training_config,
-        model=settings.model_module,
+        model="",
         train_files=files_below(execution.split_folders(keys.EXAMPLES, "train")),
         eval_files=files_below(execution.split_folders(keys.EXAMPLES, "eval")),
         counts={name: vocabulary.counts for name, vocabulary in vocabularies.items()},

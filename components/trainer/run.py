@@ -15,7 +15,7 @@ from tfx.dsl.io import fileio
 from components import progress
 from components.artifact_files import read_embedding_config, read_sparse_core_limits, read_vocabularies
 from components.run_inputs import NumberSources
-from components.trainer_settings import Settings, read_settings
+from components.trainer_settings import RunSettings, read_settings
 from components.transform_graph import range_problems, read_ranges
 from embedding_core.checkpoint import load_checkpoint_into
 from embedding_core.checkpoint.dense import DENSE
@@ -57,7 +57,7 @@ def run_fn(fn_args: FnArgs) -> None:
 class OpenTraining:
     """The artifacts and settings of a training."""
 
-    settings: Settings
+    settings: RunSettings
     config: EmbeddingConfig
     vocabularies: Mapping[str, Vocabulary]
     sources: NumberSources
@@ -70,7 +70,7 @@ def open_training(fn_args: FnArgs) -> OpenTraining:
     Raises:
       EmbeddingError: an artifact or a setting is missing or invalid.
     """
-    settings = read_settings(fn_args.custom_config)
+    settings = read_settings(fn_args.custom_config, RunSettings)
     tasks = settings.task_list(fn_args.transform_graph_path)
     config = read_embedding_config(settings.table_configs)
     vocabularies = read_vocabularies(settings.vocabularies)
@@ -126,7 +126,7 @@ class _Progress:
 
 def _job(
     fn_args: FnArgs,
-    settings: Settings,
+    settings: RunSettings,
     config: EmbeddingConfig,
     vocabularies: Mapping[str, Vocabulary],
     sources: NumberSources,
@@ -151,19 +151,19 @@ def _job(
     )
 
 
-def _limits(settings: Settings) -> SparseCoreEmbeddingConfig | None:
+def _limits(settings: RunSettings) -> SparseCoreEmbeddingConfig | None:
     """Read the limits of SparseCores that TableConfigGen computed; None if it computed none."""
     found = read_sparse_core_limits(settings.table_configs)
     return None if found is None else SparseCoreEmbeddingConfig.from_mapping(found["forms"]["tensorflow"])
 
 
-def _dense_start(settings: Settings) -> DenseStart | None:
+def _dense_start(settings: RunSettings) -> DenseStart | None:
     if settings.warm_start is None:
         return None
     return DenseStart(folder=os.path.join(settings.warm_start, DENSE), **settings.dense_start)
 
 
-def _ranges(fn_args: FnArgs, settings: Settings) -> dict[str, Json]:
+def _ranges(fn_args: FnArgs, settings: RunSettings) -> dict[str, Json]:
     """Return the ranges that scale dense features; warn about constant features and implausible values."""
     if not fn_args.transform_graph_path:
         return {}
@@ -197,7 +197,7 @@ def _resume_folder(fn_args: FnArgs, opened: OpenTraining) -> str | None:
     return os.path.join(settings.resume_dir, name)
 
 
-def _rows_folder(fn_args: FnArgs, settings: Settings, job: TrainingJob) -> str | None:
+def _rows_folder(fn_args: FnArgs, settings: RunSettings, job: TrainingJob) -> str | None:
     """Return the folder below `resume_dir` that keeps encoded rows; None without `resume_dir` or in an object store."""
     if settings.resume_dir is None or is_remote(settings.resume_dir):
         return None

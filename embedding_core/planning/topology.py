@@ -2,25 +2,32 @@
 
 The row blocks are TensorFlow's (`tpu_embedding_v2.py`): each of n hosts holds ``rows // n`` rows and the first
 ``rows % n`` hosts one more; the same rule divides a host's block among its cores. Rows are float32, padded to a
-multiple of 8 floats; every slot is as large as its table. On a generation without embedding hardware (v5e)
-TensorFlow keeps a whole copy of every table on each core. HBM sizes are those of Cloud TPU's system
+multiple of 8 floats; every slot is as large as its table. HBM sizes are those of Cloud TPU's system
 architecture pages. The plan does not include the memory of the dense part.
+
+On a generation without embedding hardware (v5e) TensorFlow keeps a whole copy of every table on each core, and Keras
+trains it with a gradient as large as the table. The TPU compiler copies tables whose columns do not fill its vectors of
+128 floats into a layout in which they do. `_copy_bytes` bounds the memory of both; docs/preflight.md has measurements.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import ConfigError
+from embedding_core.optimizers import SGD, Adagrad
 from embedding_core.schema import Json
 
 _FLOAT_BYTES = 4
 _PADDING = 8
+_LANES = 128  # floats of a vector of the TensorCore
+_NOT_COPIED = 32  # columns; the compiler (libtpu 0.0.17) does not pad tables of so few
 GIB = 2**30
+_RESERVED = GIB // 4  # of a core of v5e: the compiler has 15.75 GiB of 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,8 +162,10 @@ def memory_plan(config: EmbeddingConfig, topology: Topology) -> Json:
 
     Returns:
       "tables": rows on each host and bytes on the fullest core, by table; "host_bytes": the total
-      of each host; "fullest_core_bytes" and "bytes_per_core" (the budget); "fits"; "over_budget": the largest
-      tables, in order, without which the rest would fit.
+      of each host; "fullest_core_bytes" of tables and slots and "bytes_per_core" (the budget); "copy_bytes": on a
+      slice without embedding hardware, a bound of what a core's program needs for gradients and padded copies of
+      tables, else 0; "fits": whether there is room for both; "over_budget": the largest tables, in order, without which
+      the tables and slots of the rest would fit.
     """
     sharded = topology.placement == "sharded"
     copies = 1 if sharded else topology.cores_per_host
@@ -169,20 +178,54 @@ def memory_plan(config: EmbeddingConfig, topology: Topology) -> Json:
         tables[table.name] = {
             "rows_per_host": blocks,
             "fullest_core_rows": core_rows,
-            "fullest_core_bytes": sum(table_bytes(table, rows=core_rows, padded=True)),
+            "fullest_core_bytes": _held_bytes(table, core_rows, sharded=sharded),
         }
         for host, rows in enumerate(blocks):
-            host_bytes[host] += copies * sum(table_bytes(table, rows=rows, padded=True))
+            host_bytes[host] += copies * _held_bytes(table, rows, sharded=sharded)
     core_bytes = {name: table["fullest_core_bytes"] for name, table in tables.items()}
     over = _over_budget(core_bytes, topology.bytes_per_core)
+    copied = 0 if sharded else _copy_bytes(config.tables)
+    available = topology.bytes_per_core - (0 if sharded else _RESERVED)
     return {
         **dataclasses.asdict(topology),
         "tables": tables,
         "host_bytes": host_bytes,
         "fullest_core_bytes": sum(core_bytes.values()),
-        "fits": not over,
+        "copy_bytes": copied,
+        "fits": sum(core_bytes.values()) + copied <= available,
         "over_budget": over,
     }
+
+
+def _held_bytes(table: TableConfig, rows: int, *, sharded: bool) -> int:
+    """Compute the bytes of rows and slots."""
+    if sharded:
+        return sum(table_bytes(table, rows=rows, padded=True))
+    slots = len(table.optimizer.slots) if table.optimizer else 0
+    slots += isinstance(table.optimizer, SGD)  # Keras' SGD always has a slot for the momentum
+    return _whole_bytes(table, rows) * (1 + slots)
+
+
+def _whole_bytes(table: TableConfig, rows: int) -> int:
+    """Compute the bytes of a table's rows in the TPU compiler's layout: 1, 2, 4 or a multiple of 8 columns."""
+    dim = 1 << (table.dim - 1).bit_length() if table.dim < _PADDING else -(-table.dim // _PADDING) * _PADDING
+    return rows * dim * _FLOAT_BYTES
+
+
+def _copy_bytes(tables: Sequence[TableConfig]) -> int:
+    """Bound the memory that a core without embedding hardware needs beside tables and slots.
+
+    The bound is the largest gradient, one padded copy of every table whose columns are padded, and for optimizers with
+    one slot two more of the largest.
+    """
+    gradients, padded_copies, extra = [0], [], [0]
+    for table in tables:
+        gradients.append(_whole_bytes(table, table.vocabulary_size))
+        if table.dim > _NOT_COPIED and table.dim % _LANES:
+            copy = table.vocabulary_size * -(-table.dim // _LANES) * _LANES * _FLOAT_BYTES
+            padded_copies.append(copy)
+            extra.append(2 * copy if isinstance(table.optimizer, SGD | Adagrad) else 0)
+    return max(gradients) + sum(padded_copies) + max(extra)
 
 
 def _over_budget(core_bytes: Mapping[str, int], budget: int) -> list[str]:

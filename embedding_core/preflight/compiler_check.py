@@ -14,12 +14,12 @@ from embedding_core.schema import Json
 from embedding_core.tpu_compiler import TpuCompiler
 
 _NAMED = re.compile(r'(?:op_name=|error: |fused\[)"([^"]+)"')  # by XLA, or by MLIR
-_VERBS = {
+VERBS = {
     "refused": "the TPU compiler refuses it",
     "not converted": "it cannot be converted to StableHLO, the form in which the TPU compiler takes programs",
     "stopped": "the TPU compiler did not finish",
 }
-_NO_MEMORY = "RESOURCE_EXHAUSTED"
+NO_MEMORY = "RESOURCE_EXHAUSTED"
 
 
 class Checked(NamedTuple):
@@ -79,7 +79,7 @@ def _compared(result: Json, hardware: Hardware, plan: Json) -> Checked:
         "planned_bytes": plan["fullest_core_bytes"],
         "tables_inside": inside,
     }
-    over = plan["fits"] and used > plan["bytes_per_core"]
+    over = not inside and plan["fits"] and used > plan["bytes_per_core"]  # inside, the compiler refuses it
     return Checked(result, (_too_large(result, used, plan),) if over else ())
 
 
@@ -95,17 +95,21 @@ def _too_large(result: Json, used: int, plan: Json) -> Finding:
 
 def _refused(result: Json, traced: Traced) -> Finding:
     error = str(result["error"])
-    first = " ".join(error.partition("\n\n")[0].partition("\n note:")[0].split())
-    verb = _VERBS[result["stage"]]
+    verb = VERBS[result["stage"]]
     remedy = "replace the operation that it names, or move it to the input pipeline"
-    if _NO_MEMORY in error:
+    if NO_MEMORY in error:
         remedy = "use a smaller batch, smaller layers or smaller tables, or a slice with more memory for each core"
     return Finding(
         kind="tpu",
         what=f"the step's program{_place(error, traced)}",
-        rule=f"{verb} ({result['target']}): {first[:1000]}",
+        rule=f"{verb} ({result['target']}): {first_words(error)}",
         remedy=remedy,
     )
+
+
+def first_words(error: str) -> str:
+    """Return the first paragraph of a compiler's message, in one line."""
+    return " ".join(error.partition("\n\n")[0].partition("\n note:")[0].split())[:1000]
 
 
 def _place(error: str, traced: Traced) -> str:

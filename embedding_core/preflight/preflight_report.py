@@ -32,6 +32,7 @@ class Report:
       memory: plan of `embedding_core.planning.topology.memory_plan`.
       program: summary of the traced program; None if tracing failed.
       compiler: result of the TPU compiler, see `compiler_check.Checked`; None if it was not asked.
+      sparse_cores: result of `sparse_core_check`; None if it was not asked, or if the slice has no SparseCores.
       findings: problems to fix; the report is green if there are none.
       notes: further information, and what only the TPU can show.
     """
@@ -45,6 +46,7 @@ class Report:
     memory: Json
     program: Json | None
     compiler: Json | None
+    sparse_cores: Json | None
     findings: Sequence[Finding]
     notes: Sequence[str]
 

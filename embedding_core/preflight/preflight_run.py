@@ -14,6 +14,7 @@ from embedding_core.optimizers import Optimizer
 from embedding_core.planning.topology import Topology, memory_plan, table_bytes
 from embedding_core.preflight.compiler_check import compiler_check
 from embedding_core.preflight.preflight_report import Report
+from embedding_core.preflight.sparse_core_check import SparseCores, sparse_core_check
 from embedding_core.preflight.static_findings import (
     batch_findings,
     finding_of,
@@ -44,6 +45,7 @@ def preflight(
     sizes: str = "the given configuration",
     notes: Iterable[str] = (),
     compiler: TpuCompiler | None = None,
+    sparse_cores: SparseCores | None = None,
 ) -> Report:
     """Check without a TPU what a TPU slice would run, and find what would fail there.
 
@@ -58,6 +60,7 @@ def preflight(
       sizes: source of the numbers of rows, for the report.
       notes: further notes for the report.
       compiler: the TPU compiler that compiles the program of a core too; see `find_tpu_compiler`.
+      sparse_cores: compiler and limits for lookup and update on SparseCores; used only if the slice has some.
 
     Raises:
       ConfigError: `batch_size` is not a whole number >= 1, a table has no optimizer, or the environment of the
@@ -71,6 +74,9 @@ def preflight(
     traced = _traced(traceable, topology, hardware, rows, make_step, own_tables)
     program, seen, more = _program(traced, traceable, hardware)
     compiled, refused = _compiled(traced, program, compiler, topology, hardware, plan)
+    stacks = None
+    if sparse_cores is not None and topology.sparse_cores:
+        stacks = sparse_core_check(config, topology, batch_size, sparse_cores, plan)
     return Report(
         topology=dataclasses.asdict(topology),
         hardware=hardware,
@@ -81,7 +87,15 @@ def preflight(
         memory=plan,
         program=program,
         compiler=compiled,
-        findings=(*batch_findings(batch_size, topology), *memory_findings(plan), *ignored, *seen, *refused),
+        sparse_cores=stacks.result if stacks else None,
+        findings=(
+            *batch_findings(batch_size, topology),
+            *(memory_findings(plan) if not (compiled or {}).get("tables_inside") else ()),
+            *ignored,
+            *seen,
+            *refused,
+            *(stacks.findings if stacks else ()),
+        ),
         notes=(*notes, *more, *([_KERAS_RULES] if trained_by_other_rules(config, hardware) else [])),
     )
 

@@ -37,6 +37,17 @@ def memory_findings(plan: Json) -> Iterator[Finding]:
     if plan["fits"]:
         return
     tables = plan["tables"]
+    if not plan["over_budget"]:
+        yield Finding(
+            kind="memory",
+            what=f"tables and slots of {plan['fullest_core_bytes'] / GIB:.2f} GiB, and up to "
+            f"{plan['copy_bytes'] / GIB:.2f} GiB for gradients and padded copies, on a core of {plan['name']}",
+            rule=f"each core has {plan['bytes_per_core'] / GIB:.0f} GiB for a whole copy of every table and the step; "
+            "the TPU compiler copies tables with columns padded to 128",
+            remedy="give the largest tables a `dim` of at most 32 or a multiple of 128, or use a slice that shards "
+            "tables; `--compiler tpu` says what the step really needs",
+        )
+        return
     names = ", ".join(f"{name!r} ({tables[name]['fullest_core_bytes'] / GIB:.2f} GiB)" for name in plan["over_budget"])
     copies = "a whole copy of every table" if plan["placement"] == "replicated" else "its share of every table"
     yield Finding(

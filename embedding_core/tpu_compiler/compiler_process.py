@@ -1,7 +1,7 @@
 """Compiles an HLO module with Google's TPU compiler. Runs in the compiler's own environment, as a script.
 
-`embedding_core/tpu_compiler/compiler.py` starts this file by its path and exchanges files with it. It imports nothing
-of this project, and is the only file that uses private names of jaxlib, whose versions are pinned in
+`embedding_core/tpu_compiler/environment.py` starts this file by its path and exchanges files with it. It imports
+nothing of this project, and is the only file that uses private names of jaxlib, whose versions are pinned in
 `requirements.txt`.
 """
 
@@ -37,17 +37,14 @@ def main(folder: Path) -> None:
     The reply has "stage": "versions" if this environment does not have the requested versions, "compiling" while
     the compiler works, and then "compiled", "refused" or, if StableHLO lacks a part of the program, "not converted".
     """
-    request = json.loads((folder / "request.json").read_text())
-    versions = {name: _version(name) for name in request["versions"]}
-    if versions != request["versions"]:
-        _reply(folder, {"stage": "versions", "versions": versions})
+    request = ready(folder)
+    if request is None:
         return
-    os.environ.update(_WITHOUT_TPU)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the compiler may end this process: no core file
+    versions = request["versions"]
     from jax.experimental import topologies
 
     device = topologies.get_topology_desc(platform="tpu", topology_name=request["topology"]).devices[0]
-    _reply(folder, {"stage": "compiling", "versions": versions})
+    write_reply(folder, {"stage": "compiling", "versions": versions})
     stage = "not converted"
     try:
         module = _to_stablehlo((folder / "program.hlo").read_bytes())
@@ -55,7 +52,19 @@ def main(folder: Path) -> None:
         found = {"stage": "compiled", **_compile(device, module)}
     except Exception as error:  # XlaRuntimeError, and MLIRError, which is nested in a function of jaxlib
         found = {"stage": stage, "error": str(error)}
-    _reply(folder, {"versions": versions, **found})
+    write_reply(folder, {"versions": versions, **found})
+
+
+def ready(folder: Path) -> dict[str, Any] | None:
+    """Read request.json, check versions, and make this process ready to load libtpu; None if versions differ."""
+    request: dict[str, Any] = json.loads((folder / "request.json").read_text())
+    versions = {name: _version(name) for name in request["versions"]}
+    if versions != request["versions"]:
+        write_reply(folder, {"stage": "versions", "versions": versions})
+        return None
+    os.environ.update(_WITHOUT_TPU)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the compiler may end this process: no core file
+    return request
 
 
 def _version(name: str) -> str | None:
@@ -65,7 +74,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _reply(folder: Path, content: dict[str, Any]) -> None:
+def write_reply(folder: Path, content: dict[str, Any]) -> None:
+    """Write reply.json whole."""
     new = folder / "reply.json.new"
     new.write_text(json.dumps(content))
     new.replace(folder / "reply.json")
@@ -99,18 +109,24 @@ def _compile(device: Any, module: bytes) -> dict[str, Any]:
     build.num_replicas = build.num_partitions = 1
     build.device_assignment = xla_client.DeviceAssignment.create(np.array([[device.id]], np.int32))
     executable = device.client.compile(module, _jax.DeviceList((device,)), options)
-    memory = executable.get_compiled_memory_stats()
     costs = executable.cost_analysis()
     return {
-        "argument_bytes": memory.argument_size_in_bytes,
-        "output_bytes": memory.output_size_in_bytes,
-        "shared_bytes": memory.alias_size_in_bytes,
-        "temporary_bytes": memory.temp_size_in_bytes,
-        "program_bytes": memory.generated_code_size_in_bytes,
+        **memory_of(executable.get_compiled_memory_stats()),
         "flops": costs.get("flops"),
         "bytes_accessed": costs.get("bytes accessed"),
         "optimal_seconds": costs.get("optimal_seconds"),
         "operations": _operations(executable.hlo_modules()),
+    }
+
+
+def memory_of(found: Any) -> dict[str, int]:
+    """Return the bytes that a compiled program takes on a core."""
+    return {
+        "argument_bytes": found.argument_size_in_bytes,
+        "output_bytes": found.output_size_in_bytes,
+        "shared_bytes": found.alias_size_in_bytes,
+        "temporary_bytes": found.temp_size_in_bytes,
+        "program_bytes": found.generated_code_size_in_bytes,
     }
 
 

@@ -120,8 +120,8 @@ class JobData:
         Args:
           job: the job.
           placement: the devices that it trains on.
-          folder: folder for encoded rows; it must exist as long as this object. With None, and on a TPU, whose hosts
-            read their own files, every pass parses the rows again.
+          folder: folder for encoded rows; it must exist as long as this object. With None, on a TPU, and if hosts read
+            files of their own, every pass parses the rows again.
           check: called while rows are encoded; it may raise an error to stop the encoding.
 
         Raises:
@@ -148,7 +148,7 @@ class JobData:
         )
         self._format = RowFormat(job.inputs)
         self._encoded = set[str]()
-        if folder is not None and not placement.on_tpu:
+        if folder is not None and self.hosts_apart == 1 and not placement.on_tpu:
             self._encode(folder, check)
         self._sampler = self._make_sampler()
         self._eval = self._once("eval")

@@ -164,8 +164,7 @@ def _job_data(
     """Make the batches of all hosts; `evaluates` as in `_Hosts`."""
     placement = _Hosts("cpu", tf.distribute.get_strategy())
     placement.number, placement.evaluates = topology.hosts, evaluates
-    apart = topology.hosts > 1 and len(job.train_files) >= topology.hosts and job.shard_files is not False
-    return JobData(job, placement, None if apart else folder, check)
+    return JobData(job, placement, folder, check)
 
 
 def evaluated_batches(job: TrainingJob, topology: Topology, size: int) -> Iterator[BatchIds]:

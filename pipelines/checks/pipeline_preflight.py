@@ -12,13 +12,15 @@ from rich.table import Column, Table
 
 from embedding_core.config import EmbeddingConfig
 from embedding_core.planning.topology import Topology
-from embedding_core.preflight import Finding, PipelineStep, Report, preflight
-from embedding_core.tpu_compiler import TpuCompiler
+from embedding_core.preflight import Finding, PipelineStep, Report, SparseCores, preflight
+from embedding_core.tpu_compiler import SparseCoreCompiler, TpuCompiler
 from embedding_core.training.job import rows_with_drawn
 from embedding_core.training_config import TrainingConfig
 from pipelines.checks.compiler_lines import compiler_lines
 from pipelines.checks.early_checks import requested_slice
+from pipelines.checks.planned_limits import planned_sparse_cores
 from pipelines.checks.planned_tables import memory_text, planned_tables
+from pipelines.checks.sparse_core_lines import sparse_core_lines
 from pipelines.config import PipelineConfig
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.output_files import write_output
@@ -34,6 +36,7 @@ def check(
     batch_size: int | None = None,
     assumed_tokens: int = ASSUMED_TOKENS,
     compiler: TpuCompiler | None = None,
+    sparse_core_compiler: SparseCoreCompiler | None = None,
 ) -> Report:
     """Run the preflight of what the configuration would train.
 
@@ -45,14 +48,20 @@ def check(
       batch_size: rows of a global batch; None is `training.batch_size`.
       assumed_tokens: size of the vocabularies that have no `max_size` and that no run has counted.
       compiler: the TPU compiler that compiles the program of a core too.
+      sparse_core_compiler: with `compiler`, the one that compiles lookup and update on SparseCores.
 
     Raises:
-      ConfigError: the topology is missing or unknown, the folder has no table configs, or the environment of the
+      ConfigError: the topology is missing or unknown, the folder has no table configs, or the environment of a
         compiler is damaged or has other versions.
     """
     slice_ = requested_slice(config, topology)
     tables, sizes = planned_tables(config, table_configs, assumed_tokens)
-    return check_tables(config, slice_, tables, sizes=sizes, batch_size=batch_size, compiler=compiler)
+    sparse_cores = None
+    if compiler is not None and slice_.sparse_cores:
+        sparse_cores = planned_sparse_cores(config, tables, slice_, table_configs, sparse_core_compiler)
+    return check_tables(
+        config, slice_, tables, sizes=sizes, batch_size=batch_size, compiler=compiler, sparse_cores=sparse_cores
+    )
 
 
 def check_tables(
@@ -63,6 +72,7 @@ def check_tables(
     sizes: str,
     batch_size: int | None = None,
     compiler: TpuCompiler | None = None,
+    sparse_cores: SparseCores | None = None,
 ) -> Report:
     """Run the preflight of given tables.
 
@@ -73,9 +83,10 @@ def check_tables(
       sizes: source of the numbers of rows, for the report.
       batch_size: see `check`.
       compiler: see `check`.
+      sparse_cores: compiler and limits for SparseCores.
 
     Raises:
-      ConfigError: the environment of the compiler is damaged or has other versions.
+      ConfigError: the environment of a compiler is damaged or has other versions.
     """
     training = training_config(config)
     dense = [feature.name for feature in config.features.dense]
@@ -96,6 +107,7 @@ def check_tables(
         sizes=sizes,
         notes=_notes(training, rows),
         compiler=compiler,
+        sparse_cores=sparse_cores,
     )
     return dataclasses.replace(report, findings=(*report.findings, *input_findings(config, slice_)))
 
@@ -146,7 +158,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
     console.print(f"tables and slots: {memory_text(report.memory)}", **PLAIN)
     for line in _program(report):
         console.print(line, **PLAIN)
-    for line in compiler_lines(report.compiler):
+    for line in (*compiler_lines(report.compiler), *sparse_core_lines(report.sparse_cores)):
         console.print(line, **PLAIN)
     for note in report.notes:
         console.print(f"note: {note}", style="yellow", **PLAIN)

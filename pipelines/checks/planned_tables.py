@@ -35,7 +35,7 @@ def planned_tables(
     """
     if table_configs is not None:
         return _given(table_configs), f"the table configs in {table_configs}"
-    last = _last_run(config)
+    last = last_table_configs(config)
     known = {} if last is None else _vocabulary_sizes(last[0])
     limits = {name: config.vocabularies[name].max_size for name in config.vocabularies}
     names = dict.fromkeys(feature.vocabulary_name for feature in config.features.categorical)
@@ -76,10 +76,12 @@ def memory_text(plan: Json) -> str:
     """Describe the memory of the fullest core and host, in a plan made by `memory_plan`."""
     used, limit = plan["fullest_core_bytes"] / GIB, plan["bytes_per_core"] / GIB
     hosts = max(plan["host_bytes"]) / GIB
-    return f"{used:.3f} of {limit:.0f} GiB on the fullest core, {hosts:.3f} GiB on the fullest host"
+    text = f"{used:.3f} of {limit:.0f} GiB on the fullest core, {hosts:.3f} GiB on the fullest host"
+    copied = plan["copy_bytes"] / GIB
+    return f"{text}; gradients and padded copies of tables: at most {copied:.3f} GiB more" if copied else text
 
 
-def _last_run(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:
+def last_table_configs(config: PipelineConfig) -> tuple[EmbeddingConfig, str] | None:
     """Return the newest table configs of this pipeline that can be read, and their folder; None if there are none."""
     if not os.path.isfile(config.metadata_path):
         return None

@@ -16,7 +16,6 @@ from embedding_core.schema import Json
 from embedding_core.sparsecore.layout import slice_of, stacks_of
 from embedding_core.storage import json_digest
 from embedding_core.tpu_compiler import TpuCompiler
-from embedding_core.tpu_compiler.compiler import pinned_versions
 from pipelines.choices.choice import Choice, smallest
 from pipelines.choices.kept import KeptResults
 from pipelines.config import PipelineConfig
@@ -72,12 +71,14 @@ class Need(NamedTuple):
     Attributes:
       batch_size: rows of a global batch, a multiple of what the slice needs.
       table_bytes: bytes of tables and slots on the fullest core, by the plan.
+      core_bytes: with gradients and padded copies of the tables, on a slice whose program has them.
       served_values: number of values of the served rows.
       stacks: number of stacks of tables on SparseCores; None without SparseCores.
     """
 
     batch_size: int
     table_bytes: int
+    core_bytes: int
     served_values: int
     stacks: int | None
 
@@ -94,19 +95,24 @@ def need_of(choice: Choice, tables: EmbeddingConfig, slice_: Topology, batch_siz
     chosen = choice.applied_to(tables)
     parts = slice_.cores * max(1, slice_.sparse_cores)
     rows = -(-(choice.batch_size or batch_size) // parts) * parts
-    sparse = slice_of(slice_)
+    sparse, plan = slice_of(slice_), memory_plan(chosen, slice_)
     return Need(
         batch_size=rows,
-        table_bytes=memory_plan(chosen, slice_)["fullest_core_bytes"],
+        table_bytes=plan["fullest_core_bytes"],
+        core_bytes=_core_bytes(plan),
         served_values=sum(table.vocabulary_size * table.dim for table in chosen.tables),
         stacks=None if sparse is None else len(stacks_of(chosen, sparse, rows)),
     )
 
 
+def _core_bytes(plan: Json) -> int:
+    return int(plan["fullest_core_bytes"] + plan["copy_bytes"])
+
+
 def what_would_fit(tables: EmbeddingConfig, slice_: Topology, budget: int) -> str:
     """Say what would fit if no choice fits on a slice: more chips, fewer rows, or a larger budget."""
     least = smallest(tables).applied_to(tables)
-    needed = memory_plan(least, slice_)["fullest_core_bytes"]
+    needed = _core_bytes(memory_plan(least, slice_))
     remedies = []
     if slice_.placement == "sharded":
         remedies += _larger_slice(least, slice_, budget)
@@ -124,7 +130,7 @@ def _larger_slice(tables: EmbeddingConfig, slice_: Topology, budget: int) -> lis
     while number < _MOST_CORES:
         number *= 2
         larger = named_topology(f"{generation}-{number}")
-        if memory_plan(tables, larger)["fullest_core_bytes"] <= budget:
+        if _core_bytes(memory_plan(tables, larger)) <= budget:
             return [f"{larger.name}, of {larger.chips} chips, would hold them"]
     return []
 
@@ -167,7 +173,7 @@ class Compiled:
         tables = choice.applied_to(self._tables)
         model = {key: self._config.to_mapping()[key] for key in ("features", "model", "training", "label", "labels")}
         facts = {"tables": json.loads(tables.to_json()), "slice": slice_.name, "batch": batch_size, **model}
-        key = json_digest({**facts, "code": self._code, "versions": pinned_versions()})
+        key = json_digest({**facts, "code": self._code, "versions": TpuCompiler.pinned_versions()})
         kept = self._kept.get(key)
         if kept is None:
             kept = self._compiled(tables, slice_, batch_size)

@@ -44,6 +44,7 @@ class Offer:
       command: the command that runs it.
       batch_size: rows of a global batch.
       table_bytes: bytes of tables and slots on the fullest core, by the plan.
+      planned_bytes: with gradients and padded copies of the tables, on a slice whose program has them.
       compiler: what the TPU compiler says, see `Compiled.of`; None if it was not asked.
       served_bytes: bytes of the served rows, in the type of `push.rows_dtype`.
       stacks: number of stacks of tables on SparseCores, or None.
@@ -59,6 +60,7 @@ class Offer:
     command: str
     batch_size: int
     table_bytes: int
+    planned_bytes: int
     compiler: Json | None
     served_bytes: int
     stacks: int | None
@@ -70,8 +72,8 @@ class Offer:
 
     @property
     def core_bytes(self) -> int:
-        """Bytes on the fullest core: by the compiler if it compiled the program, else tables and slots by the plan."""
-        return (self.compiler or {}).get("core_bytes") or self.table_bytes
+        """Bytes on the fullest core: by the compiler if it compiled the program, else by the plan."""
+        return (self.compiler or {}).get("core_bytes") or self.planned_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,7 +228,7 @@ class _Planner:
         """Plan one slice."""
         batch = self._config.training.batch_size
         needs = [need_of(one, self._tables, slice_, batch) for one in self._choices]
-        front = self._front({at: need.table_bytes for at, need in enumerate(needs)})
+        front = self._front({at: need.core_bytes for at, need in enumerate(needs)})
         compiled = {at: self._compile(at, slice_, needs[at]) for at in self._to_compile(front)}
         by_compiler = {at: result["core_bytes"] for at, result in compiled.items() if result["core_bytes"]}
         front = self._front(by_compiler) if by_compiler else front
@@ -275,7 +277,7 @@ class _Planner:
     ) -> Offer:
         choice, loss = self._choices[at], self._losses[at]
         settings = self._settings(choice, slice_, need)
-        used = (compiled or {}).get("core_bytes") or need.table_bytes
+        used = (compiled or {}).get("core_bytes") or need.core_bytes
         refused = compiled is not None and compiled["stage"] in ("refused", "stopped")
         return Offer(
             choice=choice.words,
@@ -283,6 +285,7 @@ class _Planner:
             command=shlex.join([*self._command, *_as_options(settings)]),
             batch_size=need.batch_size,
             table_bytes=need.table_bytes,
+            planned_bytes=need.core_bytes,
             compiler=compiled,
             served_bytes=need.served_values * (2 if self._config.push.rows_dtype == "float16" else 4),
             stacks=need.stacks,
@@ -316,13 +319,14 @@ def _as_options(settings: Sequence[str]) -> list[str]:
 
 
 def _compiler_notes(planned: SlicePlan) -> list[str]:
-    """Note how much more than the plan the compiler needs, if the tables are in its program and it matters."""
+    """Note how much more than tables and slots the compiler needs, if the tables are in its program and it matters."""
     first = planned.offers[0].compiler
     if first is None or not first["tables_inside"] or first["temporary_bytes"] < _NOTED * planned.budget:
         return []
     note = (
         f"{planned.name}, as configured: beside tables and slots of {size_words(first['table_bytes'])}, the compiler "
-        f"needs {size_words(first['temporary_bytes'])} of temporary values, which the plan does not contain. On a "
-        "slice without embedding hardware it copies tables into a layout with padded columns, such as 64 to 128."
+        f"needs {size_words(first['temporary_bytes'])} of temporary values (the plan: at most "
+        f"{size_words(planned.offers[0].planned_bytes - first['table_bytes'])}). On a slice without embedding hardware "
+        "it copies tables into a layout with padded columns, such as 64 to 128."
     )
     return [note]

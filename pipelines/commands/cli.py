@@ -14,7 +14,15 @@ from components.installed import require_package
 from pipelines.commands import checkpoint_command, compare_command, metadata_command, plan_command, version_command
 from pipelines.commands.core_commands import InstalledCommands
 from pipelines.commands.exit_codes import FINDINGS, NOTHING_PUSHED, PREEMPTED, STOPPED
-from pipelines.commands.shared_options import AssumedTokens, CompilerPython, Config, Override, Slice, TableConfigsFolder
+from pipelines.commands.shared_options import (
+    AssumedTokens,
+    CompilerPython,
+    Config,
+    Override,
+    Slice,
+    SparseCorePython,
+    TableConfigsFolder,
+)
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.expected_errors import expected_message, was_preempted
 from pipelines.console.large_imports import collector_paused
@@ -24,6 +32,7 @@ from pipelines.console.terminal import echo
 from pipelines.local import run_log
 
 if TYPE_CHECKING:
+    from embedding_core.tpu_compiler import SparseCoreCompiler
     from pipelines.config import PipelineConfig
 
 app = typer.Typer(
@@ -155,6 +164,7 @@ def preflight(
         Compiler | None, typer.Option(help="Also compile the program of a core with Google's TPU compiler.")
     ] = None,
     compiler_python: CompilerPython = None,
+    sparsecore_python: SparseCorePython = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")] = None,
     overrides: Override = None,
 ) -> None:
@@ -169,9 +179,10 @@ def preflight(
 
     checked = load_config(config, overrides or ())
     check_data_settings(checked)
-    requested_slice(checked, topology)
+    slice_ = requested_slice(checked, topology)
     planned_tables(checked, table_configs, assume)
     found = find_tpu_compiler(compiler_python) if compiler else None
+    for_sparse_cores = _sparse_core_compiler(sparsecore_python) if compiler and slice_.sparse_cores else None
     if json is not None:
         check_output("--json", json)
     with collector_paused():
@@ -185,12 +196,20 @@ def preflight(
         batch_size=batch,
         assumed_tokens=assume,
         compiler=found,
+        sparse_core_compiler=for_sparse_cores,
     )
     pipeline_preflight.print_report(report)
     if json is not None:
         pipeline_preflight.save_json(report, json)
     if not report.green:
         raise typer.Exit(FINDINGS)
+
+
+def _sparse_core_compiler(python: Path | None) -> SparseCoreCompiler | None:
+    """Return the compiler of a given environment; without one, the compiler that is installed, if any."""
+    from embedding_core.tpu_compiler import SparseCoreCompiler
+
+    return SparseCoreCompiler.installed() if python is None else SparseCoreCompiler.find(python)
 
 
 @app.command(name="compile")
@@ -221,9 +240,10 @@ def compile_(
     check_compile(checked, target.value)
     check_output("--out", out)
     checks_tpu = with_preflight and checked.training.strategy == "tpu"
+    compiler, for_sparse_cores = None, None
     if checks_tpu:
-        requested_slice(checked)
-    compiler = installed_tpu_compiler() if checks_tpu else None
+        compiler = installed_tpu_compiler()
+        for_sparse_cores = _sparse_core_compiler(None) if requested_slice(checked).sparse_cores else None
     require_package("kfp", "`compile` needs the package kfp", "install tfx-embeddings[kubeflow]")
     with collector_paused():
         load_tensorflow()
@@ -233,7 +253,7 @@ def compile_(
     if checks_tpu:
         from pipelines.checks import pipeline_preflight
 
-        report = pipeline_preflight.check(checked, compiler=compiler)
+        report = pipeline_preflight.check(checked, compiler=compiler, sparse_core_compiler=for_sparse_cores)
         if not report.green:
             pipeline_preflight.print_report(report)
             raise typer.Exit(FINDINGS)

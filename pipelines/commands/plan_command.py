@@ -173,7 +173,8 @@ def _print_tables(
     console.print(f"sizes: {sizes}", **PLAIN)
     print_table(console, "", [_row(table) for table in tables.tables])
     if memory is not None:
-        fits = "it fits" if memory["fits"] else f"too large: {', '.join(memory['over_budget'])}"
+        too_large = ", ".join(memory["over_budget"]) or "the tables with the program of a step"
+        fits = "it fits" if memory["fits"] else f"too large: {too_large}"
         console.print(f"{memory['name']}: {memory_text(memory)}; {fits}", **PLAIN)
 
 

@@ -33,3 +33,11 @@ CompilerPython = Annotated[
         "tpu-compiler` made in this folder.",
     ),
 ]
+SparseCorePython = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Python of the environment with the compiler for SparseCores; by default SPARSECORE_COMPILER_PYTHON, or "
+        "what `make sparsecore-compiler` made in this folder.",
+    ),
+]

@@ -2,8 +2,8 @@
 
     python tests/sparsecore_judge/cases.py <folder> [<folder with the daily CSV files of Online Retail>]
 
-A case is a folder with `case.json` (tables, features, slice, batch size, forms of the limits), which names the file
-of its batches (`<feature>.values.<n>` and `<feature>.splits.<n>` of each batch). "exact" cases hold all batches that
+A case is a folder with `case.json`: the "program" as `SparseCoreCompiler.compile` takes it, and the file of its batches
+(`<feature>.values.<n>` and `<feature>.splits.<n>` of each batch). "exact" cases hold all batches that
 their limits were computed from; the limits of the others are bounds, from the first batches alone.
 """
 
@@ -17,7 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
+from embedding_core.optimizers import Adagrad
 from embedding_core.planning.topology import named_topology
+from embedding_core.preflight.sparse_core_check import program_of
 from embedding_core.schema import Json
 from embedding_core.sparsecore import BatchIds, Ids, LimitCounter, limits_in_all_forms, slice_of, stacks_of
 
@@ -98,20 +100,15 @@ def describe(
     """Write `case.json`."""
     slice_ = slice_of(named_topology(topology))
     assert slice_ is not None
+    limits = {"chips": slice_.chips, "sparse_cores_per_chip": slice_.per_chip, "batch_size": batch_size, "forms": forms}
+    tables = (table.replace(optimizer=Adagrad(learning_rate=0.1)) for table in config.tables)
     case = {
         "name": folder.name,
         "exact": exact,
-        "chips": slice_.chips,
-        "sparse_cores_per_chip": slice_.per_chip,
-        "batch_size": batch_size,
+        "generation": topology.partition("-")[0],
         "batches": batches,
         "batches_file": batches_file,
-        "tables": {
-            table.name: {"rows": table.vocabulary_size, "dim": table.dim, "combiner": table.combiner}
-            for table in config.tables
-        },
-        "features": {feature.name: feature.table for feature in config.features},
-        "forms": forms,
+        "program": program_of(config.replace(tables=tuple(tables)), limits),
     }
     (folder / "case.json").write_text(json.dumps(case, indent=2))
 

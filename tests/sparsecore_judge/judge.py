@@ -13,9 +13,12 @@ import json
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
-from jax_tpu_embedding.sparsecore.lib.nn import embedding, embedding_spec, table_stacking
+from jax_tpu_embedding.sparsecore.lib.nn import embedding
+
+sys.path.append(str(Path(__file__).parents[2] / "embedding_core" / "tpu_compiler"))
+
+from sparse_core_process import feature_specs
 
 LIMITS = ("max_ids_per_partition", "max_unique_ids_per_partition")
 
@@ -25,9 +28,10 @@ class Case:
 
     def __init__(self, folder):
         self.description = json.loads((Path(folder) / "case.json").read_text())
-        self.chips, self.cores = self.description["chips"], self.description["sparse_cores_per_chip"]
-        self.batch_size, self.features = self.description["batch_size"], self.description["features"]
-        self.form = self.description["forms"]["jax_tpu_embedding"]
+        self.program = self.description["program"]
+        self.chips, self.cores = self.program["chips"], self.program["sparse_cores_per_chip"]
+        self.batch_size, self.features = self.program["batch_size"], self.program["features"]
+        self.form = self.program["form"]
         self.limits = self.form["update_preprocessing_parameters"]
         arrays = np.load(Path(folder) / self.description["batches_file"])
         self.batches = [
@@ -36,36 +40,8 @@ class Case:
         ]
 
     def specs(self, limits):
-        """Make feature specs that are stacked and limited as the form says."""
-        optimizer = embedding_spec.AdagradOptimizerSpec(learning_rate=0.1)
-        tables = {
-            name: embedding_spec.TableSpec(
-                name=name,
-                vocabulary_size=table["rows"],
-                embedding_dim=table["dim"],
-                initializer=jax.nn.initializers.zeros,
-                optimizer=optimizer,
-                combiner=table["combiner"],
-            )
-            for name, table in self.description["tables"].items()
-        }
-        features = {
-            name: embedding_spec.FeatureSpec(
-                name=name,
-                table_spec=tables[table],
-                input_shape=(self.batch_size, 1),
-                output_shape=(self.batch_size, tables[table].embedding_dim),
-            )
-            for name, table in self.features.items()
-        }
-        for stack in self.form["stack_tables"]:
-            table_stacking.stack_tables(
-                features, stack["table_names"], self.chips, self.cores, stack_name=stack["stack_name"]
-            )
-        embedding.prepare_feature_specs_for_training(features, self.chips, self.cores)
-        stats = embedding.SparseDenseMatmulInputStats(**limits)
-        embedding.update_preprocessing_parameters(features, stats, self.cores)
-        return features
+        """Make feature specs as the compiler of the package does, with other limits."""
+        return feature_specs({**self.program, "form": {**self.form, "update_preprocessing_parameters": limits}})
 
     def rows(self, values, splits):
         """Return the samples of a batch, as arrays of ids; a short batch is filled with empty samples."""

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from embedding_core.tpu_compiler import SparseCoreCompiler
+
 _HERE = Path(__file__).parent
 _PYTHON = Path(os.environ.get("SPARSECORE_PYTHON") or _HERE.parents[1] / ".matrix" / "sparsecore" / "bin" / "python")
-_COMPILER = Path(
-    os.environ.get("SPARSECORE_COMPILER") or _HERE.parents[1] / ".matrix" / "sparsecore-compiler" / "bin" / "python"
-)
+_COMPILER = SparseCoreCompiler.installed()
 _VERDICTS = _HERE / "verdicts.json"
 _MOST = 1.05  # a limit of all batches, divided by what the C++ saw
 _KEYS = ("max_ids_per_partition", "max_unique_ids_per_partition", "required_buffer_size_per_sc")
@@ -24,7 +24,7 @@ _needs_judge = pytest.mark.skipif(
     not _PYTHON.exists(), reason=f"there is no {_PYTHON}: `make sparsecore-judge` makes the environment"
 )
 _needs_compiler = pytest.mark.skipif(
-    not _COMPILER.exists(), reason=f"there is no {_COMPILER}: `make sparsecore-compiler` makes the environment"
+    _COMPILER is None, reason="there is no compiler for SparseCores: `make sparsecore-compiler` makes its environment"
 )
 
 _spec = importlib.util.spec_from_file_location("cases", _HERE / "cases.py")
@@ -33,8 +33,8 @@ sys.modules["cases"] = cases
 _spec.loader.exec_module(cases)
 
 
-def _judged(*folders, python=_PYTHON, script="judge.py"):
-    done = subprocess.run([python, _HERE / script, *folders], capture_output=True, text=True, check=False)
+def _judged(*folders):
+    done = subprocess.run([_PYTHON, _HERE / "judge.py", *folders], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return {verdict["case"]: verdict for verdict in map(json.loads, lines)}
@@ -71,7 +71,7 @@ def test_limits_are_those_that_the_judge_saw(tmp_path):
     recorded = json.loads(_VERDICTS.read_text())
     assert {path.name for path in tmp_path.iterdir()} == set(recorded)
     for name, seen in recorded.items():
-        form = json.loads((tmp_path / name / "case.json").read_text())["forms"]["jax_tpu_embedding"]
+        form = json.loads((tmp_path / name / "case.json").read_text())["program"]["form"]
         assert form["update_preprocessing_parameters"] == seen
 
 
@@ -101,15 +101,20 @@ def test_all_cases(all_cases):
     _VERDICTS.write_text(json.dumps(drawn, indent=1, sort_keys=True) + "\n")
 
 
+def _compiled(folder):
+    """Compile each stack of a case; return its result, by stack."""
+    case = json.loads((folder / "case.json").read_text())
+    return _COMPILER.compile(case["program"], case["generation"])["stacks"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @_needs_compiler
 def test_all_cases_compile(all_cases):
-    made = _judged(*all_cases, python=_COMPILER, script="compiled.py")
-    for name, verdict in made.items():
-        print(f"{name}: {verdict}")
-    assert len(made) == len(all_cases)
-    assert not [name for name, verdict in made.items() if "error" in verdict]
+    made = {folder.name: _compiled(folder) for folder in all_cases}
+    for name, stacks in made.items():
+        print(f"{name}: {stacks}")
+    assert {found["stage"] for stacks in made.values() for found in stacks.values()} == {"compiled"}
 
 
 @pytest.mark.slow
@@ -118,9 +123,9 @@ def test_limits_far_too_large_do_not_compile(tmp_path):
     cases.write_drawn(tmp_path, topologies=["v5p-8"], batches=2)
     path = tmp_path / "v5p-8 zipf" / "case.json"
     case = json.loads(path.read_text())
-    limits = case["forms"]["jax_tpu_embedding"]["update_preprocessing_parameters"]
-    for of_stacks in limits.values():
+    for of_stacks in case["program"]["form"]["update_preprocessing_parameters"].values():
         of_stacks.update({stack: 1000 * limit for stack, limit in of_stacks.items()})
     path.write_text(json.dumps(case))
-    made = _judged(path.parent, python=_COMPILER, script="compiled.py")
-    assert "No viable logical replica count" in made["v5p-8 zipf"]["error"]
+    for found in _compiled(path.parent).values():
+        assert found["stage"] == "refused"
+        assert "No viable logical replica count" in found["error"]

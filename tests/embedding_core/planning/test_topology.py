@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.errors import ConfigError
-from embedding_core.optimizers import Adagrad
+from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam
 from embedding_core.planning.topology import GIB, memory_plan, named_topology, row_blocks
 
 pytestmark = pytest.mark.light
@@ -61,6 +61,57 @@ def test_memory_plan_without_embedding_hardware_keeps_whole_copies():
     plan = memory_plan(tables(t=10), named_topology("v5e-4"))
     assert plan["fullest_core_bytes"] == 10 * 8 * 4 * 2
     assert plan["host_bytes"] == [4 * 640]
+
+
+def whole(*given, optimizer=None):
+    """Plan tables of (rows, dim) on v5e."""
+    config = EmbeddingConfig(
+        tables=tuple(
+            TableConfig(name=f"t{n}", vocabulary_size=rows, dim=dim, optimizer=optimizer or Adagrad())
+            for n, (rows, dim) in enumerate(given)
+        ),
+        features=tuple(FeatureConfig(name=f"t{n}", table=f"t{n}") for n in range(len(given))),
+    )
+    return memory_plan(config, named_topology("v5e-4"))
+
+
+@pytest.mark.parametrize(
+    ("dim", "columns"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (8, 8), (12, 16), (64, 64), (100, 104)]
+)
+def test_memory_plan_of_whole_copies_pads_columns_as_the_tpu_compiler(dim, columns):
+    assert whole((1000, dim))["fullest_core_bytes"] == 1000 * columns * 4 * 2
+
+
+@pytest.mark.parametrize(("optimizer", "slots"), [(SGD(), 1), (Adagrad(), 1), (Adam(), 2), (FTRL(), 2)])
+def test_memory_plan_of_whole_copies_counts_the_slots_of_keras(optimizer, slots):
+    assert whole((1000, 8), optimizer=optimizer)["fullest_core_bytes"] == 1000 * 8 * 4 * (1 + slots)
+
+
+@pytest.mark.parametrize(
+    ("given", "optimizer", "floats"),
+    [
+        ([(1000, 16)], Adagrad(), 16),  # the gradient
+        ([(1000, 128), (500, 256)], Adam(), 128),
+        ([(1000, 64)], Adam(), 64 + 128),
+        ([(1000, 64)], Adagrad(), 64 + 3 * 128),
+        ([(1000, 96)], SGD(), 96 + 3 * 128),
+        ([(1000, 192)], Adagrad(), 192 + 3 * 256),
+        ([(1000, 64), (1000, 64), (1000, 16)], Adagrad(), 64 + 4 * 128),
+    ],
+)
+def test_memory_plan_of_whole_copies_bounds_gradients_and_padded_copies(given, optimizer, floats):
+    assert whole(*given, optimizer=optimizer)["copy_bytes"] == 1000 * floats * 4
+
+
+def test_memory_plan_fits_only_with_the_copies():
+    small, large = whole((6_000_000, 64)), whole((9_600_000, 64))
+    assert small["fits"]
+    assert not large["fits"]
+    assert large["over_budget"] == []
+
+
+def test_memory_plan_of_shards_has_no_copies():
+    assert memory_plan(tables(t=10), named_topology("v6e-8"))["copy_bytes"] == 0
 
 
 def test_memory_plan_over_budget_names_the_largest_tables():

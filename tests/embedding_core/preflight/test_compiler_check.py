@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
-from embedding_core.optimizers import Adagrad
-from embedding_core.planning.topology import named_topology
+from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam
+from embedding_core.planning.topology import memory_plan, named_topology
 from embedding_core.preflight import PipelineStep, Step, preflight
 from embedding_core.tpu_compiler import TpuCompiler, installed_tpu_compiler
 from embedding_core.training_config import TrainingConfig
@@ -180,7 +180,63 @@ def test_activations_and_constants_that_do_not_fit_are_refused(kind, rows, green
 @NEEDS_COMPILER
 @pytest.mark.parametrize("rows", [80_000_000, 400_000_000])
 def test_tables_that_do_not_fit_are_refused_and_take_no_memory_here(rows):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     made = report(config(rows=rows, dim=32), "v5e-4")
     assert [finding.kind for finding in made.findings] == ["memory", "tpu"]
     assert "RESOURCE_EXHAUSTED" in made.compiler["error"]
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 8 * 2**20  # KiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 * 2**20  # KiB; the tables are 20 GB or more
+
+
+def largest_that_fits(dims, optimizer):
+    """Return tables of equal bytes with these dims, as large as a plan for v5e-4 says that they fit."""
+
+    def tables(values):
+        return EmbeddingConfig(
+            tables=tuple(
+                TableConfig(name=f"t{n}", vocabulary_size=max(1, values // dim) | 1, dim=dim, optimizer=optimizer)
+                for n, dim in enumerate(dims)
+            ),
+            features=tuple(FeatureConfig(name=f"t{n}", table=f"t{n}") for n in range(len(dims))),
+        )
+
+    low, high = 0, 2**33
+    while high - low > 2**16:
+        middle = (low + high) // 2
+        fits = memory_plan(tables(middle), named_topology("v5e-4"))["fits"]
+        low, high = (middle, high) if fits else (low, middle)
+    return tables(low - 2**23)  # 32 MiB for the step
+
+
+@pytest.mark.slow
+@NEEDS_COMPILER
+@pytest.mark.parametrize(
+    ("dims", "optimizer"),
+    [
+        ([8], Adagrad()),
+        ([16], Adam()),
+        ([32], Adagrad()),
+        ([40], Adagrad()),
+        ([64], Adagrad()),
+        ([64], SGD()),
+        ([64], Adam()),
+        ([64], FTRL()),
+        ([96], Adagrad()),
+        ([96], Adam()),
+        ([128], Adagrad()),
+        ([192], Adagrad()),
+        ([16] * 4, Adagrad()),
+        ([64] * 2, Adagrad()),
+        ([64] * 4, Adagrad()),
+        ([64] * 4, Adam()),
+        ([96] * 4, Adagrad()),
+        ([16, 64], Adagrad()),
+        ([1, 12, 100], Adagrad()),
+    ],
+    ids=str,
+)
+def test_largest_tables_that_a_plan_fits_compile(dims, optimizer):
+    """The plan's bound of gradients and padded copies is enough, and tables and slots are as large as planned."""
+    made = report(largest_that_fits(dims, optimizer), "v5e-4", batch=1024)
+    assert made.memory["fits"]
+    assert made.green, made.findings
+    assert made.compiler["argument_bytes"] == pytest.approx(made.memory["fullest_core_bytes"], rel=0.05)

@@ -11,7 +11,6 @@ import pytest
 
 from embedding_core.errors import ConfigError
 from embedding_core.tpu_compiler import TpuCompiler, find_tpu_compiler, installed_tpu_compiler
-from embedding_core.tpu_compiler.compiler import PYTHON_VARIABLE, pinned_versions
 
 pytestmark = pytest.mark.light
 
@@ -47,17 +46,17 @@ def test_environment_that_is_absent_is_one_clear_line(tmp_path):
         find_tpu_compiler(tmp_path / "python")
     assert str(tmp_path / "python") in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert f"libtpu {pinned_versions()['libtpu']}" in str(caught.value)
+    assert f"libtpu {TpuCompiler.pinned_versions()['libtpu']}" in str(caught.value)
 
 
 def test_variable_names_the_environment(monkeypatch):
-    monkeypatch.setenv(PYTHON_VARIABLE, sys.executable)
+    monkeypatch.setenv(TpuCompiler.VARIABLE, sys.executable)
     assert find_tpu_compiler().python == Path(sys.executable)
     assert installed_tpu_compiler().python == Path(sys.executable)
 
 
 def test_without_a_variable_it_is_where_make_puts_it(monkeypatch, tmp_path):
-    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    monkeypatch.delenv(TpuCompiler.VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     assert installed_tpu_compiler() is None
     (tmp_path / ".tpu-compiler" / "bin").mkdir(parents=True)
@@ -66,7 +65,7 @@ def test_without_a_variable_it_is_where_make_puts_it(monkeypatch, tmp_path):
 
 
 def test_variable_that_names_nothing_is_refused_and_not_passed_over(monkeypatch, tmp_path):
-    monkeypatch.setenv(PYTHON_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(TpuCompiler.VARIABLE, str(tmp_path))
     with pytest.raises(ConfigError, match="is not a program"):
         installed_tpu_compiler()
 
@@ -78,7 +77,7 @@ def test_process_gets_the_program_and_none_of_the_callers_settings(program, monk
     compiler = program(f"env > {tmp_path}/env; cp $3/* {tmp_path}; echo '{reply}' > $3/reply.json")
     assert compiler.compile(b"hlo", "v5p") == {"target": "v5p:2x2x1", "stage": "compiled", "versions": {}}
     request = json.loads((tmp_path / "request.json").read_text())
-    assert request == {"topology": "v5p:2x2x1", "versions": pinned_versions()}
+    assert request == {"topology": "v5p:2x2x1", "versions": TpuCompiler.pinned_versions()}
     assert (tmp_path / "program.hlo").read_bytes() == b"hlo"
     assert "=given" not in (tmp_path / "env").read_text()
 
@@ -89,14 +88,14 @@ def test_environment_without_the_compiler_is_refused():
 
 
 def test_environment_with_other_versions_is_refused(tmp_path):
-    compiler = environment(tmp_path, {**pinned_versions(), "libtpu": "0.0.1"})
+    compiler = environment(tmp_path, {**TpuCompiler.pinned_versions(), "libtpu": "0.0.1"})
     with pytest.raises(ConfigError, match=r"has jax .*, libtpu 0\.0\.1: make it with"):
         compiler.compile(b"", "v3")
 
 
 def test_damaged_environment_is_refused_with_its_error(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot run the compiler \(ModuleNotFoundError: No module named 'jax'\)"):
-        environment(tmp_path, pinned_versions()).compile(b"", "v3")
+        environment(tmp_path, TpuCompiler.pinned_versions()).compile(b"", "v3")
 
 
 def test_program_of_another_kind_is_refused(tmp_path):

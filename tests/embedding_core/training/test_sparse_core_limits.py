@@ -15,6 +15,7 @@ from embedding_core.sparsecore import Ids, LimitCounter, slice_of, stacks_of
 from embedding_core.training import EarlyStopping, Negatives
 from embedding_core.training.device_choice import Placement, choose_placement
 from embedding_core.training.job import JobData
+from embedding_core.training.kept_rows import RowsFolder
 from embedding_core.training.sparse_core_limits import sparse_core_limits
 
 _spec = importlib.util.spec_from_file_location(
@@ -79,6 +80,16 @@ def test_limits_are_those_of_the_replicas_batches(tmp_path, topology, settings):
     assert (made["batch_size"], made["batches"], made["batches_drawn"]) == (size, steps, steps)
     assert made["stacks"] == stacks
     assert (made["method"], made["confidence"]) == ("exact", None)
+
+
+def test_rows_of_hosts_that_read_files_of_their_own_are_not_encoded(tmp_path):
+    job = dataclasses.replace(_job(tmp_path), shard_files=True)
+    placement = choose_placement(job.training.replace(strategy="simulated_tpu", topology="2x2"))
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    data = JobData(dataclasses.replace(job, eval_files=job.train_files), placement, RowsFolder(str(folder), False))
+    assert data.hosts_apart == 2
+    assert list(folder.iterdir()) == []
 
 
 def test_batches_to_evaluate_count_too(tmp_path):

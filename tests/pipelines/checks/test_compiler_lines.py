@@ -95,12 +95,14 @@ def test_every_example_compiles_for_every_generation(file, topology, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="the TPU compiler is not installed: `make tpu-compiler`")
-def test_step_that_does_not_fit_beside_tables_that_do_is_found():
-    """On v5e the compiler copies tables of 64 columns into a padded layout; the plan does not contain the copies."""
+def test_plan_with_copies_does_not_fit_where_the_compiler_refuses_the_step():
+    """On v5e the compiler copies tables of 64 columns into a padded layout."""
     from pipelines.checks.pipeline_preflight import check
 
     taxi = load_config(f"{EXAMPLES}/taxi.yaml", [])
     report = check(taxi, topology="v5e-4", assumed_tokens=2_000_000, compiler=COMPILER)
-    assert report.memory["fits"]
-    assert [finding.kind for finding in report.findings] == ["tpu"]
+    assert report.memory["fullest_core_bytes"] < report.memory["bytes_per_core"] / 2
+    assert not report.memory["fits"]
+    assert [finding.kind for finding in report.findings] == ["memory", "tpu"]
+    assert "gradients and padded copies" in report.findings[0].what
     assert "RESOURCE_EXHAUSTED" in report.compiler["error"]
