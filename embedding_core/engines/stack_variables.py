@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from embedding_core.config import InitializerConfig
-from embedding_core.engines.tables import AutoTrackable, blocks_of_rows, unmirrored
+from embedding_core.engines.tables import Trackable, blocks_of_rows, unmirrored
 from embedding_core.engines.variables import PARAMETERS, ShardInfo, Variables
 from embedding_core.sparsecore import Slice, Stack, StackedTable
 from embedding_core.translate import TableSpec
@@ -45,7 +45,7 @@ class Place(NamedTuple):
             return self.stack.places_of(self.table, tf.identity(ids), self.shards)
 
 
-class TableView(AutoTrackable):
+class TableView(Trackable):
     """A table, or a slot of one, within the variable of its stack: reads, writes and saves it as [rows, dim].
 
     It has the methods of a tf.Variable that checkpoints, warm starts and lookups call. Checkpoints save it like the

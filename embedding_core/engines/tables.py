@@ -23,11 +23,11 @@ LAYOUTS = "_sparse_core_table_layouts"
 """Checkpoint key of TensorFlow (after 2.16) for the places of tables in stacks of SparseCores."""
 
 
-AutoTrackable = tf.__internal__.tracking.AutoTrackable
-"""Base class of objects that checkpoints follow. `tf.Module`, which is public, fixes the name of an object."""
+class Trackable(tf.__internal__.tracking.AutoTrackable):
+    """An object that checkpoints follow. `tf.Module`, which is public, does not let an object choose its `name`."""
 
 
-class NamedTables(AutoTrackable):
+class NamedTables(Trackable):
     """Tables and slots in checkpoints, each by its name.
 
     A stack with a single table may have the name and shape of the whole table, with its rows in another order.
