@@ -84,7 +84,7 @@ def sample_rows(
     if all(changed for _, changed in stats):
         found = _kept_counts(path, counted, say)
     else:
-        say("the storage of the data does not say when files changed: rows and short runs of previous commands are not used")
+        say("the storage of the data does not say when files changed: previous rows and short runs are not used again")
         found, digest = None, uuid.uuid4().hex
     if found is None:
         os.makedirs(folder, exist_ok=True)

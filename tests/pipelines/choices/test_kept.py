@@ -18,7 +18,8 @@ def test_results_are_read_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "null", "\xff", '{"a": 1}', '{"a": {}}', '{"a": {"auc": "1"}}', '{"a": {"auc": 1.0, "more": 1}}']
+    "text",
+    ["{", "[]", "null", "\xff", '{"a": 1}', '{"a": {}}', '{"a": {"auc": "1"}}', '{"a": {"auc": 1.0, "more": 1}}'],
 )
 def test_damaged_file_is_named(tmp_path, text):
     (tmp_path / "results.json").write_text(text, encoding="latin-1")
