@@ -210,9 +210,22 @@ def size_of(path: str) -> int:
     Raises:
       DataError: it cannot be read.
     """
+    return size_and_time(path)[0]
+
+
+def size_and_time(path: str) -> tuple[int, int]:
+    """Return the bytes of a file and its modification time in nanoseconds, 0 if its storage has none.
+
+    TFX's `stat`, which rounds the time to seconds, is for remote files only.
+
+    Raises:
+      DataError: it cannot be read.
+    """
     with reading(path):
         if not is_remote(path):
-            return os.path.getsize(path)
+            local = os.stat(path)
+            return local.st_size, local.st_mtime_ns
         from tfx.dsl.io import fileio
 
-        return int(fileio.stat(path).length)
+        remote = fileio.stat(path)
+        return int(remote.length), int(remote.mtime_nsec)

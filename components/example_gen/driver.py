@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import posixpath
 from typing import Any
 
 from google.protobuf import json_format
-from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2
 from tfx.types import standard_component_specs
 
 from components import spec_keys as keys
 from components.compat import FINGERPRINT_PROPERTY_NAME, FileBasedDriver
-from components.example_gen.data_files import check_gaps, escaped, find_files
+from components.example_gen.data_files import check_gaps, escaped, find_files, size_and_time
 from components.example_gen.executor import settings_of
 from embedding_core.errors import DataError
 from embedding_core.schema import Json
@@ -49,16 +47,7 @@ class Driver(FileBasedDriver):
         data = find_files(input_base, pattern, exec_properties[keys.DATA_FORMAT], spans)
         check_gaps(data.gaps, spans, input_base)
         for path in data.files:
-            size, changed = _size_and_time(path)
+            size, changed = size_and_time(path)
             digest.update(f"{posixpath.relpath(path, input_base)}\0{size}\0{changed}\n".encode())
         resolved[FINGERPRINT_PROPERTY_NAME] += f",files:{digest.hexdigest()[:16]}"
         return resolved
-
-
-def _size_and_time(path: str) -> tuple[int, int]:
-    """Return a file's size and modification time; TFX's `stat`, which rounds to seconds, is for remote files only."""
-    if os.path.exists(path):
-        local = os.stat(path)
-        return local.st_size, local.st_mtime_ns
-    remote = fileio.stat(path)
-    return int(remote.length), int(remote.mtime_nsec)

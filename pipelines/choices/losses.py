@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 from pipelines.choices.choice import AS_CONFIGURED, Choice
 
 _QUANTILE = 0.975
+_Estimate: TypeAlias = tuple[float, list[Choice]]  # a loss, and the trained choices that it is from
 
 
 class Loss(NamedTuple):
@@ -21,9 +22,8 @@ class Loss(NamedTuple):
 
     Attributes:
       value: the loss; below 0 if the choice is better.
-      noise: largest size of a difference that the seeds alone explain.
-      source: "measured" by runs of the choice, or "estimated" as the sum of what its parts lose; a part whose loss is
-        noise adds nothing.
+      noise: half width of the 95% confidence interval of the difference.
+      source: "measured" by runs of the choice, or "estimated" from runs of others.
     """
 
     value: float
@@ -32,15 +32,23 @@ class Loss(NamedTuple):
 
     @property
     def counted(self) -> float:
-        """The loss, and 0 if it is measured and is noise."""
-        return 0.0 if self.source == "measured" and abs(self.value) <= self.noise else self.value
+        """The loss; 0 for a gain, and for a measured loss within the noise."""
+        within = self.source == "measured" and self.value <= self.noise
+        return 0.0 if within else max(0.0, self.value)
 
 
 class Losses:
     """The losses of choices, from the figures of short runs.
 
+    A choice that was not trained is estimated as the sum of the counted losses of its parts. If a trained combination
+    lost more than the sum of its parts, its tables share the rest evenly, so that losses within the noise are not
+    forgotten, and no estimate is below the loss of a trained combination that the choice contains.
+
+    Attributes:
+      failed: the choices whose runs failed.
+
     Args:
-      figures: figure of each finished run, by choice.
+      figures: figure of each finished run, by choice; none of a choice whose runs failed.
       higher_is_better: whether a higher figure is better, as of an AUC.
       configured: dim of each table as configured.
     """
@@ -49,8 +57,14 @@ class Losses:
         self, figures: Mapping[Choice, Sequence[float]], *, higher_is_better: bool, configured: Mapping[str, int]
     ) -> None:
         self._figures = {choice: values for choice, values in figures.items() if values}
+        self.failed = frozenset(choice for choice, values in figures.items() if not values)
         self._sign = 1.0 if higher_is_better else -1.0
         self._configured = configured
+
+    @property
+    def measured(self) -> list[Choice]:
+        """The choices that were trained, in the order of the runs."""
+        return list(self._figures)
 
     @property
     def deviation(self) -> float | None:
@@ -66,32 +80,69 @@ class Losses:
         return sum(len(values) - 1 for values in self._figures.values())
 
     def of(self, choice: Choice) -> Loss | None:
-        """Return the loss of a choice; None if neither it nor all of its parts were measured."""
-        if AS_CONFIGURED not in self._figures or self.deviation is None:
+        """Return the loss of a choice; None if its runs failed, or neither it nor all of its parts were measured."""
+        if AS_CONFIGURED not in self._figures or self.deviation is None or choice in self.failed:
             return None
         if choice in self._figures:
             return self._measured(choice)
-        scaled = [self._part(part) for part in choice.parts]
-        known = [one for one in scaled if one is not None]
-        if len(known) < len(scaled):
+        parts = self._sum_of_parts(choice)
+        if parts is None:
             return None
-        value = sum(share * self._measured(measured).counted for measured, share in known)
-        return Loss(value, self._noise([measured for measured, _ in known]), "estimated")
+        value, used = parts
+        rest, combination = max(self._rests(choice), default=(0.0, AS_CONFIGURED))
+        return Loss(value + rest, self._noise([*used, *([combination] if rest else [])]), "estimated")
 
-    def _part(self, part: Choice) -> tuple[Choice, float] | None:
-        """Return the measured choice that a part is estimated from, and the share of its loss.
+    def _sum_of_parts(self, choice: Choice) -> _Estimate | None:
+        """Add up the losses of the dims of all tables and of the batch, or without a batch of the dim of each table."""
+        if choice.batch_size is None:
+            parts = [self._dim(table, dim) for table, dim in choice.dims]
+        else:
+            parts = [self._whole(Choice(choice.dims)), self._whole(Choice(batch_size=choice.batch_size))]
+        known = [one for one in parts if one is not None]
+        if not known or len(known) < len(parts):
+            return None
+        return sum(value for value, _ in known), list(dict.fromkeys(one for _, used in known for one in used))
 
-        The loss of a dim between the configured one and a measured one grows evenly from 0 to the measured loss.
+    def _whole(self, choice: Choice) -> _Estimate | None:
+        """Return the loss of the dims of all tables, or of the batch."""
+        if choice in self._figures:
+            return self._measured(choice).counted, [choice]
+        parts = None if choice in self.failed or not choice.dims else self._sum_of_parts(choice)
+        loss = None if parts is None else self.of(choice)
+        return None if parts is None or loss is None else (loss.value, parts[1])
+
+    def _dim(self, table: str, dim: int) -> _Estimate | None:
+        """Return the loss of a dim of a table, between the configured dim and one that was trained.
+
+        It grows evenly from 0 at the configured dim to the loss of a trained one, and does not fall below that.
         """
-        if part in self._figures:
-            return part, 1.0
-        for table, dim in part.dims:
-            for measured in self._figures:
-                if len(measured.parts) == 1 and measured.dims and measured.dims[0][0] == table:
-                    configured, least = self._configured[table], measured.dims[0][1]
-                    if least < dim < configured:
-                        return measured, (configured - dim) / (configured - least)
-        return None
+        single = Choice(((table, dim),))
+        if single in self._figures and dim > self._configured[table]:
+            return self._measured(single).counted, [single]
+        trained = [one for one in self._figures if one.batch_size is None and [name for name, _ in one.dims] == [table]]
+        smaller = [one for one in trained if one.dims[0][1] <= dim]
+        if not smaller or single in self.failed or dim > self._configured[table]:
+            return None
+        value = max(self._share(one, single) * self._measured(one).counted for one in trained)
+        return value, [max(smaller, key=lambda one: one.dims)]
+
+    def _rests(self, choice: Choice) -> Iterator[tuple[float, Choice]]:
+        """Yield what trained combinations lost beyond the sum of their parts, as far as the choice contains them."""
+        for combination in self._figures:
+            if combination.batch_size != choice.batch_size or len(combination.parts) < 2 or len(choice.parts) < 2:
+                continue
+            parts, share = self._sum_of_parts(combination), self._share(combination, choice)
+            if parts is not None and share:
+                yield share * max(0.0, self._measured(combination).counted - parts[0]), combination
+
+    def _share(self, combination: Choice, choice: Choice) -> float:
+        """Return how much of the smaller dims of a combination a choice has: 1 if its dims are as small, or smaller."""
+        dims, shares = dict(choice.dims), []
+        for table, dim in combination.dims:
+            configured = self._configured[table]
+            if dim < configured:
+                shares.append(min(1.0, max(0.0, (configured - dims.get(table, configured)) / (configured - dim))))
+        return statistics.mean(shares) if shares else 0.0
 
     def _measured(self, choice: Choice) -> Loss:
         return Loss(self._difference(choice), self._noise([choice]), "measured")

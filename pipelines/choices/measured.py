@@ -11,6 +11,7 @@ from pipelines.choices.losses import Loss, Losses, loss_of
 from pipelines.choices.short_runs import ShortRun, ShortRuns, figures_of
 
 _COMBINATIONS = 3  # choices of several tables that runs are left for
+_WINNERS = 1  # choices that runs are left for, for what the plan would recommend
 _NOTHING = Loss(0.0, 0.0, "estimated")
 
 
@@ -58,11 +59,11 @@ class Measurement:
         self._kept = 0
 
     def measure(self, batch_size: int) -> Measured:
-        """Train the configured model, the smallest dims, doubled dims and a larger batch; perhaps also single tables.
+        """Train the configured model, the smallest dims, doubled dims and a larger batch.
 
-        If the smallest dims of all tables together lose nothing measurable, no single table is trained. Otherwise the
-        tables that save the most bytes come first. A third of these runs, at most those of three choices, is left for
-        combinations.
+        If the smallest dims of all tables together lose something measurable, or have no result, single tables are
+        trained too, those that save the most bytes first, and then combinations. A third of these runs, at most those
+        of three choices, is left for combinations.
 
         Raises:
           DataError: the configured model has no result.
@@ -82,6 +83,19 @@ class Measurement:
                 left_out = ", ".join(one.words for one in alone[count:])
                 self._say(f"not trained alone, because `--runs` is {self._most}: {left_out}")
             self._train_combinations(self._losses())
+        return self._measured()
+
+    def measure_more(self, choices: Sequence[Choice]) -> Measured | None:
+        """Train choices that the plan would recommend; None if all were trained, or no runs are left.
+
+        Raises:
+          PreemptionError: SIGTERM stopped a run.
+        """
+        done = self._done
+        self._train(choices)
+        return self._measured() if self._done > done else None
+
+    def _measured(self) -> Measured:
         runs = [one for done in self._runs.values() for one in done]
         return Measured(figures_of(self._runs)[0], self._losses(), runs, self._kept, sum(one.seconds for one in runs))
 
@@ -92,7 +106,7 @@ class Measurement:
         first = without_loss[-1:]
         smaller = [one for one in steps[max(first, default=-1) + 1 :] if one not in self._runs]
         self._train([steps[at] for at in first])
-        self._train(thinned(smaller, self._left))
+        self._train(thinned(smaller, self._left - _WINNERS))
 
     @property
     def _done(self) -> int:

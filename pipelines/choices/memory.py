@@ -17,22 +17,34 @@ from embedding_core.sparsecore.layout import slice_of, stacks_of
 from embedding_core.storage import json_digest
 from embedding_core.tpu_compiler import TpuCompiler
 from pipelines.choices.choice import Choice, smallest
-from pipelines.choices.kept import KeptResults
+from pipelines.choices.kept import KeptResults, Types
 from pipelines.config import PipelineConfig
 from pipelines.local.run_log import captured
-from pipelines.pipeline.fingerprint import code_fingerprint
+from pipelines.pipeline.fingerprint import training_fingerprint
 
 _UNITS = {"B": 1, "kB": 10**3, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": GIB, "TB": 10**12}
 _COMMON = ("v2-8", "v3-8", "v3-32", "v4-8", "v5e-1", "v5e-4", "v5e-8", "v5p-8", "v6e-1", "v6e-4", "v6e-8")
 _MOST_CORES = 2048
+_LEAST_SHARE = 0.001  # of the rows that is shown as a number
 _COMPILED = "compiled.json"
+_ANSWERS = ("compiled", "refused", "not converted")  # of the compiler; other stages are of a process that ended early
+_KEPT: Types = {
+    "stage": (str,),
+    "core_bytes": (int,),
+    "table_bytes": (int,),
+    "argument_bytes": (int,),
+    "temporary_bytes": (int,),
+    "tables_inside": (bool,),
+    "error": (str,),
+    "seconds": (float, int),
+}
 
 
 def parse_budget(text: str) -> int:
     """Read a number of bytes with its unit, such as 16GiB.
 
     Raises:
-      ConfigError: it is not a number above 0 and a unit.
+      ConfigError: it is not a number above 0 and a unit, or less than a byte.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or not float(match[1]):
@@ -41,7 +53,10 @@ def parse_budget(text: str) -> int:
     if unit not in _UNITS:
         remedy = nearest(unit, _UNITS) if unit else f"did you mean {number}GiB?"
         raise ConfigError(f"`--budget` is {text!r}: it must end with a unit ({', '.join(_UNITS)}); {remedy}")
-    return int(float(number) * _UNITS[unit])
+    count = int(float(number) * _UNITS[unit])
+    if not count:
+        raise ConfigError(f"`--budget` is {text!r}: it must be at least 1 byte, such as 16GiB.")
+    return count
 
 
 def parse_slices(text: str) -> list[Topology]:
@@ -119,7 +134,9 @@ def what_would_fit(tables: EmbeddingConfig, slice_: Topology, budget: int) -> st
     else:
         remedies.append("more chips do not help, because each holds a whole copy; v6e shards the tables")
     if needed > budget:
-        remedies.append(f"{budget / needed:.1%} of the rows (`vocabularies.NAME.max_size`) would")
+        share = budget / needed
+        part = f"{share:.1%}" if share >= _LEAST_SHARE else f"less than {_LEAST_SHARE:.1%}"
+        remedies.append(f"{part} of the rows (`vocabularies.NAME.max_size`) would")
     text = f"the smallest dims need {size_words(needed)} of {size_words(budget)} for tables and slots on a core"
     return "; ".join([text, *remedies])
 
@@ -129,7 +146,10 @@ def _larger_slice(tables: EmbeddingConfig, slice_: Topology, budget: int) -> lis
     number = int(size)
     while number < _MOST_CORES:
         number *= 2
-        larger = named_topology(f"{generation}-{number}")
+        try:
+            larger = named_topology(f"{generation}-{number}")
+        except ConfigError:  # a generation does not come in all sizes
+            continue
         if _core_bytes(memory_plan(tables, larger)) <= budget:
             return [f"{larger.name}, of {larger.chips} chips, would hold them"]
     return []
@@ -152,6 +172,9 @@ class Compiled:
       sizes: source of the numbers of rows.
       compiler: the TPU compiler.
       folder: folder of the results.
+
+    Raises:
+      DataError: the file of the results is damaged.
     """
 
     def __init__(
@@ -159,11 +182,11 @@ class Compiled:
     ) -> None:
         self._config, self._tables, self._sizes, self._compiler = config, tables, sizes, compiler
         self._folder = folder
-        self._kept = KeptResults(os.path.join(folder, _COMPILED))
-        self._code = code_fingerprint(config)
+        self._kept = KeptResults(os.path.join(folder, _COMPILED), _KEPT)
+        self._code = training_fingerprint(config)
 
     def of(self, choice: Choice, slice_: Topology, batch_size: int) -> Json:
-        """Compile the program of a core.
+        """Compile the program of a core; an answer of the compiler is kept, and not asked for again.
 
         Returns:
           "stage": "compiled" or how it failed; "core_bytes": bytes of tables, slots and program on a core, 0 if it was
@@ -177,7 +200,8 @@ class Compiled:
         kept = self._kept.get(key)
         if kept is None:
             kept = self._compiled(tables, slice_, batch_size)
-            self._kept.keep(key, kept)
+            if kept["stage"] in _ANSWERS:
+                self._kept.keep(key, kept)
         return kept
 
     def _compiled(self, tables: EmbeddingConfig, slice_: Topology, batch_size: int) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -49,7 +49,7 @@ class Offer:
       served_bytes: bytes of the served rows, in the type of `push.rows_dtype`.
       stacks: number of stacks of tables on SparseCores, or None.
       loss: how much worse its short runs are, with `noise` and `source`; None if it is unknown.
-      noise: largest size of a difference that the seeds alone explain.
+      noise: half width of the 95% confidence interval of the difference.
       source: "measured", "estimated" or "unknown".
       fits: whether it fits in the budget.
       front: whether no other choice has fewer bytes and no larger loss; by the compiler's bytes, if it was asked.
@@ -87,7 +87,9 @@ class SlicePlan:
       budget: bytes of a core that may be used.
       placement: "sharded" or "replicated": the slice decides it, and no setting.
       offers: the choices, the one as configured first.
-      best: position of the choice that loses least among those that fit, with the fewest bytes; None if none fits.
+      best: position of the recommended choice: of those that fit and were trained, the one that loses least, with the
+        fewest bytes; if none of them was trained, the first that fits; None if none fits.
+      untrained: position of a choice that should lose less, or as much with fewer bytes, and was not trained; or None.
       remedy: what would fit, if none does.
     """
 
@@ -98,6 +100,7 @@ class SlicePlan:
     placement: str
     offers: Sequence[Offer]
     best: int | None
+    untrained: int | None
     remedy: str
 
 
@@ -131,6 +134,11 @@ class Plan:
     float16: Sequence[str] = ()
     notes: Sequence[str] = ()
 
+    @property
+    def difference(self) -> str:
+        """Name of the difference that is shown for each choice."""
+        return f"loss of {self.figure}" if self.figure == "AUC" else "increase of the loss" if self.figure else "loss"
+
 
 def make_plan(
     config: PipelineConfig,
@@ -143,10 +151,14 @@ def make_plan(
     budget: int | None = None,
     measured: Measured | None = None,
     rows: str = "",
+    measure_more: Callable[[Sequence[Choice]], Measured | None] | None = None,
     compiled: Compiled | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Plan:
     """Plan the choices of a configuration on slices.
+
+    A choice is recommended because short runs measured its loss. If the best one was not trained, it is trained, and
+    the slices are planned again, until the best ones were trained or no runs are left.
 
     Args:
       config: the configuration.
@@ -158,12 +170,21 @@ def make_plan(
       budget: bytes of a core that may be used; None is all of a core's memory.
       measured: the short runs; None without any.
       rows: in words, what the short runs were trained on.
+      measure_more: trains choices and returns the short runs with theirs; None if nothing more was trained.
       compiled: compiles programs; None leaves the memory to the plan.
       say: shows a line to the user.
     """
-    losses = None if measured is None else measured.losses
+    budgets = [one.bytes_per_core if budget is None else min(budget, one.bytes_per_core) for one in slices]
     planner = _Planner(config, tables, file, overrides, measured, compiled, say)
-    planned = [planner.plan(one, min(budget or one.bytes_per_core, one.bytes_per_core)) for one in slices]
+    planned = list(map(planner.plan, slices, budgets))
+    while measure_more is not None and (wanted := planner.untrained(planned)):
+        more = measure_more(wanted)
+        if more is None:
+            break
+        measured = more
+        planner = _Planner(config, tables, file, overrides, measured, compiled, say)
+        planned = list(map(planner.plan, slices, budgets))
+    losses = None if measured is None else measured.losses
     return Plan(
         name=config.name,
         sizes=sizes,
@@ -197,13 +218,14 @@ def _table(table: TableConfig) -> Json:
 
 
 def _choices(config: PipelineConfig, tables: EmbeddingConfig, measured: Measured | None) -> list[Choice]:
-    """List the choices to compare: as configured, combinations of dims, single tables, and a larger batch."""
+    """List the choices to compare: as configured, combinations of dims, single tables, a larger batch, trained ones."""
     steps = chain(tables, loss_of(None if measured is None else measured.losses))
     batch = larger_batch(config.training.batch_size)
     if measured is None:
         return [AS_CONFIGURED, *thinned(steps, _SHOWN_WITHOUT_RUNS), batch]
     dims = dict.fromkeys([AS_CONFIGURED, *steps, smallest(tables), *singles(tables), doubled(tables)])
-    return [*dims, *(one._replace(batch_size=batch.batch_size) for one in dims)]
+    batches = [one._replace(batch_size=batch.batch_size) for one in dims]
+    return list(dict.fromkeys([*dims, *batches, *measured.losses.measured]))
 
 
 class _Planner:
@@ -222,20 +244,23 @@ class _Planner:
         self._config, self._tables, self._compiled, self._say = config, tables, compiled, say
         self._choices = _choices(config, tables, measured)
         self._losses = [None if measured is None else measured.losses.of(one) for one in self._choices]
+        self._failed = frozenset() if measured is None else measured.losses.failed
         self._command = ["tfx-embeddings", "run", str(file), *_as_options(overrides)]
 
     def plan(self, slice_: Topology, budget: int) -> SlicePlan:
         """Plan one slice."""
         batch = self._config.training.batch_size
         needs = [need_of(one, self._tables, slice_, batch) for one in self._choices]
-        front = self._front({at: need.core_bytes for at, need in enumerate(needs)})
-        compiled = {at: self._compile(at, slice_, needs[at]) for at in self._to_compile(front)}
+        bytes_of = {at: need.core_bytes for at, need in enumerate(needs)}
+        front = self._front(bytes_of)
+        trained = self._front({at: count for at, count in bytes_of.items() if self._is_measured(at)})
+        compiled = {at: self._compile(at, slice_, needs[at]) for at in self._to_compile(front, trained)}
         by_compiler = {at: result["core_bytes"] for at, result in compiled.items() if result["core_bytes"]}
         front = self._front(by_compiler) if by_compiler else front
         offers = [
             self._offer(at, slice_, needs[at], compiled.get(at), budget, front=at in front) for at in range(len(needs))
         ]
-        best = self._best(offers)
+        best, untrained = self._best(offers)
         return SlicePlan(
             name=slice_.name,
             chips=slice_.chips,
@@ -244,8 +269,17 @@ class _Planner:
             placement=slice_.placement,
             offers=offers,
             best=best,
+            untrained=untrained,
             remedy="" if best is not None else what_would_fit(self._tables, slice_, budget),
         )
+
+    def untrained(self, planned: Iterable[SlicePlan]) -> list[Choice]:
+        """Return the choices that the plans would recommend if they were trained."""
+        return list(dict.fromkeys(self._choices[one.untrained] for one in planned if one.untrained is not None))
+
+    def _is_measured(self, at: int) -> bool:
+        loss = self._losses[at]
+        return loss is not None and loss.source == "measured"
 
     def _front(self, bytes_of: Mapping[int, int]) -> set[int]:
         """Return the positions of the choices on the front, of those whose bytes are given."""
@@ -257,12 +291,17 @@ class _Planner:
         loss = self._losses[at]
         return 0.0 if loss is None else loss.counted
 
-    def _to_compile(self, front: set[int]) -> list[int]:
-        """Return the positions of the choices that the compiler is asked for: without losses all of them."""
+    def _to_compile(self, front: set[int], trained: set[int]) -> list[int]:
+        """Return the positions of the choices that the compiler is asked for: without losses all of them.
+
+        Args:
+          front: the front.
+          trained: the front of the choices that were trained.
+        """
         if self._compiled is None:
             return []
         batch = self._choices.index(larger_batch(self._config.training.batch_size))
-        return sorted({0, batch, *front}) if front else list(range(len(self._choices)))
+        return sorted({0, batch, *front, *trained}) if front else list(range(len(self._choices)))
 
     def _compile(self, at: int, slice_: Topology, need: Need) -> Json:
         compiled = cast("Compiled", self._compiled)
@@ -303,15 +342,27 @@ class _Planner:
         strategy = ["training.strategy=auto"] if self._config.training.strategy in ("cpu", "gpu") else []
         return [*strategy, f"training.topology={slice_.name}", *one.settings]
 
-    def _best(self, offers: Sequence[Offer]) -> int | None:
-        """Return the position of the offer on the front that fits and loses least; without losses the first that fits.
+    def _best(self, offers: Sequence[Offer]) -> tuple[int | None, int | None]:
+        """Return the position of the recommended offer, and that of a better one that was not trained.
 
-        Along the front, a smaller loss takes more bytes, so that no other offer is better.
+        Along the front, a smaller loss takes more bytes, so that no other offer with a known loss is better.
         """
         fitting = [at for at, offer in enumerate(offers) if offer.fits]
-        if not any(self._losses):
-            return fitting[0] if fitting else None
-        return min((at for at in fitting if offers[at].front), key=self._counted, default=None)
+        if not fitting or not any(self._losses):
+            return (fitting[0] if fitting else None), None
+        known = [at for at in fitting if self._losses[at] is not None]
+        on_front = [at for at in known if offers[at].front]
+        unknown = [at for at in fitting if self._choices[at] not in self._failed] or fitting
+        winner = min(on_front or known or unknown[:1], key=lambda at: self._rank(at, offers[at]))
+        if self._is_measured(winner):
+            return winner, None
+        trained = [at for at in known if self._is_measured(at)]
+        trained = [at for at in trained if offers[at].compiler is not None] or trained
+        return min(trained, key=lambda at: self._rank(at, offers[at]), default=winner), winner
+
+    def _rank(self, at: int, offer: Offer) -> tuple[float, int, int]:
+        """Return what the better choice has less of: loss, bytes, differences."""
+        return self._counted(at), offer.core_bytes, len(self._choices[at].parts)
 
 
 def _as_options(settings: Sequence[str]) -> list[str]:

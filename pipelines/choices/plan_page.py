@@ -9,7 +9,7 @@ import os
 from components.installed import is_installed
 from pipelines.choices.memory import size_words
 from pipelines.choices.plan import Plan, SlicePlan
-from pipelines.choices.plan_screen import loss_words, shown_offers
+from pipelines.choices.plan_screen import best_words, loss_words, shown_offers
 from pipelines.console.output_files import write_output
 
 
@@ -37,7 +37,11 @@ def plan_html(plan: Plan) -> str:
     )
     environment.filters.update(size=size_words, loss=loss_words)
     html: str = environment.get_template("plan.html.jinja").render(
-        plan=plan, parts=[{"plan": one, "offers": shown_offers(one), "chart": _chart(plan, one)} for one in plan.slices]
+        plan=plan,
+        parts=[
+            {"plan": one, "offers": shown_offers(one), "words": best_words(one), "chart": _chart(plan, one)}
+            for one in plan.slices
+        ],
     )
     return html
 
@@ -55,4 +59,4 @@ def _chart(plan: Plan, planned: SlicePlan) -> str:
     if not points:
         return ""
     what = "on a core, by the compiler" if by_compiler else "of tables and slots on a core"
-    return front_chart(points, x_label=f"MiB {what}", y_label=f"loss of {plan.figure}")
+    return front_chart(points, x_label=f"MiB {what}", y_label=plan.difference)

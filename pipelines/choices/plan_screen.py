@@ -27,16 +27,42 @@ def print_plan(plan: Plan, console: Console) -> None:
         if one.best is None:
             console.print(f"no choice fits: {one.remedy}", style="red", **PLAIN)
         else:
+            for line in best_words(one):
+                console.print(line, **PLAIN)
             console.print(one.offers[one.best].command, **PLAIN)
 
 
+def best_words(planned: SlicePlan) -> list[str]:
+    """Say what is uncertain about the recommended choice: short runs did not train it, or what may be better."""
+    if planned.best is None:
+        return []
+    best, known = planned.offers[planned.best], any(offer.source != "unknown" for offer in planned.offers)
+    lines = []
+    if known and best.source == "unknown":
+        lines.append(f"of the choices that fit, no loss is known; the first is {best.choice}")
+    elif best.source == "estimated":
+        lines.append(f"of the choices that fit, none was trained; the loss of {best.choice} is estimated")
+    if planned.untrained not in (None, planned.best):
+        better = planned.offers[planned.untrained]
+        lines.append(f"not trained, because no runs were left, and perhaps better: {better.choice}")
+    return lines
+
+
 def shown_offers(planned: SlicePlan) -> list[Offer]:
-    """Return the offers that a reader compares: as configured, on the front, or measured; all if nothing is known."""
+    """Return the offers that a reader compares: as configured, on the front, or measured; all if nothing is known.
+
+    If the loss of the recommended choice is unknown, all that fit are shown.
+    """
     known = any(offer.source != "unknown" for offer in planned.offers)
+    unknown_best = planned.best is not None and planned.offers[planned.best].source == "unknown"
     chosen = [
         offer
         for at, offer in enumerate(planned.offers)
-        if not known or at in (0, planned.best) or offer.front or offer.source == "measured"
+        if not known
+        or at in (0, planned.best, planned.untrained)
+        or offer.front
+        or offer.source == "measured"
+        or (unknown_best and offer.fits)
     ]
     return sorted(chosen, key=lambda offer: -offer.table_bytes)
 
@@ -88,7 +114,7 @@ def _row(plan: Plan, offer: Offer) -> dict[str, str]:
         core = size_words(compiled["core_bytes"])
     return {
         "  choice (* front)": choice if len(choice) <= _WIDTH else f"{choice[: _WIDTH - 3]}...",
-        f"loss{f' of {plan.figure}' if plan.figure else ''}": loss_words(offer),
+        plan.difference: loss_words(offer),
         "tables": size_words(offer.table_bytes),
         "compiled": core,
         "fits": "yes" if offer.fits else "NO",

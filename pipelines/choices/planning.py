@@ -20,10 +20,10 @@ from pipelines.config import PipelineConfig
 from pipelines.config.feature_sections import ASSUMED_TOKENS
 from pipelines.console.large_imports import collector_paused
 from pipelines.console.quiet import load_tensorflow
-from pipelines.local.work_dir import file_permissions
+from pipelines.local.work_dir import file_permissions, plan_lock
 
 if TYPE_CHECKING:
-    from pipelines.choices.measured import Measured
+    from pipelines.choices.measured import Measured, Measurement
 
 Say = Callable[[str], None]
 
@@ -78,20 +78,16 @@ def plan_slices(request: PlanRequest, short: ShortRunOptions | None, compiler: T
       say: shows a line to the user.
 
     Raises:
-      EmbeddingError: the input of the user is wrong, or the configured model cannot be trained.
+      EmbeddingError: the input of the user is wrong, another command uses the folder, or the configured model cannot
+        be trained.
     """
     config = request.config
-    with file_permissions(config):
-        os.makedirs(request.folder, exist_ok=True)
+    with file_permissions(config), plan_lock(request.folder):
         if short is not None or compiler is not None:
             with collector_paused():
                 load_tensorflow()
-        if short is None:
-            tables, sizes = _planned(request)
-            trained = None
-        else:
-            trained = _train(request, short, say)
-            tables, sizes = trained.tables, trained.sizes
+        trained = _train(request, short, say) if short is not None else None
+        tables, sizes = _planned(request) if trained is None else (trained.tables, trained.sizes)
         plan = make_plan(
             config,
             tables,
@@ -102,6 +98,7 @@ def plan_slices(request: PlanRequest, short: ShortRunOptions | None, compiler: T
             budget=request.budget,
             measured=None if trained is None else trained.measured,
             rows="" if trained is None else trained.rows,
+            measure_more=None if trained is None else trained.measurement.measure_more,
             compiled=None if compiler is None else Compiled(config, tables, sizes, compiler, request.folder),
             say=say,
         )
@@ -117,6 +114,7 @@ def _planned(request: PlanRequest) -> tuple[EmbeddingConfig, str]:
 class _Trained(NamedTuple):
     tables: EmbeddingConfig
     sizes: str
+    measurement: Measurement
     measured: Measured
     rows: str
 
@@ -128,7 +126,7 @@ def _train(request: PlanRequest, short: ShortRunOptions, say: Say) -> _Trained:
         from pipelines.choices.short_runs import ShortRuns
 
     config = request.config
-    sample = sample_rows(config, request.settings, short.rows, os.path.join(request.folder, "rows"))
+    sample = sample_rows(config, request.settings, short.rows, os.path.join(request.folder, "rows"), say)
     rows = f"all {sample.rows:,} rows" if sample.whole else f"{sample.rows:,} of {sample.of:,} rows, drawn at random"
     short_runs = ShortRuns(config, sample, request.folder)
     if request.table_configs is None and request.assumed_tokens is None:
@@ -141,4 +139,4 @@ def _train(request: PlanRequest, short: ShortRunOptions, say: Say) -> _Trained:
     measurement = Measurement(short_runs, tables, seeds=seeds, most=short.runs, say=say)
     measured = measurement.measure(config.training.batch_size)
     say(f"short runs: {len(measured.runs)} in {measured.seconds:,.0f} s, {measured.kept} of them in previous commands")
-    return _Trained(tables, sizes, measured, rows)
+    return _Trained(tables, sizes, measurement, measured, rows)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,17 +17,20 @@ import pyarrow_hotfix  # noqa: F401  # without it, pyarrow 10 runs code that a P
 from pyarrow import parquet
 
 from components.example_gen.csv_format import CsvFormat
-from components.example_gen.data_files import find_files, without_spans
+from components.example_gen.data_files import find_files, size_and_time, without_spans
 from components.example_gen.readers import read_batches
 from components.example_gen.rows import BadRows, Batch, map_values
 from components.example_gen.settings import Settings
 from embedding_core.errors import DataError
-from embedding_core.storage import is_remote, json_digest, whole_file
+from embedding_core.schema import Json
+from embedding_core.storage import file_digest, json_digest, whole_file
+from pipelines.choices.kept import has_types
 from pipelines.config import PipelineConfig
 from pipelines.config.data import Data
 from pipelines.pipeline import component_inputs
 
 _SEED = 0
+_KEPT = {"rows": (int,), "of": (int,), "sha256": (str,)}
 
 
 class Sample(NamedTuple):
@@ -36,11 +40,13 @@ class Sample(NamedTuple):
       data: where they are and how they are written.
       rows: number of rows.
       of: number of rows of the whole data that can be read.
+      digest: of names, sizes and times of the files, the settings, and the number of rows: other rows have another one.
     """
 
     data: Data
     rows: int
     of: int
+    digest: str
 
     @property
     def whole(self) -> bool:
@@ -53,7 +59,9 @@ class _Kept(NamedTuple):
     columns: pa.Table
 
 
-def sample_rows(config: PipelineConfig, settings: Settings, rows: int, folder: str) -> Sample:
+def sample_rows(
+    config: PipelineConfig, settings: Settings, rows: int, folder: str, say: Callable[[str], None]
+) -> Sample:
     """Draw rows at random, in one pass over the data, and keep their order; with histories, draw users.
 
     Args:
@@ -61,6 +69,7 @@ def sample_rows(config: PipelineConfig, settings: Settings, rows: int, folder: s
       settings: ExampleGen's settings, made from it.
       rows: the largest number of rows.
       folder: folder for the sample; one that is there for the same data and settings is used again.
+      say: shows a line to the user.
 
     Raises:
       DataError: the files do not exist, cannot be read, or hold no rows.
@@ -68,22 +77,52 @@ def sample_rows(config: PipelineConfig, settings: Settings, rows: int, folder: s
     base, pattern = component_inputs.input_location(config)
     data_format = component_inputs.data_format(config)
     files = find_files(base, without_spans(pattern), data_format, settings.spans).files
-    stats = [] if any(map(is_remote, files)) else [[os.stat(one).st_size, os.stat(one).st_mtime_ns] for one in files]
-    key = json_digest({"files": list(files), "stats": stats, "settings": settings.to_mapping(), "rows": rows})[:16]
-    path = os.path.join(folder, f"{key}.{'csv' if data_format == 'csv' else 'parquet'}")
-    counted = os.path.join(folder, f"{key}.json")
-    if not os.path.exists(counted):
+    stats = [size_and_time(one) for one in files]
+    digest = json_digest({"files": list(files), "stats": stats, "settings": settings.to_mapping(), "rows": rows})
+    path = os.path.join(folder, f"{digest[:16]}.{'csv' if data_format == 'csv' else 'parquet'}")
+    counted = os.path.join(folder, f"{digest[:16]}.json")
+    if all(changed for _, changed in stats):
+        found = _kept_counts(path, counted, say)
+    else:
+        say("the storage of the data does not say when files changed: previous rows and short runs are not used again")
+        found, digest = None, uuid.uuid4().hex
+    if found is None:
         os.makedirs(folder, exist_ok=True)
         kept, total = _drawn(_batches(files, data_format, settings), settings, rows)
         if not total:
             raise DataError(f"{config.data.path!r} has no rows that can be read: check it with `validate --data`.")
-        if kept.num_rows < total:
-            _write(path, kept)
-        with whole_file(counted) as new, open(new, "w", encoding="utf-8") as file:
-            json.dump({"rows": kept.num_rows, "of": total}, file)
-    with open(counted, encoding="utf-8") as read:
-        sample = Sample(config.data, **json.load(read))
+        found = _keep(path, counted, kept, total)
+    sample = Sample(config.data, found["rows"], found["of"], digest)
     return sample if sample.whole else sample._replace(data=_data(config.data, path, data_format))
+
+
+def _kept_counts(path: str, counted: str, say: Callable[[str], None]) -> Json | None:
+    """Return the numbers of rows of the sample that is there; None if there is none, or a file of it is damaged."""
+    if not os.path.exists(counted):
+        return None
+    try:
+        with open(counted, encoding="utf-8") as file:
+            found: Json = json.load(file)
+        if has_types(found, _KEPT) and found["sha256"] == _digest_of(path, whole=found["rows"] == found["of"]):
+            return found
+    except (OSError, ValueError):  # cut, or not JSON
+        pass
+    say(f"the rows in {path!r} are gone or damaged: they are drawn again")
+    return None
+
+
+def _keep(path: str, counted: str, rows: pa.Table, total: int) -> Json:
+    """Write the rows, unless they are all of them, and then their numbers with the digest of the file."""
+    if rows.num_rows < total:
+        _write(path, rows)
+    found = {"rows": rows.num_rows, "of": total, "sha256": _digest_of(path, whole=rows.num_rows == total)}
+    with whole_file(counted) as new, open(new, "w", encoding="utf-8") as file:
+        json.dump(found, file)
+    return found
+
+
+def _digest_of(path: str, *, whole: bool) -> str:
+    return "" if whole else file_digest(path)["sha256"]
 
 
 def _batches(files: list[str], data_format: str, settings: Settings) -> Iterator[Batch]:
@@ -92,28 +131,38 @@ def _batches(files: list[str], data_format: str, settings: Settings) -> Iterator
 
 
 def _drawn(batches: Iterator[Batch], settings: Settings, rows: int) -> tuple[pa.Table, int]:
-    """Return the rows with the smallest random numbers, in order, and the number of all rows."""
+    """Return the rows with the smallest random numbers, in order, and the number of all rows.
+
+    The bound on the numbers never grows: a user who was dropped stays dropped, with all later rows.
+    """
     generator = np.random.default_rng(_SEED)
     kept: list[_Kept] = []
-    held, total = 0, 0
+    held, total, bound = 0, 0, np.inf
     for batch in batches:
         columns = pa.table({name: batch.columns[name] for name in settings.needed})
         user = None if settings.histories is None else batch.columns[settings.histories.user]
         draws = generator.random(len(batch)) if user is None else map_values(user, _draw_of_user, 1.0)[0]
-        kept.append(_Kept(draws, columns))
-        held, total = held + len(batch), total + len(batch)
+        kept.append(_below(bound, _Kept(draws, columns)))
+        held, total = held + len(kept[-1].draws), total + len(batch)
         if held > 4 * rows:
-            kept = _smallest(kept, rows)
+            bound = _bound(kept, rows)
+            kept = [_below(bound, one) for one in kept]
             held = sum(len(one.draws) for one in kept)
-    tables = [one.columns for one in (_smallest(kept, rows) if held > rows else kept)]
+    if held > rows:
+        bound = _bound(kept, rows)
+    tables = [_below(bound, one).columns for one in kept]
     return (pa.concat_tables(tables, promote=True) if tables else pa.table({})), total
 
 
-def _smallest(kept: list[_Kept], rows: int) -> list[_Kept]:
-    """Keep at most `rows` rows: those with the smallest numbers; rows of equal numbers stay together."""
+def _bound(kept: list[_Kept], rows: int) -> float:
+    """Return the number that at most `rows` rows are below, or else one user's; equal numbers are on one side of it."""
     draws = np.sort(np.concatenate([one.draws for one in kept]))
-    bound = max(draws[rows], np.nextafter(draws[0], 1.0))  # at least one user
-    return [_Kept(one.draws[one.draws < bound], one.columns.filter(pa.array(one.draws < bound))) for one in kept]
+    return float(max(draws[rows], np.nextafter(draws[0], 1.0)))
+
+
+def _below(bound: float, rows: _Kept) -> _Kept:
+    inside = rows.draws < bound
+    return rows if inside.all() else _Kept(rows.draws[inside], rows.columns.filter(pa.array(inside)))
 
 
 def _draw_of_user(user: object) -> float:

@@ -16,14 +16,23 @@ from embedding_core.config import EmbeddingConfig
 from embedding_core.errors import DataError
 from embedding_core.storage import json_digest
 from pipelines.choices.choice import AS_CONFIGURED, Choice
-from pipelines.choices.kept import KeptResults
+from pipelines.choices.kept import KeptResults, Types
 from pipelines.choices.sample import Sample
 from pipelines.config import PipelineConfig
 from pipelines.console.expected_errors import expected_message, was_preempted
 from pipelines.local.run_local import run_until
-from pipelines.pipeline.fingerprint import code_fingerprint
+from pipelines.pipeline.fingerprint import training_fingerprint
 
 _RESULTS = "results.json"
+_FIGURE = (float, int, type(None))
+_KEPT: Types = {
+    "choice": (str,),
+    "seed": (int,),
+    "auc": _FIGURE,
+    "loss": _FIGURE,
+    "seconds": (float, int),
+    "error": (str,),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,14 +63,17 @@ class ShortRuns:
       config: the user's configuration.
       sample: the rows.
       folder: folder of the results and of the runs' files.
+
+    Raises:
+      DataError: the file of the results is damaged.
     """
 
     def __init__(self, config: PipelineConfig, sample: Sample, folder: str) -> None:
         work_dir = os.path.join(folder, "work")
         self._config = _short(config, sample, work_dir)
         self._whole = _short(config, sample._replace(data=config.data), work_dir)
-        self._code = code_fingerprint(self._config)
-        self._kept = KeptResults(os.path.join(folder, _RESULTS))
+        self._facts = {"rows": sample.digest, **training_fingerprint(self._config)}
+        self._kept = KeptResults(os.path.join(folder, _RESULTS), _KEPT)
 
     def counted_tables(self) -> EmbeddingConfig:
         """Count the vocabularies in all rows of the data, and return the tables that the pipeline makes for them.
@@ -74,7 +86,7 @@ class ShortRuns:
 
     def kept(self, tables: EmbeddingConfig, choice: Choice, seed: int) -> ShortRun | None:
         """Return the result of a previous run of the same choice, rows, settings and code; None if there is none."""
-        found = self._kept.get(self._key(tables, choice, seed))
+        found = self._kept.get(self.key(tables, choice, seed))
         return None if found is None else ShortRun(**{**found, "choice": choice.words})
 
     def run(self, tables: EmbeddingConfig, choice: Choice, seed: int) -> ShortRun:
@@ -101,7 +113,7 @@ class ShortRuns:
         )
         if done.auc is None and done.loss is None:  # a `run_fn` of the user writes what it likes
             return dataclasses.replace(done, error="the training recorded neither an AUC nor a loss on the eval split")
-        self._kept.keep(self._key(tables, choice, seed), dataclasses.asdict(done))
+        self._kept.keep(self.key(tables, choice, seed), dataclasses.asdict(done))
         for one in outputs:  # models of many runs would fill the disk, and no later node reads them
             shutil.rmtree(one.uri, ignore_errors=True)
         tf_keras.backend.clear_session()
@@ -119,8 +131,9 @@ class ShortRuns:
             training = training.replace(batch_size=choice.batch_size)
         return self._config.replace(tables=section, training=training, seed=seed)
 
-    def _key(self, tables: EmbeddingConfig, choice: Choice, seed: int) -> str:
-        return json_digest({"config": self._configured(tables, choice, seed).to_mapping(), "code": self._code})
+    def key(self, tables: EmbeddingConfig, choice: Choice, seed: int) -> str:
+        """Return the digest of all that a run depends on: rows, configuration, code and TensorFlow's version."""
+        return json_digest({"config": self._configured(tables, choice, seed).to_mapping(), **self._facts})
 
 
 def _short(config: PipelineConfig, sample: Sample, work_dir: str) -> PipelineConfig:

@@ -13,7 +13,8 @@ import typer
 from components.installed import require_package
 from embedding_core.config import TableConfig
 from embedding_core.errors import ConfigError
-from embedding_core.planning.topology import Topology, memory_plan, named_topology, table_bytes
+from embedding_core.planning.topology import memory_plan, named_topology, table_bytes
+from embedding_core.storage import is_remote
 from embedding_core.tpu_compiler import TpuCompiler, find_tpu_compiler, installed_tpu_compiler
 from pipelines.commands.exit_codes import FINDINGS, STOPPED
 from pipelines.commands.shared_options import CompilerPython, Config, Override, Slice, TableConfigsFolder
@@ -52,7 +53,7 @@ def plan(
     ] = True,
     compiler_python: CompilerPython = None,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="FOLDER", help="Folder of the page and of kept results; by default `plan` in work_dir."),
     ] = None,
     table_configs: TableConfigsFolder = None,
@@ -78,14 +79,15 @@ def plan(
         return
     if topology is not None:
         raise ConfigError("`--topology` is given, and so is `--slices`: name all slices in `--slices`.")
-    from pipelines.choices.memory import parse_budget, parse_slices
-
-    asked, bytes_ = parse_slices(slices), None if budget is None else parse_budget(budget)
     if not no_runs and runs < seeds:
         raise ConfigError(f"`--runs` is {runs}: it must be at least `--seeds`, {seeds}; or give `--no-runs`.")
-    short = None if no_runs else (runs, rows, seeds)
-    request = _request(config, overrides or [], asked, bytes_, table_configs, assume, out)
-    made = _made(request, short, compiler_python, with_compiler=with_compiler)
+    request = _request(config, overrides or [], slices, budget, table_configs, assume, out)
+    made = _made(request, None if no_runs else (runs, rows, seeds), compiler_python, with_compiler=with_compiler)
+    _print_plan(made, as_json=as_json)
+
+
+def _print_plan(made: Plan, *, as_json: bool) -> None:
+    """Print the plan; the exit code says if nothing fits."""
     if as_json:
         echo(json.dumps(dataclasses.asdict(made), indent=1))
     else:
@@ -99,28 +101,42 @@ def plan(
 def _request(
     file: Path,
     overrides: list[str],
-    slices: list[Topology],
-    budget: int | None,
+    slices: str,
+    budget: str | None,
     table_configs: Path | None,
     assume: int | None,
-    out: Path | None,
+    out: str | None,
 ) -> PlanRequest:
     from pipelines.checks.early_checks import check_data_settings
+    from pipelines.choices.memory import parse_budget, parse_slices
     from pipelines.choices.planning import PlanRequest
     from pipelines.config import load_config
 
+    asked, bytes_ = parse_slices(slices), None if budget is None else parse_budget(budget)
     checked = load_config(file, overrides)
     return PlanRequest(
         config=checked,
         settings=check_data_settings(checked),
         file=file,
         overrides=overrides,
-        slices=slices,
-        budget=budget,
+        slices=asked,
+        budget=bytes_,
         table_configs=table_configs,
         assumed_tokens=assume,
-        folder=os.path.join(checked.work_dir, "plan") if out is None else os.path.abspath(out),
+        folder=_folder(checked.work_dir, out),
     )
+
+
+def _folder(work_dir: str, out: str | None) -> str:
+    """Return the folder of the plan.
+
+    Raises:
+      ConfigError: it is an address: the page, the rows and the runs are local files.
+    """
+    key, given = ("work_dir", work_dir) if out is None else ("--out", out)
+    if is_remote(given):
+        raise ConfigError(f"`{key}` is {given!r}: a plan is written to a local folder; name one with `--out`.")
+    return os.path.join(work_dir, "plan") if out is None else os.path.abspath(out)
 
 
 def _made(

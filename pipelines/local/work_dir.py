@@ -95,6 +95,19 @@ def run_lock(config: PipelineConfig) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def plan_lock(folder: str) -> Iterator[None]:
+    """Make the folder of a plan, and lock it: a second command would overwrite the results of the first.
+
+    Raises:
+      ConfigError: another command uses it, or it cannot be written to.
+    """
+    lock = os.path.join(folder, ".lock")
+    _prepare("--out", folder, lock)
+    with _locked(lock, f"the folder of the plan is {folder!r}", "give another one with `--out`"):
+        yield
+
+
+@contextlib.contextmanager
 def _locked(path: str, given: str, remedy: str) -> Iterator[None]:
     """Lock a file, and write the id of this process to it, for the error message of another run."""
     with locked_file(path, wait=False) as locked, open(path, "r+", encoding="utf-8") as process:

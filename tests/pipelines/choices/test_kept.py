@@ -5,17 +5,23 @@ from pipelines.choices.kept import KeptResults
 
 pytestmark = pytest.mark.light
 
+TYPES = {"auc": (float, type(None))}
+
 
 def test_results_are_read_back(tmp_path):
     path = str(tmp_path / "results.json")
-    KeptResults(path).keep("a", {"auc": 0.9})
-    again = KeptResults(path)
-    again.keep("b", {"auc": 0.8})
-    assert (KeptResults(path).get("a"), KeptResults(path).get("b")) == ({"auc": 0.9}, {"auc": 0.8})
+    KeptResults(path, TYPES).keep("a", {"auc": 0.9})
+    again = KeptResults(path, TYPES)
+    again.keep("b", {"auc": None})
+    assert (KeptResults(path, TYPES).get("a"), KeptResults(path, TYPES).get("b")) == ({"auc": 0.9}, {"auc": None})
     assert again.get("c") is None
 
 
-def test_damaged_file_is_named(tmp_path):
-    (tmp_path / "results.json").write_text("{")
-    with pytest.raises(DataError, match=r"results.json.*delete it"):
-        KeptResults(str(tmp_path / "results.json"))
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "null", "\xff", '{"a": 1}', '{"a": {}}', '{"a": {"auc": "1"}}', '{"a": {"auc": 1.0, "more": 1}}'],
+)
+def test_damaged_file_is_named(tmp_path, text):
+    (tmp_path / "results.json").write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=r"results.json.*delete"):
+        KeptResults(str(tmp_path / "results.json"), TYPES)

@@ -48,6 +48,40 @@ def test_part_that_loses_counts_however_many_others_lose_nothing():
     assert combined.counted == combined.value
 
 
+def test_larger_batch_with_measured_dims_loses_what_the_dims_lose():
+    both = Choice((("item", 8), ("shop", 8)))
+    lost = {**FIGURES, ITEM: FIGURES[SHOP], both: [0.80, 0.81, 0.82], Choice(batch_size=512): FIGURES[SHOP]}
+    found = losses(lost).of(both._replace(batch_size=512))
+    assert (found.value, found.source) == (pytest.approx(0.1), "estimated")
+
+
+def test_combination_that_lost_more_than_its_parts_is_shared_by_its_tables():
+    """No table alone loses something measurable, and together they do."""
+    names = [f"t{number}" for number in range(4)]
+    alone = {Choice(((name, 8),)): FIGURES[SHOP] for name in names}
+    least = Choice(tuple((name, 8) for name in names))
+    found = losses({**FIGURES, **alone, least: [0.80, 0.81, 0.82]}, configured=dict.fromkeys(names, 16))
+    assert found.of(Choice(least.dims[:2])).value == pytest.approx(0.05)
+    assert found.of(Choice(least.dims[:1])).counted == 0.0
+
+
+def test_no_estimate_is_below_a_measured_combination_that_the_choice_contains():
+    both = Choice((("item", 16), ("shop", 8)))
+    found = losses({**FIGURES, ITEM: FIGURES[SHOP], both: [0.80, 0.81, 0.82]})
+    assert found.of(Choice((("item", 8), ("shop", 8)))).value == pytest.approx(0.1)
+
+
+def test_gain_counts_as_none():
+    better = losses({**FIGURES, ITEM: [0.95, 0.96, 0.97]}).of(ITEM)
+    assert better.value < -better.noise
+    assert better.counted == 0.0
+
+
+def test_failed_choice_is_unknown_though_its_parts_are_measured():
+    both = Choice((("item", 8), ("shop", 8)))
+    assert losses({**FIGURES, both: []}).of(both) is None
+
+
 def test_measured_combination_replaces_its_estimate():
     both = Choice((("item", 8), ("shop", 8)))
     assert losses({**FIGURES, both: [0.7, 0.71, 0.72]}).of(both).source == "measured"

@@ -1,9 +1,11 @@
 import pytest
 
 from embedding_core.errors import ConfigError
-from embedding_core.planning.topology import GIB, named_topology
-from pipelines.choices.choice import AS_CONFIGURED, Choice
+from embedding_core.planning.topology import GIB, memory_plan, named_topology
+from embedding_core.tpu_compiler import TpuCompiler
+from pipelines.choices.choice import AS_CONFIGURED, Choice, smallest
 from pipelines.choices.memory import (
+    Compiled,
     need_of,
     pareto_front,
     parse_budget,
@@ -11,6 +13,7 @@ from pipelines.choices.memory import (
     size_words,
     what_would_fit,
 )
+from pipelines.config import config_from_mapping
 from tests.pipelines.choices.test_choice import tables
 
 pytestmark = pytest.mark.light
@@ -32,6 +35,7 @@ def test_budget_with_a_unit(text, count):
         ("GiB", "such as 16GiB"),
         ("0GiB", "above 0"),
         ("-1GiB", "above 0"),
+        ("0.5B", "at least 1 byte"),
     ],
 )
 def test_unreadable_budget_is_named_with_a_remedy(text, remedy):
@@ -79,6 +83,36 @@ def test_what_would_fit_names_more_chips_and_fewer_rows():
     assert "the smallest dims need 2.2 GiB of 1.0 GiB" in text
     assert "v2-32, of 16 chips, would hold them" in text
     assert "44.7% of the rows (`vocabularies.NAME.max_size`) would" in text
+
+
+@pytest.mark.parametrize(("name", "larger"), [("v6e-1", "v6e-4"), ("v3-8", "v3-16"), ("v5p-8", "v5p-16")])
+def test_larger_slice_is_one_that_exists(name, larger):
+    needed = memory_plan(smallest(LARGE).applied_to(LARGE), named_topology(name))["fullest_core_bytes"]
+    assert f"{larger}, of " in what_would_fit(LARGE, named_topology(name), needed // 2 + 8)
+
+
+def test_share_of_rows_that_is_almost_none_is_not_zero():
+    assert "less than 0.1% of the rows" in what_would_fit(LARGE, named_topology("v2-8"), 100)
+
+
+@pytest.mark.parametrize(("stage", "kept"), [("compiled", True), ("refused", True), ("stopped", False)])
+def test_compiler_that_was_killed_is_tried_again(tmp_path, monkeypatch, stage, kept):
+    (tmp_path / "rows.csv").write_text("item,bought\na,1\n")
+    checked = config_from_mapping(
+        {"data": "rows.csv", "label": "bought", "features": {"categorical": ["item"]}, "name": "my"}, tmp_path
+    )
+    asked = []
+
+    def answer(*_):
+        asked.append(stage)
+        sizes = dict.fromkeys(("core_bytes", "table_bytes", "argument_bytes", "temporary_bytes"), 1)
+        return {"stage": stage, **sizes, "tables_inside": False, "error": "", "seconds": 1.0}
+
+    monkeypatch.setattr(Compiled, "_compiled", answer)
+    for _ in range(2):
+        compiled = Compiled(checked, LARGE, "given", TpuCompiler(python=tmp_path), str(tmp_path))
+        assert compiled.of(AS_CONFIGURED, named_topology("v3-8"), 256)["stage"] == stage
+    assert len(asked) == (1 if kept else 2)
 
 
 def test_what_would_fit_on_replicated_tables_is_not_more_chips():

@@ -42,6 +42,10 @@ class Runs:
     seconds: float = 12.0
 
 
+def runs(figures):
+    return Runs(Losses(figures, higher_is_better=True, configured={"item": 64, "shop": 16}))
+
+
 @pytest.fixture
 def file(tmp_path):
     (tmp_path / "rows.csv").write_text("item,shop,bought\na,b,1\n")
@@ -53,10 +57,8 @@ def file(tmp_path):
 
 @pytest.fixture
 def planned(file):
-    def plan(*overrides, slices="v3-8,v5e-4,v6e-8", figures=FIGURES, budget=None):
-        measured = None
-        if figures is not None:
-            measured = Runs(Losses(figures, higher_is_better=True, configured={"item": 64, "shop": 16}))
+    def plan(*overrides, slices="v3-8,v5e-4,v6e-8", figures=FIGURES, budget=None, measure_more=None):
+        measured = None if figures is None else runs(figures)
         return make_plan(
             load_config(file, overrides),
             TABLES,
@@ -66,6 +68,7 @@ def planned(file):
             overrides=overrides,
             budget=budget,
             measured=measured,
+            measure_more=measure_more,
             rows="all 100 rows",
         )
 
@@ -133,8 +136,51 @@ def test_budget_leaves_out_what_is_too_large(planned):
     plan = planned(slices="v5e-4,v3-8", budget=GIB)
     replicated, sharded = plan.slices
     assert not replicated.offers[0].fits
-    assert replicated.offers[replicated.best].choice == "dim 8 of shop; dim 16 of item"  # 32 fits without its gradient
+    # 32 columns fit without their gradient
+    assert replicated.offers[replicated.untrained].choice == "dim 8 of shop; dim 16 of item"
     assert sharded.offers[0].fits
+
+
+def test_choice_that_fits_is_recommended_though_its_loss_is_unknown(planned):
+    lost = {choice: figures for choice, figures in FIGURES.items() if choice in (AS_CONFIGURED, larger_batch(256))}
+    (found,) = (plan := planned(slices="v5e-4", figures=lost, budget=GIB)).slices
+    best = found.offers[found.best]
+    assert (best.fits, best.source, found.remedy) == (True, "unknown", "")
+    out = io.StringIO()
+    print_plan(plan, Console(file=out, width=200))
+    assert f"of the choices that fit, no loss is known; the first is {best.choice}" in out.getvalue()
+    assert {offer.choice for offer in found.offers if offer.fits} <= {offer.choice for offer in shown_offers(found)}
+
+
+def test_choice_is_trained_before_it_is_recommended(planned):
+    asked = []
+
+    def measure_more(choices):
+        asked.extend(choices)
+        return runs({**FIGURES, **dict.fromkeys(asked, FIGURES[SHOP])})
+
+    (found,) = planned(slices="v5e-4", budget=GIB, measure_more=measure_more).slices
+    assert asked == [Choice((("item", 16), ("shop", 8)))]
+    best = found.offers[found.best]
+    assert (best.choice, best.source, found.untrained) == ("dim 8 of shop; dim 16 of item", "measured", None)
+
+
+def test_without_runs_left_the_best_that_was_trained_is_recommended(planned):
+    (found,) = (plan := planned(slices="v5e-4", budget=GIB)).slices
+    assert found.offers[found.best].source == "measured"
+    assert found.offers[found.untrained].choice == "dim 8 of shop; dim 16 of item"
+    out = io.StringIO()
+    print_plan(plan, Console(file=out, width=200))
+    assert "not trained, because no runs were left, and perhaps better: dim 8 of shop; dim 16 of item" in out.getvalue()
+    assert "perhaps better" in plan_html(plan)
+
+
+def test_loss_as_figure_is_not_called_a_loss_of_loss(planned):
+    plan = dataclasses.replace(planned(slices="v3-8"), figure="loss")
+    out = io.StringIO()
+    print_plan(plan, Console(file=out, width=200))
+    assert "increase of the loss" in out.getvalue()
+    assert "loss of loss" not in out.getvalue() + plan_html(plan)
 
 
 def test_if_nothing_fits_the_plan_says_what_would(planned):

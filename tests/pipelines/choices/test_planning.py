@@ -7,7 +7,13 @@ import sys
 import numpy as np
 import pytest
 
+from pipelines.choices.choice import AS_CONFIGURED
+from pipelines.choices.sample import Sample
+from pipelines.choices.short_runs import ShortRuns
 from pipelines.commands import cli
+from pipelines.config import load_config
+from pipelines.local.work_dir import plan_lock
+from tests.pipelines.choices.test_choice import tables
 from tests.pipelines.commands.exit_code import exit_code
 
 pytestmark = pytest.mark.tfx
@@ -123,6 +129,21 @@ def test_nothing_that_fits_has_its_exit_code_and_a_remedy(folder, capfd):
     assert "no choice fits: the smallest dims need" in capfd.readouterr().out
 
 
+def test_second_command_in_the_folder_is_refused(folder, capfd):
+    with plan_lock(str(folder / "shared")):
+        assert exit_code("plan", folder / "my.yaml", *OPTIONS, "--no-runs", "--out", str(folder / "shared")) == 1
+    assert "another run uses it, process" in capfd.readouterr().err
+
+
+def test_results_of_other_rows_are_not_used(folder):
+    config = load_config(folder / "my.yaml", [])
+    keys = [
+        ShortRuns(config, Sample(config.data, 900, 900, digest), str(folder)).key(tables(item=(5, 8)), AS_CONFIGURED, 1)
+        for digest in ("one", "other", "one")
+    ]
+    assert keys[0] == keys[2] != keys[1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -131,6 +152,8 @@ def test_nothing_that_fits_has_its_exit_code_and_a_remedy(folder, capfd):
         (("--slices", "v3-8", "--runs", "2"), "at least `--seeds`, 3"),
         (("--slices", "v3-8", "--topology", "v3-8"), "name all slices in `--slices`"),
         (("--slices", "v3-8", "--set", "data=gone.csv"), "there is no such file"),
+        (("--slices", "v3-8", "--out", "gs://bucket/x"), "`--out` is 'gs://bucket/x': a plan is written to a local"),
+        (("--slices", "v3-8", "--set", "work_dir=gs://bucket/x"), "`work_dir` is 'gs://bucket/x': a plan is written"),
     ],
 )
 def test_bad_input_is_one_error(folder, capfd, options, message):

@@ -1,5 +1,6 @@
 import csv
 import gzip
+import os
 
 import pyarrow as pa
 import pytest
@@ -14,10 +15,10 @@ pytestmark = pytest.mark.light
 ROWS = 3000
 
 
-def sampled(folder, rows, **config):
+def sampled(folder, rows, say=print, **config):
     given = {"label": "bought", "features": {"categorical": ["item"]}, "name": "my", **config}
     checked = config_from_mapping(given, folder)
-    return checked, sample_rows(checked, example_settings(checked), rows, str(folder / "rows"))
+    return checked, sample_rows(checked, example_settings(checked), rows, str(folder / "rows"), say)
 
 
 @pytest.fixture
@@ -50,6 +51,11 @@ def test_small_data_is_used_as_it_is(tmp_path, rows_file):
     checked, sample = sampled(tmp_path, ROWS, data=rows_file)
     assert sample.whole
     assert sample.data == checked.data
+    with gzip.open(rows_file["path"], "at", encoding="latin-1") as file:
+        file.write("1;new;x;1\n")
+    _, other = sampled(tmp_path, ROWS + 1, data=rows_file)
+    assert other.whole
+    assert other.digest != sample.digest
 
 
 def test_sample_is_drawn_once_until_the_data_changes(tmp_path, rows_file):
@@ -61,6 +67,48 @@ def test_sample_is_drawn_once_until_the_data_changes(tmp_path, rows_file):
     _, other = sampled(tmp_path, 500, data=rows_file)
     assert other.data.path != first.data.path
     assert other.of == ROWS + 1
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damaged"),
+    [("csv", lambda text: None), ("csv", lambda text: text[:-9]), ("json", lambda text: text[:9]),
+     ("json", lambda text: "[]"), ("json", lambda text: text.replace("500", '"500"'))],
+)  # fmt: skip
+def test_damaged_sample_is_drawn_again_and_said(tmp_path, rows_file, suffix, damaged):
+    _, first = sampled(tmp_path, 500, data=rows_file)
+    (file,) = (tmp_path / "rows").glob(f"*.{suffix}")
+    with open(first.data.path, encoding="utf-8") as read:
+        rows = read.read()
+    text = damaged(file.read_text())
+    file.unlink() if text is None else file.write_text(text)
+    said = []
+    _, again = sampled(tmp_path, 500, said.append, data=rows_file)
+    assert again == first
+    with open(first.data.path, encoding="utf-8") as read:
+        assert read.read() == rows
+    (line,) = said
+    assert "drawn again" in line
+
+
+def test_files_without_times_are_read_again(tmp_path, rows_file):
+    _, first = sampled(tmp_path, ROWS, data=rows_file)
+    os.utime(rows_file["path"], ns=(0, 0))  # as of a storage that records no times
+    said = []
+    digests = {sampled(tmp_path, ROWS, said.append, data=rows_file)[1].digest for _ in range(2)}
+    assert len(digests - {first.digest}) == 2
+    assert len(said) == 2
+
+
+def test_users_that_were_dropped_do_not_come_back_in_later_files(tmp_path):
+    for part, rows in enumerate((1200, 20)):  # 20 users with 60 rows, and then one more of each
+        users = [f"u{row % 20}" for row in range(rows)]
+        table = pa.table({"user": users, "item": users, "bought": [row % 2 for row in range(rows)], "at": range(rows)})
+        parquet.write_table(table, tmp_path / f"part-{part}.parquet")
+    data = {"path": "part-*.parquet", "histories": {"user": "user", "time": "at", "columns": {"before": "item"}}}
+    features = {"categorical": [{"name": "before", "multivalent": True, "vocabulary": "item"}, "item"]}
+    _, sample = sampled(tmp_path, 200, data=data, features=features, split={"by": "leave_one_out"})
+    counts = parquet.read_table(sample.data.path).column("user").value_counts().to_pylist()
+    assert [one["counts"] for one in counts] == [61] * 3
 
 
 def test_histories_keep_all_rows_of_a_user(tmp_path):
