@@ -105,8 +105,12 @@ def test_nothing_is_pickled(module):
 
 
 def test_private_names_of_jaxlib_are_in_the_process_of_the_tpu_compiler():
+    """The process that compiles for SparseCores imports JAX's public modules alone."""
     found = {name for name, tree in trees() if {"jax", "jaxlib"} & {one.partition(".")[0] for one in imported(tree)}}
-    assert found == {"embedding_core/tpu_compiler/compiler_process.py"}
+    processes = {f"embedding_core/tpu_compiler/{name}_process.py" for name in ("compiler", "sparse_core")}
+    assert found == processes
+    private = {name for name, tree in trees() if any(re.match(r"jaxlib|jax\._src", one) for one in imported(tree))}
+    assert private == {"embedding_core/tpu_compiler/compiler_process.py"}
 
 
 def test_layers_below_components_do_not_know_tfx():

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from embedding_core.errors import DataError, PreemptionError
-from embedding_core.tpu_compiler.compiler import PYTHON_VARIABLE
+from embedding_core.tpu_compiler import TpuCompiler
 from pipelines.commands import cli
 from pipelines.config import load_config
 from pipelines.local import run_log
@@ -179,7 +179,7 @@ def test_unexpected_error_keeps_its_traceback(file, monkeypatch, capsys):
 @pytest.mark.parametrize(("green", "options", "code"), [(True, [], 0), (False, [], 4), (False, ["--no-preflight"], 0)])
 def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path, monkeypatch, green, options, code):
     written, shown, compilers = [], [], []
-    monkeypatch.setenv(PYTHON_VARIABLE, sys.executable)
+    monkeypatch.setenv(TpuCompiler.VARIABLE, sys.executable)
     documents = {
         "compile_pipeline": lambda config, target: [target],
         "save_documents": lambda *given: written.append(given),
@@ -188,7 +188,7 @@ def test_compile_for_a_tpu_writes_only_what_passes_the_preflight(file, tmp_path,
     _command(
         monkeypatch,
         "checks.pipeline_preflight",
-        check=lambda config, compiler: compilers.append(compiler) or SimpleNamespace(green=green),
+        check=lambda config, compiler, sparse_core_compiler: compilers.append(compiler) or SimpleNamespace(green=green),
         print_report=shown.append,
     )
     changes = [
