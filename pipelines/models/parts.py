@@ -75,15 +75,14 @@ def model_of(
       inputs: activations by feature, dense features by name, and lengths of sequences if the model reads them.
       tops: by task name, the tensor `[B, n]` from which a linear layer computes the task's output.
       tasks: by task name, the width of the task's output.
-      first_order: `[B, 1]`; its product with a trained number is added to each output of width 1, whose linear layer
-        then starts at 0: the model starts as this sum alone. None adds nothing.
+      first_order: `[B, 1]`; its product with a trained number is added to each output of width 1. None adds nothing.
       scale: initial value of the trained number.
     """
 
     def output(task: str, top: tf.Tensor, name: str, first_name: str) -> tf.Tensor:
+        value = _layers.Dense(tasks[task], name=name)(top)
         if first_order is None or tasks[task] > 1:
-            return _layers.Dense(tasks[task], name=name)(top)
-        value = _layers.Dense(1, kernel_initializer="zeros", name=name)(top)
+            return value
         start = tf_keras.initializers.Constant(scale)
         times = _layers.Dense(1, use_bias=False, kernel_initializer=start, name=first_name)
         return _layers.Add()([value, times(first_order)])

@@ -120,7 +120,7 @@ def test_pass_after_the_last_step_of_a_linear_decay_changes_nothing(tmp_path):
 
 def test_row_that_is_not_finite_after_the_pass_is_not_returned(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        loop._Loop,
+        loop.Loop,
         "_train_on_validation",
         lambda self, steps, progress: self._trainable.tables.variables["words"].assign_add([[np.inf] * 4] * 8),
     )

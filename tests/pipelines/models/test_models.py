@@ -114,9 +114,11 @@ def test_ranking_model_without_deep_parts_is_a_regression_on_the_tokens(first_or
     assert (np.abs(user - base) > 1e-3).all()
 
 
-def test_model_starts_as_the_sum_of_the_first_columns():
+def test_first_column_of_each_row_is_added_to_the_output():
     model = build_model("pipelines.models.ranking", CONFIG, DENSE, {"first_order": True})
-    model.get_layer("logit").bias.assign([0.5])
+    kernel, bias = model.get_layer("logit").weights
+    kernel.assign(tf.zeros_like(kernel))
+    bias.assign([0.5])
     first = EMBEDDINGS["user"][:, :1] + EMBEDDINGS["item"][:, :1] + tf.reduce_mean(EMBEDDINGS["words"], 1)[:, :1]
     expected = 0.5 + 2.0 * first
     np.testing.assert_allclose(call_model(model, EMBEDDINGS, DENSE)["label"], expected, rtol=1e-5)
