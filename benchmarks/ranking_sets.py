@@ -156,22 +156,19 @@ def _criteo(rows: int, seed: int) -> RowSet:
     return RowSet(criteo_rows(rows, seed), tuple(NUMBERS), True)
 
 
+def _made_up(number: str, seed: int) -> dict[str, Callable[[int], RowSet]]:
+    """Return the generated sets by name. Another seed draws other columns, sizes of vocabularies and effects."""
+    return {
+        f"advertising{number}": lambda rows: _advertising(rows, seed, deviation=0.5, pairs=4),
+        f"advertising{number}, main effects": lambda rows: _advertising(rows, seed + 1, deviation=0.4, pairs=0),
+        f"ratings{number}": lambda rows: _ratings(rows, seed + 2),
+        f"census{number}": lambda rows: _census(rows, seed + 3),
+    }
+
+
 DEVELOPMENT: dict[str, Callable[[int], RowSet]] = {
     "criteo_rows": lambda rows: _criteo(rows, 7),
     "visits": lambda rows: _visits(rows, 1),
-    "advertising": lambda rows: _advertising(rows, 11, deviation=0.5, pairs=4),
-    "advertising, main effects": lambda rows: _advertising(rows, 12, deviation=0.4, pairs=0),
-    "ratings": lambda rows: _ratings(rows, 13),
-    "census": lambda rows: _census(rows, 14),
+    **_made_up("", 11),
 }
-# Another seed draws other columns, sizes of vocabularies and effects.
-HELD_OUT: dict[str, Callable[[int], RowSet]] = {
-    "advertising 2": lambda rows: _advertising(rows, 21, deviation=0.5, pairs=4),
-    "advertising 2, main effects": lambda rows: _advertising(rows, 22, deviation=0.4, pairs=0),
-    "ratings 2": lambda rows: _ratings(rows, 23),
-    "census 2": lambda rows: _census(rows, 24),
-    "advertising 3": lambda rows: _advertising(rows, 31, deviation=0.5, pairs=4),
-    "advertising 3, main effects": lambda rows: _advertising(rows, 32, deviation=0.4, pairs=0),
-    "ratings 3": lambda rows: _ratings(rows, 33),
-    "census 3": lambda rows: _census(rows, 34),
-}
+HELD_OUT: dict[str, Callable[[int], RowSet]] = {**_made_up(" 2", 21), **_made_up(" 3", 31)}

@@ -172,6 +172,8 @@ def with_rows_of_all_models(scores: Mapping[tuple[str, str], ModelScores]) -> di
         if len(keys) == 1 or scores[keys[0]].prediction.ndim == 1:
             continue
         known = np.maximum.reduce([scores[key].known for key in keys])
+        if all((scores[key].known == known).all() for key in keys):
+            continue  # copies of many rows and classes
         weight = np.maximum.reduce([scores[key].weight for key in keys])
         for key in keys:
             one = scores[key]

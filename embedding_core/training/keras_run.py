@@ -24,14 +24,13 @@ from embedding_core.training.data_errors import data_errors
 from embedding_core.training.dense_start import dense_inputs
 from embedding_core.training.device_choice import Batches, choose_placement
 from embedding_core.training.eval_metrics import evaluate
-from embedding_core.training.finished_run import restore_weights
 from embedding_core.training.history import History
 from embedding_core.training.job import JobData, TrainingJob
 from embedding_core.training.learning_rate_decay import config_with_rates, dense_optimizer
 from embedding_core.training.row_stream import Passes
 from embedding_core.training.step import Trainable
 from embedding_core.training.training_inputs import Batch
-from embedding_core.training.training_run import TrainingResult
+from embedding_core.training.training_run import TrainingResult, result_of
 from embedding_core.training.user_functions import UserFunctions
 
 _OPTIMIZER = "of a run_fn"
@@ -186,8 +185,7 @@ class KerasRun:
             history = self._history(trainable, step, curves)
             history.save(os.path.join(folder, HISTORY))
             checkpoint = self._write(trainable, folder)
-        tables, exported = self._result(trainable, checkpoint)
-        return TrainingResult(tables, exported, step, checkpoint, history, self._placement.slice_of_hardware)
+        return result_of(self._job, trainable, self._placement, step, checkpoint, history)
 
     def _trainable(self, embedding: TPUEmbedding, dense: tf_keras.Model, step: int) -> Trainable:
         job = self._job
@@ -228,20 +226,3 @@ class KerasRun:
         dense = os.path.join(folder, DENSE)
         write_dense(dense, trainable.model, trainable.optimizer, name=_OPTIMIZER, inputs=inputs, ranges=job.ranges)
         return checkpoint
-
-    def _result(self, trainable: Trainable, checkpoint: str) -> tuple[Mapping[str, tf.Variable], tf_keras.Model]:
-        """Return tables and dense part in a form that this process can export."""
-        job = self._job
-        if not self._placement.on_tpu:
-            variables = trainable.tables.variables
-            return {table.name: variables[table.name] for table in job.inputs.config.tables}, trainable.model
-        engine, dense = restore_weights(
-            checkpoint,
-            job.model,
-            job.inputs.config,
-            job.inputs.dense,
-            job.arguments,
-            job.inputs.tasks,
-            stacked_on=self._placement.slice_of_hardware,
-        )
-        return engine.embedding_tables, dense

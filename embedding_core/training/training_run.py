@@ -183,28 +183,22 @@ def train(
         if resume_folder is None:
             state.discard()
         step = state.step
-    tables, model = _result(job, trainable, placement, checkpoint)
-    return TrainingResult(tables, model, step, checkpoint, loop.history, placement.slice_of_hardware)
+    return result_of(job, trainable, placement, step, checkpoint, loop.history)
 
 
-def _result(
-    job: TrainingJob, trainable: Trainable, placement: Placement, checkpoint: str
-) -> tuple[Mapping[str, tf.Variable], tf_keras.Model]:
-    """Return the tables by name and the dense part, in a form that this process can export."""
-    config = job.inputs.config
+def result_of(
+    job: TrainingJob, trainable: Trainable, placement: Placement, step: int, checkpoint: str, history: History
+) -> TrainingResult:
+    """Return the result, with tables and dense part in a form that this process can export."""
+    config, slice_ = job.inputs.config, placement.slice_of_hardware
     if not placement.on_tpu:
         variables = trainable.tables.variables
-        return {table.name: variables[table.name] for table in config.tables}, trainable.model
+        tables = {table.name: variables[table.name] for table in config.tables}
+        return TrainingResult(tables, trainable.model, step, checkpoint, history, slice_)
     engine, model = restore_weights(
-        checkpoint,
-        job.model,
-        config,
-        job.inputs.dense,
-        job.arguments,
-        job.inputs.tasks,
-        stacked_on=placement.slice_of_hardware,
+        checkpoint, job.model, config, job.inputs.dense, job.arguments, job.inputs.tasks, stacked_on=slice_
     )
-    return engine.embedding_tables, model
+    return TrainingResult(engine.embedding_tables, model, step, checkpoint, history, slice_)
 
 
 def _facts(data: JobData, loop: Loop, state: RunState, resumed_at: int, placement: Placement) -> Json:

@@ -11,7 +11,7 @@ from embedding_core.schema import Json
 _SHOWN_OPERATIONS = 8
 _SHOWN_LINES = 30
 _NOT_SHOWN = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")  # nothing is computed there
-_MIB = 2**20
+MIB = 2**20
 
 
 def compiler_lines(result: Json | None) -> Iterator[str]:
@@ -24,10 +24,7 @@ def compiler_lines(result: Json | None) -> Iterator[str]:
     name = f"TPU compiler (libtpu {result['versions']['libtpu']}, for one core of {result['target'].partition(':')[0]})"
     if result["stage"] != "compiled":
         yield f"{name}: {result['stage']}. Its message, word for word:"
-        lines = str(result["error"]).splitlines()
-        yield from (f"  {line}" for line in lines[:_SHOWN_LINES])
-        if len(lines) > _SHOWN_LINES:
-            yield f"  ... and {len(lines) - _SHOWN_LINES} more lines, which `--json` writes"
+        yield from message_lines(result["error"], "  ")
         yield _left_out(result)
         return
     yield f"{name}: compiled; {_memory(result)}"
@@ -44,15 +41,27 @@ def compiler_lines(result: Json | None) -> Iterator[str]:
     yield _left_out(result)
 
 
-def _memory(result: Json) -> str:
+def message_lines(message: str, indent: str) -> Iterator[str]:
+    """Yield the first lines of a compiler's message."""
+    lines = str(message).splitlines()
+    yield from (f"{indent}{line}" for line in lines[:_SHOWN_LINES])
+    if len(lines) > _SHOWN_LINES:
+        yield f"{indent}... and {len(lines) - _SHOWN_LINES} more lines, which `--json` writes"
+
+
+def memory_parts(result: Json) -> str:
+    """List what a compiled program needs, in MiB."""
     parts = {
         "arguments": result["argument_bytes"],
         "outputs": result["output_bytes"] - result["shared_bytes"],
         "temporary": result["temporary_bytes"],
         "program": result["program_bytes"],
     }
-    listed = ", ".join(f"{name} {count / _MIB:,.1f}" for name, count in parts.items())
-    return f"MiB on a core: {listed}, together {result['total_bytes'] / _MIB:,.1f}"
+    return ", ".join(f"{name} {count / MIB:,.1f}" for name, count in parts.items())
+
+
+def _memory(result: Json) -> str:
+    return f"MiB on a core: {memory_parts(result)}, together {result['total_bytes'] / MIB:,.1f}"
 
 
 def _compared(result: Json) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from embedding_core.schema import Json
-
-_MIB = 2**20
-_SHOWN_LINES = 30
+from pipelines.checks.compiler_lines import MIB, memory_parts, message_lines
 
 
 def sparse_core_lines(result: Json | None) -> Iterator[str]:
@@ -31,19 +29,9 @@ def _stack(name: str, found: Json) -> Iterator[str]:
     title = f"  stack {name} ({', '.join(found['tables'])})"
     if found["stage"] != "compiled":
         yield f"{title}: {found['stage']}. The message, word for word:"
-        lines = str(found["error"]).splitlines()
-        yield from (f"    {line}" for line in lines[:_SHOWN_LINES])
-        if len(lines) > _SHOWN_LINES:
-            yield f"    ... and {len(lines) - _SHOWN_LINES} more lines, which `--json` writes"
+        yield from message_lines(found["error"], "    ")
         return
-    parts = {
-        "arguments": found["argument_bytes"],
-        "outputs": found["output_bytes"] - found["shared_bytes"],
-        "temporary": found["temporary_bytes"],
-        "program": found["program_bytes"],
-    }
-    listed = ", ".join(f"{part} {count / _MIB:,.1f}" for part, count in parts.items())
-    planned = found["planned_bytes"] / _MIB
+    listed, planned = memory_parts(found), found["planned_bytes"] / MIB
     yield f"{title}: compiled; MiB on a chip: {listed}; tables and slots are arguments, planned with {planned:,.1f}"
     for table, names in found["not_passed"].items():
         yield f"    {', '.join(names)} of the optimizer of {table}: jax-tpu-embedding does not have it"
