@@ -59,7 +59,7 @@ def preflight(
       hardware: embedding hardware of the slice; None looks it up by the slice's name.
       sizes: source of the numbers of rows, for the report.
       notes: further notes for the report.
-      compiler: the TPU compiler that compiles the program of a core too; see `find_tpu_compiler`.
+      compiler: the TPU compiler that compiles the program of a core too; see `TpuCompiler.find`.
       sparse_cores: compiler and limits for lookup and update on SparseCores; used only if the slice has some.
 
     Raises:

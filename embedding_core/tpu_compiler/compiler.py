@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 from embedding_core.schema import Json
 from embedding_core.tpu_compiler.environment import CompilerEnvironment
@@ -46,21 +45,3 @@ class TpuCompiler(CompilerEnvironment):
         if reply["stage"] == "compiling":
             reply = {**reply, "stage": "stopped"}
         return {"target": target, **reply}
-
-
-def find_tpu_compiler(python: str | os.PathLike[str] | None = None) -> TpuCompiler:
-    """Return the TPU compiler of an environment, see `CompilerEnvironment.find`.
-
-    Raises:
-      ConfigError: there is no such Python.
-    """
-    return TpuCompiler.find(python)
-
-
-def installed_tpu_compiler() -> TpuCompiler | None:
-    """Return the TPU compiler if TPU_COMPILER_PYTHON names one or `make tpu-compiler` was run here; else None.
-
-    Raises:
-      ConfigError: TPU_COMPILER_PYTHON is set, and is not a program.
-    """
-    return TpuCompiler.installed()

@@ -172,7 +172,7 @@ def preflight(
 
     Exit code 4: there are findings to fix first.
     """
-    from embedding_core.tpu_compiler import find_tpu_compiler
+    from embedding_core.tpu_compiler import TpuCompiler
     from pipelines.checks.early_checks import check_data_settings, requested_slice
     from pipelines.checks.planned_tables import planned_tables
     from pipelines.config import load_config
@@ -181,7 +181,7 @@ def preflight(
     check_data_settings(checked)
     slice_ = requested_slice(checked, topology)
     planned_tables(checked, table_configs, assume)
-    found = find_tpu_compiler(compiler_python) if compiler else None
+    found = TpuCompiler.find(compiler_python) if compiler else None
     for_sparse_cores = _sparse_core_compiler(sparsecore_python) if compiler and slice_.sparse_cores else None
     if json is not None:
         check_output("--json", json)
@@ -230,7 +230,7 @@ def compile_(
 
     Exit code 4: `preflight` has findings, and nothing is written.
     """
-    from embedding_core.tpu_compiler import installed_tpu_compiler
+    from embedding_core.tpu_compiler import TpuCompiler
     from pipelines.checks.early_checks import check_data_settings, requested_slice
     from pipelines.cluster.compile_checks import check_compile
     from pipelines.config import load_config
@@ -242,7 +242,7 @@ def compile_(
     checks_tpu = with_preflight and checked.training.strategy == "tpu"
     compiler, for_sparse_cores = None, None
     if checks_tpu:
-        compiler = installed_tpu_compiler()
+        compiler = TpuCompiler.installed()
         for_sparse_cores = _sparse_core_compiler(None) if requested_slice(checked).sparse_cores else None
     require_package("kfp", "`compile` needs the package kfp", "install tfx-embeddings[kubeflow]")
     with collector_paused():

@@ -15,7 +15,7 @@ from embedding_core.config import TableConfig
 from embedding_core.errors import ConfigError
 from embedding_core.planning.topology import memory_plan, named_topology, table_bytes
 from embedding_core.storage import is_remote
-from embedding_core.tpu_compiler import TpuCompiler, find_tpu_compiler, installed_tpu_compiler
+from embedding_core.tpu_compiler import TpuCompiler
 from pipelines.commands.exit_codes import FINDINGS, STOPPED
 from pipelines.commands.shared_options import CompilerPython, Config, Override, Slice, TableConfigsFolder
 from pipelines.config.feature_sections import ASSUMED_TOKENS
@@ -158,7 +158,7 @@ def _made(
 
 def _compiler(python: Path | None) -> TpuCompiler | None:
     """Return the TPU compiler; without one, say where the figures come from."""
-    found = installed_tpu_compiler() if python is None else find_tpu_compiler(python)
+    found = TpuCompiler.installed() if python is None else TpuCompiler.find(python)
     if found is None:
         echo("memory by the plan alone: the TPU compiler is not installed (`make tpu-compiler`)", err=True)
     return found

@@ -11,10 +11,10 @@ from embedding_core.config import EmbeddingConfig, FeatureConfig, TableConfig
 from embedding_core.optimizers import FTRL, SGD, Adagrad, Adam
 from embedding_core.planning.topology import memory_plan, named_topology
 from embedding_core.preflight import PipelineStep, Step, preflight
-from embedding_core.tpu_compiler import TpuCompiler, installed_tpu_compiler
+from embedding_core.tpu_compiler import TpuCompiler
 from embedding_core.training_config import TrainingConfig
 
-COMPILER = installed_tpu_compiler()
+COMPILER = TpuCompiler.installed()
 NEEDS_COMPILER = pytest.mark.skipif(COMPILER is None, reason="the TPU compiler is not installed: `make tpu-compiler`")
 COMPILED = {
     "stage": "compiled",

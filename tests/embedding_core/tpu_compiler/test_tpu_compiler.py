@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from embedding_core.errors import ConfigError
-from embedding_core.tpu_compiler import TpuCompiler, find_tpu_compiler, installed_tpu_compiler
+from embedding_core.tpu_compiler import TpuCompiler
 
 pytestmark = pytest.mark.light
 
-COMPILER = installed_tpu_compiler()
+COMPILER = TpuCompiler.installed()
 WORKING = '{"stage": "compiling", "versions": {}}'
 
 
@@ -43,7 +43,7 @@ def environment(folder, versions):
 
 def test_environment_that_is_absent_is_one_clear_line(tmp_path):
     with pytest.raises(ConfigError, match=r"^there is no environment.*'make|make tpu-compiler") as caught:
-        find_tpu_compiler(tmp_path / "python")
+        TpuCompiler.find(tmp_path / "python")
     assert str(tmp_path / "python") in str(caught.value)
     assert "\n" not in str(caught.value)
     assert f"libtpu {TpuCompiler.pinned_versions()['libtpu']}" in str(caught.value)
@@ -51,23 +51,23 @@ def test_environment_that_is_absent_is_one_clear_line(tmp_path):
 
 def test_variable_names_the_environment(monkeypatch):
     monkeypatch.setenv(TpuCompiler.VARIABLE, sys.executable)
-    assert find_tpu_compiler().python == Path(sys.executable)
-    assert installed_tpu_compiler().python == Path(sys.executable)
+    assert TpuCompiler.find().python == Path(sys.executable)
+    assert TpuCompiler.installed().python == Path(sys.executable)
 
 
 def test_without_a_variable_it_is_where_make_puts_it(monkeypatch, tmp_path):
     monkeypatch.delenv(TpuCompiler.VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
-    assert installed_tpu_compiler() is None
+    assert TpuCompiler.installed() is None
     (tmp_path / ".tpu-compiler" / "bin").mkdir(parents=True)
     os.symlink(sys.executable, tmp_path / ".tpu-compiler" / "bin" / "python")
-    assert installed_tpu_compiler().python == tmp_path / ".tpu-compiler" / "bin" / "python"
+    assert TpuCompiler.installed().python == tmp_path / ".tpu-compiler" / "bin" / "python"
 
 
 def test_variable_that_names_nothing_is_refused_and_not_passed_over(monkeypatch, tmp_path):
     monkeypatch.setenv(TpuCompiler.VARIABLE, str(tmp_path))
     with pytest.raises(ConfigError, match="is not a program"):
-        installed_tpu_compiler()
+        TpuCompiler.installed()
 
 
 def test_process_gets_the_program_and_none_of_the_callers_settings(program, monkeypatch, tmp_path):

@@ -5,14 +5,14 @@ import pytest
 from pyarrow import parquet
 
 import pipelines.examples
-from embedding_core.tpu_compiler import installed_tpu_compiler
+from embedding_core.tpu_compiler import TpuCompiler
 from pipelines.checks.compiler_lines import compiler_lines
 from pipelines.commands import cli
 from pipelines.config import load_config
 
 EXAMPLES = pipelines.examples.__path__[0]
 ROOT = f"{EXAMPLES}/../.."
-COMPILER = installed_tpu_compiler()
+COMPILER = TpuCompiler.installed()
 COMPILED = {
     "stage": "compiled",
     "versions": {"libtpu": "0.0.17"},
