@@ -18,6 +18,7 @@ _ARTIFACT_TYPES: Mapping[str, type[types.Artifact]] = {
     keys.BASELINE_MODEL: standard_artifacts.Model,
     keys.BASE_CHECKPOINT: EmbeddingCheckpoint,
     keys.BASE_TABLE_CONFIGS: TableConfigs,
+    keys.BASE_TRANSFORM_GRAPH: standard_artifacts.TransformGraph,
     keys.BASE_VOCABULARIES: Vocabularies,
     keys.BLESSING: standard_artifacts.ModelBlessing,
     keys.EARLIER_CHECKPOINT: EmbeddingCheckpoint,

@@ -6,6 +6,7 @@ from __future__ import annotations
 BASELINE_MODEL = "baseline_model"
 BASE_CHECKPOINT = "base_checkpoint"
 BASE_TABLE_CONFIGS = "base_table_configs"
+BASE_TRANSFORM_GRAPH = "base_transform_graph"
 BASE_VOCABULARIES = "base_vocabularies"
 BLESSING = "blessing"
 EARLIER_CHECKPOINT = "earlier_checkpoint"

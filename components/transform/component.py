@@ -15,10 +15,10 @@ from embedding_core.schema import Json
 
 
 class TransformSpec(ComponentSpec):
-    """Inputs, parameters and outputs that the pipeline uses of TFX's Transform, and the base checkpoint."""
+    """Inputs, parameters and outputs that the pipeline uses of TFX's Transform, and what a previous run made."""
 
     PARAMETERS = parameters({keys.PREPROCESSING_FN: str, keys.CUSTOM_CONFIG: str})
-    INPUTS = channels(keys.EXAMPLES, keys.SCHEMA, optional=[keys.BASE_CHECKPOINT])
+    INPUTS = channels(keys.EXAMPLES, keys.SCHEMA, optional=[keys.BASE_CHECKPOINT, keys.BASE_TRANSFORM_GRAPH])
     OUTPUTS = channels(keys.TRANSFORM_GRAPH)
 
 
@@ -42,6 +42,7 @@ class Transform(base_beam_component.BaseBeamComponent):
         preprocessing_fn: str,
         custom_config: Json,
         base_checkpoint: types.BaseChannel | None = None,
+        base_transform_graph: types.BaseChannel | None = None,
     ) -> None:
         """Construct a Transform.
 
@@ -52,12 +53,15 @@ class Transform(base_beam_component.BaseBeamComponent):
           custom_config: a JSON object for that function.
           base_checkpoint: a channel of `EmbeddingCheckpoint`; `preprocessing_fn` gets the ranges of the checkpoint's
             dense features as `ranges` in `custom_config`, so that it can keep them.
+          base_transform_graph: a channel of `TransformGraph` of a previous run. It is copied, and nothing is analysed,
+            unless `preprocessing_fn`, `custom_config` or the types of the columns differ from those it was made with.
         """
         spec = spec_with_outputs(
             TransformSpec,
             examples=examples,
             schema=schema,
             base_checkpoint=base_checkpoint,
+            base_transform_graph=base_transform_graph,
             preprocessing_fn=preprocessing_fn,
             custom_config=json.dumps(dict(custom_config)),
         )

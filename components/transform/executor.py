@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -26,11 +27,17 @@ from components.base_executor import ComponentExecutor, Execution
 from components.transform.batched_examples import BatchedExamples
 from embedding_core.checkpoint.dense import DENSE, read_dense
 from embedding_core.schema import Json
+from embedding_core.storage import json_digest
 
 _SPLIT = "train"
 _NAME = ["Transform"]
 _RANGES = "ranges"
 """The key of `custom_config` under which `preprocessing_fn` finds the ranges, by dense feature."""
+
+_MADE_WITH = "made_with"
+"""The custom property of a TransformGraph with a digest of all that determines it, beside the rows."""
+
+_log = logging.getLogger(__name__)
 
 Preprocessing: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -41,15 +48,25 @@ class Executor(ComponentExecutor, base_beam_executor.BaseBeamExecutor):
     COMPONENT = "Transform"
 
     def execute(self, execution: Execution) -> None:
-        """Analyse the train split and write the transform graph.
+        """Analyse the train split and write the transform graph, or copy that of the previous run.
 
         Raises:
           CheckpointError: the dense part of the base checkpoint is damaged.
           DataError: a file of the examples is damaged.
         """
-        folder = execution.output(keys.TRANSFORM_GRAPH).uri
-        preprocessing_fn = _bound(udf_utils.get_fn(execution.properties, keys.PREPROCESSING_FN), _config(execution))
+        graph = execution.output(keys.TRANSFORM_GRAPH)
         schema = _schema(execution)
+        made_with = _made_with(execution, schema)
+        graph.set_string_custom_property(_MADE_WITH, made_with)
+        for base in execution.inputs.get(keys.BASE_TRANSFORM_GRAPH, ()):
+            if base.get_string_custom_property(_MADE_WITH) == made_with:
+                io_utils.copy_dir(base.uri, graph.uri)
+                return
+            _log.warning("the preprocessing or the columns changed since %s: the data is analysed again", base.uri)
+        self._analyse(execution, schema, graph.uri)
+
+    def _analyse(self, execution: Execution, schema: schema_pb2.Schema, folder: str) -> None:
+        preprocessing_fn = _bound(udf_utils.get_fn(execution.properties, keys.PREPROCESSING_FN), _config(execution))
         reader = _reader(execution, schema)
         columns = tft.get_analyze_input_columns(preprocessing_fn, reader.TensorAdapter().OriginalTypeSpecs())
         projected = reader.Project(columns)
@@ -86,6 +103,13 @@ def _bound(function: Callable[..., Any], config: Json) -> Preprocessing:
     """Bind the argument `custom_config`, if the function has it."""
     taken = keys.CUSTOM_CONFIG in inspect.signature(function).parameters
     return functools.partial(function, custom_config=config) if taken else function
+
+
+def _made_with(execution: Execution, schema: schema_pb2.Schema) -> str:
+    """Compute a digest of the function, its configuration (with a digest of the code) and the types of the columns."""
+    parameters = [execution.properties.get(key) for key in (keys.PREPROCESSING_FN, keys.CUSTOM_CONFIG)]
+    columns = sorted((feature.name, feature.type) for feature in schema.feature)
+    return json_digest({"parameters": parameters, "columns": columns})
 
 
 def _schema(execution: Execution) -> schema_pb2.Schema:

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from components.installed import require_package
-from pipelines.commands import checkpoint_command, compare_command, metadata_command, plan_command, version_command
+from pipelines.commands import (
+    checkpoint_command,
+    compare_command,
+    metadata_command,
+    plan_command,
+    run_command,
+    version_command,
+)
 from pipelines.commands.core_commands import InstalledCommands
-from pipelines.commands.exit_codes import FINDINGS, NOTHING_PUSHED, PREEMPTED, STOPPED
+from pipelines.commands.exit_codes import FINDINGS, PREEMPTED
+from pipelines.commands.run_command import show_warnings
 from pipelines.commands.shared_options import (
     AssumedTokens,
     CompilerPython,
@@ -33,7 +41,6 @@ from pipelines.local import run_log
 
 if TYPE_CHECKING:
     from embedding_core.tpu_compiler import SparseCoreCompiler
-    from pipelines.config import PipelineConfig
 
 app = typer.Typer(
     name="tfx-embeddings",
@@ -58,16 +65,6 @@ class Compiler(str, enum.Enum):
     tpu = "tpu"
 
 
-Again = Annotated[
-    bool,
-    typer.Option("--again", help="Train once more on data that was trained on; push again what was rolled back."),
-]
-Profile = Annotated[
-    bool,
-    typer.Option("--profile", help="Measure CPU, time, memory, and bytes read and written of each component."),
-]
-
-
 @app.callback()
 def _entry(
     debug: Annotated[
@@ -79,39 +76,7 @@ def _entry(
     run_log.to_screen(debug)
 
 
-@app.command()
-def run(config: Config, overrides: Override = None, again: Again = False, profile: Profile = False) -> None:
-    """Run the pipeline of CONFIG. The same command resumes a run that was stopped.
-
-    Exit code 3: the run finished, and nothing was pushed. 75: SIGTERM stopped the training; the same command resumes
-    it.
-    """
-    from pipelines.checks.early_checks import check_data_settings
-    from pipelines.config import load_config
-    from pipelines.local.storage_errors import storage_errors_as_one
-    from pipelines.local.work_dir import prepare, ready_metadata
-    from pipelines.previous.references import check_references
-
-    checked = load_config(config, overrides or ())
-    check_data_settings(checked)
-    _warn(checked)
-    upgraded = ready_metadata(checked)
-    if upgraded is not None:
-        echo(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup", err=True)
-    with storage_errors_as_one(checked):
-        check_references(checked)  # before anything heavy is loaded
-    prepare(checked)
-    try:
-        with collector_paused():
-            load_tensorflow()
-            from pipelines.local import run_local
-
-        changed = [one.partition("=")[0].strip() for one in overrides or ()]
-        report = run_local.run(checked, again=again, changed=changed, profile=profile)
-    except KeyboardInterrupt:
-        raise typer.Exit(_stopped()) from None
-    if not report.push["pushed"]:
-        raise typer.Exit(NOTHING_PUSHED)
+run_command.register(app)
 
 
 @app.command()
@@ -131,7 +96,7 @@ def validate(
 
     checked = load_config(config, overrides or ())
     settings = check_data_settings(checked)
-    _warn(checked)
+    show_warnings(checked)
     if data:
         from pipelines.checks.data_check import check_data, print_check
 
@@ -298,22 +263,6 @@ def lineage(
         forward=forward,
         html=html,
     )
-
-
-def _warn(config: PipelineConfig) -> None:
-    from pipelines.checks.early_checks import warnings_of
-
-    for warning in warnings_of(config):
-        echo(f"warning: {warning}", err=True)
-
-
-def _stopped() -> int:
-    echo(
-        "stopped. The same command resumes the run: finished components come from the cache, and training resumes "
-        "at its last checkpoint.",
-        err=True,
-    )
-    return STOPPED
 
 
 def _show(error: Exception, debug: bool) -> None:

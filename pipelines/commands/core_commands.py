@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from components.installed import INSTALL_TFX, is_installed, require_package
 
-NEED_TFX = frozenset({"run", "compile", "parity", "metadata", "lineage"})
+NEED_TFX = frozenset({"run", "follow", "compile", "parity", "metadata", "lineage"})
 """Commands that import TFX, TensorFlow Transform or ML Metadata."""
 
 

@@ -19,6 +19,7 @@ from embedding_core.training_config import Training
 from embedding_core.warm_start import WarmStart
 from pipelines.config.data import Data
 from pipelines.config.feature_sections import Features, VocabularyEvolution, VocabularyLimits
+from pipelines.config.follow import Follow
 from pipelines.config.kubeflow import Kubeflow
 from pipelines.config.metrics import Evaluation
 from pipelines.config.model import Model
@@ -49,6 +50,7 @@ class PipelineConfig(Section):
       evaluation: how the model is judged.
       warm_start: checkpoint that the model starts from; null starts from initial rows.
       push: destination of the served model.
+      follow: how `tfx-embeddings follow` runs the pipeline on spans as they arrive.
       kubeflow: settings for Kubeflow Pipelines or Vertex AI; null if the pipeline is not compiled for them.
       permissions: who may read the files that a run writes, pushed versions included: only their "owner", also the
         owner's "group", or whoever the "umask" of the process allows. Files in a bucket follow the bucket's rules.
@@ -80,6 +82,7 @@ class PipelineConfig(Section):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     warm_start: WarmStart | None = None
     push: Push = Field(default_factory=Push)
+    follow: Follow = Field(default_factory=Follow)
     kubeflow: Kubeflow | None = None
     permissions: Literal["owner", "group", "umask"] = "owner"
     metadata: Text | None = None

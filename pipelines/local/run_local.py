@@ -48,6 +48,8 @@ def run(
     changed: Sequence[str] = (),
     console: Console | None = None,
     profile: bool = False,
+    keep_transform: bool = False,
+    printed: bool = True,
 ) -> Report:
     """Run the pipeline, write its report into the work_dir, and print it.
 
@@ -60,6 +62,8 @@ def run(
       changed: dotted keys of the settings that override the file's.
       console: console for the progress; standard error by default.
       profile: measure what each node uses, and show it in the report.
+      keep_transform: keep the TransformGraph that the run starts from, if the preprocessing is the same.
+      printed: whether the report is also printed.
 
     Returns:
       The figures of the run.
@@ -69,12 +73,20 @@ def run(
       Exception: any other error of a component.
     """
     with storage_errors_as_one(config):
-        return _run(config, again, changed, console, RunProfile() if profile else None)
+        report, saved = _run(config, again, changed, console, RunProfile() if profile else None, keep_transform)
+    if printed:
+        print_report(report, saved)
+    return report
 
 
 def _run(
-    config: PipelineConfig, again: bool, changed: Sequence[str], console: Console | None, profile: RunProfile | None
-) -> Report:
+    config: PipelineConfig,
+    again: bool,
+    changed: Sequence[str],
+    console: Console | None,
+    profile: RunProfile | None,
+    keep_transform: bool,
+) -> tuple[Report, str]:
     stage: Stage = contextlib.nullcontext if profile is None else profile.stage
     data_files(config.data)  # a missing file is an error before anything is written
     if config.training.strategy == "simulated_tpu":  # its devices must be made before any component runs TensorFlow
@@ -91,7 +103,7 @@ def _run(
         if upgraded is not None:
             display.say(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup")
         _tidy(config, display.say)
-        previous = find_previous_run(config, again=again)
+        previous = find_previous_run(config, again=again, keep_transform=keep_transform)
         for note in previous.notes:
             display.say(note)
         nodes, pushed = _run_until_served(config, previous, display, stage, again=again)
@@ -100,8 +112,7 @@ def _run(
         used = () if profile is None else [dataclasses.asdict(one) for one in profile.stages]
         report = dataclasses.replace(report, notes=_notes(previous, nodes, report), profile=used)
         saved = save_report(report, os.path.join(config.work_dir, "report"), os.path.join(config.work_dir, REPORTS))
-    print_report(report, saved)
-    return report
+    return report, saved
 
 
 def run_until(config: PipelineConfig, last: str) -> list[Node]:

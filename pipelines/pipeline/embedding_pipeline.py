@@ -13,6 +13,7 @@ Optional nodes provide artifacts of previous runs:
     CheckpointLoader ─► EmbeddingTrainer
     BaseVocabularies ─► VocabularyGen
     BaseTableConfigs ─► TableConfigGen
+    BaseTransformGraph ─► Transform
     BaselineModel ─► Evaluator
 
 For a slice with SparseCores, TableConfigGen also reads Examples, Schema and Transform, to draw the trainer's batches.
@@ -111,7 +112,8 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     schema = schema_gen.outputs["schema"]
     validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
     checkpoint = _imported("WarmStart", previous.checkpoint, EmbeddingCheckpoint)
-    transform = _transform(config, examples, schema, checkpoint)
+    kept = _imported("BaseTransformGraph", previous.transform_graph, standard_artifacts.TransformGraph)
+    transform = _transform(config, examples, schema, checkpoint, kept)
     known = _imported("BaseVocabularies", previous.vocabularies, Vocabularies)
     vocabulary_gen = VocabularyGen(
         examples=examples,
@@ -165,7 +167,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
         republish=republish,
         **inputs,
     )
-    before = [example_gen, statistics_gen, schema_gen, validator, *checkpoint, transform, *known, vocabulary_gen]
+    before = [example_gen, statistics_gen, schema_gen, validator, *checkpoint, *kept, transform, *known, vocabulary_gen]
     return [*before, *tables, *loader, trainer, retriever, *baseline, quality_gate, evaluator, pusher]
 
 
@@ -206,7 +208,11 @@ def _table_config_gen(
 
 
 def _transform(
-    config: PipelineConfig, examples: types.BaseChannel, schema: types.BaseChannel, checkpoint: Sequence[BaseNode]
+    config: PipelineConfig,
+    examples: types.BaseChannel,
+    schema: types.BaseChannel,
+    checkpoint: Sequence[BaseNode],
+    kept: Sequence[BaseNode],
 ) -> Transform:
     keeps_ranges = config.warm_start is not None and config.warm_start.ranges == "keep"
     return Transform(
@@ -215,6 +221,7 @@ def _transform(
         preprocessing_fn=config.preprocessing_fn or "pipelines.preprocessing.preprocessing_fn",
         custom_config=_transform_config(config),
         **({"base_checkpoint": checkpoint[0].outputs["result"]} if checkpoint and keeps_ranges else {}),
+        **({"base_transform_graph": kept[0].outputs["result"]} if kept else {}),
     )
 
 

@@ -28,12 +28,13 @@ from pipelines.previous.repeated_data import Overlap, RunData, compare, data_of_
 ArtifactOf: TypeAlias = Callable[[Node], Node | None]
 
 
-def find_previous_run(config: PipelineConfig, *, again: bool = False) -> PreviousRun:
+def find_previous_run(config: PipelineConfig, *, again: bool = False, keep_transform: bool = False) -> PreviousRun:
     """Find the artifacts that the run starts from, using the pipeline's own metadata and its data files.
 
     Args:
       config: configuration of the pipeline.
       again: start from the newest training even if it was trained on this run's data.
+      keep_transform: keep the TransformGraph of the tables' training instead of analysing this run's data.
 
     Raises:
       ConfigError: see `choose_previous_run`, and `check_addresses`.
@@ -47,7 +48,16 @@ def find_previous_run(config: PipelineConfig, *, again: bool = False) -> Previou
     repeated = "error" if config.warm_start is None else config.warm_start.repeated_data
     previous = choose_previous_run(trainings, data, given, again=again, train_again=again or repeated == "train")
     warnings = () if again else _rollback_warnings(rolled_back, data)
-    return dataclasses.replace(previous, notes=(*previous.notes, *warnings))
+    transform_graph = _transform_graph(trainings, previous.checkpoint) if keep_transform else None
+    return dataclasses.replace(previous, transform_graph=transform_graph, notes=(*previous.notes, *warnings))
+
+
+def _transform_graph(trainings: FinishedTrainings, checkpoint: str | None) -> str | None:
+    """Return the URI of the TransformGraph that a checkpoint's training used; None if another pipeline made it."""
+    node = None if checkpoint is None else trainings.artifact_at(checkpoint)
+    run = None if node is None else trainings.run_of(node)
+    graph = None if run is None else next(trainings.transform_graphs_of(run), None)
+    return None if graph is None else graph.uri
 
 
 def _rollback_warnings(rolled_back: Iterable[tuple[int, Node | None]], data: RunData) -> Iterator[str]:

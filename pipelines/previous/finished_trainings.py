@@ -16,7 +16,7 @@ from pipelines.lineage.records import recorded_lineage
 from pipelines.lineage.rollbacks import newest_first, pushes_of, with_rollbacks
 
 _CHECKPOINT, _VOCABULARIES = "components.EmbeddingCheckpoint", "components.Vocabularies"
-_TABLE_CONFIGS = "components.TableConfigs"
+_TABLE_CONFIGS, _TRANSFORM_GRAPH = "components.TableConfigs", "TransformGraph"
 _MODEL_RUN, _MODEL, _EXAMPLES = "ModelRun", "Model", "Examples"
 Graph: TypeAlias = Mapping[int, Node]
 
@@ -99,6 +99,13 @@ class FinishedTrainings:
     def table_configs_of(self, node: Node) -> Node | None:
         """Return the TableConfigs of a checkpoint or training; None if another pipeline made them."""
         return self._input(node, _TABLE_CONFIGS)
+
+    def transform_graphs_of(self, run: Node) -> Iterator[Node]:
+        """Yield the TransformGraph of a training, then the one that it was copied from, and so on."""
+        graph = self._input(run, _TRANSFORM_GRAPH)
+        while graph is not None:
+            yield graph
+            graph = self._input(graph, _TRANSFORM_GRAPH)
 
     def start_of(self, run: Node) -> Node | None:
         """Return the checkpoint that a training started from, before it was remapped; None for a cold start."""

@@ -1,0 +1,131 @@
+"""Defines `tfx-embeddings run`, and `follow`, which runs the pipeline on spans as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.commands.exit_codes import NOTHING_PUSHED, STOPPED
+from pipelines.commands.shared_options import Config, Override
+from pipelines.console.large_imports import collector_paused
+from pipelines.console.quiet import load_tensorflow
+from pipelines.console.terminal import echo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipelines.config import PipelineConfig
+
+Again = Annotated[
+    bool,
+    typer.Option("--again", help="Train once more on data that was trained on; push again what was rolled back."),
+]
+Profile = Annotated[
+    bool,
+    typer.Option("--profile", help="Measure CPU, time, memory, and bytes read and written of each component."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(run)
+    app.command()(follow)
+
+
+def run(config: Config, overrides: Override = None, again: Again = False, profile: Profile = False) -> None:
+    """Run the pipeline of CONFIG. The same command resumes a run that was stopped.
+
+    Exit code 3: the run finished, and nothing was pushed. 75: SIGTERM stopped the training; the same command resumes
+    it.
+    """
+    checked = _ready(config, overrides or ())
+    try:
+        with collector_paused():
+            load_tensorflow()
+            from pipelines.local import run_local
+
+        changed = [one.partition("=")[0].strip() for one in overrides or ()]
+        report = run_local.run(checked, again=again, changed=changed, profile=profile)
+    except KeyboardInterrupt:
+        raise typer.Exit(_stopped()) from None
+    if not report.push["pushed"]:
+        raise typer.Exit(NOTHING_PUSHED)
+
+
+def follow(
+    config: Config,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="Stop when no span is left, instead of waiting for the next one.")
+    ] = False,
+    runs: Annotated[
+        int | None, typer.Option(metavar="COUNT", min=1, help="Stop after so many runs; by default never.")
+    ] = None,
+    overrides: Override = None,
+) -> None:
+    """Run the pipeline of CONFIG on each span as it arrives, from the version that the previous run pushed.
+
+    A file counts as arrived as soon as it has its name: write it under a name that starts with a dot, and rename it.
+    The same command goes on after it was stopped. Exit code 75: SIGTERM stopped the training.
+    """
+    from pipelines.previous.next_spans import check_follows
+
+    checked = _ready(config, overrides or (), check_follows)
+    try:
+        with collector_paused():
+            load_tensorflow()
+            from pipelines.local import follow as following
+
+        for report in following.follow(checked, until_idle=until_idle, runs=runs):
+            push = report.push
+            outcome = f"pushed version {push['version']}" if push["pushed"] else f"pushed nothing: {push['reason']}"
+            echo(f"{outcome} (the nodes took {report.took})")
+    except KeyboardInterrupt:
+        raise typer.Exit(_stopped()) from None
+
+
+def show_warnings(config: PipelineConfig) -> None:
+    """Print the warnings about a configuration."""
+    from pipelines.checks.early_checks import warnings_of
+
+    for warning in warnings_of(config):
+        echo(f"warning: {warning}", err=True)
+
+
+def _ready(
+    config: Path, overrides: Sequence[str], check: Callable[[PipelineConfig], None] = lambda _: None
+) -> PipelineConfig:
+    """Check the configuration, its data and its metadata before anything heavy is loaded.
+
+    Args:
+      config: the YAML file.
+      overrides: settings that override the file's.
+      check: a further check of the configuration.
+    """
+    from pipelines.checks.early_checks import check_data_settings
+    from pipelines.config import load_config
+    from pipelines.local.storage_errors import storage_errors_as_one
+    from pipelines.local.work_dir import prepare, ready_metadata
+    from pipelines.previous.references import check_references
+
+    checked = load_config(config, overrides)
+    check(checked)
+    check_data_settings(checked)
+    show_warnings(checked)
+    upgraded = ready_metadata(checked)
+    if upgraded is not None:
+        echo(f"the metadata is of a previous release: it was upgraded, and {upgraded} is a backup", err=True)
+    with storage_errors_as_one(checked):
+        check_references(checked)
+    prepare(checked)
+    return checked
+
+
+def _stopped() -> int:
+    echo(
+        "stopped. The same command resumes the run: finished components come from the cache, and training resumes "
+        "at its last checkpoint.",
+        err=True,
+    )
+    return STOPPED
