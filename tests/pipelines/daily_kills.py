@@ -1,10 +1,11 @@
 """Runs two days of data one after the other; kills each run at random times and repeats its command.
 
-    python tests/pipelines/daily_kills.py FOLDER KILLS SEED
+    python tests/pipelines/daily_kills.py FOLDER KILLS SEED [COMMAND]
 
 prints a JSON object: how many calls were killed and in which nodes, how long it took, and the result of the chain of
 runs. Each call is a forked child of this process, which has already imported TFX. This saves only the time of the
-imports: the child executes all of `tfx-embeddings run`, and can be killed at any point in it.
+imports: the child executes all of `tfx-embeddings run`, and can be killed at any point in it. If COMMAND is `follow`,
+the child executes `tfx-embeddings follow --until-idle` instead, and the file of the second day arrives after the first.
 """
 
 import contextlib
@@ -26,13 +27,12 @@ SHORT, LONG = 8.0, 45.0  # CPU seconds until a kill: before SHORT some nodes end
 
 def main():
     folder, kills, seed = Path(sys.argv[1]).resolve(), int(sys.argv[2]), int(sys.argv[3])
+    command = sys.argv[4] if len(sys.argv) > 4 else "run"
     folder.mkdir(parents=True)
     (folder / "my.yaml").write_text(CONFIG)
-    for day, items in ((1, range(30)), (2, range(10, 40))):
-        write_day(folder, day, items)
     load()
     begun = time.monotonic()
-    killed = run_days(folder, [kills // 2, kills - kills // 2], random.Random(seed))
+    killed = run_days(folder, command, [kills // 2, kills - kills // 2], random.Random(seed))
     nodes = {node: killed.count(node) for node in sorted(set(killed))}
     took = round(time.monotonic() - begun)
     sys.stdout.write(json.dumps({"killed": len(killed), "in": nodes, "seconds": took, **chain_of(folder)}) + "\n")
@@ -44,29 +44,33 @@ def load():
 
     silence()
     load_tensorflow()
-    from pipelines.local import run_local  # noqa: F401
+    from pipelines.local import follow  # noqa: F401
 
 
-def run_days(folder, kills, chance):
+def run_days(folder, command, kills, chance):
     """Run both days: kill each as often as `kills` says, then run it to its end twice. Return the node of each kill."""
     killed = []
     for day, wanted in zip((1, 2), kills, strict=True):
+        write_day(folder, day, {1: range(30), 2: range(10, 40)}[day])
+        arguments = {"run": DAY[day], "follow": []}[command]
+        given = [command, str(folder / "my.yaml"), *(part for one in arguments for part in ("--set", one))]
+        given += ["--until-idle"] if command == "follow" else []
         done = 0
         while done < wanted:
-            came = call(folder, day, chance.uniform(*chance.choice([(0.1, SHORT), (SHORT, LONG)])))
+            came = call(folder, given, chance.uniform(*chance.choice([(0.1, SHORT), (SHORT, LONG)])))
             if came is None:  # it ended before the kill: the day is finished, and the next call must be killed sooner
-                came = call(folder, day, chance.uniform(0.1, SHORT / 3))
+                came = call(folder, given, chance.uniform(0.1, SHORT / 3))
             if came is not None:
                 done += 1
                 killed.append(came)
         for _ in range(2):  # the second emulates a cron job that runs a finished day again
-            if call(folder, day, None) is not None:
+            if call(folder, given, None) is not None:
                 raise RuntimeError("a call that nobody kills was killed")
     return killed
 
 
-def call(folder, day, cpu_seconds):
-    """Run the day's command in a child process, and kill it after `cpu_seconds`, or never if that is None.
+def call(folder, arguments, cpu_seconds):
+    """Run a command in a child process, and kill it after `cpu_seconds`, or never if that is None.
 
     Returns:
       The node that was running when the child was killed, or None if the child ended before.
@@ -85,7 +89,7 @@ def call(folder, day, cpu_seconds):
         try:
             from pipelines.commands import cli
 
-            cli.main(["run", str(folder / "my.yaml"), *(part for one in DAY[day] for part in ("--set", one))])
+            cli.main(arguments)
         except SystemExit as ended:
             code = int(ended.code or 0)
         finally:
@@ -103,7 +107,7 @@ def call(folder, day, cpu_seconds):
     if os.WIFSIGNALED(status):
         return node_of(log)
     if os.WEXITSTATUS(status):
-        raise RuntimeError(f"day {day} ended with {os.WEXITSTATUS(status)}: {log.read_text()}")
+        raise RuntimeError(f"{arguments} ended with {os.WEXITSTATUS(status)}: {log.read_text()}")
     return None
 
 

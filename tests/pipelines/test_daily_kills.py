@@ -1,4 +1,4 @@
-"""Tests that two daily runs, killed at random times and repeated, give the same tables as undisturbed runs."""
+"""Tests that two daily runs, and `follow`, killed at random times and repeated, give the tables of undisturbed runs."""
 
 import json
 import os
@@ -13,18 +13,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.tfx, pytest.mark.timeout(14400)]
 CAMPAIGN = Path(__file__).with_name("daily_kills.py")
 
 
-def days(folder, kills, seed):
-    command = [sys.executable, str(CAMPAIGN), str(folder), str(kills), str(seed)]
+def days(folder, kills, seed, command="run"):
+    command = [sys.executable, str(CAMPAIGN), str(folder), str(kills), str(seed), command]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder.parent, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_killed_days_end_with_the_tables_of_undisturbed_ones(tmp_path):
+@pytest.mark.parametrize("command", ["run", "follow"])
+def test_killed_days_end_with_the_tables_of_undisturbed_ones(tmp_path, command):
     """The environment variables KILLS and SEED change the number and times of kills; `make daily-kills` has 40."""
     kills = int(os.environ.get("KILLS", "4"))
     undisturbed = days(tmp_path / "undisturbed", 0, 0)
-    killed = days(tmp_path / "killed", kills, int(os.environ.get("SEED", "1")))
+    killed = days(tmp_path / "killed", kills, int(os.environ.get("SEED", "1")), command)
     sys.stdout.write(json.dumps({"undisturbed": undisturbed, "killed": killed}) + "\n")
     assert killed["killed"] == kills
     assert killed["rows"] == undisturbed["rows"]

@@ -1,0 +1,61 @@
+"""Tests which spans `follow` trains on next."""
+
+import pytest
+
+from embedding_core.errors import ConfigError
+from pipelines.config import load_config
+from pipelines.previous.next_spans import Arrived, Trained, arrived_spans, check_follows, trained_spans
+from tests.pipelines.two_days import CONFIG, write_day
+
+
+@pytest.fixture
+def config_of(tmp_path):
+    """Return a function that loads the configuration of daily runs, with settings that override it."""
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    for day in (3, 10, 4):
+        write_day(tmp_path, day, range(9))
+
+    def load(*overrides):
+        return load_config(tmp_path / "my.yaml", overrides)
+
+    return load
+
+
+def test_before_the_first_push_every_span_is_new_in_the_order_of_numbers(config_of):
+    config = config_of()
+    assert trained_spans(config) == Trained()
+    assert arrived_spans(config, Trained()) == Arrived((3, 4, 10), ())
+
+
+def test_a_span_after_the_last_trained_one_is_new_and_one_before_it_is_late(config_of):
+    config = config_of()
+    assert arrived_spans(config, Trained(frozenset({3}), 1)) == Arrived((4, 10), ())
+    assert arrived_spans(config, Trained(frozenset({3, 9}), 1)) == Arrived((10,), (4,))
+    assert arrived_spans(config, Trained(frozenset({3, 4, 10}), 1)) == Arrived((), ())
+
+
+def test_the_first_span_of_the_configuration_is_a_bound(config_of):
+    assert arrived_spans(config_of("data.spans.first=4"), Trained()) == Arrived((4, 10), ())
+
+
+def test_dates_are_in_the_order_of_time(config_of, tmp_path):
+    for day in ("2011-02-28", "2011-10-01", "2010-12-31"):
+        (tmp_path / f"{day}.csv").write_text("item,shop,bought,part\ni,s,1,a\n")
+    config = config_of(f"data.path={tmp_path}/{{YYYY}}-{{MM}}-{{DD}}.csv")
+    assert arrived_spans(config, Trained(frozenset({"2011-02-28"}), 1)) == Arrived(("2011-10-01",), ("2010-12-31",))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.path=days/3/rows.csv", "`data.path` is .*needs spans"),
+        ("warm_start=null", "`warm_start.checkpoint` is None: .*set `warm_start: pushed`"),
+        ("warm_start=trained", "`warm_start.checkpoint` is 'trained'"),
+        ("vocabulary_evolution=null", "`vocabulary_evolution.base` is None"),
+        ("data.spans.last=10", "`data.spans.last` is 10: .*leave it out"),
+    ],
+)
+def test_a_configuration_whose_runs_do_not_go_on_from_each_other_is_refused(config_of, override, message):
+    check_follows(config_of())
+    with pytest.raises(ConfigError, match=message):
+        check_follows(config_of(override))
