@@ -11,11 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from components import compat
 from components.example_gen.pieces import Span
 from components.example_gen.spans import Spans
 from pipelines.config import PipelineConfig
 from pipelines.console.terminal import echo
 from pipelines.local import run_local
+from pipelines.local.old_runs import remove_old_runs
+from pipelines.local.work_dir import run_lock
+from pipelines.pipeline.run_target import local_target
 from pipelines.previous.next_spans import Arrived, Trained, arrived_spans, check_follows, trained_spans
 from pipelines.report.run_report import Report
 
@@ -45,6 +49,7 @@ def follow(config: PipelineConfig, *, until_idle: bool = False, runs: int | None
             time.sleep(config.follow.poll_seconds)
             continue
         report = _run(config, arrived.new, trained)
+        _remove_old_runs(config)
         done += 1
         before, trained = trained, trained_spans(config)
         refused = arrived if trained.spans == before.spans else Arrived((), ())
@@ -59,6 +64,12 @@ def _run(config: PipelineConfig, new: tuple[Span, ...], trained: Trained) -> Rep
     step = config.replace(data=config.data.replace(spans=spans))
     keep = 0 < trained.runs < config.follow.full_run_every
     return run_local.run(step, keep_transform=keep, printed=False)
+
+
+def _remove_old_runs(config: PipelineConfig) -> None:
+    target = local_target(config)
+    with run_lock(config), compat.metadata.Metadata(target.metadata) as handle:
+        remove_old_runs(handle.store, config.name, target.root, config.follow.keep_runs)
 
 
 def _name_late(late: tuple[Span, ...], noted: frozenset[Span]) -> frozenset[Span]:

@@ -1,0 +1,45 @@
+"""Removes the files of old runs of a pipeline; ML Metadata keeps their lineage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from ml_metadata import MetadataStore
+from ml_metadata.proto import metadata_store_pb2 as mlmd
+
+from pipelines.local.metadata_repair import is_output
+
+_RUN = "pipeline_run"
+
+
+def remove_old_runs(store: MetadataStore, pipeline: str, root: str, keep: int) -> int:
+    """Remove the files of artifacts that none of the newest runs made, read or took from the cache.
+
+    The artifacts become DELETED in ML Metadata; their records of lineage stay beside where they were. An artifact is
+    marked before its files are removed: if the process is killed in between, the files stay, and nothing uses them.
+
+    Args:
+      store: the metadata, open for writing; the caller has the lock of the pipeline.
+      pipeline: name of the pipeline.
+      root: folder of the pipeline's outputs; artifacts outside of it are kept.
+      keep: number of runs whose artifacts are kept.
+
+    Returns:
+      The number of artifacts whose files were removed.
+    """
+    context = store.get_context_by_type_and_name("pipeline", pipeline)
+    if context is None:
+        return 0
+    runs = sorted(one.id for one in store.get_children_contexts_by_context(context.id) if one.type == _RUN)
+    kept = {one.id for run in runs[-keep:] for one in store.get_artifacts_by_context(run)}
+    inside = os.path.join(os.path.abspath(root), "")
+    old = [one for one in store.get_artifacts_by_context(context.id) if is_output(one) and one.id not in kept]
+    old = [one for one in old if os.path.abspath(one.uri).startswith(inside)]
+    for artifact in old:
+        artifact.state = mlmd.Artifact.DELETED
+    if old:
+        store.put_artifacts(old)
+    for artifact in old:
+        shutil.rmtree(artifact.uri, ignore_errors=True)
+    return len(old)
