@@ -13,7 +13,7 @@ MATRIX := 3.11-2.18 3.12-2.20 3.13-2.21
 NEWEST := $(lastword $(MATRIX))
 PYTHONS = PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd:)"
 
-.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills months reference golden kfp-local shared-metadata image-check faults bench clean
+.PHONY: help venv tpu-compiler sparsecore-compiler lock check format test test-core test-tfx test-fast test-matrix test-newest interchange test-wheel tfx-next contract tpu-tests tpu-tests-compiler tf-tests sparsecore-judge tfrs-tests tasks layer-values demo online-retail daily daily-kills freshness months reference golden kfp-local shared-metadata image-check faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -191,6 +191,10 @@ kfp-local: venv ## compile the demo for both targets and run every task here as 
 
 shared-metadata: venv ## four pipelines on one store, 25 runs each, killed at random
 	$(BIN)/pytest -m slow tests/pipelines/test_shared_metadata.py
+
+freshness: venv ## what replacing tables each minute, hour or day is worth; DATA=<folder with the daily CSV files>
+	$(BIN)/python -m benchmarks.sync_interval $(DATA) --into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.follow_latency $(DATA) runs/follow_latency
 
 months: venv ## warm start against cold start on Online Retail, month by month; DATA=<folder with the daily CSV files>
 	$(BIN)/python -m benchmarks.month_by_month $(DATA) runs/months --into docs/benchmarks.md

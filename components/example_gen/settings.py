@@ -17,7 +17,7 @@ from embedding_core.errors import ConfigError
 from embedding_core.schema import FROM_NUMPY, ByName, Json, Listed, Mistakes, Rule, Section, Text
 
 Rate = Annotated[float, Field(ge=0, lt=1), FROM_NUMPY, Rule("a number from 0 (none) to below 1")]
-_ONLY_IF_SET = ("seed", "passthrough", "private", "histories", "other_labels")
+_ONLY_IF_SET = ("seed", "allow_empty", "passthrough", "private", "histories", "other_labels")
 _SINGLE = "label"  # name of the label of a configuration that has one
 
 
@@ -45,6 +45,7 @@ class Settings(Section):
       weight: column of the sample weight; rows without a weight of 0 or more are bad.
       single_valued: columns that hold at most one value per row; rows with several are bad.
       whole_numbers: token columns in which 3.0 is converted to 3.
+      allow_empty: whether a column may be empty in all rows of the train split.
       private: whether any column is private; messages then show a digest of a value's text, unless the value is a
         number or time.
       histories: columns made of a user's earlier rows; `columns` must list them as tokens. None makes no such columns.
@@ -66,6 +67,7 @@ class Settings(Section):
     weight: Text | None = None
     single_valued: Listed[Text] = ()
     whole_numbers: Listed[Text] = ()
+    allow_empty: bool = False
     private: bool = False
     histories: Histories | None = None
 

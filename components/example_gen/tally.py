@@ -314,7 +314,9 @@ class Tally:
     def _column(self, name: str, settings: Settings, data: str) -> Iterator[tuple[bool, str]]:
         if name not in self.seen:
             yield False, f"{data}: no row has a column {name!r}: {nearest(name, self.seen)}"
-        elif not self.present(name)["train"] and name in settings.made:
+        elif self.present(name)["train"] or settings.allow_empty:
+            return
+        elif name in settings.made:
             yield (
                 False,
                 (
@@ -322,12 +324,13 @@ class Tally:
                     "correct `user`, `time` or `ties` of `data.histories`."
                 ),
             )
-        elif not self.present(name)["train"]:
+        else:
             yield (
                 False,
                 (
                     f"{data}: column {name!r} is empty in all {self.kept['train']} rows of the train split: remove "
-                    "it from the configuration, or correct the data."
+                    "it from the configuration, or correct the data; or, if spans are so small that this happens, set "
+                    "`data.empty_columns: allow`."
                 ),
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from components.vocabulary_gen.base_vocabularies import make_vocabulary
-from components.vocabulary_gen.counting_plan import CountedFeature, CountingPlan
+from components.vocabulary_gen.counting_plan import Base, CountedFeature, CountingPlan
 from components.vocabulary_gen.source_counts import FACTS, TOKENS, add_histograms
 from components.vocabulary_gen.token_counts import merge_counts, read_counts
 from embedding_core.config import ColumnConfig
@@ -46,10 +46,9 @@ def summaries_of(plan: CountingPlan, name: str, facts: list[Json]) -> dict[str, 
     Raises:
       DataError: a feature is absent, empty or of mixed type in the data as a whole.
     """
+    base = plan.base if plan.has_base(name) else None
     return {
-        feature.name: _summary(
-            feature, [fact for fact in facts if fact["feature"] == feature.name], plan.has_base(name)
-        )
+        feature.name: _summary(feature, [fact for fact in facts if fact["feature"] == feature.name], base)
         for feature in plan.feeding(name)
     }
 
@@ -67,14 +66,15 @@ def check_any_token(name: str, size: int, unrepresentable: int) -> None:
         )
 
 
-def _summary(feature: CountedFeature, facts: list[Json], has_base: bool) -> FeatureSummary:
+def _summary(feature: CountedFeature, facts: list[Json], base: Base | None) -> FeatureSummary:
     column, histogram = feature.column, np.zeros(1, np.int64)
     for fact in facts:
         histogram = add_histograms(histogram, np.asarray(fact["histogram"], np.int64))
     rows, widest = int(histogram.sum()), max((fact["widest"] for fact in facts), default=0)
     token_count = int(histogram @ np.arange(len(histogram)))
-    dtype = _dtype(feature, facts, rows)
-    if not token_count:
+    known = base.dtypes.get(feature.name) if base is not None and feature.may_be_empty else None
+    dtype = _dtype(feature, facts, rows, known)
+    if not token_count and known is None:
         raise DataError(
             f"feature {feature.name!r}: column {column.name!r} is empty in all {rows} rows: remove the feature, or "
             "write its values."
@@ -93,16 +93,22 @@ def _summary(feature: CountedFeature, facts: list[Json], has_base: bool) -> Feat
         missing=int(histogram[0]),
         token_count=token_count,
         lengths=length_percentiles(histogram),
-        new_rows=sum(fact["new_rows"] for fact in facts) if has_base else None,
-        new_tokens=sum(fact["new_tokens"] for fact in facts) if has_base else None,
+        new_rows=None if base is None else sum(fact["new_rows"] for fact in facts),
+        new_tokens=None if base is None else sum(fact["new_tokens"] for fact in facts),
     )
 
 
-def _dtype(feature: CountedFeature, facts: list[Json], rows: int) -> Any:
-    """Return the dtype of the column; raise DataError if it has no value, or its dtype is not the same everywhere."""
+def _dtype(feature: CountedFeature, facts: list[Json], rows: int, known: str | None) -> Any:
+    """Return the dtype of the column; `known` if no row has a value.
+
+    Raises:
+      DataError: no row has a value and `known` is None, or the dtype is not the same everywhere.
+    """
     seen: dict[str, str] = {}
     for dtype, place in sorted((item for fact in facts for item in fact["dtypes"].items()), key=lambda item: item[1]):
         seen.setdefault(dtype, place)
+    if not seen and known is not None:
+        return known
     if not seen:
         raise DataError(
             f"feature {feature.name!r}: column {feature.column.name!r} has no value in any of the {rows} rows: "

@@ -34,8 +34,11 @@ def read_base(folder: str, evolution: Evolution) -> Base:
     Raises:
       VocabularyError: a vocabulary is damaged, or there is none.
     """
-    sizes = {name: len(vocabulary) for name, vocabulary in read_vocabularies(folder).items()}
-    return Base(folder=folder, sizes=sizes, evolution=evolution)
+    known = read_vocabularies(folder)
+    sizes = {name: len(vocabulary) for name, vocabulary in known.items()}
+    features = (vocabulary.features for vocabulary in known.values())
+    dtypes = {name: summary.column.dtype for each in features for name, summary in each.items()}
+    return Base(folder=folder, sizes=sizes, dtypes=dtypes, evolution=evolution)
 
 
 def base_tables(plan: CountingPlan) -> dict[str, TokenTable] | None:

@@ -23,12 +23,14 @@ class CountedFeature:
       column: source of its tokens; the dtype is that of the data once it is known.
       multivalent: whether a row may hold several values, or None to infer it from the data.
       vocabulary: the vocabulary that its tokens are counted into.
+      may_be_empty: whether no row need have a token of it, if the base has the vocabulary.
     """
 
     name: str
     column: ColumnConfig
     multivalent: bool | None
     vocabulary: str
+    may_be_empty: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,11 +40,13 @@ class Base:
     Attributes:
       folder: folder of the previous run's Vocabularies artifact.
       sizes: number of tokens of each vocabulary there.
+      dtypes: dtype of the column of each feature there.
       evolution: the rule.
     """
 
     folder: str
     sizes: Mapping[str, int]
+    dtypes: Mapping[str, str]
     evolution: Evolution
 
 
@@ -79,8 +83,8 @@ def plan_counting(features: Any, rules: Mapping[str, Json], transform_graph: str
     """Check the component's parameters, and plan the counting.
 
     Args:
-      features: list of {"name", "column": {fields of ColumnConfig without dtype}, "vocabulary"}; if a column
-        does not have "multivalent", its valency is inferred from the data. Other keys are for TableConfigGen.
+      features: list of {"name", "column": {fields of ColumnConfig without dtype}, "vocabulary", "may_be_empty"}; if a
+        column does not have "multivalent", its valency is inferred from the data. Other keys are for TableConfigGen.
       rules: fields of a `VocabularyRule` by vocabulary; a vocabulary without a rule keeps all tokens.
       transform_graph: folder of Transform's output, if there is one.
 
@@ -129,6 +133,7 @@ def _feature(entry: Any) -> CountedFeature:
         column=ColumnConfig(**{**column, "multivalent": bool(multivalent)}),
         multivalent=multivalent,
         vocabulary=vocabulary,
+        may_be_empty=bool(entry.get("may_be_empty")),
     )
 
 

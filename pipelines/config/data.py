@@ -25,6 +25,8 @@ class Data(CsvFormat):
         single-valued column; such rows are set aside and counted.
       whole_numbers: columns of tokens in which 3.0 is read as 3 (pandas writes 3 as 3.0 if a column has missing
         values); in other columns 3 and 3.0 are two tokens, and the report counts a mix of them.
+      empty_columns: what to do with a column that no row of the train split has a value of: "error" refuses the data;
+        "allow" trains on it, as small spans need, if `vocabulary_evolution` has a vocabulary of the column's tokens.
       histories: new columns with what the row's user did before; null makes none.
       statistics: "sample" takes histograms, quantiles and frequent values of the columns from a sample, at least
         10,000 rows of each split; counts, missing values and ranges are exact. "exact" takes them from all rows, with
@@ -40,6 +42,7 @@ class Data(CsvFormat):
     spans: Spans | None = None
     allowed_bad_rate: Rate = 0.0
     whole_numbers: Listed[Text] = ()
+    empty_columns: Literal["error", "allow"] = "error"
     histories: Histories | None = None
     statistics: Literal["sample", "exact"] = "sample"
     workers: Positive = 1

@@ -35,6 +35,7 @@ def vocabulary_features(config: PipelineConfig) -> list[Json]:
             "vocabulary": feature.vocabulary_name,
             "table": feature.table_name,
             "max_sequence_length": feature.max_sequence_length,
+            **({"may_be_empty": True} if config.data.empty_columns == "allow" else {}),
         }
         for feature in config.features.categorical
     ]
@@ -149,6 +150,7 @@ def example_settings(config: PipelineConfig) -> Settings:
         weight=config.sample_weight,
         single_valued=_single_valued(config),
         whole_numbers=config.data.whole_numbers,
+        allow_empty=config.data.empty_columns == "allow",
         private=any(feature.private for feature in config.features.categorical),
         histories=config.data.histories,
     )

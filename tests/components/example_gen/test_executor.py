@@ -156,6 +156,11 @@ def test_bad_file_is_one_clear_error(case, ingest, write):
         ingest(columns={"id": "token"}, split=SIDES)
 
 
+def test_a_column_may_be_empty_where_asked_for(ingest, write):
+    write(BAD_FILES["empty column"][0])
+    assert ingest(columns={"id": "token"}, split=SIDES, allow_empty=True).facts["files"] == 1
+
+
 def test_files_that_are_no_data_are_ignored_and_named(ingest, write):
     write("id,side\n1,train\n2,eval\n")
     ignored = [str(write("x", name)) for name in ("README.md", "_SUCCESS")]

@@ -15,7 +15,7 @@ from components.artifacts import Vocabularies
 from components.vocabulary_gen import VocabularyGen
 from components.vocabulary_gen.executor import Executor
 from components.vocabulary_gen.vocabulary_rules import Evolution
-from embedding_core.errors import ConfigError, VocabularyError
+from embedding_core.errors import ConfigError, DataError, VocabularyError
 from embedding_core.vocabulary import load_vocabularies
 from pipelines.pipeline.run_target import IN_PROCESS
 
@@ -49,14 +49,14 @@ def write(folder, rows, shards=2):
                 writer.write(message.SerializeToString())
 
 
-def run(folder, base=None, rule=None, out="out", payload="FORMAT_TF_EXAMPLE", mode="in_memory"):
+def run(folder, base=None, rule=None, out="out", payload="FORMAT_TF_EXAMPLE", mode="in_memory", features=FEATURES):
     examples, vocabularies = standard_artifacts.Examples(), Vocabularies()
     examples.uri, examples.split_names, vocabularies.uri = str(folder), '["train"]', str(folder / out)
     examples.set_string_custom_property("payload_format", payload)
     examples.set_string_custom_property("file_format", "tfrecords_gzip")
     arguments = [*IN_PROCESS, f"--direct_running_mode={mode}", "--direct_num_workers=2"]
     executor = Executor(base_beam_executor.BaseBeamExecutor.Context(beam_pipeline_args=arguments))
-    properties = {"features": json.dumps(FEATURES), "evolution": json.dumps(rule or {})}
+    properties = {"features": json.dumps(features), "evolution": json.dumps(rule or {})}
     inputs = {"examples": [examples], **({"base_vocabularies": [base]} if base else {})}
     executor.Do(inputs, {"vocabularies": [vocabularies]}, properties)
     files = [path.name for path in Path(vocabularies.uri).iterdir() if path.is_file()]
@@ -165,3 +165,18 @@ def test_component_takes_the_base_as_an_optional_input():
     )
     assert component.spec.inputs["base_vocabularies"] is channel
     assert component.exec_properties["evolution"] == '{"mode": "append", "expire_after": null}'
+
+
+@pytest.mark.parametrize("tags", [[], [b""]])
+def test_a_feature_may_be_empty_only_where_asked_for_and_in_the_base(tmp_path, tags):
+    write(tmp_path / "monday", MONDAY)
+    write(tmp_path / "tuesday", [{"user": [b"u1"], "seen": [b"u1"], "tags": tags}], shards=1)
+    allowed = [{**feature, "may_be_empty": True} for feature in FEATURES]
+    base, before = run(tmp_path / "monday")
+    _, after = run(tmp_path / "tuesday", base, features=allowed)
+    assert after["tags"].tokens.equals(before["tags"].tokens)
+    summary = after["tags"].features["tags"]
+    assert (summary.column, summary.token_count) == (before["tags"].features["tags"].column, 0)
+    for given in ({"base": base}, {"features": allowed}):
+        with pytest.raises(DataError, match=r"'tags'.* (is empty in all|has no value in any of the) 1 rows"):
+            run(tmp_path / "tuesday", **given)
