@@ -89,7 +89,7 @@ def measure(spans: Sequence[Span], folder: pathlib.Path, seconds: float, overrid
     load_tensorflow()
     import tensorflow as tf
 
-    from pipelines.local.follow import follow
+    from pipelines.local.following import follow
     from pipelines.previous.next_spans import trained_spans
 
     shutil.rmtree(folder, ignore_errors=True)

@@ -75,7 +75,7 @@ def follow(
     try:
         with collector_paused():
             load_tensorflow()
-            from pipelines.local import follow as following
+            from pipelines.local import following
 
         for report in following.follow(checked, until_idle=until_idle, runs=runs):
             push = report.push

@@ -44,7 +44,7 @@ def load():
 
     silence()
     load_tensorflow()
-    from pipelines.local import follow  # noqa: F401
+    from pipelines.local import following  # noqa: F401
 
 
 def run_days(folder, command, kills, chance):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tfx
 
 def followed(folder, *overrides):
     """Follow until no span is left; return for each run whether it pushed."""
-    from pipelines.local.follow import follow
+    from pipelines.local.following import follow
 
     config = load_config(folder / "my.yaml", overrides)
     return [report.push["pushed"] for report in follow(config, until_idle=True)]
