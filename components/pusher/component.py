@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tfx import types
 from tfx.dsl.components.base import base_component, executor_spec
 from tfx.types.component_spec import ComponentSpec
@@ -83,8 +85,8 @@ class EmbeddingPusher(base_component.BaseComponent):
           quality_blessing: a channel of `ModelBlessing`, from QualityGate; a model that is not blessed is not pushed,
             and QualityGate's reason is recorded.
           push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep),
-            `rows_dtype` (type of the served rows) and `top_k` (answers of a retrieval model); its `destination` is
-            ignored. None means `Push()`.
+            `rows_dtype` (type of the served rows, or types by table) and `top_k` (answers of a retrieval model); its
+            `destination` is ignored. None means `Push()`.
           parity_rows: number of rows that are compared, not counting edge cases.
           parity_split: the split that these rows are taken from.
           republish: any text. A new text makes the cache miss, so that a model is pushed again if its version was
@@ -113,7 +115,7 @@ class EmbeddingPusher(base_component.BaseComponent):
             parity_rows=parity_rows,
             parity_split=parity_split,
             republish=republish,
-            rows_dtype=None if push.rows_dtype == "float32" else push.rows_dtype,
+            rows_dtype=None if push.rows_dtype == "float32" else json.dumps(push.to_mapping()["rows_dtype"]),
             top_k=None if push.top_k == TopK() else push.top_k.to_json(),
         )
         super().__init__(spec=spec)

@@ -25,6 +25,7 @@ from components.pusher.served import Publication, find_published, identity_of
 from components.pusher.trained_model import Sources, Trained, load_trained
 from components.pusher.warmup import write_warmup
 from embedding_core.errors import NonfiniteError, ParityError
+from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.schema import Json
 from embedding_core.storage import is_remote, scratch_folder
 from embedding_core.top_k_config import TopK
@@ -91,17 +92,20 @@ class Executor(ComponentExecutor, PusherExecutor):
             return known[0], known[1]["parity"]
         rows = rows_below(examples, int(properties.get(keys.PARITY_ROWS) or 1000))
         top_k = TopK.from_mapping(execution.json(keys.TOP_K) or {})
+        tables = [table.name for table in trained.config.tables]
+        dtypes = dtypes_of_tables(execution.json(keys.ROWS_DTYPE) or "float32", tables)
         measured: list[Proof] = []
 
         def check(copy: str) -> Json:
             _report(2, "comparing with training")
-            measured.append(prove(copy, evaluated, trained, rows, float(properties[keys.TOLERANCE]), top_k))
+            measured.append(prove(copy, evaluated, trained, rows, float(properties[keys.TOLERANCE]), top_k, dtypes))
             if not measured[0].passed:
                 raise ParityError(measured[0].reason)
             _report(3, "publishing")
             return {
                 "parity": measured[0].to_dict(),
                 "top_k": top_k.to_mapping(),
+                "rows_dtype": dtypes,
                 "vocabularies": dict(trained.digests),
                 "sources": sources,
                 "identity": identity,
@@ -109,7 +113,7 @@ class Executor(ComponentExecutor, PusherExecutor):
 
         try:
             _report(1, "exporting")
-            trained.export(folder, properties.get(keys.ROWS_DTYPE) or "float32", top_k)
+            trained.export(folder, dtypes, top_k)
             write_warmup(folder, trained.requests(trained.synthetic_rows(_WARMUP_ROWS)))
             destination, keep_last = properties[keys.PUSH_DESTINATION], properties.get(keys.KEEP_LAST)
             published = publish(folder, destination, check=check, keep_last=keep_last)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
+from embedding_core.rows_dtype import RowsDtypeSetting
 from embedding_core.schema import NonNegative, Positive, Section, Text
 from embedding_core.top_k_config import TopK
 
@@ -15,7 +14,8 @@ class Push(Section):
       destination: folder of versions, which TensorFlow Serving watches; null is `serving` in the work_dir.
       tolerance: largest accepted difference between the results of training and serving.
       keep_last: number of versions that are kept; null is all.
-      rows_dtype: type of the served rows; float16 halves the tables, and `tolerance` has to allow for the lost digits.
+      rows_dtype: type of the served rows, or a mapping of tables to types, the others being float32. float16 halves a
+        table, and int8 stores n values in n + 8 bytes; `tolerance` has to allow for the lost digits.
       top_k: what the signatures `top_k` and `top_k_filtered` of a retrieval model return.
     """
 
@@ -24,5 +24,5 @@ class Push(Section):
     destination: Text | None = None
     tolerance: NonNegative = 1e-5
     keep_last: Positive | None = None
-    rows_dtype: Literal["float32", "float16"] = "float32"
+    rows_dtype: RowsDtypeSetting = "float32"
     top_k: TopK = TopK()

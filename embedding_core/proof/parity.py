@@ -38,16 +38,20 @@ class Difference:
       name: name of the output, as ``<signature>/<output>``.
       rows: number of compared rows.
       max_abs: largest absolute difference; infinite if shapes or texts differ, or only one side is NaN.
+      mean_abs: mean absolute difference of all entries; 0 if there are none.
       non_finite: number of entries that are NaN or infinite on either side.
       within: whether there are rows, and every entry is finite and differs by at most
         ``tolerance * max(1, |expected|)``.
+      tolerance: largest allowed difference, absolute below 1 and relative above.
     """
 
     name: str
     rows: int
     max_abs: float
+    mean_abs: float
     non_finite: int
     within: bool
+    tolerance: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +93,7 @@ class ParityReport:
         worst = max((item for item in self.differences if not item.within), key=lambda item: item.max_abs)
         return (
             f"{worst.name} differs by {worst.max_abs:.3g} from training on {worst.rows} rows "
-            f"({worst.non_finite} entries not finite); the tolerance is {self.tolerance:g}{self._broken_rules}."
+            f"({worst.non_finite} entries not finite); the tolerance is {worst.tolerance:g}{self._broken_rules}."
         )
 
     @property
@@ -122,8 +126,10 @@ class ParityReport:
                 item.name: {
                     "rows": item.rows,
                     "max_abs": _json_number(item.max_abs),
+                    "mean_abs": _json_number(item.mean_abs),
                     "non_finite": item.non_finite,
                     "within": item.within,
+                    "tolerance": item.tolerance,
                 }
                 for item in self.differences
             },
@@ -153,7 +159,7 @@ def compare(
         gap, non_finite = _gaps(left, actual.get(name))
         allowed = tolerance * np.maximum(1.0, np.zeros(left.shape) if _is_text(left) else np.abs(_numbers(left)))
         over = (gap > allowed) | non_finite
-        differences.append(_difference(f"{signature}/{name}", gap, non_finite, over))
+        differences.append(_difference(f"{signature}/{name}", gap, non_finite, over, tolerance))
         for row in map(int, np.unique(np.nonzero(over)[0])):
             rule = rules[row] if rules is not None else ""
             broken[rule] = max(float(gap[row].max(initial=0.0)), broken.get(rule, 0.0))
@@ -185,13 +191,15 @@ def _gaps_of_texts(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Gap
     return np.where(same, 0.0, np.inf), np.zeros(left.shape, bool)
 
 
-def _difference(name: str, gap: Gaps, non_finite: Marks, over: Marks) -> Difference:
+def _difference(name: str, gap: Gaps, non_finite: Marks, over: Marks, tolerance: float) -> Difference:
     return Difference(
         name=name,
         rows=len(gap),
         max_abs=float(gap.max(initial=0.0)),
+        mean_abs=float(gap.mean()) if gap.size else 0.0,
         non_finite=int(non_finite.sum()),
         within=len(gap) > 0 and not over.any(),
+        tolerance=tolerance,
     )
 
 

@@ -234,6 +234,15 @@ def _vocabularies_and_tables_are_used(config: PipelineConfig) -> Mistakes:
                 yield f"{section}.{name}", f"belongs to no feature: {nearest(name, dict.fromkeys(used))}"
 
 
+@_rule("features", "push")
+def _tables_of_rows_dtype_exist(config: PipelineConfig) -> Mistakes:
+    tables = dict.fromkeys(feature.table_name for feature in config.features.categorical)
+    given = config.push.rows_dtype
+    for name in () if isinstance(given, str) else given:
+        if name not in tables:
+            yield f"push.rows_dtype.{name}", f"is not a table: {nearest(name, tables)}"
+
+
 @_rule("features", "label", "labels", "columns", "sample_weight", "evaluation")
 def _columns_are_of_one_kind(config: PipelineConfig) -> Mistakes:
     kinds: dict[str, str] = {}
