@@ -150,7 +150,7 @@ def _require_finite_tables(tables: Mapping[str, TableRows], dtypes: Mapping[str,
     bad = {name: rows for name, rows in checked.items() if rows.number}
     if bad:
         counted = [
-            f"{rows.number} of table {name!r} (the first is row {rows.first}, as {dtypes[name]})"
+            f"as {dtypes[name]}, {rows.number} of table {name!r} (the first is row {rows.first})"
             for name, rows in bad.items()
         ]
         raise NonfiniteError(
