@@ -116,14 +116,14 @@ def _variable(name: str, parts: Sequence[Part], dtype: RowsDtype, *, with_nothin
     """Concatenate the parts and, if asked for, a row of zeros, as rows of type `dtype`."""
     if len(parts) == 1 and not with_nothing and _is_plain(parts[0]) and parts[0].dtype == dtype:
         return cast(tf.Variable, parts[0])
-    size = sum(int(part.shape[0]) for part in parts) + with_nothing
-    block, start = np.zeros((size, width(int(parts[0].shape[1]), dtype)), dtype), 0
-    for part in parts:
-        for rows in _slices(part, _SLICE):
-            block[start : start + len(rows)] = encoded(np.asarray(rows), dtype)
-            start += len(rows)
+    shape, start = (sum(int(part.shape[0]) for part in parts) + with_nothing, width(int(parts[0].shape[1]), dtype)), 0
     with tf.device(_CPU):
-        return tf.Variable(block, trainable=False, name=name)
+        block = tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
+        for rows in (rows for part in parts for rows in _slices(part, _SLICE)):
+            places = np.arange(start, start + len(rows))
+            block.scatter_update(tf.IndexedSlices(encoded(np.asarray(rows), dtype), places))
+            start += len(rows)
+    return block
 
 
 def _is_plain(value: Part) -> bool:
