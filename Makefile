@@ -216,6 +216,7 @@ bench: venv ## side-by-side measurements against peers; TORCH=, KERAS_RS= <Pytho
 	$(BIN)/python -m benchmarks.simulated_tpu
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.serving_memory runs/benchmarks
+	$(BIN)/python -m benchmarks.served_rows runs/benchmarks
 	$(BIN)/python -m benchmarks.approximate_top_k
 
 clean: ## remove what the targets made, the virtual environment included
