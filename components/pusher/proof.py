@@ -32,8 +32,8 @@ class Proof:
     Attributes:
       report: differences by output: `training/...`, `training/embeddings/<feature>`, `evaluated/...`, and
         `raw/...` for the signature of named tensors; `training/query/vector`, `training/candidate/vector`,
-        `training/top_k/...` and `training/top_k_filtered/...` of a two-tower model. If rows are rounded, `rounded/...`
-        and `rounded/embeddings/<feature>` are the differences from training's model with the rounded rows.
+        `training/top_k/...` and `training/top_k_filtered/...` of a two-tower model. If rows are rounded,
+        `rounded/embeddings/<feature>` is the difference from training's lookup with the rounded rows.
       rows: number of rows of the split that were compared.
       edge_rows: number of generated edge cases that were also compared.
       recall: by signature, the share of the best candidates that an approximate search found; empty if exact.
@@ -90,8 +90,8 @@ def prove(
 ) -> Proof:
     """Score rows and their edge cases with three models, and compare the scores.
 
-    If rows are served rounded, `trained` gets the same rows at the end, and scores once more. What is served must be
-    the same as this, within the default tolerance if `tolerance` is larger.
+    If rows are served rounded, `trained` gets the same rows at the end, and looks up once more. The served vectors must
+    be the same as these, within the default tolerance if `tolerance` is larger.
 
     Args:
       exported: folder of the serving-only SavedModel; loaded in a fresh process.
@@ -136,11 +136,8 @@ def prove(
     lossy: dict[str, RowsDtype] = {name: dtype for name, dtype in (dtypes or {}).items() if dtype != "float32"}
     if lossy:
         trained.round_rows(lossy)
-        again, closely = trained.score(every), functools.partial(same, tolerance=min(tolerance, Push().tolerance))
-        parts += [
-            closely(again[_SERVED], served[_SERVED], signature=_ROUNDED),
-            closely(again[_VECTORS], served[_VECTORS], signature=f"{_ROUNDED}/embeddings"),
-        ]
+        again, closely = trained.score(every)[_VECTORS], min(tolerance, Push().tolerance)
+        parts.append(same(again, served[_VECTORS], signature=f"{_ROUNDED}/{_VECTORS}", tolerance=closely))
     return Proof(
         report=parts[0].merged(*parts[1:], *more),
         rows=len(rows),
