@@ -115,7 +115,7 @@ class EmbeddingPusher(base_component.BaseComponent):
             parity_rows=parity_rows,
             parity_split=parity_split,
             republish=republish,
-            rows_dtype=None if push.rows_dtype == "float32" else json.dumps(push.to_mapping()["rows_dtype"]),
+            rows_dtype=None if push.rows_dtype == "float32" else json.dumps(push.to_mapping()[keys.ROWS_DTYPE]),
             top_k=None if push.top_k == TopK() else push.top_k.to_json(),
         )
         super().__init__(spec=spec)

@@ -73,7 +73,8 @@ def _print(report: Mapping[str, Any]) -> None:
         {
             "output": name,
             "within": "yes" if one["within"] else "NO",
-            "largest difference": f"{one['max_abs']:.3g}",
+            "largest difference": f"{float(one['max_abs']):.3g}",
+            "mean difference": f"{float(one['mean_abs']):.3g}",
             "rows": f"{one['rows']:,}",
         }
         for name, one in report["differences"].items()

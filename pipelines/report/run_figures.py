@@ -315,7 +315,13 @@ def _plain(value: Any) -> bool:
 def _parity(node: Node) -> list[Figures]:
     figures = node.facts.get("parity") or {}
     return [
-        {"name": name, "difference": float(item["max_abs"]), "tolerance": figures["tolerance"], "rows": item["rows"]}
+        {
+            "name": name,
+            "difference": float(item["max_abs"]),
+            "mean": float(item["mean_abs"]) if "mean_abs" in item else None,  # earlier releases did not record it
+            "tolerance": item.get("tolerance", figures["tolerance"]),
+            "rows": item["rows"],
+        }
         for name, item in figures.get("differences", {}).items()
     ]
 

@@ -42,7 +42,7 @@ class Report:
       curves: per curve ("loss", "auc", and the figures of the model's module) and series its (step, value) points;
         "recall" has (K, Recall@K) points.
       training_note: steps, rows and rate in words.
-      parity: per comparison of training with serving its name, largest difference, tolerance and rows.
+      parity: per comparison of training with serving its name, largest and mean difference, tolerance and rows.
       tables: per table its name, rows, dim, combiner, optimizer, bytes and features; the largest first.
       vocabularies: per vocabulary its size, distinct tokens, coverage, digest, most frequent tokens, and how it
         extends a previous one (or None).
