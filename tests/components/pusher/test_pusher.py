@@ -18,6 +18,7 @@ from components.artifacts import TableConfigs, Vocabularies
 from components.pusher import EmbeddingPusher
 from components.pusher.executor import Executor
 from components.pusher.proof import prove_again
+from components.pusher.push_section import Push
 from components.pusher.served import served_versions
 from components.pusher.trained_model import Trained
 from components.pusher.version_manifest import verify_version
@@ -327,6 +328,8 @@ def test_component_checks_its_numbers(run):
     assert EmbeddingPusher(**channels, push_destination="x").outputs["pushed_model"].type_name == "PushedModel"
     with pytest.raises(ConfigError, match="parity_rows"):
         EmbeddingPusher(**channels, push_destination="x", parity_rows=0)
+    of_tables = EmbeddingPusher(**channels, push_destination="x", push=Push(rows_dtype={"words": "int8"}))
+    assert json.loads(of_tables.exec_properties["rows_dtype"]) == {"words": "int8"}
 
 
 def test_pusher_asks_for_what_dense_features_are_made_from(run, tmp_path):
