@@ -29,7 +29,7 @@ class EmbeddingPusherSpec(ComponentSpec):
         keys.EXAMPLES,
         keys.VOCABULARIES,
         keys.TABLE_CONFIGS,
-        optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.MODEL_BLESSING, keys.QUALITY_BLESSING],
+        optional=[keys.TRANSFORM_GRAPH, keys.SCHEMA, keys.MODEL_BLESSING, *keys.GATE_BLESSINGS],
     )
     OUTPUTS = channels(keys.PUSHED_MODEL)
 
@@ -65,6 +65,7 @@ class EmbeddingPusher(base_component.BaseComponent):
         schema: types.BaseChannel | None = None,
         model_blessing: types.BaseChannel | None = None,
         quality_blessing: types.BaseChannel | None = None,
+        shadow_blessing: types.BaseChannel | None = None,
         push: Push | None = None,
         parity_rows: int = 1000,
         parity_split: str = "eval",
@@ -84,6 +85,7 @@ class EmbeddingPusher(base_component.BaseComponent):
           model_blessing: a channel of `ModelBlessing`, from TFX's Evaluator; a model that is not blessed is not pushed.
           quality_blessing: a channel of `ModelBlessing`, from QualityGate; a model that is not blessed is not pushed,
             and QualityGate's reason is recorded.
+          shadow_blessing: a channel of `ModelBlessing`, from Shadow; the same.
           push: `tolerance` (absolute for values below 1, relative above), `keep_last` (number of versions to keep),
             `rows_dtype` (type of the served rows, or types by table) and `top_k` (answers of a retrieval model); its
             `destination` is ignored. None means `Push()`.
@@ -109,6 +111,7 @@ class EmbeddingPusher(base_component.BaseComponent):
             schema=schema,
             model_blessing=model_blessing,
             quality_blessing=quality_blessing,
+            shadow_blessing=shadow_blessing,
             push_destination=push_destination,
             tolerance=push.tolerance,
             keep_last=push.keep_last,

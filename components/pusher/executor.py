@@ -27,6 +27,7 @@ from components.pusher.warmup import write_warmup
 from embedding_core.errors import NonfiniteError, ParityError
 from embedding_core.rows_dtype import dtypes_of_tables
 from embedding_core.schema import Json
+from embedding_core.shadow.request_rows import Public
 from embedding_core.storage import is_remote, scratch_folder
 from embedding_core.top_k_config import TopK
 
@@ -71,9 +72,10 @@ class Executor(ComponentExecutor, PusherExecutor):
     def _missed(self, execution: Execution) -> list[str]:
         """Return why the model is not blessed, one sentence per component that refused it; empty if it is blessed."""
         reasons = [] if self.CheckBlessing(execution.inputs) else ["the Evaluator's thresholds were not met."]
-        for blessing in execution.inputs.get(keys.QUALITY_BLESSING, ()):
-            if not self.CheckBlessing({keys.MODEL_BLESSING: [blessing]}):
-                reasons.append(blessing.get_string_custom_property("reason") or "QualityGate's rules were not met.")
+        for key in keys.GATE_BLESSINGS:
+            for blessing in execution.inputs.get(key, ()):
+                if not self.CheckBlessing({keys.MODEL_BLESSING: [blessing]}):
+                    reasons.append(blessing.get_string_custom_property("reason") or f"`{key}` is a refusal.")
         return reasons
 
     def _push(self, folder: str, trained: Trained, execution: Execution) -> tuple[Publication, Json]:
@@ -107,6 +109,7 @@ class Executor(ComponentExecutor, PusherExecutor):
                 "top_k": top_k.to_mapping(),
                 "rows_dtype": dtypes,
                 "vocabularies": dict(trained.digests),
+                "public": Public.of(trained.config).to_json(),
                 "sources": sources,
                 "identity": identity,
             }

@@ -119,14 +119,14 @@ class ParityReport:
             "passed": self.passed,
             "reason": self.reason,
             "rows": self.rows,
-            "max_abs": _json_number(self.max_abs),
+            "max_abs": json_number(self.max_abs),
             "tolerance": self.tolerance,
-            "broken": {rule: _json_number(gap) for rule, gap in self.broken.items()},
+            "broken": {rule: json_number(gap) for rule, gap in self.broken.items()},
             "differences": {
                 item.name: {
                     "rows": item.rows,
-                    "max_abs": _json_number(item.max_abs),
-                    "mean_abs": _json_number(item.mean_abs),
+                    "max_abs": json_number(item.max_abs),
+                    "mean_abs": json_number(item.mean_abs),
                     "non_finite": item.non_finite,
                     "within": item.within,
                     "tolerance": item.tolerance,
@@ -136,7 +136,7 @@ class ParityReport:
         }
 
 
-def _json_number(value: float) -> float | str:
+def json_number(value: float) -> float | str:
     """Return the number; infinity and NaN, which JSON does not have, as text."""
     return value if np.isfinite(value) else str(value)
 
@@ -156,8 +156,8 @@ def compare(
     """
     differences, broken = [], dict[str, float]()
     for name, left in expected.items():
-        gap, non_finite = _gaps(left, actual.get(name))
-        allowed = tolerance * np.maximum(1.0, np.zeros(left.shape) if _is_text(left) else np.abs(_numbers(left)))
+        gap, non_finite = gaps(left, actual.get(name))
+        allowed = tolerance * np.maximum(1.0, np.zeros(left.shape) if is_text(left) else np.abs(_numbers(left)))
         over = (gap > allowed) | non_finite
         differences.append(_difference(f"{signature}/{name}", gap, non_finite, over, tolerance))
         for row in map(int, np.unique(np.nonzero(over)[0])):
@@ -166,9 +166,12 @@ def compare(
     return ParityReport(tolerance=tolerance, differences=tuple(differences), broken={} if rules is None else broken)
 
 
-def _gaps(expected: npt.ArrayLike, actual: npt.ArrayLike | None) -> tuple[Gaps, Marks]:
-    """Compute the absolute difference of each entry, and whether one or both of its values are not finite."""
-    if _is_text(expected) or (actual is not None and _is_text(actual)):
+def gaps(expected: npt.ArrayLike, actual: npt.ArrayLike | None) -> tuple[Gaps, Marks]:
+    """Compute the absolute difference of each entry, and whether one or both of its values are not finite.
+
+    The difference is infinite if the shapes or texts differ, only one value is NaN, or `actual` is None.
+    """
+    if is_text(expected) or (actual is not None and is_text(actual)):
         return _gaps_of_texts(np.asarray(expected), np.asarray(actual))
     left, right = _numbers(expected), _numbers(np.nan if actual is None else actual)
     if left.shape != right.shape:
@@ -182,7 +185,8 @@ def _numbers(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return np.asarray(values, np.float64)
 
 
-def _is_text(values: npt.ArrayLike) -> bool:
+def is_text(values: npt.ArrayLike) -> bool:
+    """Return whether an array holds texts."""
     return np.asarray(values).dtype.kind in "OSU"
 
 
@@ -250,12 +254,16 @@ def score_signatures(
 
 
 def _run(command: list[str], model: str, timeout: float) -> None:
-    # Scores on the CPU, where the exported model looks up: the parent may still hold the accelerator.
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     reading, writing = os.pipe()  # the child ends when `writing` closes, even if this process is killed
     try:
         done = subprocess.run(  # noqa: S603
-            command, env=environment, stdin=reading, capture_output=True, text=True, timeout=timeout, check=False
+            command,
+            env=scoring_environment(),
+            stdin=reading,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise ParityError(
@@ -266,11 +274,19 @@ def _run(command: list[str], model: str, timeout: float) -> None:
         os.close(writing)
     if done.returncode:
         raise ParityError(
-            f"{model!r} failed in a fresh process (exit code {done.returncode}): {_last_line(done.stderr)}"
+            f"{model!r} failed in a fresh process (exit code {done.returncode}): {error_line(done.stderr)}"
         )
 
 
-def _last_line(text: str) -> str:
+def scoring_environment() -> dict[str, str]:
+    """Return the environment of a process that scores on the CPU, where the exported model looks up.
+
+    The parent may still hold the accelerator.
+    """
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def error_line(text: str) -> str:
     """Extract the lines of a traceback that name the error: the exception, and TensorFlow's message after it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     exceptions = [number for number, line in enumerate(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)]

@@ -17,6 +17,7 @@ from pipelines.commands import (
     metadata_command,
     plan_command,
     run_command,
+    shadow_command,
     version_command,
 )
 from pipelines.commands.core_commands import InstalledCommands
@@ -231,6 +232,7 @@ app.add_typer(metadata_command.app, name="metadata")
 version_command.register(app)
 compare_command.register(app)
 plan_command.register(app)
+shadow_command.register(app)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from components.example_gen.formats import EXTENSIONS, format_of
+from components.shadow.log_files import log_files
 from embedding_core.errors import ConfigError, nearest
 from pipelines.config.column_rules import COLUMN_RULES
 from pipelines.config.columns import column_uses, label_columns, label_paths
@@ -72,6 +73,17 @@ def _work_dir_is_literal(config: PipelineConfig) -> Mistakes:
 @_rule("push")
 def _destination_is_literal(config: PipelineConfig) -> Mistakes:
     yield from _literal("push.destination", config.push.destination)
+
+
+@_rule("shadow")
+def _requests_are_there(config: PipelineConfig) -> Mistakes:
+    if config.shadow is None:
+        return
+    yield from _literal("shadow.against", config.shadow.against)
+    try:
+        log_files(config.shadow.requests)
+    except ConfigError as error:
+        yield "shadow.requests", f"is {error}"
 
 
 @_rule("evaluation")
