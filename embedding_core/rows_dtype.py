@@ -14,7 +14,11 @@ RowsDtype: TypeAlias = Literal["float32", "float16", "int8"]
 RowsDtypes: TypeAlias = RowsDtype | Mapping[str, RowsDtype]
 """The type of all tables, or those of some tables by name; the rows of the others are float32."""
 
+INT8_FACTS = 8
+"""Bytes of the scale and the offset of an int8 row."""
+
 ROWS_DTYPES: tuple[RowsDtype, ...] = get_args(RowsDtype)
+_NUMBER_BYTES: Mapping[RowsDtype, int] = {"float32": 4, "float16": 2, "int8": 1}
 _WORD = {"type": "string", "enum": list(ROWS_DTYPES)}
 RowsDtypeSetting = Annotated[
     RowsDtype | Mapping[Text, RowsDtype],
@@ -22,6 +26,16 @@ RowsDtypeSetting = Annotated[
     WithJsonSchema({"anyOf": [_WORD, {"type": "object", "additionalProperties": _WORD}]}),
 ]
 """`RowsDtypes` as the field of a section."""
+
+
+def row_width(dim: int, dtype: RowsDtype) -> int:
+    """Return how many numbers of type `dtype` store a row of `dim` values."""
+    return dim + INT8_FACTS if dtype == "int8" else dim
+
+
+def row_bytes(dim: int, dtype: RowsDtype) -> int:
+    """Return the bytes of a stored row of `dim` values."""
+    return row_width(dim, dtype) * _NUMBER_BYTES[dtype]
 
 
 def dtypes_of_tables(given: RowsDtypes, tables: Iterable[str]) -> dict[str, RowsDtype]:

@@ -20,22 +20,16 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from embedding_core.rows_dtype import RowsDtype
+from embedding_core.rows_dtype import INT8_FACTS, RowsDtype
 
 Floats = npt.NDArray[np.float32]
 
 _LEVELS = 127
-_FACTS = 8  # bytes of scale and offset
 _NORMAL = float(np.finfo(np.float32).tiny)
 
 
-def width(dim: int, dtype: RowsDtype) -> int:
-    """Return how many numbers of type `dtype` store a row of `dim` values."""
-    return dim + _FACTS if dtype == "int8" else dim
-
-
 def encoded(rows: Floats, dtype: RowsDtype) -> npt.NDArray[Any]:
-    """Store rows, float32 `[N, dim]`, as `[N, width(dim, dtype)]` of type `dtype`.
+    """Store rows, float32 `[N, dim]`, as `[N, row_width(dim, dtype)]` of type `dtype`.
 
     Values that float16 cannot hold become infinite, and a row that int8 cannot hold has a scale or offset that is not
     finite.
@@ -50,9 +44,9 @@ def _int8(rows: Floats) -> npt.NDArray[np.int8]:
     facts[np.abs(facts) < _NORMAL] = 0  # TensorFlow computes with denormal numbers as with 0
     scale, offset = facts[:, :1].astype(np.float64), facts[:, 1:].astype(np.float64)
     levels = np.rint((rows - offset) / np.where(scale == 0, np.inf, scale))
-    stored = np.empty((len(rows), rows.shape[1] + _FACTS), np.int8)
-    stored[:, :-_FACTS] = np.nan_to_num(np.clip(levels, -_LEVELS, _LEVELS))
-    stored[:, -_FACTS:] = facts.view(np.int8)
+    stored = np.empty((len(rows), rows.shape[1] + INT8_FACTS), np.int8)
+    stored[:, :-INT8_FACTS] = np.nan_to_num(np.clip(levels, -_LEVELS, _LEVELS))
+    stored[:, -INT8_FACTS:] = facts.view(np.int8)
     return stored
 
 
@@ -62,7 +56,7 @@ def decoded(rows: tf.Tensor) -> tf.Tensor:
         return rows
     if rows.dtype != tf.int8:
         return tf.cast(rows, tf.float32)
-    dim = rows.shape[-1] - _FACTS
+    dim = rows.shape[-1] - INT8_FACTS
     scale = tf.bitcast(rows[..., dim : dim + 4], tf.float32)[..., tf.newaxis]
     offset = tf.bitcast(rows[..., dim + 4 :], tf.float32)[..., tf.newaxis]
     return tf.cast(rows[..., :dim], tf.float32) * scale + offset
@@ -73,7 +67,7 @@ def rounded(rows: Floats, dtype: RowsDtype) -> Floats:
     stored = encoded(rows, dtype)
     if dtype != "int8":
         return stored.astype(np.float32, copy=False)
-    facts = np.ascontiguousarray(stored[:, -_FACTS:]).view(np.float32)
+    facts = np.ascontiguousarray(stored[:, -INT8_FACTS:]).view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        values: Floats = stored[:, :-_FACTS].astype(np.float32) * facts[:, :1] + facts[:, 1:]
+        values: Floats = stored[:, :-INT8_FACTS].astype(np.float32) * facts[:, :1] + facts[:, 1:]
     return values

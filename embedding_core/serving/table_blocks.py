@@ -17,9 +17,9 @@ from embedding_core.columns.raw_columns import DenseInputs
 from embedding_core.config import EmbeddingConfig, TableConfig
 from embedding_core.errors import CheckpointError, ConfigError, NonfiniteError, VocabularyError
 from embedding_core.model_inputs import length_name
-from embedding_core.rows_dtype import RowsDtype
+from embedding_core.rows_dtype import RowsDtype, row_width
 from embedding_core.serving.lookups import Rows
-from embedding_core.serving.row_formats import encoded, rounded, width
+from embedding_core.serving.row_formats import encoded, rounded
 
 Part: TypeAlias = tf.Variable | npt.NDArray[np.float32]
 TableRows: TypeAlias = Any
@@ -116,7 +116,7 @@ def _variable(name: str, parts: Sequence[Part], dtype: RowsDtype, *, with_nothin
     """Concatenate the parts and, if asked for, a row of zeros, as rows of type `dtype`."""
     if len(parts) == 1 and not with_nothing and _is_plain(parts[0]) and parts[0].dtype == dtype:
         return cast(tf.Variable, parts[0])
-    shape, start = (sum(int(part.shape[0]) for part in parts) + with_nothing, width(int(parts[0].shape[1]), dtype)), 0
+    shape, start = (sum(int(part.shape[0]) for part in parts) + with_nothing, row_width(int(parts[0].shape[1]), dtype)), 0
     with tf.device(_CPU):
         block = tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
         for rows in (rows for part in parts for rows in _slices(part, _SLICE)):

@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from embedding_core.serving.row_formats import decoded, encoded, rounded, width
+from embedding_core.rows_dtype import row_width
+from embedding_core.serving.row_formats import decoded, encoded, rounded
 
 LARGEST = float(np.float32(3e38))
 FLOATS = st.floats(width=32, min_value=-LARGEST, max_value=LARGEST)
@@ -69,7 +70,7 @@ def test_a_row_of_zero_bytes_is_zeros():
 @pytest.mark.parametrize(("dtype", "numbers"), [("float32", 6), ("float16", 6), ("int8", 14)])
 def test_width_is_that_of_stored_rows(dtype, numbers):
     stored = encoded(np.ones((2, 6), np.float32), dtype)
-    assert (stored.shape, stored.dtype, width(6, dtype)) == ((2, numbers), dtype, numbers)
+    assert (stored.shape, stored.dtype, row_width(6, dtype)) == ((2, numbers), dtype, numbers)
 
 
 def test_decoded_keeps_the_leading_dimensions():
