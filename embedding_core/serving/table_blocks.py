@@ -116,7 +116,8 @@ def _variable(name: str, parts: Sequence[Part], dtype: RowsDtype, *, with_nothin
     """Concatenate the parts and, if asked for, a row of zeros, as rows of type `dtype`."""
     if len(parts) == 1 and not with_nothing and _is_plain(parts[0]) and parts[0].dtype == dtype:
         return cast(tf.Variable, parts[0])
-    shape, start = (sum(int(part.shape[0]) for part in parts) + with_nothing, row_width(int(parts[0].shape[1]), dtype)), 0
+    count, start = sum(int(part.shape[0]) for part in parts) + with_nothing, 0
+    shape = (count, row_width(int(parts[0].shape[1]), dtype))
     with tf.device(_CPU):
         block = tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
         for rows in (rows for part in parts for rows in _slices(part, _SLICE)):
