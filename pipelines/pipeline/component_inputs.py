@@ -98,6 +98,13 @@ def request_files(config: PipelineConfig) -> str | None:
     return None if config.shadow is None else json.dumps(log_sizes(config.shadow.requests))
 
 
+def drawn_features(config: PipelineConfig) -> tuple[str, ...]:
+    """Make `drawn_features` of TableHealth: the features whose tokens training draws from the whole vocabulary."""
+    negatives, softmax = config.training.negatives, config.training.softmax
+    drawn = [negatives.feature] if negatives is not None and not negatives.within_batch else []
+    return (*drawn, *([softmax.feature] if softmax is not None and softmax.sampled else []))
+
+
 def ranking_settings(config: PipelineConfig) -> RankingSettings | None:
     """Make `ranking` of Evaluator; None if no metric needs it."""
     evaluation = config.evaluation
