@@ -122,7 +122,7 @@ def _nodes(config: PipelineConfig, previous: PreviousRun, republish: str | None,
     known = _imported("BaseVocabularies", previous.vocabularies, Vocabularies)
     vocabulary_gen = VocabularyGen(
         examples=examples,
-        features=component_inputs.vocabulary_features(config),
+        features=component_inputs.counted_features(config),
         vocabularies=component_inputs.vocabulary_limits(config),
         evolution=config.vocabulary_evolution,
         **({"transform_graph": transform.outputs["transform_graph"]} if _after_transform(config) else {}),
